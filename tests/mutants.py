@@ -265,6 +265,27 @@ MUTANTS = [
         ("log_f.masked_fill((layout.segment == PADDING)[..., None], 0)", "log_f.roll(1, 1)"),
     ),
     *of(
+        "tape",
+        "rotary_updated.py",
+        "rotary_updated",
+        ("self.factor.to(dtype)[:, None, None] * mixed.to(dtype)", "self.factor.to(dtype)[:, None, None] * vectors"),
+        ("return vectors + torch.einsum(", "return torch.einsum("),
+        ('"bthg,bgtn->bhtn"', '"btgh,bgtn->bhtn"'),
+        (
+            "gate = silu(projected(h.to(dtype), self.content.weight))",
+            "gate = projected(h.to(dtype), self.content.weight)",
+        ),
+        ("            vectors = vectors + self.factor", "            _ = vectors + self.factor"),
+        ("torch.cat((start.cos, start.sin), -1)", "torch.cat((start.cos, -start.sin), -1)"),
+        ("nn.init.zeros_(self.up)", "nn.init.normal_(self.up, std=STD)"),
+    ),
+    *of(
+        "tape",
+        "rotary_updated.py",
+        "cache",
+        ('layout.with_earlier("positions", own.transpose(1, 2)).transpose(1, 2)', "own"),
+    ),
+    *of(
         "grape_m",
         "grape.py",
         "grape",

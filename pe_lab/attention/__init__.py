@@ -1,10 +1,11 @@
 """Attention with position: attend() and the choice of its implementation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from pe_lab.attention import blocked, flex, reference, sdpa, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
@@ -139,7 +140,8 @@ def attend(
 
     There are as many keys as queries, or, where the layout has `keys`, S of which the queries are the last T. Where it
     has a `memory` too, as with a cache, k and v are those of the T tokens alone: rotated keys and values of earlier
-    tokens are there, and these are added. Values may have another head dimension e than queries and keys.
+    tokens are there, and these are added. Values may have another head dimension e than queries and keys. What the
+    terms carry gets its sums by the same weights, `Carried.mixed`.
 
     Args:
         k: [B, H, T, d], or [B, H, S, d] where the layout has keys and no memory.
@@ -169,4 +171,12 @@ def attend(
         q, k, v, terms = prepared(q, k, v, terms)
         total = layout.of_keys.segment.shape[1]
         k, v = (layout.memory.extend(name, x, 2, total) for name, x in (("keys", k), ("values", v)))
-    return IMPLEMENTATIONS[chosen].attend(q, k, v, terms, layout, dropout)
+    if terms.carried is None:
+        return IMPLEMENTATIONS[chosen].attend(q, k, v, terms, layout, dropout)
+    # what is carried is further dimensions of the values, in their precision
+    carried, e = terms.carried, v.shape[-1]
+    v = torch.cat((v, carried.vectors.to(v.dtype).expand(*v.shape[:3], -1)), -1)
+    relative = None if terms.values is None else pad(terms.values, (0, v.shape[-1] - e))
+    out = IMPLEMENTATIONS[chosen].attend(q, k, v, replace(terms, carried=None, values=relative), layout, dropout)
+    carried.mixed = out[..., e:]
+    return out[..., :e]

@@ -25,7 +25,7 @@ revision = 2  # increased when the numbers change; part of the identity of a res
 low_revision = revision
 TAKEN = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "gate", "clip", "decay"),
-    *("weights", "rotary_v", "rotary_out"),
+    *("weights", "rotary_v", "rotary_out", "carried"),
 )
 ABSENT = fields_without(TAKEN)
 BLOCK = 128  # tokens of a tile of the mask

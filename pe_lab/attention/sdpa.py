@@ -29,7 +29,7 @@ revision = 2  # increased when the numbers change; part of the identity of a res
 low_revision = 3  # the same, in low precision
 TAKEN = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "clip", "decay", "bias_full"),
-    *("weights", "rotary_v", "rotary_out"),
+    *("weights", "rotary_v", "rotary_out", "carried"),
 )
 ABSENT = fields_without(TAKEN)
 ROWS = 64  # queries whose weights are computed at once for the gradient of a mask
@@ -65,8 +65,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
 
 def masked(q: Tensor, terms: Terms, layout: Layout) -> bool:
     """Return whether attention of queries like q takes T x S numbers: a mask, or no fused kernel."""
-    if terms.lift is not None and terms.lift.head_dim != q.shape[-1]:  # values have another head_dim
-        return True
+    if terms.carried is not None or (terms.lift is not None and terms.lift.head_dim != q.shape[-1]):
+        return True  # values have another head_dim
     if any(getattr(terms, name) is not None for name in ("window", "bias", "decay", "bias_full")):
         return True
     return layout.keys is not None or not (layout.right_padded if layout.causal else layout.one_segment)

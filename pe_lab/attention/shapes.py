@@ -27,6 +27,7 @@ ROTATIONS = {  # whether of keys, and the pairs that are rotated
     "rotary_v": (True, "<=e/2"),
     "rotary_out": (False, "<=e/2"),
 }
+ANY = ("axes", "n")  # letters for any size
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ANGLES = (torch.float32, torch.float64)
 
@@ -77,7 +78,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
             shape = ("B|1", *shape)
         fits = len(given) == len(shape)
         for size, letter in zip(given, shape, strict=fits):
-            fits = fits and (size % 2 == 1 if letter == "2R+1" else letter == "axes" or size in sizes[letter])
+            fits = fits and (size % 2 == 1 if letter == "2R+1" else letter in ANY or size in sizes[letter])
         if not fits:
             keys = "" if layout.keys is None else f" and S = {S} keys"
             letters = ["T" if letter == "S" and not keys else letter for letter in shape]
@@ -118,6 +119,8 @@ def _requirements(
             wanted = ("B|1", "H|1", given if of_keys else "T", half)
             yield f"{name}.cos", rotary.cos, wanted, ANGLES
             yield f"{name}.sin", rotary.sin, wanted, (rotary.cos.dtype,)
+    if terms.carried is not None:
+        yield "carried.vectors", terms.carried.vectors, ("B|1", "H|1", "S", "n"), FLOATING
     by_distance = terms.window is not None
     for name, shape in SHAPES.items():
         tensor = getattr(terms, name)

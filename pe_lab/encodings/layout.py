@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.encodings.facts import FACTS, PADDING, UNMARKED, Facts, Known
-from pe_lab.encodings.memory import Memory
+from pe_lab.encodings.memory import Carried, Memory
 
 __all__ = ["FACTS", "PADDING", "UNMARKED", "Layout", "Origin"]
 
@@ -37,6 +37,7 @@ class Layout(Facts):
         keys: layout of the S keys, where these T tokens are the last of more, as in cached decoding; None: S = T.
         start: index of the key that is the first query's own, in a `block`; None: queries are the last of the keys.
         memory: what the layer keeps of earlier tokens; `attend` adds keys and values. Set by `Stack`.
+        carried: what the layer before carries for this one; None: nothing. Set by `Stack`.
         marks: [B, T] integers that the dataset gives to tokens, for encodings that read them: 1, 2, ... say, for the
             digits of a number, 0 for a token between numbers; UNMARKED for a token outside of what is marked; None:
             the dataset marks no tokens.
@@ -55,6 +56,7 @@ class Layout(Facts):
     keys: "Layout | None" = field(default=None, kw_only=True)
     start: int | None = field(default=None, kw_only=True)
     memory: Memory | None = field(default=None, repr=False, compare=False, kw_only=True)
+    carried: Carried | None = field(default=None, repr=False, compare=False, kw_only=True)
     marks: Tensor | None = field(default=None, kw_only=True)
     origin: Origin | None = field(default=None, repr=False, compare=False, kw_only=True)
     known: Known | None = field(default=None, repr=False, compare=False, kw_only=True)
@@ -279,6 +281,12 @@ class Layout(Facts):
         """Return this layout with the memory of a layer; known facts are kept."""
         layout = copy(self)
         object.__setattr__(layout, "memory", memory)
+        return layout
+
+    def carrying(self, carried: Carried) -> "Layout":
+        """Return this layout with what the layer before carries; known facts are kept."""
+        layout = copy(self)
+        object.__setattr__(layout, "carried", carried)
         return layout
 
     def with_earlier(self, name: str, x: Tensor) -> Tensor:

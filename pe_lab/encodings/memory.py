@@ -1,4 +1,4 @@
-"""What one layer of a model stores of earlier tokens while it decodes."""
+"""What one layer of a model stores of earlier tokens while it decodes, and what it hands to the next layer."""
 
 from dataclasses import dataclass
 
@@ -19,6 +19,19 @@ class Kept:
     def all(self) -> Tensor:
         """Return the tensor, a view of the buffer."""
         return self.buffer.narrow(self.axis, 0, self.length)
+
+
+@dataclass(eq=False)
+class Carried:
+    """Vectors of tokens that attention of a layer mixes with the weights of its values, for the next layer.
+
+    Args:
+        vectors: [B|1, H|1, S, n] of all keys.
+        mixed: [B, H, T, n], their sums by the weights of each query; set by `attend`.
+    """
+
+    vectors: Tensor
+    mixed: Tensor | None = None
 
 
 class Memory:

@@ -50,6 +50,9 @@ def by_head(parts: Sequence[Part], head_dim: int, layout: Layout) -> Terms:
     """
     for what, of in SHARED_BY_HEADS.items():
         _require_same(parts, what, [of(part.terms, head_dim) for part in parts])
+    for part in parts:
+        if part.terms.carried is not None:
+            raise CannotCombineError(f"parts must carry nothing from layer to layer for all heads, got {part.name}")
     heads = [part.heads for part in parts]
 
     def given(name: str) -> list[Any]:
@@ -206,7 +209,7 @@ class LiftByHead:
 
 # -- added up ----------------------------------------------------------------------------------------------------------
 
-ALONE = ("lift", *ROTATIONS, "gain", "scale", "gate", "after")  # terms that at most one part may have
+ALONE = ("lift", *ROTATIONS, "gain", "scale", "gate", "after", "carried")  # terms that at most one part may have
 
 
 def added(parts: Sequence[Part], layout: Layout) -> Terms:
@@ -267,6 +270,7 @@ DESCRIBED = {
     "gate": "gate on logits",
     "gain": "gain of queries and keys",
     "after": "factor on weights",
+    "carried": "part that carries vectors from layer to layer",
     "weights": "way from logits to weights that is no softmax",
 }
 

@@ -30,6 +30,7 @@ from pe_lab.encodings.rotary_axes import MRoPE
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, LongRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.rotary_shifted import KeyOffsetRoPE
+from pe_lab.encodings.rotary_updated import TAPE
 from pe_lab.encodings.rotary_values import VORoPE
 from pe_lab.encodings.scaled import SSMax, Temperature
 from pe_lab.encodings.sizes import Sizes
@@ -44,6 +45,7 @@ __all__ = [
     "BAM",
     "PADDING",
     "T5",
+    "TAPE",
     "UNMARKED",
     "URPE",
     "Abacus",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -197,10 +198,13 @@ class Positions:
     Attributes:
         layout: of the tokens, as the encoding located them.
         shared: the terms that all layers have; None: each layer computes its own.
+        carried: what layers carry for the layer after them, by the index of that layer.
     """
 
     def __init__(self, stack: Stack, layout: Layout, cache: Cache | None, x: Tensor) -> None:
         self.stack, self.layout, self.cache = stack, layout, cache
+        self.trained = torch.is_grad_enabled()
+        self.carried: dict[int, Carried] = {}
         first = stack.first
         self.shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
 
@@ -218,12 +222,24 @@ class Positions:
         """Return the inputs of attention in a layer with input h [B, T, D]; call it once per layer, in order.
 
         Raises:
-            ValueError: the model has no such layer.
+            ValueError: the model has no such layer; a layer carries something, and runs without gradients in a pass
+                with gradients.
         """
         if not 0 <= index < self.stack.depth:
             raise ValueError(f"index must be that of a layer, 0 ... {self.stack.depth - 1}, got {index}")
         encoding, layout = self.stack.of_layer(index), self.layout
         if self.cache is not None:
             layout = layout.remembering(self.cache.layers[index])
+        if index in self.carried:
+            layout = layout.carrying(self.carried[index])
         query_key, value = encoding.mix(h, layout)
-        return LayerInput(query_key, value, self.shared or encoding.terms(h, layout), layout)
+        terms = self.shared or encoding.terms(h, layout)
+        if terms.carried is not None:
+            if self.trained and not torch.is_grad_enabled():
+                raise ValueError(
+                    f"checkpointing must be used with use_reentrant=False: what layers of {encoding.name} carry has no "
+                    f"gradients otherwise"
+                )
+            # when a layer is computed again for gradients, which can end before its attention, the first one stays
+            self.carried.setdefault(index + 1, terms.carried)
+        return LayerInput(query_key, value, terms, layout)

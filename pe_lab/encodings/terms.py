@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pe_lab.encodings.facts import LONG, Stored
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.memory import Carried
 
 Pairing = Literal["interleaved", "half"]
 
@@ -161,6 +162,8 @@ class Terms:
         after: [1|H, 2R+1] factors on the weights, which are not normalized again.
         values: [1|H, 2R+1, d] relative vectors added to the values.
         rotary_v, rotary_out: applied to the values, and to the result.
+        carried: vectors that are mixed by the same weights as the values, for the encoding of the next layer, which
+            gets them as `Layout.carried`.
     """
 
     lift: Lift | None = None
@@ -180,3 +183,4 @@ class Terms:
     values: Tensor | None = None
     rotary_v: Rotary | None = None
     rotary_out: Rotary | None = None
+    carried: Carried | None = None

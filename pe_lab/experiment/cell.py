@@ -112,7 +112,7 @@ class Cell:
         encoding = _partial(cfg, "pe", sizes)
         with naming_memory(cfg, dataset.task.length):
             with within("pe"):
-                made = encoding(sizes).to(device)
+                made = encoding(replace(sizes, depth=cfg.model.depth)).to(device)
             require_depth(made, cfg.model.depth)
             attention = _attention(cfg, dataset, made, device)
         devices = devices_of(cfg.trainer)

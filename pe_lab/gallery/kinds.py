@@ -2,7 +2,10 @@
 
 KINDS = {  # with the modules of pe_lab.encodings
     "No encoding": ["base"],
-    "Rotary": ["rotary", "rotary_content", "rotary_shifted", "rotary_axes", "rotary_values", "polar", "dropped"],
+    "Rotary": [
+        *("rotary", "rotary_content", "rotary_updated", "rotary_shifted", "rotary_axes", "rotary_values"),
+        *("polar", "dropped"),
+    ],
     "Rotary, for longer sequences": ["rotary_scaled"],
     "Added vectors": ["absolute", "table", "continuous", "marked"],
     "Biases by distance": ["bias", "bias_learned", "bias_gaussian", "bias_content", "dape"],

@@ -1,16 +1,16 @@
 """Lift, window, factors after the weights, rotated values: against loops over pairs, in every implementation."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from pe_lab.attention import IMPLEMENTATIONS, attend, reference
+from pe_lab.attention import IMPLEMENTATIONS, Dropout, attend, reference
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.memory import Memory
+from pe_lab.encodings.memory import Carried, Memory
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 B, H, T, d = 2, 3, 6, 4
@@ -193,6 +193,75 @@ def test_a_cache_keeps_lifted_keys_and_rotated_values(implementation: str) -> No
         now = slice(i, i + 1)
         found.append(attend(q[:, :, now], k[:, :, now], v[:, :, now], terms, token.remembering(memory), implementation))
     assert_close(torch.cat(found, 2), expected, rtol=0, atol=1e-12)
+
+
+CARRYING = {
+    "nothing else": Terms(),
+    "stick": Terms(weights=Stick(include_self=True)),
+    "lift": Terms(lift=Doubled()),
+    "relative values": Terms(values=table(H, d).mT.contiguous()),
+    **{name: CASES[name] for name in ("window and bias", "after of each sequence", "rotated values", "all")},
+}
+
+
+@pytest.mark.parametrize("shape", [(B, H, T, 5), (1, 1, T, 2)], ids=["each", "shared"])
+@pytest.mark.parametrize("name", CARRYING)
+def test_what_is_carried_is_mixed_by_the_weights_of_the_values(name: str, shape: tuple) -> None:
+    """Attention itself stays as it is. Gradients reach the vectors, and queries and keys through the weights."""
+    terms, made, (q, k, v) = CARRYING[name], layout(True), inputs()
+    vectors = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    expected, given = reference.weights(q, k, terms, made) @ vectors, (q, k, vectors)
+    upstream = torch.randn_like(expected)
+    wanted, taken = torch.autograd.grad(expected, given, upstream), set()
+    for implementation, module in IMPLEMENTATIONS.items():
+        carrying = replace(terms, carried=Carried(vectors))
+        if module.refuses(q, carrying, made):
+            continue
+        found = attend(q, k, v, carrying, made, implementation)
+        assert_close(found, attend(q, k, v, terms, made, "reference"), rtol=0, atol=1e-12)
+        assert_close(carrying.carried.mixed, expected, rtol=0, atol=1e-12)
+        for got, want in zip(torch.autograd.grad(carrying.carried.mixed, given, upstream), wanted, strict=True):
+            assert want.any()
+            assert_close(got, want, rtol=0, atol=1e-12)
+        taken.add(implementation)
+    without = {one for one, module in IMPLEMENTATIONS.items() if module.refuses(q, terms, made) is None}
+    assert taken == without >= {"reference", "blocked"}
+
+
+def test_dropout_of_weights_drops_what_is_carried_with_the_values() -> None:
+    (q, k, v), made = (x.detach() for x in inputs()), layout(True)
+    carried = Carried(v)
+    found = attend(q, k, v, Terms(carried=carried), made, dropout=Dropout(0.5, torch.tensor(3)))
+    assert torch.equal(carried.mixed, found)
+    assert not torch.equal(found, attend(q, k, v, Terms(), made))
+
+
+def test_with_a_cache_the_vectors_are_those_of_all_keys() -> None:
+    q, k, v = (x.detach() for x in inputs())
+    vectors = torch.randn(B, H, T, 3, dtype=torch.float64)
+    whole, memory, earlier, found = Carried(vectors), Memory(), None, []
+    attend(q, k, v, Terms(carried=whole), Layout.whole(B, T, causal=True))
+    for i in range(T):
+        token = Layout.whole(B, 1, causal=True, start=i).after(earlier)
+        earlier, now = token.of_keys, slice(i, i + 1)
+        carried = Carried(vectors[:, :, : i + 1])
+        attend(*(x[:, :, now] for x in (q, k, v)), Terms(carried=carried), token.remembering(memory))
+        found.append(carried.mixed)
+    assert_close(torch.cat(found, 2), whole.mixed, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(B, H, T - 1, 3), (B, H + 1, T, 3), (T, 3)])
+def test_vectors_that_do_not_fit_the_keys_are_refused(shape: tuple) -> None:
+    q = torch.randn(B, H, T, d)
+    with pytest.raises(ValueError, match=r"^carried.vectors must be \[B\|1, H\|1, T, n\] for q .*, got "):
+        attend(q, q, q, Terms(carried=Carried(torch.randn(shape))), layout(True))
+
+
+def test_heads_that_become_too_wide_for_the_kernels_are_refused() -> None:
+    q, made = torch.randn(1, 1, T, 96), Layout.whole(1, T, causal=True)
+    for n, wide in ((32, False), (33, True)):
+        reason = str(IMPLEMENTATIONS["triton"].refuses(q, Terms(carried=Carried(torch.randn(1, 1, T, n))), made))
+        assert ("head_dim of at most 128, got 129" in reason) is wide
 
 
 @pytest.mark.parametrize("window", [(), (1, 2), (0,), (1.5,), (True,), (-1, None, 2)])

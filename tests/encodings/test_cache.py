@@ -165,17 +165,17 @@ def test_facts_of_a_copy_on_another_device_are_read_from_the_cpu(name: str) -> N
 
 
 @pytest.mark.parametrize("chunks", [[1] * 10, [4, 1, 5]])
-@pytest.mark.parametrize("name", ["path", "wall"])
+@pytest.mark.parametrize("name", ["path", "wall", "tape"])
 def test_decoded_with_a_cache_products_of_earlier_tokens_are_those_of_the_whole_sequence(
     name: str, chunks: list[int]
 ) -> None:
     """Two layers; a document begins within, and padding stands in front of one sequence."""
-    stack = make(name, width=6, num_heads=2, depth=2, length=16).double()
+    stack = make(name, width=8, num_heads=2, depth=2, length=16).double()
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter.normal_()
     segment = torch.tensor([[0] * 6 + [1] * 4, [PADDING] * 3 + [0] * 7])
-    layout, x = Layout(torch.arange(10)[None], segment, True), torch.randn(2, 10, 6, dtype=torch.float64)
+    layout, x = Layout(torch.arange(10)[None], segment, True), torch.randn(2, 10, 8, dtype=torch.float64)
 
     def run(x: Tensor, layout: Layout, cache: object = None) -> Tensor:
         x, positions = stack(x, layout, cache)

@@ -18,6 +18,7 @@ from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Term
 from pe_lab.encodings.combine import NATURES, Combination, Heads, Interleave, Sum
 from pe_lab.encodings.dape import INHERITED
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
 from pe_lab.encodings.named import encodings
 from pe_lab.encodings.rotary import RoPE
@@ -83,6 +84,8 @@ def reason(name: str) -> str | None:
     terms = encoding.terms(inputs()[0], LAYOUT)
     if terms.lift is not None and terms.lift.head_dim != HEAD:
         return "head_dim of queries, which all heads share"
+    if terms.carried is not None:
+        return "nothing from layer to layer"
     return "all heads share" if terms.weights != SOFTMAX or terms.scale not in (None, HEAD**-0.5) else None
 
 
@@ -256,6 +259,7 @@ SINGLE = {
     "scale": 1.0,
     "gate": torch.ones(1, 2 * T - 1),
     "after": torch.ones(1, 2 * T - 1),
+    "carried": Carried(torch.ones(1, 1, T, 3)),
     "weights": make("stick_breaking", width=D, num_heads=H, depth=1, length=T).first.terms(inputs()[0], LAYOUT).weights,
 }
 SEVERAL = {"bias", "decay", "bias_full", "score", "values", "window"}

@@ -132,6 +132,7 @@ DIVIDED = {
     "grape_m": {"weight"},
     "inkling": {"weight"},
     "wall": {"weight"},
+    "tape": {"update.content.weight"},
 }
 # of each encoding, what has a number or a vector for each dimension, and sums over none
 BY_DIMENSION = {

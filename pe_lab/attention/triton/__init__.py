@@ -38,10 +38,13 @@ MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
 EXAMINED = "3.7."
 TAKEN = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "gate", "clip", "decay"),
-    *("weights", "rotary_v", "rotary_out"),
+    *("weights", "rotary_v", "rotary_out", "carried"),
 )
 ABSENT = fields_without(TAKEN)
-TAKEN_BY_STICK = ("lift", "rotary_q", "rotary_k", "gain", "scale", "bias", "clip", "weights", "rotary_v", "rotary_out")
+TAKEN_BY_STICK = (
+    *("lift", "rotary_q", "rotary_k", "gain", "scale", "bias", "clip"),
+    *("weights", "rotary_v", "rotary_out", "carried"),
+)
 ABSENT_OF_STICK = tuple(name for name in TAKEN if name not in TAKEN_BY_STICK)
 ANY_VERSION = "PE_LAB_TRITON_ANY"  # set to 1, it allows every version
 
@@ -66,6 +69,8 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     if q.dtype not in (torch.float32, torch.bfloat16):
         return f"the kernels take float32 and bfloat16, got {str(q.dtype).removeprefix('torch.')}"
     head_dim = q.shape[-1] if terms.lift is None else terms.lift.head_dim
+    if terms.carried is not None:  # values have its dimensions too
+        head_dim = max(head_dim, q.shape[-1] + terms.carried.vectors.shape[-1])
     if head_dim > LARGEST_HEAD:
         return f"the kernels take a head_dim of at most {LARGEST_HEAD}, got {head_dim}"
     if q.shape[0] * q.shape[1] > MOST_HEADS:
