@@ -125,7 +125,8 @@ class TAPE(RoPE):
                 )
             own = self.update(before.vectors[:, :, layout.earlier :].to(at_least_float32(h)), before.mixed, h)
             vectors = own
-        rotary = Rotary(*own.chunk(2, -1), self.pairing)
+        cos, sin = own.chunk(2, -1)
+        rotary = Rotary(cos, sin, self.pairing)
         if self.sizes.layer == self.sizes.depth - 1:
             return Terms(rotary_q=rotary, rotary_k=rotary)
         if self.update is not None:

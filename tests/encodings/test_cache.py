@@ -169,8 +169,8 @@ def test_facts_of_a_copy_on_another_device_are_read_from_the_cpu(name: str) -> N
 def test_decoded_with_a_cache_products_of_earlier_tokens_are_those_of_the_whole_sequence(
     name: str, chunks: list[int]
 ) -> None:
-    """Two layers; a document begins within, and padding stands in front of one sequence."""
-    stack = make(name, width=8, num_heads=2, depth=2, length=16).double()
+    """Three layers; a document begins within, and padding stands in front of one sequence."""
+    stack = make(name, width=8, num_heads=2, depth=3, length=16).double()
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter.normal_()
@@ -179,7 +179,7 @@ def test_decoded_with_a_cache_products_of_earlier_tokens_are_those_of_the_whole_
 
     def run(x: Tensor, layout: Layout, cache: object = None) -> Tensor:
         x, positions = stack(x, layout, cache)
-        for index in range(2):
+        for index in range(3):
             h, _, terms, own = positions.layer(index, x)
             q = h.unflatten(2, (2, -1)).transpose(1, 2)
             x = x + attend(q, q.flip(-1), q, terms, own).transpose(1, 2).flatten(2)
