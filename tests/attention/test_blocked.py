@@ -16,6 +16,7 @@ from pe_lab.attention import Dropout, attend, blocked, choose, sdpa
 from pe_lab.encodings import Alibi, Fire, Tupe, facts
 from pe_lab.encodings import terms as terms_module
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Stick, Terms
 
@@ -150,3 +151,5 @@ def test_auto_takes_blocks_of_long_sequences_that_would_need_a_number_for_every_
         assert taken(facts.LONG, terms) == short
         assert taken(facts.LONG + 1, terms) == ("blocked" if pairs else "sdpa")
         assert taken(facts.LONG + 1, terms, causal=False) == ("blocked" if pairs else "sdpa")
+    for length, name in ((facts.LONG, "sdpa"), (facts.LONG + 1, "blocked")):  # wider values have no fused kernel
+        assert taken(length, Terms(carried=Carried(torch.zeros(1, 1, length, 2)))) == name

@@ -299,6 +299,10 @@ def test_attention_is_chosen_for_trained_queries_of_the_precision_that_runs(prec
 def test_the_implementation_that_runs_is_what_auto_came_to(tmp_path):
     assert cell(tmp_path, "pe=rope", "trainer.device=cpu").implementation == "sdpa"
     assert cell(tmp_path, "pe=rse", "trainer.device=cpu").implementation == "reference"
+    long = ("data=flip_flop", "data.length=514", "data.train=64", "data.validation=8", "data.test=8")
+    for depth, name in ((1, "sdpa"), (2, "blocked")):  # layers before the last mix wider values
+        made = cell(tmp_path, "pe=tape", f"model.depth={depth}", *long, "trainer.device=cpu")
+        assert made.implementation == name
 
 
 def test_a_cell_has_nothing_that_only_its_study_reads() -> None:
