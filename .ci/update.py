@@ -19,6 +19,7 @@ INTERFACE = {  # public names of pe_lab.encodings beside its encodings, by modul
     "base": ["PositionalEncoding", "UnfitError"],
     "cache": ["Cache"],
     "layout": ["PADDING", "UNMARKED", "Layout"],
+    "memory": ["Carried"],
     "options": ["OptionError"],
     "sizes": ["Sizes"],
     "stack": ["LayerInput", "Positions", "Stack"],

@@ -20,6 +20,7 @@ from pe_lab.encodings.grape import GrapeA, GrapeM
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.marked import Abacus, Coupled
+from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.path import PaTH
 from pe_lab.encodings.polar import PoPE
@@ -54,6 +55,7 @@ __all__ = [
     "CARoPE",
     "Cache",
     "Canon",
+    "Carried",
     "ClippedRoPE",
     "CoPE",
     "Continuous",
