@@ -100,12 +100,12 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
         compared: all comparisons of a report.
         decided: the comparisons of a sequential study, which are drawn instead; None: it was not sequential.
     """
-    rows, metric, _ = _drawn(compared, decided)
+    rows, metric, _ = drawn(compared, decided)
     best = rows.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
     return plots.forest(best.head(MOST_DRAWN), "share of the gap" if metric == REMAINING else metric)
 
 
-def _drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
+def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
     """Return the comparisons that the figure shows, their metric, and the settings in words."""
     name = GRID if decided is not None else table_of(compared) or GRID
     if decided is None and compared.compare(name).empty:  # what is pooled lacks the baseline
@@ -128,7 +128,7 @@ def _figure(asked: Question) -> list[Part]:
     cells = asked.results.cells
     if cells.empty or cells["pe"].nunique() < 2:
         return []
-    rows, _, where = _drawn(asked.compared, asked.decided)
+    rows, _, where = drawn(asked.compared, asked.decided)
     if rows["difference"].isna().all():  # or there are none
         return []
     how = "95 % t intervals" if asked.decided is None else "intervals that hold under the looking"

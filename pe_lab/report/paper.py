@@ -20,7 +20,7 @@ from pe_lab.report.effort import rates_in_words
 from pe_lab.report.question import Question, seeds_in_words, varied_columns
 from pe_lab.report.standing import amount, in_words
 from pe_lab.results import plots
-from pe_lab.results.columns import ENVIRONMENT, setting_columns, sort_by_setting
+from pe_lab.results.columns import ENVIRONMENT, REMAINING, setting_columns, sort_by_setting
 from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.table import summarise
 from pe_lab.statistics import GRID
@@ -106,7 +106,9 @@ def _figures(asked: Question) -> dict[str, tuple[plots.Plot, str]]:
         caption = f"Test {what}{place(cells)}: means over seeds with 95 % t intervals, and floors"
         found["curves"] = plots.over_epochs(cells, metric), caption
     if cells["pe"].nunique() > 1 and asked.compared.compare(GRID)["difference"].notna().any():
-        caption = f"Paired differences in test {what} from {asked.baseline}{place(cells)}, with 95 % intervals"
+        _, unit, where = answer.drawn(asked.compared, asked.decided)
+        of = "the share of the gap that remains" if unit == REMAINING else f"test {what}"
+        caption = f"Paired differences in {of} from {asked.baseline}{place(cells)}{where}, with 95 % intervals"
         found["forest"] = answer.forest(asked.compared, asked.decided), caption
     return found
 
