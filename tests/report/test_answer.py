@@ -1,17 +1,16 @@
 """The first screen: a question made of what varies, an answer that the rows support, and one figure."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from frames import results_of
 from pe_lab.report import answer as report_answer
 from pe_lab.report.answer import MOST_DRAWN, answer, forest, sentences, title
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import Question
-from pe_lab.results import frame
 from pe_lab.results.declared import Declared
 from pe_lab.statistics import Margin
 
@@ -31,9 +30,7 @@ def cells(losses=LOSSES, depths=(1, 4), seeds=5, noise=0.01, data="structured", 
 
 
 def asked(rows: pd.DataFrame, baseline: str = "rope", metric: str = "loss", **more) -> Question:
-    results = frame.Results(Path("somewhere"), "mine", rows, **more)
-    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
-    return Question(results, "", "", baseline, metric, pd.DataFrame())
+    return Question(results_of(rows, study="mine", **more), "", "", baseline, metric, pd.DataFrame())
 
 
 WHERE = "on structured, at depth 1 and 4, epochs 4?"
@@ -239,8 +236,7 @@ def test_the_margin_is_named_with_where_it_comes_from() -> None:
     rows = cells(depths=(4,))
     assert "The default margin is 0.1 nats (0.05 of the gap)." in sentences(asked(rows))[1]
     assert "The default margin is 0.02 share." in sentences(asked(rows, metric="accuracy"))[1]
-    declared = asked(rows)
-    declared.results.__dict__["declared"] = Declared({"loss": Margin(0.5, "gap")})
+    declared = asked(rows, declared=Declared({"loss": Margin(0.5, "gap")}))
     assert "The declared margin is 1 nats (0.5 of the gap)." in sentences(declared)[1]
     chosen = replace(declared, margin=Margin(0.03, "nats"))
     assert "The margin, chosen for this report, is 0.03 nats." in sentences(chosen)[1]

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from frames import results_of
 from pe_lab.report import answer, decided
 from pe_lab.report.decided import CAUTION, decisions
 from pe_lab.report.parts import Drawn
@@ -41,9 +42,7 @@ def lines(depths=(1, 4), verdicts=("undecided", "worse"), pairs=(("alibi", "rope
 
 def asked(folder: Path, rows: pd.DataFrame, table: pd.DataFrame, metric: str = "loss", baseline="rope") -> Question:
     table.to_csv(folder / decided.FILE, index=False)
-    results = frame.Results(folder, None, rows)
-    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
-    return Question(results, "", "", baseline, metric, pd.DataFrame())
+    return Question(results_of(rows, folder), "", "", baseline, metric, pd.DataFrame())
 
 
 def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
@@ -149,14 +148,13 @@ def test_a_study_that_is_still_deciding_says_that_its_verdicts_do_not_hold(tmp_p
     (tmp_path / decided.FILE).unlink()
     assert f"**Note.** {decided.UNFINISHED}" not in answer.answer(question).parts
     (tmp_path / "declared.json").write_text('{"decide": {"seeds": "3..6"}}')
-    results = frame.Stored(tmp_path, tmp_path.name, question.results.cells)
-    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    results = results_of(question.results.cells, tmp_path, tmp_path.name, kind=frame.Stored)
     parts = answer.answer(replace(question, results=results)).parts
     assert f"**Note.** {decided.UNFINISHED}" in parts
 
 
 def test_a_study_without_decisions_has_none(tmp_path) -> None:
-    assert decisions(frame.Results(tmp_path, None, cells())) is None
+    assert decisions(results_of(cells(), tmp_path)) is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from frames import results_of
 from pe_lab.report.elsewhere import best_other, elsewhere
 from pe_lab.report.parts import Drawn, Table
 from pe_lab.report.question import Question
@@ -27,9 +28,7 @@ def asked(
     cells = pd.DataFrame(rows)
     if floors:
         cells = cells.assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
-    results = frame.Results(Path("somewhere"), None, cells)
-    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
-    return Question(results, "", "", baseline, "loss", pd.DataFrame(), against)
+    return Question(results_of(cells), "", "", baseline, "loss", pd.DataFrame(), against)
 
 
 def test_the_best_other_by_mean_is_compared_with_the_baseline() -> None:

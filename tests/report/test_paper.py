@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from frames import results_of
 from pe_lab import statistics
 from pe_lab.report import paper
 from pe_lab.report.__main__ import main
@@ -133,9 +134,7 @@ def test_what_is_there_is_not_replaced(study: Path, name: str, there: str, monke
 
 def test_one_encoding_has_a_table_of_means_alone(monkeypatch, tmp_path) -> None:
     cells = made_cells({"rope": 0.5})
-    results = frame.Results(tmp_path, None, cells)
-    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
-    asked = Question(results, "", "", "rope", "loss", pd.DataFrame())
+    asked = Question(results_of(cells, tmp_path), "", "", "rope", "loss", pd.DataFrame())
     written = paper.write(asked, tmp_path / "paper")
     assert "differences.tex" not in written
     assert "p$ value" not in (tmp_path / "paper" / "methods.tex").read_text()

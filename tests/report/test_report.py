@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
+from frames import results_of
 from paged import text_of
 from pe_lab import statistics
 from pe_lab.report import answer, choice
@@ -118,12 +118,6 @@ def cells() -> pd.DataFrame:
 @pytest.fixture
 def study(tmp_path, cells) -> Path:
     return store(tmp_path / "question", cells, curves=made_curves(cells), records=made_records(cells))
-
-
-def results_of(cells: pd.DataFrame) -> frame.Results:
-    results = frame.Results(Path("somewhere"), None, cells)
-    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
-    return results
 
 
 def question(
@@ -310,13 +304,12 @@ def made_study(number: int) -> frame.Results:
                         | {"parameters": 1000, "positional_parameters": 8 * (pe == "pe1"), "flops_per_token": 1e5}
                         | {"seconds": 1.0, "attention": "sdpa", "device": "cpu", "run": f"{task}{depth}{pe}{seed}"}
                     )
-    results = results_of(pd.DataFrame(rows))
-    cells = results.cells[["pe", "data", "depth", "epochs", "seed"]]
+    rows = pd.DataFrame(rows)
+    cells = rows[["pe", "data", "depth", "epochs", "seed"]]
     noise = rng.normal(0, 0.05, len(cells)) + cells["pe"].map(effect)
     far = cells.assign(kind="length", length=2.0, policy="raw", offset=0, metric="exact_match", value=0.5 - noise)
     measured = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
-    results.__dict__["records"] = far.reindex(columns=[*cells, *measured])
-    return results
+    return results_of(rows, records=far.reindex(columns=[*cells, *measured]))
 
 
 class Statements:
@@ -692,8 +685,7 @@ def test_cautions_name_the_problems_of_the_cells(cells):
     worse.loc[0, "torch"] = "2.7.0"
     worse = worse[~((worse["pe"] == "alibi") & (worse["seed"] > 0))]
     worse = worse[~((worse["pe"] == "none") & (worse["depth"] == 4))]
-    failed = replace(results_of(worse), failed=pd.DataFrame({"reason": ["x"]}), refused=["entry"])
-    failed.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    failed = results_of(worse, failed=pd.DataFrame({"reason": ["x"]}), refused=["entry"])
     text = " ".join(cautions(failed, "rope"))
     assert "1 cells failed" in text
     assert "1 entries were refused" in text
@@ -716,10 +708,9 @@ def test_learning_rates_are_compared(cells):
     both = pd.concat([slow, fast], ignore_index=True)
     columns = ["pe", "depth", "epochs", "seed", "optimizer.lr"]
     both = both[columns + [name for name in both if name not in columns]]
-    results = results_of(both)
     longest = both.groupby("run")["epochs"].transform("max")  # of whose checkpoint a run's validations are
     curves = both[columns].assign(epoch=both["epochs"], epochs=longest, metric="loss", value=both["test_loss"])
-    results.__dict__["curves"] = curves
+    results = results_of(both, curves=curves)
     found = rates.tuned(results)
     chosen = found.rates.set_index(["pe", "depth", "epochs"])["optimizer.lr"]
     assert (chosen.loc["none"] == 1e-2).all()
@@ -744,8 +735,7 @@ def test_rates_of_a_search_are_shown_and_not_called_untuned(cells, tmp_path, own
     table = table.assign(**{"optimizer.lr": table["pe"].map(chosen).fillna(1e-3)})
     table = table.assign(start_scale=float("nan"), at_edge=table["pe"] == "rope", validation_loss=1.0, seeds=2, tried=5)
     table.to_csv(tmp_path / "rates.csv", index=False)
-    results = replace(results_of(rows), source=tmp_path)
-    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    results = results_of(rows, tmp_path)
     asked = question(results)
     titles = {section.title: section.parts for section in sections(asked)}
     first, note, shown = titles["Learning rates"]

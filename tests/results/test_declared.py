@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from frames import results_of
 from pe_lab.results import study
 from pe_lab.results.declared import Declared, read
 from pe_lab.results.frame import Results, load
@@ -93,9 +94,7 @@ def test_an_empty_declaration_declares_nothing(tmp_path):
 
 
 def tables(folder: Path) -> pd.DataFrame:
-    results = Results(folder, "mine", cells())
-    results.__dict__["curves"] = pd.DataFrame()
-    _, files = study.tables(results, pd.DataFrame())
+    _, files = study.tables(results_of(cells(), folder, "mine"), pd.DataFrame())
     (folder / "table.csv").write_text(files["table.csv"])
     assert ("verdict" in files["table.txt"]) == ("verdict" in files["table.csv"])
     return pd.read_csv(folder / "table.csv").set_index("pe")
@@ -121,8 +120,7 @@ def test_a_study_that_adds_seeds_has_no_verdicts_of_a_fixed_number(tmp_path):
 
 def test_a_margin_that_does_not_fit_leaves_the_means_and_says_why(tmp_path):
     declare(tmp_path / "studies" / "mine")
-    results = Results(tmp_path, "mine", cells().drop(columns="floor_bayes_loss"))
-    results.__dict__["curves"] = pd.DataFrame()
+    results = results_of(cells().drop(columns="floor_bayes_loss"), tmp_path, "mine")
     texts, files = study.tables(results, pd.DataFrame())
     assert "1.1000" in texts["table"]
     assert (

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from benchmarks.ledger import record
 from configs import in_ledger
+from frames import results_of
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.tables import CellsMissingError, report
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
 from pe_lab.results.columns import FIRST, setting_columns
-from pe_lab.results.frame import Results, load
+from pe_lab.results.frame import load
 from pe_lab.results.from_ledger import FAILURE, NO_FAILED, failures
 from pe_lab.results.rows import rows_of
 from pe_lab.results.table import as_markdown
@@ -59,9 +60,9 @@ def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, 
     rows = rows_of(whole, [summary_of(number, job) for job, number, _ in chosen])
     failed = [settings_of(job, 0) for n, job in enumerate(CELLS) if n not in set(present)]
     lost = failures(whole, failed, [{"reason": "so", "step": 1, "run": "0"}] * len(failed))
-    results = Results(Path("somewhere"), None, rows, lost)
     described = rows[list(rows.columns[: list(rows).index("test_loss")])]
-    results.__dict__["curves"] = described.assign(epoch=1.0, metric="loss", value=rows["test_loss"])
+    curves = described.assign(epoch=1.0, metric="loss", value=rows["test_loss"])
+    results = results_of(rows, curves=curves, failed=lost)
     length = described.assign(kind="length", length=2.0, policy="raw", offset=0, metric="loss", value=0.5)
     probe = described.assign(kind="probe", length=1.0, probe="rank", layer=1.0, metric="effective_rank", value=3.0)
     records = pd.concat([length.iloc[::2], probe.iloc[1::2]], ignore_index=True)
@@ -137,9 +138,7 @@ def test_a_name_with_a_pipe_or_a_line_break_does_not_break_the_markdown():
         [settings_of(CELLS[0], 0) | {"data.name": name} for name in ("clm path=a|b.txt", "clm path=a\nb.txt")],
         [summary_of(number, CELLS[0]) for number in range(2)],
     )
-    results = Results(Path("somewhere"), None, rows)
-    results.__dict__["curves"] = pd.DataFrame()
-    texts, files = study.tables(results, pd.DataFrame())
+    texts, files = study.tables(results_of(rows), pd.DataFrame())
     header, _, first, second = files["table.md"].split("\n\n")[1].splitlines()
     assert header.startswith("| data | rope |")
     assert {first.split(" | ")[0], second.split(" | ")[0]} == {"| clm path=a\\|b.txt", "| clm path=a b.txt"}
@@ -160,6 +159,7 @@ def asked(ledger: Path) -> list[Job]:
 def trained(tmp_path) -> Path:
     """A ledger in which one of them failed, and the others are made up."""
     for number, job in enumerate(asked(tmp_path)):
+        job.set_aside_if_damaged()
         if number == 1:
             job.fail("the training loss must be finite, got nan at step 2")
         else:
