@@ -343,7 +343,7 @@ class Executor:
             raise AbandonedError
 
     def _validate(self) -> None:
-        self.curve.add("validation", self._evaluate("validation"))
+        self.curve.add("validation", self.evaluate("validation"))
         self.solved = self._solved()
 
     def _due(self, step: int) -> bool:
@@ -366,7 +366,7 @@ class Executor:
         scores = [row["value"] for row in found if (row["split"], row["metric"]) == ("validation", "score")]
         return len(scores) > 1 and min(scores[-2:]) >= level
 
-    def _evaluate(self, split: str, error: type[NotFiniteError] = NotFiniteError) -> dict[str, float]:
+    def evaluate(self, split: str, error: type[NotFiniteError] = NotFiniteError) -> dict[str, float]:
         """Return the metrics on a split; raise the error if its loss is not finite."""
         began = time.perf_counter()
         metrics = evaluate(self.training.model, self.datasets.at(), split, self.cell.autocast())
@@ -385,8 +385,8 @@ class Executor:
         """
         step, rows = self.clock.steps, self.curve.rows
         if not any(row["split"] == "validation" and row["step"] == step for row in rows):
-            rows = rows + self.curve.emit("validation", self._evaluate("validation", CheckpointNotFiniteError))
-        test = self._evaluate("test", CheckpointNotFiniteError)
+            rows = rows + self.curve.emit("validation", self.evaluate("validation", CheckpointNotFiniteError))
+        test = self.evaluate("test", CheckpointNotFiniteError)
         summary = self._summary(target, test, solved=self._solved(rows))
         if self.ranks.leads:
             place = {"split": "test", "step": step, "epoch": summary["epochs"]}

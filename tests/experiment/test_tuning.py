@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 
 import pandas as pd
 import pytest
@@ -17,6 +18,7 @@ from pe_lab.report.__main__ import main as report
 from pe_lab.results.frame import load
 from pe_lab.results.tuned_outcomes import with_baseline
 from pe_lab.statistics import Endpoint
+from scores import put_scores
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
 TASK = ["data=induction", "data.train=320", "data.validation=50", "data.test=50", "trainer.batch_size=32"]
@@ -43,20 +45,10 @@ def run_of(ledger, rate: float):
     return found
 
 
-class Scores:
-    """Validation scores by rate and step, in place of those that a model would have."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, curves: dict[float, dict[int, float]]) -> None:
-        usual = executor.Executor._evaluate
-
-        def evaluate(self, split, *error):
-            metrics = usual(self, split, *error)
-            if "score" in metrics:
-                curve = curves[self.cell.cfg.optimizer.lr]
-                metrics["score"] = curve.get(self.clock.steps, 0.0)
-            return metrics
-
-        monkeypatch.setattr(executor.Executor, "_evaluate", evaluate)
+@pytest.fixture
+def scores(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[float, dict[int, float]]], None]:
+    """Takes validation scores by rate and step; others are 0."""
+    return lambda curves: put_scores(monkeypatch, lambda cfg, step: curves[cfg.optimizer.lr].get(step, 0.0))
 
 
 def outcome_of(ledger) -> dict:
@@ -65,8 +57,8 @@ def outcome_of(ledger) -> dict:
     return table.iloc[0].to_dict()
 
 
-def test_later_tries_stop_where_the_first_solved_it(tmp_path, monkeypatch):
-    Scores(monkeypatch, {3e-3: {2: 0.8, 4: 1.0, 8: 1.0}, 1e-3: {2: 0.1, 4: 0.95, 8: 0.95}, 1e-2: {}})
+def test_later_tries_stop_where_the_first_solved_it(tmp_path, scores):
+    scores({3e-3: {2: 0.8, 4: 1.0, 8: 1.0}, 1e-3: {2: 0.1, 4: 0.95, 8: 0.95}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope"))
     assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8, 32], ("rope", 0, 1e-3): [8], ("rope", 0, 1e-2): [8]}
     assert run_of(tmp_path, 3e-3).summary(32)["steps"] == 8
@@ -76,15 +68,15 @@ def test_later_tries_stop_where_the_first_solved_it(tmp_path, monkeypatch):
     assert (found["solved"], found["edge"], found["trained_steps"]) == (True, False, 24)
 
 
-def test_a_try_that_solves_it_sooner_stops_those_after_it(tmp_path, monkeypatch):
-    Scores(monkeypatch, {3e-3: {2: 0.95, 4: 0.95}, 1e-3: {2: 0.99}, 1e-2: {}})
+def test_a_try_that_solves_it_sooner_stops_those_after_it(tmp_path, scores):
+    scores({3e-3: {2: 0.95, 4: 0.95}, 1e-3: {2: 0.99}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope"))
     assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8, 32], ("rope", 0, 1e-3): [4], ("rope", 0, 1e-2): [4]}
     assert [run_of(tmp_path, 3e-3).summary(target)["steps"] for target in (8, 32)] == [4, 4]
 
 
-def test_only_the_best_goes_on_where_none_solved_it_by_the_choice(tmp_path, monkeypatch):
-    Scores(monkeypatch, {3e-3: {8: 0.2}, 1e-3: {8: 0.5, 16: 0.95, 32: 0.95}, 1e-2: {8: 0.4, 4: 0.8}})
+def test_only_the_best_goes_on_where_none_solved_it_by_the_choice(tmp_path, scores):
+    scores({3e-3: {8: 0.2}, 1e-3: {8: 0.5, 16: 0.95, 32: 0.95}, 1e-2: {8: 0.4, 4: 0.8}})
     run(cells(tmp_path, "pe=rope"))
     assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8], ("rope", 0, 1e-3): [8, 32], ("rope", 0, 1e-2): [8]}
     found = outcome_of(tmp_path)
@@ -93,16 +85,16 @@ def test_only_the_best_goes_on_where_none_solved_it_by_the_choice(tmp_path, monk
 
 
 @pytest.mark.long
-def test_what_is_never_solved_is_censored_at_the_last_step(tmp_path, monkeypatch):
-    Scores(monkeypatch, {3e-3: {8: 0.2}, 1e-3: {8: 0.5, 32: 0.95}, 1e-2: {}})
+def test_what_is_never_solved_is_censored_at_the_last_step(tmp_path, scores):
+    scores({3e-3: {8: 0.2}, 1e-3: {8: 0.5, 32: 0.95}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope"))
     found = outcome_of(tmp_path)
     assert (found["y"], found["solved"]) == (5.0, False)
 
 
 @pytest.mark.long
-def test_a_study_that_is_run_again_trains_nothing_and_writes_the_same(tmp_path, monkeypatch):
-    Scores(monkeypatch, {3e-3: {8: 0.2}, 1e-3: {8: 0.5}, 1e-2: {}})
+def test_a_study_that_is_run_again_trains_nothing_and_writes_the_same(tmp_path, monkeypatch, scores):
+    scores({3e-3: {8: 0.2}, 1e-3: {8: 0.5}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope,none", "seed=0,1"))
     before = {path.name: path.read_bytes() for path in (tmp_path / "studies" / "tuned").glob("*.csv")}
     monkeypatch.setattr(executor.Executor, "_fit", lambda *_: pytest.fail("it was trained"))
@@ -110,8 +102,8 @@ def test_a_study_that_is_run_again_trains_nothing_and_writes_the_same(tmp_path, 
     assert {path.name: path.read_bytes() for path in (tmp_path / "studies" / "tuned").glob("*.csv")} == before
 
 
-def test_the_chosen_cells_alone_are_measured_and_in_the_rows(tmp_path, monkeypatch):
-    Scores(monkeypatch, {3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
+def test_the_chosen_cells_alone_are_measured_and_in_the_rows(tmp_path, scores):
+    scores({3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope,none", "evaluate.lengths=[1,2]"))
     results = load(tmp_path, "tuned")
     assert results.cells[["pe", "steps"]].to_numpy().tolist() == [["rope", 32], ["none", 32]]
@@ -120,7 +112,7 @@ def test_the_chosen_cells_alone_are_measured_and_in_the_rows(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("failing", [1, 3])
-def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, failing):
+def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, monkeypatch, failing):
     rates = [1e-3, 3e-3, 1e-2]
 
     def serve(current) -> list[Outcome]:
@@ -128,22 +120,16 @@ def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, f
         for cfg in current.cfgs:
             bad = cfg.optimizer.lr in rates[:failing]
             checkpoint = tmp_path / f"{cfg.optimizer.lr}-{cfg.steps}"
-            done.append(
-                Outcome(cfg, f"{cfg.optimizer.lr}", checkpoint, "no number", diverged=True)
-                if bad
-                else Outcome(cfg, f"{cfg.optimizer.lr}", checkpoint)
-            )
+            failure = {"failure": "no number", "diverged": True} if bad else {}
+            done.append(Outcome(cfg, f"{cfg.optimizer.lr}", checkpoint, **failure))
         return done
 
-    monkey = pytest.MonkeyPatch()
-    with monkey.context() as patch:
-        patch.setattr(
-            "pe_lab.experiment.tuning.validation_by_step",
-            lambda path: {
-                step: {"score": 0.1, "loss": 1.0} for step in (2, 4, 8, 16, 32) if step <= int(path.name.split("-")[-1])
-            },
-        )
-        chosen = drive(tuned(cells(tmp_path, "pe=rope")), serve)
+    def validation(path) -> dict[int, dict[str, float]]:
+        last = int(path.name.split("-")[-1])
+        return {step: {"score": 0.1, "loss": 1.0} for step in (2, 4, 8, 16, 32) if step <= last}
+
+    monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", validation)
+    chosen = drive(tuned(cells(tmp_path, "pe=rope")), serve)
     assert [cfg.optimizer.lr for cfg in chosen] == ([3e-3] if failing == 1 else [])
     found = outcome_of(tmp_path)
     assert (found["y"], found["solved"]) == (5.0, False)
@@ -244,8 +230,8 @@ def test_another_grid_on_the_same_ledger_is_another_study(tmp_path):
 
 
 @pytest.mark.long
-def test_no_losses_are_compared_where_steps_are(tmp_path, monkeypatch):
-    Scores(monkeypatch, {3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
+def test_no_losses_are_compared_where_steps_are(tmp_path, monkeypatch, scores):
+    scores({3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope,none"))
     folder = tmp_path / "studies" / "tuned"
     assert {path.name for path in folder.glob("*.csv")} >= {"rows.csv", "outcomes.csv", "tries.csv"}
