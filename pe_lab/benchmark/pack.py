@@ -159,8 +159,7 @@ def _outcome(cfg: DictConfig) -> Outcome | None:
 
 def _there(job: Job) -> bool:
     """Return whether the ledger knows what became of a cell. Nothing is written."""
-    run = Ledger(job.cell.cfg.ledger).find(job.cell.identity)
-    return run.done(job.cell.target) or run.failure(job.cell.target) is not None
+    return job.run.done(job.cell.target) or job.run.failure(job.cell.target) is not None
 
 
 def _digest(cell: Cell, task: Task) -> str:

@@ -26,6 +26,7 @@ from pe_lab.experiment.identity import options
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.experiment.requests import check_requests, requests
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.run import Run
 from pe_lab.model.parametrization import MUP, STANDARD
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.termination import no_exit
@@ -176,6 +177,11 @@ class Cell:
         """Measurements that are asked for beyond the test, each as all that determines it."""
         return requests(self.cfg)
 
+    @property
+    def run(self) -> Run:
+        """The training run in the ledger, whether it is there or not. Nothing is written."""
+        return Ledger(self.cfg.ledger).find(self.identity)
+
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What determines the training. Its hash is the run's name.
@@ -282,7 +288,7 @@ class Cell:
     def checkpoint_info(self, target: int) -> CheckpointInfo:
         """Return what loggers need to know of a checkpoint of this cell's run."""
         return CheckpointInfo(
-            run=Ledger(self.cfg.ledger).find(self.identity).name,
+            run=self.run.name,
             target=target,
             name=self.name(target),
             settings=self.settings(target),

@@ -54,8 +54,8 @@ class Job:
 
     @cached_property
     def run(self) -> Run:
-        """The cell's training run; its folder is made if missing."""
-        return Ledger(self.cell.cfg.ledger).run(self.cell.identity)
+        """The cell's training run, whether it is in the ledger or not."""
+        return self.cell.run
 
     @property
     def records(self) -> Records:
@@ -94,6 +94,7 @@ class Job:
     @_refusing
     def set_aside_if_damaged(self) -> None:
         """Set aside damaged entries of the cell."""
+        self._make_run()
         self.run.set_aside_if_damaged(self.cell.target)
         if self.trained:
             for request in self.cell.requests:
@@ -102,10 +103,15 @@ class Job:
     @_refusing
     def request(self) -> None:
         """Record that this process requests the cell, and clear records of earlier failures."""
+        self._make_run()
         self.run.request(self.cell.target)
         if self.trained:
             for request in self.cell.requests:
                 self.records.clear_failure(request)
+
+    def _make_run(self) -> None:
+        """Make the folder of the cell's run, if it is missing, before anything is written there."""
+        Ledger(self.cell.cfg.ledger).run(self.cell.identity)
 
     @_refusing
     def withdraw(self) -> None:
@@ -115,6 +121,7 @@ class Job:
     def fail(self, reason: str) -> None:
         """Record why the cell is not trained, or why its missing measurements failed."""
         if not self.trained:
+            self._make_run()
             self.run.fail(self.cell.target, reason, None)
             return
         for request in self.cell.requests:
@@ -140,6 +147,7 @@ class Job:
                 if self._measure():
                     continue
             else:
+                self._make_run()
                 with self.run.lease() as mine:
                     if mine:
                         if self.cell.target not in self.run.requested():

@@ -11,7 +11,6 @@ from omegaconf import DictConfig
 
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import POLL, Job
-from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import Progress, RequestedCell
 from pe_lab.system.errors import in_one_line
 
@@ -45,8 +44,7 @@ def printing_errors(cfg: DictConfig) -> Iterator[None]:
 
 def requested_cell(cell: Cell) -> RequestedCell:
     """Return what the ledger's progress needs to know of a cell; nothing is written."""
-    run = Ledger(cell.cfg.ledger).find(cell.identity)
-    return RequestedCell(run.name, cell.target, cell.name(), cell.cfg.model.depth, cell.requests)
+    return RequestedCell(cell.run.name, cell.target, cell.name(), cell.cfg.model.depth, cell.requests)
 
 
 def start_workers(jobs: list[Job], launch: Launch, workers: int, elsewhere: bool) -> None:

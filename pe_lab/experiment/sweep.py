@@ -20,7 +20,6 @@ from pe_lab.experiment.rounds import Outcome, Round, Stage, drive, outcome
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
 from pe_lab.experiment.tables import report, require_complete
 from pe_lab.experiment.watch import Watch
-from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import Tree
@@ -245,21 +244,16 @@ def _write_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:
 
 def _diverged(cell: Cell) -> bool:
     """Return whether the ledger says that a cell's training ended with a loss that is not finite."""
-    run = Ledger(cell.cfg.ledger).find(cell.identity)
-    failure = None if run.done(cell.target) else run.failure(cell.target)
+    failure = None if cell.run.done(cell.target) else cell.run.failure(cell.target)
     return (failure or {}).get("kind") == DIVERGED
 
 
 def _require_trained(cells: list[Cell]) -> None:
     """Raise ValueError if a cell is not in the ledger, or damaged. Nothing is written."""
-    if not cells:
-        return
-    ledger = Ledger(cells[0].cfg.ledger)
-    untrained = [cell.name() for cell in cells if not ledger.find(cell.identity).done(cell.target)]
-    if untrained:
+    if untrained := [cell.name() for cell in cells if not cell.run.done(cell.target)]:
         raise ValueError(
-            f"{len(untrained)} of {len(cells)} cells are not in the ledger {str(ledger.folder)!r}, for example "
-            f"{untrained[0]}: train them with pe-lab run and the same overrides"
+            f"{len(untrained)} of {len(cells)} cells are not in the ledger {str(Path(cells[0].cfg.ledger))!r}, for "
+            f"example {untrained[0]}: train them with pe-lab run and the same overrides"
         )
     for cell in cells:
-        ledger.find(cell.identity).verify(cell.target)
+        cell.run.verify(cell.target)

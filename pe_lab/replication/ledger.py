@@ -6,7 +6,6 @@ from typing import Any
 
 from pe_lab import config
 from pe_lab.experiment.cell import Cell
-from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.replication import studies
 from pe_lab.replication.entry import Entry, Reported
@@ -35,7 +34,7 @@ def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) ->
         return found
     for seed in range(seeds):
         cell = compose(entry, [f"seed={seed}", f"ledger={ledger}", *given])
-        run = Ledger(ledger).find(cell.identity)
+        run = cell.run
         records = Records(run, cell.target)
         if not run.done(cell.target) or not all(map(records.has, cell.requests)):
             if seed == 0 and not run.folder.exists():  # an entry that was never asked for

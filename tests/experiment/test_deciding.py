@@ -316,6 +316,7 @@ def test_the_cost_of_a_cell_is_that_of_all_threads_and_does_not_change_when_its_
 def test_a_cell_that_failed_costs_what_its_failure_says_and_one_that_was_killed_what_its_run_did(tmp_path):
     (cfg,) = in_ledger(tmp_path, *(word for word in STUDY if not word.startswith(("decide", "pe="))), "pe=rope")
     job = Job.from_config(cfg)
+    job.set_aside_if_damaged()
     job.run.account({"steps": 5.0})
     job.fail("the process that trained or measured it was killed three times")
     assert outcome(job).core_seconds == 5

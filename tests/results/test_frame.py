@@ -147,7 +147,7 @@ def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
 def test_settings_and_labels_are_those_of_the_configs(tmp_path, overrides):
     made = composed(tmp_path, *overrides, "epochs=1", "seed=0,1")
     for number, job in enumerate(made):
-        record(job.run, 1, 0.5 + number)
+        record(Ledger(tmp_path).run(job.cell.identity), 1, 0.5 + number)
     rows = rows_of([settings_of(job.cell.cfg) for job in made], [summary_and_environment(job.run, 1) for job in made])
     found = load(tmp_path).cells
     assert len(found) == len(made)
