@@ -112,8 +112,13 @@ def pages(names: list[str]) -> None:
     python("docs/generate.py")
 
 
+def sweeps(names: list[str]) -> None:
+    """W&B sweeps of studies, in sweeps/agents"""
+    python("sweeps/generate.py")
+
+
 STEPS: dict[str, Callable[[list[str]], None]] = {
-    step.__name__: step for step in (public, golden, undefined, proofs, export, families, pages)
+    step.__name__: step for step in (public, golden, undefined, proofs, export, families, pages, sweeps)
 }
 OF_DATASETS = ("golden", "pages")  # the others have nothing of a dataset
 

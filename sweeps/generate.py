@@ -1,7 +1,7 @@
-"""Write the W&B sweep of every study: python sweeps/generate.py reads conf/study and writes sweeps/<study>.yaml.
+"""Write the W&B sweep of every study: python sweeps/generate.py reads conf/study and writes sweeps/agents/.
 
 A sweep has the cells of its study, one per agent run. Settings that all cells share are words of the command; the
-others are parameters of a grid. Sweeps without a study, as learning_rate.yaml, are written by hand. A study that adds
+others are parameters of a grid. learning_rate.yaml, which has no study, is written by hand. A study that adds
 seeds or searches learning rates has no sweep: its cells depend on results, and a W&B agent chooses cells itself.
 """
 
@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from pe_lab import config
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "agents"
 STUDIES = config.folder() / "study"
 SWEEP = """\
 # {question} {runs} runs

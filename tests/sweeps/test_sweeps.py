@@ -25,7 +25,8 @@ from pe_lab.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.slow
 
-FOLDER = Path(__file__).parents[2] / "sweeps"
+GENERATOR = Path(__file__).parents[2] / "sweeps/generate.py"
+FOLDER = GENERATOR.parent / "agents"
 FILES = sorted(FOLDER.glob("*.yaml"))
 GRIDS = [path for path in FILES if yaml.safe_load(path.read_text())["method"] == "grid"]
 # the keys that W&B documents, and those of a parameter
@@ -128,8 +129,8 @@ def study_cells():
 
 
 def test_the_sweeps_of_studies_are_those_that_are_generated():
-    """Otherwise python sweeps/generate.py writes them."""
-    named = importlib.util.spec_from_file_location("generate", FOLDER / "generate.py")
+    """Otherwise python .ci/update.py --only sweeps writes them."""
+    named = importlib.util.spec_from_file_location("generate", GENERATOR)
     generate = importlib.util.module_from_spec(named)
     named.loader.exec_module(generate)
     assert {path.stem: path.read_text() for path in GRIDS} == generate.sweeps()
@@ -137,7 +138,7 @@ def test_the_sweeps_of_studies_are_those_that_are_generated():
 
 def test_studies_whose_cells_depend_on_results_have_no_sweep():
     """An agent chooses cells itself; the program refuses such a study under one."""
-    named = importlib.util.spec_from_file_location("generate", FOLDER / "generate.py")
+    named = importlib.util.spec_from_file_location("generate", GENERATOR)
     generate = importlib.util.module_from_spec(named)
     named.loader.exec_module(generate)
     for study in (config.folder() / "study").glob("*.yaml"):
