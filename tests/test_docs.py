@@ -69,7 +69,7 @@ def test_examples_run(page: Path, tmp_path: Path, environment: dict[str, str]) -
 
 
 def test_examples_are_tested_on_the_pages_that_teach() -> None:
-    assert {"quickstart.md", "your-model.md", "extend.md"} <= {page.name for page in TESTED}
+    assert {"quickstart.md", "your-model.md", "extend.md", "trainer.md"} <= {page.name for page in TESTED}
 
 
 @pytest.mark.long

@@ -90,7 +90,7 @@ def test_a_trainer_of_ones_own_ends_with_the_bits_of_the_command_line(words: lis
 def test_the_example_of_the_documentation_ends_with_the_bits_of_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "extend.md").read_text().partition("## A Trainer of your own")[2]
+    page = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
     example: dict[str, Any] = {}
