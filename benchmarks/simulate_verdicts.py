@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import run_benchmark
+from benchmarks.simulated_looks import sequential
 from benchmarks.simulated_runs import Cells, Design, Runs, Truth, cell_residuals, laws, population, race, studies_of
 from pe_lab.statistics import (
     Endpoint,
@@ -25,7 +26,6 @@ from pe_lab.statistics import (
     paired_tests,
     prior_of,
     sample_differences,
-    sequential,
     with_baseline,
 )
 from pe_lab.system.arguments import Parser

@@ -14,7 +14,6 @@ from pe_lab.statistics.effects import effects
 from pe_lab.statistics.endpoint import Endpoint
 from pe_lab.statistics.families import GRID, Families
 from pe_lab.statistics.intervals import coverage, deviations, interval, percentile_bootstraps, t_intervals
-from pe_lab.statistics.looks import Sequential, sequential
 from pe_lab.statistics.margins import Margin, default_margin, margins
 from pe_lab.statistics.moderation import NOTHING_KNOWN, Prior, fit_prior
 from pe_lab.statistics.pairs import (
@@ -32,7 +31,7 @@ from pe_lab.statistics.pairs import (
 )
 from pe_lab.statistics.power import seeds_needed
 from pe_lab.statistics.shares import compare_shares, share_interval
-from pe_lab.statistics.steps import evaluation_steps, steps_to_solve
+from pe_lab.statistics.steps import steps_to_solve
 from pe_lab.statistics.tuning import (
     Need,
     Plan,
@@ -41,7 +40,6 @@ from pe_lab.statistics.tuning import (
     Try,
     TunedOutcome,
     TunedTask,
-    ask,
     edge_shares,
     outcomes,
 )
@@ -62,7 +60,6 @@ __all__ = [
     "Progress",
     "Published",
     "RankCorrelation",
-    "Sequential",
     "Tests",
     "Trial",
     "Try",
@@ -71,7 +68,6 @@ __all__ = [
     "Verdict",
     "add_verdicts",
     "all_pairs",
-    "ask",
     "benjamini_hochberg",
     "compare",
     "compare_cells",
@@ -84,7 +80,6 @@ __all__ = [
     "differences",
     "edge_shares",
     "effects",
-    "evaluation_steps",
     "fit_prior",
     "holm",
     "interval",
@@ -98,7 +93,6 @@ __all__ = [
     "rank_ranges",
     "sample_differences",
     "seeds_needed",
-    "sequential",
     "share_interval",
     "steps_to_solve",
     "t_intervals",

@@ -1,9 +1,9 @@
 """Studies that add seeds: which cells are needed next and what is decided, from the results alone.
 
-Each look tests what is still undecided as `looks.sequential` does: p values divided by the part of the level that the
-look spends are valid at whatever look a comparison stops, and Holm's method over them under any stopping rule. All
-looks are gone through anew each time, so that a study decides the same wherever and however often it is continued.
-Results that no look asked for are not used.
+Each look tests what is still undecided: p values divided by the part of the level that the look spends are valid at
+whatever look a comparison stops, and Holm's method over them under any stopping rule. All looks are gone through anew
+each time, so that a study decides the same wherever and however often it is continued. Results that no look asked for
+are not used.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,14 +5,9 @@ Each look spends a declared part of the level, so that p / part is valid at what
 look at three seeds: a quarter of all encodings whose runs are fast or slow by even chance have three that are alike.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-
-from pe_lab.statistics.correction import holm
-from pe_lab.statistics.endpoint import Endpoint
-from pe_lab.statistics.pairs import FEWEST_EQUIVALENT, Verdict, paired_tests, verdicts, with_baseline
 
 LOOKS = (5, 8, 12)
 SPENT = (0.25, 0.35, 0.4)  # parts of the level
@@ -28,84 +23,3 @@ def parts_of(looks: tuple[int, ...]) -> tuple[float, ...]:
     """Return the part of the level that each look spends, in proportion to the square root of its seeds."""
     roots = np.sqrt(looks)
     return SPENT if looks == LOOKS else tuple((roots / roots.sum()).tolist())
-
-
-@dataclass(frozen=True)
-class Sequential:
-    """The state of the comparisons with a baseline [..., others], in the order of `with_baseline`.
-
-    Attributes:
-        seeds: number of seeds that the verdict is of.
-        verdict: undecided while a comparison waits for seeds, and where it stays open after the last look.
-        difference, low, high: mean difference and 95 % interval, at the look where the comparison stopped.
-        p, p_equivalent: corrected over looks and comparisons.
-        needed: number of seeds that an encoding needs for the next look; 0: none.
-    """
-
-    seeds: np.ndarray
-    verdict: np.ndarray
-    difference: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    p: np.ndarray
-    p_equivalent: np.ndarray
-    needed: np.ndarray
-
-
-def sequential(
-    y: np.ndarray,
-    baseline: int,
-    endpoint: Endpoint,
-    solved: np.ndarray | None = None,
-    looks: tuple[int, ...] = LOOKS,
-    spent: tuple[float, ...] = SPENT,
-) -> Sequential:
-    """Test at each look, as far as there are seeds; decided comparisons get no more seeds.
-
-    Args:
-        y: values [..., seeds, encodings], seeds in their declared order; NaN where there is no run yet.
-        baseline: column of the encoding that all others are compared with.
-        solved: runs that solved the task [..., seeds, encodings]; None: the endpoint has no level.
-        looks: ascending numbers of seeds, from 2.
-        spent: part of the level that each look spends, in all at most 1.
-
-    Raises:
-        ValueError: looks do not ascend from 2, or what is spent does not fit them.
-    """
-    check_looks(looks)
-    if len(spent) != len(looks) or not all(part > 0 for part in spent) or sum(spent) > 1 + 1e-9:
-        raise ValueError(f"spent must be a part above 0 for each of {len(looks)} looks, in all at most 1, got {spent}")
-    pairs = with_baseline(y.shape[-1], baseline)
-    shape = (*y.shape[:-2], len(pairs[0]))
-    state = {name: np.full(shape, np.nan) for name in ("difference", "low", "high")}
-    p, p_equivalent = np.ones(shape), np.ones(shape)  # not corrected over comparisons
-    ahead, unsolved = np.zeros(shape, int), np.zeros(shape, bool)
-    seeds, needed, open_ = np.zeros(shape, int), np.zeros(shape, int), np.ones(shape, bool)
-    use = np.zeros(y.shape[:-2] + y.shape[-1:], int)  # seeds of each encoding that are used
-    number = np.arange(y.shape[-2])[:, None]
-    verdict = np.full(shape, str(Verdict.UNDECIDED), dtype=object)
-    for look, part in zip(looks, spent, strict=True):
-        there = np.isfinite(y[..., :look, :]).sum(-2) == look
-        ready = there[..., pairs[0]] & there[..., [baseline]]
-        late = (open_ & ~ready).any(-1, keepdims=True)  # a study looks when all that is open is there
-        needed = np.where(open_ & late & (needed == 0), look, needed)
-        open_ = open_ & ~late
-        if not open_.any():
-            break
-        use[..., pairs[0]] = np.where(open_, look, use[..., pairs[0]])
-        use[..., baseline] = np.where(open_.any(-1), look, use[..., baseline])
-        known = np.where(number < use[..., None, :], y, np.nan)
-        tests = paired_tests(known, pairs, endpoint, solved)
-        state = {name: np.where(open_, getattr(tests, name), before) for name, before in state.items()}
-        seeds = np.where(open_, look, seeds)
-        solid = np.bool_(look >= FEWEST_EQUIVALENT)
-        if tests.solved is not None and tests.other_solved is not None:
-            ahead = np.where(open_, tests.solved - tests.other_solved, ahead)
-            unsolved = np.where(open_, tests.solved + tests.other_solved == 0, unsolved)
-            solid = solid & (tests.solved == look) & (tests.other_solved == look)
-        # an open comparison has the evidence of this look alone; a closed one keeps that of the look that closed it
-        p = np.where(open_, np.where(unsolved, 1.0, np.minimum(tests.p / part, 1.0)), p)
-        p_equivalent = np.where(open_, np.where(solid, np.minimum(tests.p_equivalent / part, 1.0), 1.0), p_equivalent)
-        verdict = verdicts(state["difference"], holm(p), holm(p_equivalent), ahead, unsolved, endpoint)
-        open_ = open_ & ((verdict == Verdict.UNDECIDED) | (verdict == Verdict.BOTH_UNSOLVED))
-    return Sequential(seeds, verdict, **state, p=holm(p), p_equivalent=holm(p_equivalent), needed=needed)

@@ -4,27 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 
-FIRST = 60  # steps before the first evaluation
-
-
-def evaluation_steps(cap: int, fraction: float = 0.25, first: int = FIRST) -> tuple[int, ...]:
-    """Return the steps of the evaluations: first * 2^(k/2) up to the cap, with fraction * cap and the cap itself.
-
-    A step of the series that is within a tenth of an octave of the other two is left out.
-
-    Raises:
-        ValueError: fraction * cap is before the first evaluation, or the cap is not beyond it.
-    """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must be above 0 and at most 1, got {fraction:g}")
-    fixed = [round(fraction * cap), cap]
-    if first < 1 or fixed[0] < first:
-        raise ValueError(f"fraction * cap must be at least the first evaluation, {first} steps, got {fixed[0]}")
-    series = [round(first * 2 ** (k / 2)) for k in range(int(2 * np.log2(cap / first)) + 1)]
-    near = 2**0.1
-    kept = [step for step in series if all(not other / near < step < other * near for other in fixed)]
-    return tuple(sorted({*kept, *fixed}))
-
 
 def check_level(level: float) -> None:
     """Raise ValueError unless the level is between 0 and 1."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pe_lab.statistics.steps import check_evaluations, check_level, evaluation_steps, first_pass, steps_to_solve
+from pe_lab.statistics.steps import check_evaluations, check_level, first_pass, steps_to_solve
 
 
 class Try(NamedTuple):
@@ -48,7 +48,7 @@ class TunedTask:
         name: of the task.
         cap: steps at which a run ends.
         level: of the validation score that solves the task; None: it is not solved or unsolved, and y is a test value.
-        evaluations: steps of the evaluations, with fraction * cap and the cap among them; empty: `evaluation_steps`.
+        evaluations: steps of the evaluations, with fraction * cap and the cap among them.
         fraction: of the cap after which only the best try goes on; 1: none is given up before the cap.
 
     Raises:
@@ -58,17 +58,15 @@ class TunedTask:
 
     name: str
     cap: int
-    level: float | None = 0.95
-    evaluations: tuple[int, ...] = ()
-    fraction: float = 0.25
+    level: float | None
+    evaluations: tuple[int, ...]
+    fraction: float
 
     def __post_init__(self) -> None:
         if self.level is not None:
             check_level(self.level)
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction of {self.name} must be above 0 and at most 1, got {self.fraction:g}")
-        if not self.evaluations:
-            object.__setattr__(self, "evaluations", evaluation_steps(self.cap, self.fraction))
         check_evaluations(self.evaluations, self.cap, 1 if self.level is None else 2)
         if self.evaluations[-1] != self.cap or self.choice not in self.evaluations:
             raise ValueError(
@@ -159,14 +157,6 @@ class TunedOutcome:
     edge: bool = False
     steps: int = 0
     needs: tuple[Need, ...] = field(default=(), repr=False)
-
-
-def ask(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Need]:
-    """Return the trials that are needed next, in order of seeds, each with the steps it must reach.
-
-    A trial may end sooner than asked: when it passes (two evaluations in a row) or fails.
-    """
-    return [need for outcome in outcomes(plan, progress) for need in outcome.needs]
 
 
 def outcomes(plan: Plan, progress: Mapping[Trial, Progress]) -> list[TunedOutcome]:

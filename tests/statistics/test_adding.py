@@ -6,7 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pe_lab.statistics import Endpoint, holm, sequential
+from benchmarks.simulated_looks import sequential
+from pe_lab.statistics import Endpoint, holm
 from pe_lab.statistics.adding import Cell, Decision, Question, Values, decide_cells
 from pe_lab.statistics.looks import SPENT, parts_of
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pe_lab.statistics import Endpoint, Verdict, decide, holm, paired_tests, sequential, with_baseline
+from benchmarks.simulated_looks import sequential
+from pe_lab.statistics import Endpoint, Verdict, decide, holm, paired_tests, with_baseline
 
 STEPS = Endpoint("steps", 1.0)
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pe_lab.statistics import evaluation_steps, steps_to_solve
+from benchmarks.simulated_runs import evaluation_steps
+from pe_lab.statistics import steps_to_solve
 
 GRID = (60, 120, 240, 480)
 

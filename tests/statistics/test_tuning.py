@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 
 from benchmarks import simulated_runs as simulation
-from pe_lab.statistics import Plan, Progress, Trial, Try, TunedOutcome, TunedTask, ask, edge_shares, outcomes
+from pe_lab.statistics import Need, Plan, Progress, Trial, Try, TunedOutcome, TunedTask, edge_shares, outcomes
 
 GRID = (100, 200, 300, 400, 600, 800)
 COPY = TunedTask("copy", 800, 0.9, GRID, 0.5)
 TEXT = TunedTask("text", 800, None, GRID, 0.5)
 LADDER = (Try(1e-3), Try(3e-3), Try(1e-2))
+
+
+def ask(study: Plan, progress: dict[Trial, Progress]) -> list[Need]:
+    """Return the trials that are needed next, in order of seeds, each with the steps it must reach."""
+    return [need for outcome in outcomes(study, progress) for need in outcome.needs]
 
 
 def plan(task: TunedTask = COPY, seeds: tuple[int, ...] = (0,)) -> Plan:
@@ -197,11 +202,10 @@ def refused() -> Iterator[tuple[object, str]]:
     yield lambda: Plan({"rope": LADDER}, [COPY], []), "must have encodings, tasks and seeds"
     yield lambda: Plan({"rope": LADDER}, [COPY, COPY], [0]), "tasks must be distinct"
     yield lambda: Plan({"rope": LADDER}, [COPY], [1, 1]), "seeds must be distinct"
-    yield lambda: TunedTask("copy", 4000, 1.0), "level must be between 0 and 1"
-    yield lambda: TunedTask("copy", 4000, 0.0), "level must be between 0 and 1"
-    yield lambda: TunedTask("copy", 50), "at least the first evaluation"
-    yield lambda: TunedTask("copy", 50, 0.9, (60, 120)), "cap must be at or beyond"
-    yield lambda: TunedTask("copy", 800, 0.9, GRID[:-1]), "end at the cap, 800"
+    yield lambda: TunedTask("copy", 800, 1.0, GRID, 0.5), "level must be between 0 and 1"
+    yield lambda: TunedTask("copy", 800, 0.0, GRID, 0.5), "level must be between 0 and 1"
+    yield lambda: TunedTask("copy", 50, 0.9, (60, 120), 0.5), "cap must be at or beyond"
+    yield lambda: TunedTask("copy", 800, 0.9, GRID[:-1], 0.5), "end at the cap, 800"
     yield lambda: TunedTask("copy", 800, 0.9, GRID, 0.3), "must have 240"
     yield lambda: TunedTask("copy", 800, 0.9, GRID, 1.5), "fraction of copy must be above 0 and at most 1"
     trial = Trial("rope", "copy", 0, LADDER[0])
@@ -226,7 +230,7 @@ def test_simulated_races_end_as_the_plan_says() -> None:
     grid = simulation.evaluation_steps(design.cap, design.fraction)
     scores = simulation.curves(law, passing, grid, rng).astype(float)
     raced = simulation.judge_races(scores, grid, design)
-    study = Plan({f"e{k}": LADDER for k in range(40)}, [TunedTask("task", 4000)], [0, 1])
+    study = Plan({f"e{k}": LADDER for k in range(40)}, [TunedTask("task", 4000, 0.95, grid, design.fraction)], [0, 1])
     progress = {
         Trial(f"e{k}", "task", seed, attempt): Progress(scores[0, seed, k, number].tolist())
         for k in range(40)
