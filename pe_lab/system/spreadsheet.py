@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 _BEGINS = r"(?:\A|(?<=[;\t\r\n]))"
 _FORMULA = r"""(?=['"\s]*[=+\-@\uff1d\uff0b\uff0d\uff20])"""  # the last four are full-width forms
-_BLANK = r"\A{}(?=['\"]*[\t\r\n\0])"  # dropped by some spreadsheets
-_ESCAPE = re.compile(rf"{_BEGINS}{_FORMULA}|{_BLANK.format('')}")
-_RESTORE = re.compile(rf"{_BEGINS}'{_FORMULA}|{_BLANK.format(chr(39))}")
+_BLANK = r"\A(?=['\"]*[\t\r\n\0])"  # dropped by some spreadsheets
+_ESCAPE = re.compile(rf"{_BEGINS}{_FORMULA}|{_BLANK}")
 
 
 def escaped(text: str) -> str:
@@ -23,13 +22,8 @@ def escaped(text: str) -> str:
     return _ESCAPE.sub("'", text)
 
 
-def restored(text: str) -> str:
-    """Return the text that `escaped` was given."""
-    return _RESTORE.sub("", text)
-
-
 def to_csv(table: "pd.DataFrame") -> str:
-    """Return a table as CSV, without its index, in which texts are escaped; for people, and for `restored`."""
+    """Return a table as CSV, without its index, in which texts are escaped; for people."""
     text: str = table.map(_harmless).rename(columns=_harmless).to_csv(index=False, lineterminator="\r\n")
     return text
 

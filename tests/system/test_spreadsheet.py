@@ -1,4 +1,4 @@
-"""A spreadsheet finds no formula in a table, and what is read back is what was written."""
+"""A spreadsheet finds no formula in a table, and a text gets apostrophes and no other change."""
 
 import csv
 import re
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pe_lab.system.spreadsheet import escaped, restored, to_csv
+from pe_lab.system.spreadsheet import escaped, to_csv
 
 FORMULAS = [
     "=cmd|' /C calc'!A0",
@@ -39,7 +39,6 @@ def test_a_formula_becomes_a_text(text: str) -> None:
         for field in re.split(rf"[\r\n{separators}]", escaped(text)):
             assert not re.match(r"[\s\"]*[=+\-@\uff1d]", field), (text, separators)
     assert escaped(text)[0] not in "\t\r\n"
-    assert restored(escaped(text)) == text
 
 
 @pytest.mark.parametrize("text", NAMES)
@@ -50,16 +49,16 @@ def test_a_name_stays_as_it_is(text: str) -> None:
 @given(CHARACTERS)
 @example("''=1")
 @example("'\t'=")
-def test_every_text_is_restored(text: str) -> None:
-    assert restored(escaped(text)) == text
+def test_texts_are_other_texts_where_they_are_escaped(text: str) -> None:
+    assert escaped(text).count("'") == text.count("'") + len(escaped(text)) - len(text)
+    assert escaped(text).replace("'", "") == text.replace("'", "")
 
 
-@given(st.lists(CHARACTERS.filter(lambda text: "\0" not in text), min_size=1, max_size=5))
-def test_a_table_is_read_back_as_it_was(texts: list[str]) -> None:
-    content = to_csv(pd.DataFrame({"=a": texts, "b": range(len(texts))}))
+def test_a_table_has_escaped_names_and_texts() -> None:
+    content = to_csv(pd.DataFrame({"=a": FORMULAS, "b": range(len(FORMULAS))}))
     header, *rows = csv.reader(StringIO(content, newline=""))
-    assert [restored(name) for name in header] == ["=a", "b"]
-    assert [restored(text) for text, _ in rows] == texts
+    assert header == ["'=a", "b"]
+    assert [text for text, _ in rows] == [escaped(text) for text in FORMULAS]
 
 
 def test_numbers_stay_numbers() -> None:
