@@ -226,14 +226,6 @@ def test_the_sweeper_needs_a_program_that_sweeps() -> None:
         made.sweep([])
 
 
-def test_no_private_module_of_hydra_is_imported() -> None:
-    files = [
-        path for folder in ("pe_lab", "hydra_plugins", "sweeps", "tests") for path in (ROOT / folder).rglob("*.py")
-    ]
-    private = "hydra" + "._internal"
-    assert [path.name for path in files if private in path.read_text()] == []
-
-
 @pytest.mark.slow
 def test_a_sweep_by_joblib_has_workers_of_hydra_and_parameters_of_a_study(here: Path) -> None:
     words = ["-m", "+study=bag", "~hydra.sweeper.params.seed", "seed=0", "pe=none,rope", "model.depth=1", "epochs=1"]

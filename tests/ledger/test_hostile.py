@@ -11,35 +11,12 @@ import pe_lab
 from benchmarks.ledger import identity, record
 from faults.programs import Program
 from faults.sweeps import SWEEP, cells
-from pe_lab.experiment import identity as identities
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
 from pe_lab.report import __main__ as report
 from pe_lab.results import sync
 from pe_lab.run import main as run_main
 from pe_lab.system.files import file_digest
-
-
-def test_the_package_has_no_reader_that_executes_data():
-    """No pickle or library that uses it, no eval, no loader that makes objects."""
-    modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
-    calls = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "joblib.load", "pd.read_pickle"}
-    found = []
-    for path in sorted(Path(pe_lab.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            found += [(path.name, name) for name in names if name.partition(".")[0] in modules]
-            if isinstance(node, ast.Call):
-                called = ast.unparse(node.func)
-                found += [(path.name, called)] if called in calls else []
-                words = {word.arg: ast.unparse(word.value) for word in node.keywords}
-                found += [(path.name, "allow_pickle")] if words.get("allow_pickle", "False") != "False" else []
-    # annotations of classes that the user's own config names are evaluated; values are digested as pickles; a check
-    # pickles the dataset that it has made, and reads that
-    read = [("datasets.py", "pickle"), ("declarations.py", "eval"), ("options.py", "eval"), ("identity.py", "pickle")]
-    assert found == read
-    assert "pickle.load" not in Path(identities.__file__).read_text()
 
 
 def test_readers_of_a_ledger_resolve_import_and_instantiate_nothing():
