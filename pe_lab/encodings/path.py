@@ -1,17 +1,17 @@
 """Encodings that reflect a key by all tokens between it and the query."""
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad, silu
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.convolution import causal_convolution
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, Units
+from pe_lab.encodings.recomputed import recomputed
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -60,30 +60,6 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
     return torch.cat(columns[::-1], -1)
 
 
-class _ProductsOfSome(torch.autograd.Function):
-    """`reflected_products` of a block of queries, computed again for the gradients.
-
-    A graph has some 30 nodes of almost 1 KB for each chunk of keys. Checkpointing keeps the nodes of all blocks, which
-    took more memory than all tensors; here there are those of one block at a time.
-    """
-
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> Tensor:
-        return reflected_products(q, k, w, beta)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:
-        inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-        with torch.enable_grad(), torch.autocast(upstream.device.type, enabled=False):
-            products = reflected_products(*inputs)
-            return torch.autograd.grad(products, inputs, upstream)
-
-
 @dataclass(frozen=True)
 class ReflectedKeys:
     """Returns the difference from the logits z to those of reflected keys.
@@ -102,9 +78,9 @@ class ReflectedKeys:
         with torch.autocast(q.device.type, enabled=False):
             keys = k.shape[2]
             q, k, w, beta = (x.to(z.dtype) for x in (q, k, self.w[:, :, :keys], self.beta[:, :, :keys]))
-            some = q.shape[2] < keys and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-            products_of = _ProductsOfSome.apply if some else reflected_products
-            products: Tensor = products_of(q, k, w, beta)
+            # a block of queries: a graph has some 30 nodes for each chunk of keys
+            products_of = partial(recomputed, reflected_products) if q.shape[2] < keys else reflected_products
+            products = products_of(q, k, w, beta)
             return products * self.scale - z
 
 

@@ -13,6 +13,7 @@ from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
+from pe_lab.encodings.recomputed import recomputed
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -35,6 +36,20 @@ def at_distance(x: Tensor, rows: Tensor, distance: Tensor, narrow: bool = False)
         index, rows = index - low, rows[:, low : high + 1]
     products = x @ rows.mT
     return products.gather(-1, index.expand(*products.shape[:-1], -1))
+
+
+def _by_tiles(k: Tensor, rows: Tensor, distance: Tensor) -> Tensor:
+    """Return the inner products of k_j with the row of minus its distance from i, [B, H, N, S], for a few queries.
+
+    Only distances within a tile of keys are near each other.
+
+    Args:
+        k: [B, H, S, d]
+        rows: [H, 2R+1, d] of the distances -R ... R
+        distance: [B|1, N, S]
+    """
+    tiles = zip(k.split(TILE, 2), distance.split(TILE, 2), strict=True)
+    return torch.cat([at_distance(keys, rows, -between.mT, narrow=True).mT for keys, between in tiles], -1)
 
 
 class Shaw(PositionalEncoding):
@@ -235,10 +250,8 @@ class Deberta(PositionalEncoding):
         dtype, narrow, distance = position_q.dtype, layout.start is not None, layout.distance
         with torch.autocast(q.device.type, enabled=False):
             to_position = at_distance(q.to(dtype), position_k, distance, narrow)
-            if narrow:  # only distances within a tile of keys are near each other
-                tiles = zip(k.to(dtype).split(TILE, 2), distance.split(TILE, 2), strict=True)
-                parts = [at_distance(keys, position_q, -between.mT, narrow).mT for keys, between in tiles]
-                to_content = torch.cat(parts, -1)
+            if narrow:
+                to_content = recomputed(partial(_by_tiles, distance=distance), k.to(dtype), position_q)
             else:
                 to_content = at_distance(k.to(dtype), position_q, -distance.mT).mT
         scale: float = (3 * self.sizes.head_dim) ** -0.5
