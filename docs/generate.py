@@ -44,6 +44,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "benchmark": benchmark,
         "measured_tasks": measured_tasks,
         "longer_text": longer_text,
+        "replicated": replicated,
         "protocol_pairs": lambda: protocol_tables.errors("all pairs"),
         "protocol_baseline": lambda: protocol_tables.errors("baseline"),
         "protocol_replication": protocol_tables.replication,
@@ -567,6 +568,30 @@ def longer_text() -> str:
         ranks = " to ".join(dict.fromkeys((str(row.first), str(row.last))))
         lines.append(f"| `{row.pe}` | {losses} | {ranks} | {row.runs} | {highest[row.pe]} |")
     return "\n\n".join([textwrap.fill(text, 100) for text in (said, edge) if text] + ["\n".join(lines)])
+
+
+def replicated() -> str:
+    """Return what the replication of the benchmark found, by task."""
+    from pe_lab.benchmark import tables
+    from pe_lab.benchmark.replication import cells
+    from pe_lab.benchmark.replication import replication as of_benchmark
+
+    found = of_benchmark(tables.read())
+    if found.means.empty:
+        return "It has not been run yet."
+    names = list(found.means["task"].unique())
+    said = (
+        f"{len(found.means)} of {len(cells())} cells are trained. Fresh mean differences lie in their 95 % prediction "
+        f"interval in {found.predicted}. Fresh seeds contradict a verdict in {found.contradicted}."
+    )
+    lines = [
+        "| task | cells again | pairs | in the prediction interval | verdicts | contradicted |",
+        "| :--- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, part in [*((f"`{name}`", found.of(name)) for name in names), ("all", found)]:
+        counts = f"{len(part.means)} | {part.predicted.of} | {part.predicted.count}"
+        lines.append(f"| {name} | {counts} | {part.contradicted.of} | {part.contradicted.count} |")
+    return "\n\n".join([wrapped(said), "\n".join(lines)])
 
 
 def filled(text: str) -> str:

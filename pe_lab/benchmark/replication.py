@@ -78,6 +78,10 @@ class Replication:
     pairs: pd.DataFrame
     means: pd.DataFrame
 
+    def of(self, name: str) -> "Replication":
+        """Return what it found on a task."""
+        return Replication(self.pairs[self.pairs["task"] == name], self.means[self.means["task"] == name])
+
     @property
     def predicted(self) -> Share:
         """Fresh mean differences in their prediction intervals: 95 % of them, where the protocol is right."""
