@@ -250,8 +250,8 @@ class Deberta(PositionalEncoding):
         dtype, narrow, distance = position_q.dtype, layout.start is not None, layout.distance
         with torch.autocast(q.device.type, enabled=False):
             to_position = at_distance(q.to(dtype), position_k, distance, narrow)
-            if narrow:
-                to_content = recomputed(partial(_by_tiles, distance=distance), k.to(dtype), position_q)
+            if narrow:  # a block of queries: there are some ten nodes for each tile of keys
+                to_content = recomputed(_by_tiles, k.to(dtype), position_q, distance)
             else:
                 to_content = at_distance(k.to(dtype), position_q, -distance.mT).mT
         scale: float = (3 * self.sizes.head_dim) ** -0.5
