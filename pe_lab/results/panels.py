@@ -125,13 +125,12 @@ def name_ends(axes: Axes, ends: dict[str, float]) -> None:
     """
     low, high = axes.get_ylim()
     order = sorted(ends, key=lambda name: ends[name])
-    places = [(ends[name] - low) / (high - low) for name in order]
+    places = [min(1.0, (ends[name] - low) / (high - low)) for name in order]
     apart = min(0.12, 1 / max(1, len(order)))
-    for at in range(1, len(places)):
-        places[at] = max(places[at], places[at - 1] + apart)
-    places = [place - max(0.0, places[-1] - 1) for place in places]  # back into the panel
-    for at in range(len(places) - 2, -1, -1):
+    for at in reversed(range(len(places) - 1)):  # below the one above
         places[at] = min(places[at], places[at + 1] - apart)
+    for at in range(len(places)):  # and not below the panel
+        places[at] = max(places[at], places[at - 1] + apart if at else 0.0)
     for name, place in zip(order, places, strict=True):
         colour, _, marker = style(name)
         drawn = {"transform": axes.transAxes, "clip_on": False, "color": colour}
