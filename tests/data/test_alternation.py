@@ -1,19 +1,15 @@
 """Blocks alternate and the last one is marked, switches are equally likely, and floors are those of a slow count."""
 
-import hashlib
 import math
 import re
 from collections import Counter, defaultdict
 from fractions import Fraction
 from functools import cache
-from inspect import signature
 from itertools import combinations, groupby
 
-import hydra
 import pytest
 import torch
 
-from pe_lab.config import expand
 from pe_lab.data.alternation import Alternation
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
@@ -29,13 +25,6 @@ def default() -> Alternation:
 def words(data: Alternation, split: str = "test") -> list[str]:
     """Return the sequences in letters; S is START, P is padding."""
     return ["".join("abSP"[token] for token in row) for row in data.whole(split).tokens.tolist()]
-
-
-def test_the_config_is_the_class_with_its_defaults() -> None:
-    cfg = expand(["data=alternation"], False)[0]
-    assert type(hydra.utils.instantiate(cfg.data)(seed=0)) is Alternation
-    defaults = {key: value.default for key, value in signature(Alternation).parameters.items() if key != "seed"}
-    assert {key: value for key, value in cfg.data.items() if key[0] != "_"} == defaults
 
 
 def test_the_worked_example_is_marked() -> None:
@@ -81,13 +70,6 @@ def test_all_places_of_the_switches_are_equally_likely() -> None:
     assert len(found) == 15
     each = found.total() / 15
     assert max(abs(count - each) for count in found.values()) < 4.5 * math.sqrt(each)
-
-
-def test_the_sequences_are_the_same_on_every_machine() -> None:
-    digest = hashlib.sha256()
-    for split in SPLITS:
-        digest.update(default().whole(split).tokens.numpy().astype("<i8").tobytes())
-    assert digest.hexdigest() == "1cf28bba7ce48debd5e5e2cb6739da07cbc08dbe2323acf93bec1b451cc61ccc"
 
 
 @pytest.mark.parametrize("blocks", [2, 3, 4, 5])

@@ -3,29 +3,17 @@
 import re
 from collections import defaultdict
 from functools import cache
-from inspect import signature
 
-import hydra
 import pytest
 import torch
 
-from configs import composed
-from pe_lab.data.base import IGNORE, Batch
+from pe_lab.data.base import IGNORE
 from pe_lab.data.flip_flop import FlipFlop, blind_one
-
-SPLITS = ("train", "validation", "test")
 
 
 @cache
 def default() -> FlipFlop:
     return FlipFlop(0)
-
-
-def test_the_config_is_the_class_with_its_defaults() -> None:
-    cfg = composed("data=flip_flop")
-    assert type(hydra.utils.instantiate(cfg.data)(seed=0)) is FlipFlop
-    defaults = {key: value.default for key, value in signature(FlipFlop).parameters.items() if key != "seed"}
-    assert {key: value for key, value in cfg.data.items() if key[0] != "_"} == defaults
 
 
 def test_the_worked_example_asks_for_the_bits_that_are_read() -> None:
@@ -68,22 +56,6 @@ def test_instructions_have_their_probabilities() -> None:
         assert (bits[kinds != 1] == 4).double().mean().item() == pytest.approx(0.5, abs=0.006)
 
 
-@pytest.mark.parametrize("seed", [0, 7])
-def test_no_sequence_is_in_two_splits_or_twice_in_a_test(seed: int) -> None:
-    """Also with six instructions, of which there are 1,250 sequences."""
-    for data in (FlipFlop(seed), FlipFlop(seed, length=12, train=3000, validation=60, test=60)):
-        rows = {split: [tuple(row) for row in data.whole(split).tokens.tolist()] for split in SPLITS}
-        assert not set(rows["train"]) & set(rows["validation"])
-        assert not set(rows["test"]) & {*rows["train"], *rows["validation"]}
-        assert all(len(rows[split]) == len(set(rows[split])) == data.size(split) for split in SPLITS[1:])
-
-
-def test_it_is_the_same_each_time_and_another_for_another_seed() -> None:
-    first, again, other = (FlipFlop(seed, train=50).whole("train").tokens for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 # -- floors ------------------------------------------------------------------------------------------------------------
 
 
@@ -115,25 +87,6 @@ def test_what_unordered_tokens_say_is_that_of_all_sequences(ignore: float) -> No
             assert found == pytest.approx(one / (zero + one), abs=1e-12), bag
 
 
-def test_floors_are_means_over_the_reads_of_a_split() -> None:
-    data = FlipFlop(0, length=12, train=3000, validation=60, test=60)
-    batch, table = data.whole("test"), posterior(6, 0.8)
-    names, losses, hits = "wri01", [], []
-    for row, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
-        for slot, target in enumerate(targets):
-            if target != IGNORE:
-                likely = table[tuple(sorted(names[token] for token in row[: slot + 1]))]
-                p = likely[target - 3] / sum(likely)
-                losses.append(-torch.tensor(p, dtype=torch.float64).log().item())
-                hits.append(1.0 if p > 0.5 + 1e-12 else 0.5 if p > 0.5 - 1e-12 else 0.0)
-    floors = data.floors("test")
-    assert floors["position_blind"]["loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-12)
-    assert floors["position_blind"]["accuracy"] == pytest.approx(sum(hits) / len(hits), abs=1e-12)
-    assert floors["prior"]["loss"] == pytest.approx(torch.tensor(2.0).log().item())
-    assert floors["bayes"]["loss"] == 0
-    assert floors["bayes"]["exact_match"] == floors["bayes"]["accuracy"] == 1
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -154,12 +107,6 @@ def test_more_sequences_than_there_are_and_shorter_ones_are_refused() -> None:
         FlipFlop(0, length=12, test=600).whole("test")
     with pytest.raises(ValueError, match="^evaluate.lengths must lead to sequences longer than data.length, 64, for"):
         default().longer(1.01)
-
-
-def test_a_batch_is_part_of_the_whole() -> None:
-    index = torch.tensor([5, 3])
-    part: Batch = default().batch("test", index)
-    assert torch.equal(part.tokens, default().whole("test").tokens[index])
 
 
 def test_the_published_tests_have_a_sparse_and_a_dense_part() -> None:

@@ -1,22 +1,15 @@
 """The answer stands at the shift from the source, all pairs are equally likely, and floors follow from that."""
 
-import hashlib
 import math
 import re
 from collections import Counter
 from functools import cache
-from inspect import signature
 from itertools import product
 
-import hydra
 import pytest
 import torch
 
-from pe_lab.config import expand
 from pe_lab.data.indexing import IndirectIndexing
-
-SPLITS = ("train", "validation", "test")
-
 
 WIDE = {"letters": 52, "shortest": 8, "longest": 12, "reach": 4}
 
@@ -39,13 +32,6 @@ def parsed(data: IndirectIndexing, split: str = "test") -> list[tuple[list[int],
             (row[1 : at_sep - 2], row[at_sep - 2], row[at_sep - 1] - data.letters - data.reach, row[at_sep + 1])
         )
     return found
-
-
-def test_the_config_is_the_class_with_its_defaults() -> None:
-    cfg = expand(["data=indirect_indexing"], False)[0]
-    assert type(hydra.utils.instantiate(cfg.data)(seed=0)) is IndirectIndexing
-    defaults = {key: value.default for key, value in signature(IndirectIndexing).parameters.items() if key != "seed"}
-    assert {key: value for key, value in cfg.data.items() if key[0] != "_"} == defaults
 
 
 def test_the_worked_example_is_written() -> None:
@@ -93,13 +79,6 @@ def test_pairs_are_counted(n: int, reach: int) -> None:
         abs(i - j) <= reach for i in range(n) for j in range(n)
     )
     assert data.prompts(8) == math.perm(52, 8) * data.pairs(8)
-
-
-def test_the_sequences_are_the_same_on_every_machine() -> None:
-    digest = hashlib.sha256()
-    for split in SPLITS:
-        digest.update(wide().whole(split).tokens.numpy().astype("<i8").tobytes())
-    assert digest.hexdigest() == "9267797332d63c86b542ebf314bc2fb11aeffc7204fd542567e520694d6bad2c"
 
 
 @pytest.mark.parametrize("factor", [1, 2])

@@ -2,44 +2,22 @@
 
 import re
 from collections import Counter
-from inspect import signature
 from itertools import product
 
-import hydra
 import pytest
 import torch
 
-from pe_lab.config import expand
 from pe_lab.data.majority import BinaryMajority, InterleavedMajority, Majority, with_a_majority
+from prompts import parsed
 
 SPLITS = ("train", "validation", "test")
 SMALL = {"train": 300, "validation": 100, "test": 200}
-
-
-def parsed(data: Majority, split: str = "test") -> list[tuple[list[int], list[int]]]:
-    """Return prompts and answers, parsed from the sequences."""
-    start, sep, end, pad = range(data.symbols, data.symbols + 4)
-    found = []
-    for row in data.whole(split).tokens.tolist():
-        at_sep, at_end = row.index(sep), row.index(end)
-        assert row[0] == start
-        assert set(row[at_end + 1 :]) <= {pad}
-        found.append((row[1:at_sep], row[at_sep + 1 : at_end]))
-    return found
 
 
 def majority_of(prompt: tuple[int, ...] | list[int]) -> int | None:
     """Return the most frequent symbol; None if several are."""
     (first, most), *others = Counter(prompt).most_common(2)
     return None if others and others[0][1] == most else first
-
-
-@pytest.mark.parametrize("kind", [Majority, BinaryMajority, InterleavedMajority])
-def test_the_config_is_the_class_with_its_defaults(kind: type[Majority]) -> None:
-    cfg = expand([f"data={signature(kind).parameters['name'].default}"], False)[0]
-    assert type(hydra.utils.instantiate(cfg.data)(seed=0)) is kind
-    defaults = {key: value.default for key, value in signature(kind).parameters.items() if key != "seed"}
-    assert {key: value for key, value in cfg.data.items() if key[0] != "_"} == defaults
 
 
 @pytest.mark.parametrize("kind", [Majority, BinaryMajority])

@@ -1,24 +1,18 @@
 """Every pair occurs once and is asked once, splits share nothing, and floors are exact."""
 
-import hashlib
 import math
 import re
 from collections import defaultdict
 from functools import cache
-from inspect import signature
 from itertools import permutations
 
-import hydra
 import pytest
 import torch
 
-from configs import composed
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.mqar import MQAR
 from pe_lab.encodings.layout import PADDING
 from pe_lab.training.metrics import batch_metrics
-
-SPLITS = ("train", "validation", "test")
 
 
 @cache
@@ -28,14 +22,6 @@ def default() -> MQAR:
 
 def whole(data: MQAR, split: str) -> Batch:
     return data.batch(split, torch.arange(data.size(split)))
-
-
-def test_the_config_is_the_class_with_its_defaults() -> None:
-    cfg = composed("data=mqar")
-    data = hydra.utils.instantiate(cfg.data)(seed=0)
-    assert type(data) is MQAR
-    defaults = {key: value.default for key, value in signature(MQAR).parameters.items() if key != "seed"}
-    assert {key: value for key, value in cfg.data.items() if key[0] != "_"} == defaults
 
 
 def test_the_worked_example_is_written_as_drawn() -> None:
@@ -67,45 +53,6 @@ def test_every_key_is_value_of_once_and_asked_once_for_its_value(factor: float, 
     assert (batch.role == 0).all()
     assert batch.layout.segment.shape == (len(batch), length)
     assert (batch.layout.segment != PADDING).all()
-
-
-@pytest.mark.parametrize("seed", [0, 1, 7, 12345])
-def test_no_sequence_is_in_two_splits(seed: int) -> None:
-    """Also with few sequences: 506 pairs and 3 gaps."""
-    for data in (
-        MQAR(seed, train=1500, validation=300, test=300),
-        MQAR(seed, length=8, pairs=1, vocabulary=46, train=3000, validation=1000, test=1000),
-    ):
-        train, validation, test = ({tuple(row) for row in whole(data, split).tokens.tolist()} for split in SPLITS)
-        assert not train & validation
-        assert not train & test
-        assert not validation & test
-
-
-def test_the_splits_depend_on_the_seed() -> None:
-    tokens = [whole(MQAR(seed, test=100), "test").tokens for seed in range(3)]
-    assert not torch.equal(tokens[0], tokens[1])
-    assert not torch.equal(tokens[1], tokens[2])
-
-
-def test_the_sequences_are_the_same_in_every_process_and_on_every_machine() -> None:
-    digest = hashlib.sha256()
-    for split in SPLITS:
-        digest.update(whole(default(), split).tokens.numpy().astype("<i8").tobytes())
-    assert digest.hexdigest() == "63c7c225708ff44d8457c738356d2ac13711a4a31d5e79c213020a7e1f49cd3d"
-
-
-def test_the_sequences_do_not_depend_on_the_global_generator() -> None:
-    before = torch.random.get_rng_state()
-    whole(MQAR(3, test=10), "test")
-    assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_a_batch_is_the_rows_that_were_asked_for() -> None:
-    index = torch.tensor([500, 3, 3, 77])
-    batch, everything = default().batch("test", index), whole(default(), "test")
-    for part in ("tokens", "targets", "role", "headline"):
-        assert torch.equal(getattr(batch, part), getattr(everything, part)[index]), part
 
 
 @pytest.mark.parametrize("power", [0.01, 0.5, 1.0])

@@ -4,28 +4,17 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
-from inspect import signature
 
-import hydra
 import pytest
 import torch
 
 from everything import FEW, Everything, assignments, haystacks, lists
-from pe_lab.config import expand
 from pe_lab.data.hashed import Hashed
 from pe_lab.data.posgen import PosGen
 from pe_lab.data.retrieval import Needle, VariableTracking
 from pe_lab.data.words import CommonWords, FrequentWords
 
 Task = type[Needle] | type[VariableTracking] | type[CommonWords] | type[FrequentWords] | type[PosGen]
-
-
-@pytest.mark.parametrize("kind", [Needle, VariableTracking, CommonWords, FrequentWords, PosGen])
-def test_the_config_is_the_class_with_its_defaults(kind: Task) -> None:
-    cfg = expand([f"data={signature(kind).parameters['name'].default}"], False)[0]
-    assert type(hydra.utils.instantiate(cfg.data)(seed=0)) is kind
-    defaults = {key: value.default for key, value in signature(kind).parameters.items() if key != "seed"}
-    assert {key: value for key, value in cfg.data.items() if key[0] != "_"} == defaults
 
 
 @pytest.mark.parametrize("factor", [1, 2])

@@ -94,17 +94,6 @@ def test_the_config_is_the_class_with_its_defaults(task: str, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())  # nothing is read until sequences are used
 
 
-@every_task
-@every_kind
-@pytest.mark.parametrize("length", [16, 32, 100])
-def test_no_sequence_is_in_two_splits(task: str, kind: str, length: int, place: Path) -> None:
-    data = text(place, task, kind, length=length, test_sequences=None)
-    train, validation, test = (set(windows(data, split)) for split in SPLITS)
-    assert not train & validation
-    assert not train & test
-    assert not validation & test
-
-
 @every_kind
 def test_no_held_out_sequence_is_anywhere_in_the_text_of_an_earlier_split(kind: str, place: Path) -> None:
     data = text(place, "clm", kind, length=16, test_sequences=None)
