@@ -1,6 +1,5 @@
 """Inkling's mixtures of distance curves, against loops and two libraries, in float64."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -114,11 +113,6 @@ def test_a_layer_has_the_parameters_of_the_source_and_all_but_no_bias_at_the_sta
 def test_an_option_out_of_range_is_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{option} must be "):
         Inkling(SIZES, **{option: value})
-
-
-def test_bidirectional_attention_is_refused() -> None:
-    with pytest.raises(ValueError, match="inkling is defined for causal attention only, .*: use relative_bias"):
-        Inkling(replace(SIZES, causal=False))
 
 
 def test_without_curves_it_is_no_encoding() -> None:

@@ -1,14 +1,12 @@
 """Canon layers against loops over tokens, and against torch's convolution."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from pe_lab.encodings import PADDING, Canon, Layout, Sizes, make
+from pe_lab.encodings import PADDING, Canon, Layout, Sizes
 from pe_lab.encodings.convolution import causal_convolution
 
 D = 6
@@ -80,31 +78,6 @@ def test_what_is_in_another_document_or_padding_changes_no_bit() -> None:
         assert torch.equal(mixed[b : b + 1, start:end], alone)
 
 
-@pytest.mark.parametrize("chunks", [[1] * 10, [4, 1, 5], [2, 3, 5]])
-def test_decoded_with_a_cache_it_equals_the_whole_sequence(chunks: list[int]) -> None:
-    """Two layers, each with vectors of its own; a document begins within, and padding stands in front of one."""
-    stack = make("canon", width=D, num_heads=2, depth=2, length=12).double()
-    segment = torch.tensor([[0] * 6 + [1] * 4, [PADDING] * 3 + [0] * 7])
-    pos = torch.tensor([[*range(6), *range(4)], [*[0] * 3, *range(7)]])
-    layout, x = Layout(pos, segment, True), torch.randn(2, 10, D, dtype=torch.float64)
-
-    def run(x: Tensor, layout: Layout, cache: object = None) -> Tensor:
-        x, positions = stack(x, layout, cache)
-        for index in range(2):
-            x = positions.layer(index, x).value.tanh()
-        return x
-
-    with torch.no_grad():
-        expected, cache, start, parts = run(x, layout), stack.cache(), 0, []
-        for size in chunks:
-            now = slice(start, start + size)
-            own = replace(layout, pos=pos[:, now], segment=segment[:, now])
-            parts.append(run(x[:, now], own, cache))
-            start += size
-    assert cache.names() == ["canon"]
-    assert_close(torch.cat(parts, 1), expected, **EQUAL)
-
-
 def test_sums_are_rounded_once_in_low_precision() -> None:
     encoding, h = Canon(SIZES), torch.randn(2, 63, D).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
@@ -119,11 +92,6 @@ def test_it_starts_as_torchs_convolutions_do() -> None:
     assert 0.49 < values.abs().max() <= 0.5
     assert abs(values.mean()) < 5 * 12**-0.5 / values.numel() ** 0.5
     assert abs(values.square().mean() - 1 / 12) < 5 / 4 * (4 / 45 / values.numel()) ** 0.5
-
-
-def test_bidirectional_attention_is_refused() -> None:
-    with pytest.raises(ValueError, match="canon is defined for causal attention only, this is bidirectional: use cpe"):
-        Canon(replace(SIZES, causal=False))
 
 
 def test_other_numbers_of_taps_are_summed_too() -> None:

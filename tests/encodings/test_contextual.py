@@ -1,7 +1,6 @@
 """Encodings whose distances depend on content, against explicit loops in float64."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -162,12 +161,6 @@ def test_every_layer_has_its_own_and_cope_shares_it_among_heads() -> None:
 def test_a_setting_out_of_range_is_named(max_position: float) -> None:
     with pytest.raises(ValueError, match=rf"^max_position must be .*, got {max_position!r}$"):
         CoPE(SIZES, max_position=max_position)
-
-
-@pytest.mark.parametrize(("kind", "fallback"), [(CoPE, "relative_bias"), (Forgetting, "alibi")])
-def test_what_is_defined_for_causal_attention_is_refused_elsewhere(kind: type, fallback: str) -> None:
-    with pytest.raises(ValueError, match=rf"causal attention only, this is bidirectional: use {fallback}$"):
-        kind(replace(SIZES, causal=False))
 
 
 def paper_forgetting(q: Tensor, k: Tensor, v: Tensor, f: Tensor) -> Tensor:

@@ -223,8 +223,3 @@ def test_an_encoding_with_other_terms_is_refused(inner: type) -> None:
 def test_a_kernel_out_of_range_is_refused(kernel: float) -> None:
     with pytest.raises(ValueError, match=r"^kernel must be (an odd integer of at least 1|at most 255), got "):
         DapeV2(SIZES, "dape_v2", encoding=KerpleLog, kernel=kernel)
-
-
-def test_the_second_version_is_refused_without_causal_attention() -> None:
-    with pytest.raises(ValueError, match="dape_v2 is defined for causal attention only, .*: use dape"):
-        DapeV2(replace(SIZES, causal=False), "dape_v2", encoding=KerpleLog)

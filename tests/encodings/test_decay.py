@@ -1,7 +1,6 @@
 """Wall attention against products of gates over every token between, in float64."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -138,11 +137,6 @@ def test_it_has_the_parameters_of_the_source_and_starts_with_open_gates() -> Non
 def test_a_bias_that_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="^bias must be a number"):
         Wall(SIZES, bias=value)
-
-
-def test_bidirectional_attention_is_refused() -> None:
-    with pytest.raises(ValueError, match="wall is defined for causal attention only, .*: use alibi"):
-        Wall(replace(SIZES, causal=False))
 
 
 def test_with_open_gates_it_is_no_encoding() -> None:

@@ -491,13 +491,6 @@ def test_xpos_refuses_float16_and_takes_bfloat16() -> None:
         assert XPos(SIZES).terms(h.bfloat16(), layout).rotary_q.cos.dtype == torch.float32
 
 
-def test_xpos_is_causal_only() -> None:
-    with pytest.raises(ValueError, match=r"^xpos is defined for causal attention only.*use rope$"):
-        XPos(replace(SIZES, causal=False))
-    with pytest.raises(ValueError, match=r"causal attention only"):
-        XPos(SIZES).locate(replace(layout_at([0, 1]), causal=False))
-
-
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 def test_rope_takes_real_positions(pairing: str) -> None:
     """Values, and gradients of queries and keys, at positions between integers."""

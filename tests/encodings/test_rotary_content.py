@@ -238,12 +238,6 @@ def test_a_base_of_one_is_refused(theta: float) -> None:
         CARoPE(SIZES, theta=theta)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.causal_only])
-def test_what_sums_in_one_direction_is_refused_elsewhere(kind: type[PositionalEncoding]) -> None:
-    with pytest.raises(ValueError, match=r"causal attention only, this is bidirectional: use rope$"):
-        kind(replace(SIZES, causal=False))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_pairs_need_an_even_head_dim(kind: type[PositionalEncoding]) -> None:
     with pytest.raises(ValueError, match=r"rotates pairs: head_dim must be even, got 3 \(width=6, num_heads=2\)$"):

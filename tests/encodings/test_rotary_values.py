@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import loops
 from pe_lab.attention import attend, reference
-from pe_lab.encodings import OptionError, RoPE, make
+from pe_lab.encodings import OptionError, RoPE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary_values import VORoPE
 from pe_lab.encodings.sizes import Sizes
@@ -106,23 +106,6 @@ def test_the_result_depends_only_on_offsets() -> None:
         loops.unpadded(attend(q, k, v, terms(encoding, one), one, "reference")) for one in (layout, layout.shifted(11))
     )
     assert_close(near, far, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("queries_keys", [True, False])
-def test_token_by_token_equals_the_whole_sequence(queries_keys: bool) -> None:
-    stack = make("vo_rope", width=H * d, num_heads=H, depth=1, length=9, queries_keys=queries_keys)
-    x = torch.randn(2, 9, H * d, dtype=torch.float64)
-
-    def run(x: Tensor, cache: object = None) -> Tensor:
-        x, positions = stack(x, cache=cache)
-        h, _, found, layout = positions.layer(0, x)
-        q = h.view(*h.shape[:2], H, d).transpose(1, 2)
-        return attend(q, q.flip(-1), q, found, layout)
-
-    with torch.no_grad():
-        cache = stack.cache()
-        steps = torch.cat([run(x[:, at : at + 1], cache) for at in range(9)], 2)
-        assert_close(steps, run(x), rtol=0, atol=1e-12)
 
 
 def test_options_out_of_range_are_refused() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings import PADDING, Layout, RoPE, Sizes, SSMax, Stack, Sum, Temperature, make
+from pe_lab.encodings import PADDING, Layout, RoPE, Sizes, SSMax, Stack, Sum, Temperature
 
 H, d = 3, 4
 D = H * d
@@ -150,27 +150,6 @@ def test_factors_are_float32_in_low_precision() -> None:
     lifted, k = reference.queries_and_keys(q, q, encoding.terms(h.bfloat16(), layout))
     assert torch.equal(lifted, (q.float() * expected).bfloat16())
     assert torch.equal(k, q)
-
-
-@pytest.mark.parametrize("chunks", [[1] * 20, [7, 1, 12]])
-def test_decoded_with_a_cache_it_equals_the_whole_sequence(chunks: list[int]) -> None:
-    """Two layers with numbers of their own, padding on the left of one sequence, rope beside."""
-    stack = make("sum", parts=["ssmax", "rope"], width=D, num_heads=H, depth=2, length=16).double()
-    pos = torch.stack((torch.arange(20), torch.arange(20) - 4))
-    layout = Layout(pos, torch.where(pos < 0, PADDING, 0), True)
-    x = torch.randn(2, 20, D, dtype=torch.float64)
-    with torch.no_grad():
-        for at, parameter in enumerate(stack.parameters()):
-            parameter += 0.3 + at
-        expected = attended(stack, x, layout)
-        cache, parts, start = stack.cache(), [], 0
-        for size in chunks:
-            now = slice(start, start + size)
-            own = Layout(layout.pos[:, now], layout.segment[:, now], True)
-            parts.append(attended(stack, x[:, now], own, cache))
-            start += size
-    real = layout.segment != PADDING
-    assert_close(torch.cat(parts, 1)[real], expected[real], **EQUAL)
 
 
 @pytest.mark.proves("temperature")

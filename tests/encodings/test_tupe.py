@@ -170,22 +170,6 @@ def test_terms_are_formed_in_float32_in_low_precision() -> None:
     assert_close(expected.double(), exact, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("pads", [0, 4])
-def test_decoded_with_a_cache_it_equals_the_whole_sequence(pads: int) -> None:
-    encoding, layout = made(True), Layout.whole(1, 12, True)
-    if pads:
-        pos = torch.arange(12)[None] - pads
-        layout = Layout(pos, torch.where(pos < 0, PADDING, 0), True)
-    h = torch.zeros(1, 12, D, dtype=torch.float64)
-    expected = encoding.terms(h, layout).bias_full
-    for start, end in ((0, 1), (5, 6), (6, 12)):
-        now, before = slice(start, end), slice(0, start)
-        step = Layout(layout.pos[:, now], layout.segment[:, now], True)
-        step = step.after(Layout(layout.pos[:, before], layout.segment[:, before], True) if start else None)
-        got = encoding.terms(h[:, now], step).bias_full
-        assert_close(got, expected[..., now, :end], rtol=0, atol=1e-13)
-
-
 def test_positions_beyond_the_table_and_bad_options_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^tupe has positions 0 to 39: position 40 is beyond its table"):
         made(True).locate(Layout.whole(1, 9, True).shifted(32))

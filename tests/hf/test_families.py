@@ -481,7 +481,8 @@ def test_images_of_another_size_have_positions_too() -> None:
 
 
 VALUES = {  # the module that computes values, and whether it computes queries and keys too
-    **dict.fromkeys(("mistral", "opt"), ("v_proj", None)),
+    **dict.fromkeys(("llama", "mistral", "opt"), ("v_proj", None)),
+    "t5": ("v", None),
     "bert": ("value", None),
     "deberta-v2": ("value_proj", None),
     **dict.fromkeys(("bloom", "gpt_neox"), ("query_key_value", "heads")),
@@ -501,7 +502,7 @@ def test_values_do_not_get_the_vectors_of_queries_and_keys(kind: str) -> None:
     project.register_forward_hook(lambda module, args, out: calls.append((args[0], out)))
     logits(model, inputs(kind))
     queries_input, out = calls[-1]
-    vectors = sinusoid(torch.arange(20), WIDTH, 10_000.0, torch.float32)
+    vectors = sinusoid(torch.arange(queries_input.shape[1]), WIDTH, 10_000.0, torch.float32)
     calls.clear()
     with_vectors, without = project(queries_input), project(queries_input - vectors)
     index = torch.arange(out.shape[-1])

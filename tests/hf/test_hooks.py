@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import PreTrainedModel
 
-from hf_models import CLOSE, LENGTH, WIDTH, logits, replaced, small, takes, tokens
-from pe_lab.encodings.absolute import sinusoid
+from hf_models import LENGTH, logits, replaced, small, takes, tokens
 from pe_lab.hf import replace
 
 ENTERING = ("learnable_per_layer", "forgetting", "t5", "rope", "sinusoidal_qk", "tape")  # in different places
@@ -91,32 +90,6 @@ def test_autocast(kind: str, name: str) -> None:
 def test_a_model_in_training_does_not_decode() -> None:
     with pytest.raises(ValueError, match=r"dropout of attention must be 0 with a cache, got 0.1: call model.eval\(\)"):
         replaced("gpt2", "alibi").train().generate(tokens(), max_new_tokens=3, do_sample=False)
-
-
-VALUES = {
-    "llama": "model.layers.0.self_attn.v_proj",
-    "gpt2": "transformer.h.0.attn.c_attn",
-    "bert": "bert.encoder.layer.0.attention.self.value",
-    "t5": "decoder.block.0.layer.0.SelfAttention.v",
-}
-
-
-@pytest.mark.parametrize("kind", VALUES)
-@torch.no_grad()
-def test_values_do_not_get_the_vectors_of_queries_and_keys(kind: str) -> None:
-    """Also where one module computes all three at once, as in GPT-2."""
-    model, calls = replaced(kind, "sinusoidal_qk"), []
-    project = model.get_submodule(VALUES[kind])
-    project.register_forward_hook(lambda module, args, out: calls.append((args[0], out)))
-    logits(model, tokens())
-    queries_input, out = calls[-1]
-    vectors = sinusoid(torch.arange(9), WIDTH, 10_000.0, torch.float32)
-    calls.clear()
-    with_vectors, without = project(queries_input), project(queries_input - vectors)
-    start = 2 * WIDTH if kind == "gpt2" else 0
-    assert_close(out[..., start:], without[..., start:], **CLOSE)
-    assert_close(out[..., :start], with_vectors[..., :start], **CLOSE)
-    assert (out - with_vectors)[..., start:].abs().max() > 0.01
 
 
 def test_another_attention_function_is_refused() -> None:

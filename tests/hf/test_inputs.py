@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hf_models import CLOSE, LENGTH, NAMES, logits, replaced, takes, tokens
+from hf_models import CLOSE, NAMES, logits, replaced, takes, tokens
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.hf.inputs import layout_of
 
@@ -64,16 +64,6 @@ def test_embeddings_instead_of_tokens() -> None:
         model, ids = replaced(kind, "learnable"), tokens()
         x = model.get_input_embeddings()(ids)
         assert torch.equal(model(inputs_embeds=x).logits, logits(model, ids))
-
-
-@torch.no_grad()
-def test_sequences_may_be_longer_than_the_models_own_positions() -> None:
-    for kind in ("llama", "gpt2", "bert", "bert_decoder"):
-        model, ids = replaced(kind, "alibi"), tokens(1, 3 * LENGTH)
-        out = logits(model, ids)
-        assert out.isfinite().all()
-        if kind != "bert":
-            assert_close(out[:, :9], logits(model, ids[:, :9]), **CLOSE)
 
 
 def test_layouts() -> None:

@@ -60,15 +60,6 @@ def test_position_has_an_effect_and_gradients_reach_its_parameters(kind: str, na
     assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in parameters)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_model_without_positions_has_none_of_its_own(kind: str) -> None:
-    """Bidirectional attention does not see the order then; neither does the last token of one causal layer."""
-    model = replace(small(kind, num_hidden_layers=1), "none", length=LENGTH)
-    ids, order = tokens(), [3, 1, 2, 0, 4, 6, 5, 7, 8]
-    seen = slice(0, 9) if kind == "bert" else slice(8, 9)
-    assert_close(logits(model, ids[:, order])[:, seen], logits(model, ids)[:, order][:, seen], **CLOSE)
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
 def test_alibi_is_a_bias_in_the_mask_of_the_original(kind: str) -> None:
     """The original takes -m |i - j| as a mask of four dimensions, after its own positions are set to zero."""
@@ -84,16 +75,6 @@ def test_alibi_is_a_bias_in_the_mask_of_the_original(kind: str) -> None:
 
 
 # -- what replace does to a model --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_parameters_of_its_own_positions_are_gone_and_those_of_the_encoding_are_there(kind: str) -> None:
-    before = {name: tuple(p.shape) for name, p in small(kind).named_parameters()}
-    after = {name: tuple(p.shape) for name, p in replace(small(kind), "learnable", length=9).named_parameters()}
-    own = ("wpe", "position_embeddings", "relative_attention_bias")
-    assert {name for name in before if name not in after} == {name for name in before if any(o in name for o in own)}
-    assert all(".pe_lab." in name for name in set(after) - set(before))
-    assert len(set(after) - set(before)) == (2 if kind == "t5" else 1)
 
 
 def test_a_stack_can_be_given() -> None:

@@ -107,6 +107,7 @@ def test_more_tokens_than_a_buffer_holds_equal_the_whole(name: str) -> None:
         ("cope", {"max_position": 2, "std": 1.0}),
         ("learnable", {"at": "query_key", "combine": "concat"}),
         ("integer", {"at": "every_layer"}),
+        ("vo_rope", {"queries_keys": False}),
     ],
 )
 @torch.no_grad()
