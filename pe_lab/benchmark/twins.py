@@ -20,7 +20,7 @@ from pe_lab.statistics import share_interval
 
 TWINS: tuple[tuple[str, ...], ...] = (("none", "integer", "normalized", "temperature"), ("rope", "rope_dynamic_ntk"))
 NEAR: tuple[tuple[str, str], ...] = (
-    *(("rope", pe) for pe in ("carope", "clipped_rope", "lerope", "lrope", "p_rope", "xpos")),
+    *(("rope", pe) for pe in ("carope", "clipped_rope", "lerope", "lrope", "p_rope", "tape", "xpos")),
     *(("none", pe) for pe in ("cope", "selective_rope", "urpe", "wall")),
     ("alibi", "bam"),
 )

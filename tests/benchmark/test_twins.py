@@ -78,7 +78,7 @@ def require(found: dict[str, Trained]) -> None:
 
 
 def test_listed_twins_and_some_near_ones_are_alike_and_others_are_not() -> None:
-    require(trained(["none", "integer", "normalized", "rope", "rope_dynamic_ntk", "lrope", "alibi"]))
+    require(trained(["none", "integer", "normalized", "rope", "rope_dynamic_ntk", "lrope", "tape", "alibi"]))
 
 
 @pytest.mark.slow
