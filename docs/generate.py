@@ -554,7 +554,7 @@ def longer_text() -> str:
     )
     edge = (
         f"The learning rates tried are {', '.join(f'{rate:g}' for rate in cfg.tune.rates)}. {untuned} chose the "
-        "highest in every seed, so a still higher rate may be better for them."
+        "highest in every seed."
         if untuned
         else ""
     )

@@ -15,6 +15,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import COMMANDS, LedgerError, digest, entries, read_json, unread
 
 LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
+TIMES = {"since": "since", "first_epoch": "from", "epoch": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
 SILENT = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
 
 
@@ -220,12 +221,12 @@ class Progress:
         try:
             targets = (cell for cell in self.open if (cell.run, cell.epochs) == (run.name, owner["target"]))
             cell = next(targets, self.longest[run.name])
-            times = [float(owner[key]) for key in ("since", "from", "epoch", "heartbeat")]
-            if not all(abs(seconds) < LATEST_TIME for seconds in times):
+            times = {name: float(owner[key]) for name, key in TIMES.items()}
+            if not all(abs(seconds) < LATEST_TIME for seconds in times.values()):
                 return None
             name, value = owner.get("latest") or ("", 0.0)
             latest = f"{name} {value:.3g}" if name else ""
-            running = Running(cell, str(owner["host"]), int(owner["pid"]), *times, latest)
+            running = Running(cell, str(owner["host"]), int(owner["pid"]), **times, latest=latest)
             return running if self._is_alive(str(owner["process"]), running.heartbeat) else None
         except (TypeError, KeyError, ValueError, OverflowError):
             return None

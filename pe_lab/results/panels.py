@@ -133,8 +133,7 @@ def name_ends(axes: Axes, ends: dict[str, float]) -> None:
         places[at] = max(places[at], places[at - 1] + apart if at else 0.0)
     for name, place in zip(order, places, strict=True):
         colour, _, marker = style(name)
-        drawn = {"transform": axes.transAxes, "clip_on": False, "color": colour}
-        axes.plot([1.04], [place], marker=marker, ms=5, **drawn)
+        axes.plot([1.04], [place], marker=marker, ms=5, transform=axes.transAxes, clip_on=False, color=colour)
         axes.text(1.08, place, name, transform=axes.transAxes, va="center", color=colour, fontsize="medium")
 
 
