@@ -211,10 +211,11 @@ def _fraction(cfg: DictConfig, grid: tuple[int, ...]) -> float:
             raise ValueError(f"tune.steps must be a step of evaluation, one of {list(grid)}, got {choice}")
         return float(min(1.0, choice / steps))
     if (choice := round(fraction * steps)) not in grid:
-        usual = cfg.solve.first * 2 ** max(1, round(math.log2(steps / cfg.solve.first)))
+        halvings = max(1, round(-math.log2(fraction)))
+        usual = cfg.solve.first * 2 ** max(halvings, round(math.log2(steps / cfg.solve.first)))
         raise ValueError(
             f"steps={steps} x tune.fraction={fraction:g} must be a step of evaluation, got {choice}: with "
-            f"solve.first={cfg.solve.first} choose steps={usual} and a fraction of 1/2, 1/4 or 1/8"
+            f"solve.first={cfg.solve.first} choose steps={usual} tune.fraction={2.0**-halvings:g}"
         )
     return float(fraction)
 
@@ -304,6 +305,11 @@ def write(races: list[Race]) -> None:
         tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(found, endpoint_of(cfg), cfg.tune.baseline)
         counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())
         print(f"{len(verdicts)} comparisons with {cfg.tune.baseline} in one family: {counts}")
+        if len(verdicts):
+            unit = "octaves" if endpoint_of(cfg).kind == "steps" else "nats"
+            shown = verdicts[[*tuned_outcomes.settings(found), "encoding", "difference", "low", "high", "verdict"]]
+            names = {"encoding": "pe", "difference": f"difference, {unit}"}
+            print(f"{as_text(shown.rename(columns=names).round(4), [])}\n")
     seeds = found[found["y"].notna()].groupby([*tuned_outcomes.settings(found), "pe"], dropna=False)["seed"].nunique()
     if len(seeds) and (note := few_runs(found["pe"].nunique(), int(seeds.min()))):
         print(note)

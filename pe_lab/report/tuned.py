@@ -113,7 +113,7 @@ class TunedStudy:
             table.assign(**dict(zip(keys, key, strict=True)))
             for (key, _), (_, table) in zip(parts, summaries(self.outcomes, self.endpoint), strict=True)
         ]
-        found = pd.concat(tables, ignore_index=True).rename(columns={"y": "mean"})
+        found = pd.concat(tables, ignore_index=True).rename(columns={"loss": "mean"})
         return found[[*keys, *(name for name in found if name not in keys)]]
 
 

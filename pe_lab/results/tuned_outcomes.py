@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from pe_lab.statistics import Endpoint, compare, rank_ranges, share_interval
+from pe_lab.statistics import Endpoint, compare, interval, rank_ranges, share_interval
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
 
@@ -30,7 +30,7 @@ def endpoint(margin: str | None, octaves: float | None) -> Endpoint:
 
 
 def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield, for each setting, its name and a line per encoding: runs, solved, y, ranks.
+    """Yield, for each setting, its name and a line per encoding: runs, solved, steps or loss, 95 % interval, ranks.
 
     Args:
         found: see `outcome_table`.
@@ -39,19 +39,29 @@ def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd
     for key, part in found.groupby(keys, sort=False, dropna=False):
         known = part[part["y"].notna()].rename(columns={"pe": "encoding"})
         names = list(known["encoding"].unique())
-        table = known.groupby("encoding", sort=False)["y"].agg(runs="count", y="mean").reset_index()
+        values = known.groupby("encoding", sort=False)["y"]
+        table = values.agg(runs="count", y="mean").reset_index()
+        ends = [interval(own) if len(own) > 1 else (np.nan, np.nan) for _, own in values]
         if endpoint.kind == "steps":
             solved = known.groupby("encoding", sort=False)["solved"].sum().astype(int).to_numpy()
             low, high = share_interval(solved, table["runs"].to_numpy())
             table["solved"] = [f"{s} [{a:.2f}, {b:.2f}]" for s, a, b in zip(solved, low, high, strict=True)]
             table["steps"] = (2 ** table.pop("y")).round().astype(int)
+            table["95 % interval"] = _between([(2**a, 2**b) for a, b in ends], ",.0f")
+        else:
+            table["loss"] = table.pop("y")
+            table["95 % interval"] = _between(ends, ".4f")
         if len(names) > 1:
             runs = known.drop(columns="solved") if endpoint.kind != "steps" else known.astype({"solved": bool})
             verdict = compare(runs[[name for name in ("encoding", "seed", "y", "solved") if name in runs]], endpoint)
             first, last = rank_ranges(verdict["verdict"].to_numpy(str), len(names))
-            table["ranks"] = [f"{a}-{b}" for a, b in zip(first, last, strict=True)]
+            table["ranks"] = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)]
         text = ", ".join(f"{name} {value}" for name, value in zip(keys, key, strict=True))
         yield text, table.rename(columns={"encoding": "pe"})
+
+
+def _between(ends: list[tuple[float, float]], digits: str) -> list[str]:
+    return ["" if np.isnan(low) else f"[{low:{digits}}, {high:{digits}}]" for low, high in ends]
 
 
 def settings(found: pd.DataFrame) -> list[str]:
