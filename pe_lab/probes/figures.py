@@ -112,7 +112,7 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
     bar = figure.colorbar(image, ax=grid, ticks=[0, 0.05, 0.25, 0.5, 1], fraction=0.04, aspect=30)
     bar.ax.tick_params(labelsize=7)
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    bar.set_label("attention weight", fontsize=8)
+    bar.set_label("attention weight (square-root scale)", fontsize=8)
     if any(np.isnan(weights).any() for weights in maps):
         hidden = Patch(facecolor=HIDDEN, label="grey: keys that the query may not see")
         figure.legend(handles=[hidden], loc="outside lower left", fontsize=8)

@@ -25,15 +25,25 @@ UNDECIDED = ("o", "#777777")
 
 
 def parts(finding: Finding) -> pd.DataFrame:
-    """Return a row per setting and part: the values of the setting, part, claimed, mean, low, high, agreement."""
+    """Return a row per setting and part: its values, part, quantity, claimed, mean, low, high, agreement."""
     rows = []
     for label, one in finding.compared.items():
         test = finding.entry.values[label]
         assert isinstance(test, Claimed)
         measured = {"mean": float(one.difference), "low": float(one.low), "high": float(one.high)}
         part = label.partition(": ")[2]
-        rows.append({**test.setting, "part": part, "claimed": str(test), **measured, "agreement": str(one.agreement)})
+        named = {"part": part, "quantity": _quantity(test), "claimed": str(test)}
+        rows.append({**test.setting, **named, **measured, "agreement": str(one.agreement)})
     return pd.DataFrame(rows)
+
+
+def _quantity(test: Claimed) -> str:
+    """Return what the values of a test are, with their unit."""
+    metric = str(test.value["metric"])
+    name = "test loss" if metric == "loss" else metric.replace("_", " ")
+    if test.ratio:
+        return f"ratio of {name}"
+    return f"{'difference in ' * bool(test.others)}{name}{', nats' * (metric == 'loss')}"
 
 
 def states(finding: Finding) -> pd.DataFrame:
@@ -101,13 +111,15 @@ def draw(finding: Finding) -> Plot:
             axes.scatter(
                 several["place"], several["mean"], marker=marker, c=face, edgecolors=colour, s=22, label=agreement
             )
-        axes.set_title(f"{part}, claimed {rows['claimed'].iloc[0]}", fontsize=9)
+        axes.set_title(f"{part.replace('`', '')}, claimed {rows['claimed'].iloc[0]}", fontsize=11)
+        axes.set_ylabel(rows["quantity"].iloc[0], fontsize=10)
+        axes.tick_params(axis="y", labelsize=10)
         axes.spines[["top", "right"]].set_visible(False)
-    tops[0].legend(fontsize=8, frameon=False)
+    tops[0].legend(fontsize=10, frameon=False)
     for line, (key, value) in enumerate(marks):
         places = [place for place, setting in enumerate(order) if setting[list(grid).index(key)] == value]
         bottom.scatter(places, [line] * len(places), marker="s", color=INK, s=12)
-    bottom.set_yticks(range(len(marks)), [f"{key}={value}" for key, value in marks], fontsize=8)
+    bottom.set_yticks(range(len(marks)), [f"{key}={value}" for key, value in marks], fontsize=10)
     bottom.set_ylim(len(marks) - 0.5, -0.5)
     bottom.set_xticks([])
     bottom.spines[["top", "right", "bottom"]].set_visible(False)
