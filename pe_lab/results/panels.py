@@ -20,9 +20,15 @@ COLOURED = 8  # lines that are told apart by eye; others are grey
 
 
 def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
-    """Return the setting of each row in words: the named columns that vary, or depth and epochs if none does."""
+    """Return the setting of each row in words: the named columns that vary, or depth and epochs if none does.
+
+    A training that is counted in steps is named by its steps instead of its epochs.
+    """
+    length = "epochs"
+    if {"epochs", "steps"} <= set(names) and rows["steps"].notna().all():
+        length, names = "steps", [name for name in names if name != "epochs"]
     varied = [name for name in names if rows[name].nunique(dropna=False) > 1]
-    shown = varied or [name for name in names if name in ("depth", "epochs")]
+    shown = varied or [name for name in names if name in ("depth", length)]
     if not shown:  # pandas 2 makes no records of rows without columns
         return ["all settings"] * len(rows)
     settings = rows[shown].to_dict("records")

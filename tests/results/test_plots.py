@@ -113,6 +113,23 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
     assert named == [*(verdict for verdict in plots.MARKS if verdict in verdicts.values()), "within the margin"]
 
 
+@pytest.mark.parametrize(
+    ("trained", "titles"),
+    [
+        ({0.5: 360}, ["depth 4, steps 360"]),
+        ({0.5: 360, 1.0: 720}, ["steps 360", "steps 720"]),
+        ({0.5: np.nan}, ["depth 4, epochs 0.5"]),
+        ({0.5: np.nan, 1.0: 720}, ["epochs 0.5, steps nan", "epochs 1, steps 720"]),
+    ],
+)
+def test_trainings_that_are_counted_in_steps_are_named_by_steps(trained: dict[float, float], titles: list[str]) -> None:
+    parts = [cells(["base", "other"], (4,)).assign(epochs=epochs, steps=steps) for epochs, steps in trained.items()]
+    rows = pd.concat(parts)
+    rows.insert(3, "steps", rows.pop("steps"))
+    made = plots.forest(statistics.compare_cells(rows, "base"))
+    assert [axes.get_title() for axes in made.figure.axes] == titles
+
+
 @pytest.mark.parametrize("depths", [(4,), (4, 1)])
 def test_the_forest_draws_the_margin_of_each_setting_as_a_band(depths: tuple[int, ...]) -> None:
     rows = cells(["base", "other"], depths)
