@@ -14,6 +14,8 @@ from pe_lab.benchmark.twins import called_different, placebo
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
 
+UNBEATEN = "not significantly beaten by any other"
+
 
 def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
     """Return all shipped rows, by task; tasks without any are left out.
@@ -103,11 +105,12 @@ def _of_task(rows: pd.DataFrame, of: Task) -> str:
     found = Measured(of, rows)
     counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(found.pairs).items())
     cap = f"cap {of.cfg.steps}" + (f", level {of.cfg.solve.level:g}" if of.solvable else "")
+    cap += f"; margin {verdicts.margin_in_words(of)}"
     head = f"{of.name} ({of.question} {cap}; mean {unit}; pairs: {counts})"
     best = []
     for length, names in found.best_at.items():
         where = "" if length == 1 else f"at {length:g} x the training length, "
-        best.append(f"{where}no other encoding significantly beats: {', '.join(names) or 'none has learned it'}")
+        best.append(f"{where}{UNBEATEN}: {', '.join(names)}" if names else f"{where}no encoding has learned it")
     return "\n".join([head, *best, _shown(found.table)])
 
 

@@ -26,6 +26,12 @@ def endpoint(task: Task) -> Endpoint:
     return endpoint_of(task.cfg)
 
 
+def margin_in_words(task: Task) -> str:
+    """Return the smallest difference that matters on a task, with its unit."""
+    of = endpoint(task)
+    return f"a factor of {2**of.margin:g} in steps" if of.kind == "steps" else f"{of.margin:g} {of.unit}s"
+
+
 def published(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without those of a replication."""
     return rows[~rows["seed"].isin(FRESH)]

@@ -16,21 +16,18 @@ class Advice:
             `not learned` where no encoding solved a seed; `not measured`.
         use: encodings that have learned it and that no other one significantly beats, the best first.
         avoid: encodings that another one significantly beats by more than the margin, or that have not learned it.
-        scores: of all encodings, for the picture; empty where a task has no scores.
     """
 
     kind: str
     use: list[str] = field(default_factory=list)
     avoid: list[str] = field(default_factory=list)
-    scores: dict[str, float] = field(default_factory=dict)
 
 
 def advice(found: Measured) -> Advice:
     """Return what the results say of a task."""
     table = found.table
-    scores = table.set_index("pe")["score_1x"].dropna().to_dict() if found.task.solvable else {}
     if found.task.solvable and not table["solved"].astype(float).max() > 0:
-        return Advice(NOT_LEARNED, [], [], scores)
+        return Advice(NOT_LEARNED)
     if not found.best or not found.beaten:
-        return Advice(ALIKE, [], [], scores)
-    return Advice(USE, found.best, found.beaten, scores)
+        return Advice(ALIKE)
+    return Advice(USE, found.best, found.beaten)

@@ -49,6 +49,12 @@ class Failure:
     claim: str | None = None
     row: str | None = None
 
+    @property
+    def entry(self) -> str:
+        """The heading that `row` links to, in words: its date, then its title in lower case."""
+        date, title = str(self.row).partition("#")[2][:10], str(self.row).partition("#")[2][11:]
+        return f"{date}, {title.replace('-', ' ')}"
+
 
 @dataclass(frozen=True)
 class Equality:

@@ -23,13 +23,6 @@ SHAPES = {
 @cache
 def mark(name: str) -> Markup:
     """Return the mark of an encoding for a line of text."""
-    path = point(name, 0.0, 0.0)
-    svg = '<svg class="gallery-mark" viewBox="-6 -6 12 12" width="12" height="12" aria-hidden="true">{}</svg>'
-    return Markup(svg).format(path)
-
-
-def point(name: str, x: float, y: float) -> Markup:
-    """Return the mark of an encoding at a place of a drawing."""
     look = style(name)
-    place = Markup(' transform="translate({:.1f} {:.1f})"').format(x, y) if x or y else Markup("")
-    return Markup('<path d="{}" fill="{}"{}/>').format(SHAPES[look.marker], look.colour, place)
+    svg = '<svg class="gallery-mark" viewBox="-6 -6 12 12" width="12" height="12" aria-hidden="true">{}</svg>'
+    return Markup(svg).format(Markup('<path d="{}" fill="{}"/>').format(SHAPES[look.marker], look.colour))

@@ -7,15 +7,16 @@ import pandas as pd
 from pe_lab.benchmark.measured import Measured
 from pe_lab.benchmark.tasks import NAME, Task
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
-from pe_lab.benchmark.verdicts import ENOUGH, decided, endpoint
+from pe_lab.benchmark.verdicts import ENOUGH, decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.formulas import mathml
-from pe_lab.gallery.marks import mark, point
+from pe_lab.gallery.marks import mark
 from pe_lab.gallery.page import Page, Section, rendered
 from pe_lab.results.styles import COMMON
 
 LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
+COST = "time_1024"  # a column of the audit
 WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
 FACETS = {
     "family": "family",
@@ -63,12 +64,14 @@ def needs(content: Content) -> Page:
     name, length, asks = LONGER_TEXT
     measured = content.results.get(name)
     longer = measured.at(length) if measured else None
-    lines = [_need(one, content.results.get(one.name)) for one in tasks_of_benchmark()]
-    lines += [_need(one, longer) | {"asks": asks, "length": length} for one in tasks_of_benchmark() if one.name == name]
+    lines = [
+        _need(content, one, longer) | {"asks": asks, "length": length}
+        for one in tasks_of_benchmark()
+        if one.name == name
+    ]
+    lines += [_need(content, one, content.results.get(one.name)) for one in tasks_of_benchmark()]
     lines.sort(key=lambda line: line["advice"].kind == NOT_MEASURED)
-    scales = {one.unit: one.margin for one in map(endpoint, tasks_of_benchmark())}
-    margins = [f"{margin:g} {unit}" for unit, margin in scales.items()]
-    html = rendered("needs.html", **_common(content, ""), lines=lines, margins=margins)
+    html = rendered("needs.html", **_common(content, ""), lines=lines, tokens=int(COST.removeprefix("time_")))
     return Page("needs", "Which encoding for which need", [Section("", html)], wide=True)
 
 
@@ -131,7 +134,7 @@ def encoding(content: Content, name: str) -> Page:
 def task(content: Content, one: Task) -> Page:
     """Return the page of a task."""
     found = content.results.get(one.name)
-    values: dict[str, Any] = {"task": one, "found": found}
+    values: dict[str, Any] = {"task": one, "found": found, "margin": margin_in_words(one)}
     if found is not None:
         lengths = [column for column in found.table if column.startswith(f"{found.unit}_")]
         values |= {"lines": found.table.to_dict("records"), "shades": found.quality(), "lengths": lengths}
@@ -153,7 +156,6 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "enough": ENOUGH,
         "benchmark": NAME,
         "mark": mark,
-        "point": point,
         "facet_names": FACETS,
         "inline": lambda text: content.inline(text, root),
     }
@@ -172,16 +174,18 @@ def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
     return table.loc[pe].to_dict() if pe in table.index else None
 
 
-def _need(one: Task, found: Measured | None) -> dict[str, Any]:
+def _need(content: Content, one: Task, found: Measured | None) -> dict[str, Any]:
     """Return what to do on a task of the benchmark."""
     line: dict[str, Any] = {"name": one.name, "asks": one.asks, "study": one.study, "length": 1.0}
     if found is None:
         return line | {"advice": Advice(NOT_MEASURED), "seeds": None, "count": 0}
     said, seeds = advice(found), found.rows.groupby("pe")["seed"].nunique()
     fewest, most = int(seeds.min()), int(seeds.max())
-    means = found.table.set_index("pe")["mean"].astype(float).to_dict()
-    line |= {"advice": said, "seeds": (fewest, most), "count": len(found.table)}
-    line |= {"means": means, "unit": "steps to solve" if one.solvable else "nats", "places": 0 if one.solvable else 2}
+    at = found.table.set_index("pe", drop=False).to_dict("index")
+    line |= {"advice": said, "seeds": (fewest, most), "count": len(found.table), "margin": margin_in_words(one)}
+    line |= {"at": at, "unit": "steps to solve" if one.solvable else "nats", "places": None if one.solvable else 3}
+    line |= {"parameters": found.rows.groupby("pe")["positional_parameters"].max().to_dict()}
+    line |= {"times": content.audit[COST].dropna().to_dict() if COST in content.audit else {}}
     return line | {"common": [pe for pe in said.avoid if pe in COMMON[:WELL_KNOWN]]}
 
 

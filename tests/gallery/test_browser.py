@@ -40,6 +40,19 @@ def test_pages_fit_and_log_nothing(browser: Browser, site: Path, width: int, sch
     assert {address.split(":")[0] for address in browser.requested} <= {"file", "about", "data"}
 
 
+def test_a_line_says_that_a_wide_table_scrolls_and_the_leaderboard_fits_1200_pixels(
+    browser: Browser, site: Path
+) -> None:
+    state = (
+        "[document.querySelector('#table-leaderboard').parentElement.previousElementSibling.hidden,"
+        " document.querySelector('#table-leaderboard').parentElement.hasAttribute('data-more')]"
+    )
+    browser.open(site / "index.html", 1200)
+    assert browser.evaluate(state) == [True, False]
+    browser.open(site / "index.html", 300)
+    assert browser.evaluate(state) == [False, True]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_lines_stand_out_from_the_background(browser: Browser, site: Path, scheme: str) -> None:
     browser.open(site / "encodings/rope.html", scheme=scheme)
@@ -66,7 +79,7 @@ def test_a_table_is_sorted_by_its_headers(browser: Browser, site: Path) -> None:
     browser.evaluate(click.format(0))
     assert browser.evaluate(FIRST) == ["rope_2d", "rope", "none", "alibi"]
     assert browser.evaluate(state.format(0)) == "descending"
-    browser.evaluate(click.format(4))  # the loss on text, which rope_2d has not
+    browser.evaluate(click.format(3))  # the loss on text, which rope_2d has not
     assert browser.evaluate(FIRST) == ["none", "alibi", "rope", "rope_2d"]
     assert browser.evaluate("document.querySelectorAll('[aria-sort]').length") == 1
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,12 +16,12 @@ from pe_lab.benchmark.measured import Measured
 from pe_lab.benchmark.measured import read as read_measured
 from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks
-from pe_lab.benchmark.verdicts import TOO_FEW
+from pe_lab.benchmark.verdicts import TOO_FEW, margin_in_words
 from pe_lab.gallery.advice import advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.marks import SHAPES, mark
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
-from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task
+from pe_lab.gallery.pages import COST, claims, encoding, leaderboard, needs, pages, task
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
 from pe_lab.replication import judge
@@ -136,7 +137,7 @@ def printed(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
     for part in tables.text(tables.read(folder)).split("\n\n"):
         lines = part.splitlines()
         name = lines[0].partition(" (")[0]
-        if lines[1:] and lines[1].startswith("no other encoding significantly beats: "):
+        if lines[1:] and lines[1].startswith(f"{tables.UNBEATEN}: "):
             best = lines[1].partition(": ")[2].split(", ")
             heads = next(number for number, line in enumerate(lines) if line.split()[0] == "pe")
             found[name] = [line.split()[0] for line in lines[heads + 1 :]], best
@@ -224,6 +225,47 @@ def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Cont
     }.items():
         assert f'data-{facet}="{value}"' in lines["rope"]
         assert f"<option>{value}</option>" in html
+
+
+def test_the_cap_is_never_shown_as_a_measured_number_of_steps(content: Content) -> None:
+    of = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "alibi": 13.0, "none": 11.5})
+    last = rows["pe"].eq("none") & rows["seed"].lt(2)
+    rows.loc[last, ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
+    found = Measured(of, rows)
+    shown = replace(content, results={"induction": found})
+    cap = number(float(of.cfg.steps))
+    for html in (leaderboard(shown).html(), task(shown, of).sections[0].html):
+        lines = lines_of(html)
+        assert ("never solved" in lines["alibi"], f">{cap}<" in lines["alibi"]) == (True, False)
+        assert ("never solved" in lines["none"], "3 of 5 solved" in lines["none"]) == (False, True)
+        assert "solved" not in re.sub(r"<td[^>]*><a [^>]*>5 of 5</a></td>", "", lines["rope"])
+    need = lines_of(needs(shown).html().replace('data-length="4"', ""), "need")["induction"]
+    assert ("never solved" in need, cap in need) == (True, False)
+
+
+def test_needs_show_interval_ranks_and_cost_of_what_to_use_and_the_margin(content: Content) -> None:
+    html = needs(content).html()
+    assert NEEDS.findall(html)[0][:2] == ("causal_text", "4")  # the need that readers ask first
+    table = content.results["induction"].table.set_index("pe")
+    use, _, avoid = lines_of(html, "need")["induction"].partition("<strong>Avoid</strong>")
+    for name, item in zip(content.results["induction"].best, re.findall(r"<li>.*?</li>", use), strict=True):
+        line = table.loc[name]
+        time = content.audit.loc[name, COST]
+        for text in (f"[{number(line['low'])}, {number(line['high'])}]", "0 parameters", f"{time:.1f}"):
+            assert text in item
+        assert f"rank {line['first']}–{line['last']}" in item
+    assert f"margin: {margin_in_words(task_named('induction'))}" in avoid
+
+
+def test_results_at_each_length_are_columns_that_sort_as_numbers(content: Content) -> None:
+    part = encoding(content, "rope").sections[1].html
+    for found in content.results.values():
+        line = re.search(rf'<th scope="row"><a href="[^"]*tasks/{found.task.name}.html">.*?</tr>', part, re.DOTALL)
+        assert line is not None
+        values = [float(one) for one in re.findall(r'data-sort="([-\d.e]+)"', line[0])][-3:]
+        row = found.table.set_index("pe").loc["rope"]
+        assert values == [row[f"{found.unit}_{length}x"] for length in (1, 2, 4)]
 
 
 def test_the_list_of_tasks_says_how_many_pairs_are_decided(content: Content) -> None:

@@ -165,10 +165,28 @@
     return element
   }
 
+  // -- what is wide: a line above it while something is hidden at its right -----------------------------------------
+
+  function hinted(box) {
+    const hint = document.createElement("p")
+    hint.className = "gallery-hint"
+    hint.textContent = "scroll sideways for more →"
+    hint.hidden = true
+    box.before(hint)
+    const update = () => {
+      hint.hidden = box.scrollWidth <= box.clientWidth + 1
+      box.toggleAttribute("data-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1)
+    }
+    box.addEventListener("scroll", update, { passive: true })
+    new ResizeObserver(update).observe(box)
+    update()
+  }
+
   function start() {
     document.querySelectorAll("table.gallery-table").forEach(sortable)
     document.querySelectorAll("form.gallery-filters").forEach(filtered)
     document.querySelectorAll("figure.gallery-curve").forEach(curve)
+    document.querySelectorAll(".gallery-scroll").forEach(hinted)
   }
 
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start)
