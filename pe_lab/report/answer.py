@@ -131,8 +131,9 @@ def _figure(asked: Question) -> list[Part]:
     rows, _, where = drawn(asked.compared, asked.decided)
     if rows["difference"].isna().all():  # or there are none
         return []
-    how = "95 % t intervals" if asked.decided is None else "intervals that hold under the looking"
-    caption = f"Differences from {rows['baseline'].iloc[0]}{where}, with {how}"
+    how = ", with 95 % t intervals" if rows["low"].notna().any() else ""
+    how = how if asked.decided is None else ", with intervals that hold under the looking"
+    caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}"
     if len(rows) > MOST_DRAWN:
         caption += f"; the best {MOST_DRAWN} of {len(rows)} by mean"
     code = "answer.forest(compared" + ("" if asked.decided is None else ", decided.decisions(results)") + ")"

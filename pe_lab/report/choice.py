@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.results import pooling
 from pe_lab.results.columns import REMAINING, floors, lower_is_better, setting_columns, sort_by_setting
-from pe_lab.results.learned import uses_position
+from pe_lab.results.learned import has_learned
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -15,7 +15,7 @@ from pe_lab.statistics.margins import Margins
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MOST_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
-NONE_LEARNED = "not learned: no encoding is better than the best without position"
+NONE_LEARNED = "not learned: no encoding is better than the best without position, or than a guess"
 LEAST_RIGHT = 0.05  # share of right answers below which nothing is recommended
 NONE_RIGHT = f"not learned: no encoding has {LEAST_RIGHT:.0%} of the answers right"
 NOBODY = "–"  # in place of an encoding; one of them is named none
@@ -64,11 +64,11 @@ def choices(
     """
     compared = compared or families(rows, records, None, metric)
     lines, names = [], setting_columns(rows)
-    used = dict(_by_setting(rows[names].assign(used=uses_position(rows)), names))
+    used = dict(_by_setting(rows[names].assign(used=has_learned(rows)), names))
     for setting, ranked in _by_setting(compared.ranks(), names):
         best = _best(ranked, f"test {metric}, {setting}", compared, GRID, names)
         lines += _without_encoding(best, NONE_LEARNED) if used[setting]["used"].max() == 0 else best
-    if POOLED in compared.tables and uses_position(rows).max() == 0:
+    if POOLED in compared.tables and has_learned(rows).max() == 0:
         lines += _without_encoding(
             _best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED), NONE_LEARNED
         )

@@ -14,6 +14,13 @@ from pe_lab.results.columns import floors, setting_columns
 from pe_lab.results.pooling import pool
 from pe_lab.statistics.comparisons import counted
 
+WITH_INTERVALS = " with 95 % t intervals"
+
+
+def several_seeds(cells: pd.DataFrame) -> bool:
+    """Return whether any encoding has two seeds or more, and so an interval."""
+    return bool((cells.groupby("pe")["seed"].nunique() > 1).any())
+
 
 def grid(asked: Question) -> Section:
     """Return the heatmap of all means, with the meaning of the floors."""
@@ -37,10 +44,11 @@ def grid(asked: Question) -> Section:
         what = "are reference values, not bounds" if len(others) > 1 else "is a reference value, not a bound"
         parts.append(f"{named} {what}.")
     if cells["epochs"].nunique() > 1:
-        caption = "Means over seeds with 95 % t intervals; grey lines are floors"
+        caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; grey lines are floors"
         parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
     caption = "Mean over seeds, encodings by their mean rank, floors below the line"
-    parts.append(Drawn(plots.heatmap(cells, metric), caption, f"plots.heatmap(results.cells, {metric!r})"))
+    code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
+    parts.append(Drawn(plots.heatmap(cells, metric, asked.compared.compare()), caption, code))
     return Section(f"Test {in_words(metric)}", parts)
 
 
@@ -51,7 +59,8 @@ def differences(asked: Question) -> Section:
         return Section("Differences")
     compared = families.compare()
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
-    caption = "Paired differences with 95 % t intervals; the grey band is the margin; marks are named by their verdicts"
+    how = WITH_INTERVALS if compared["low"].notna().any() else ""
+    caption = f"Paired differences{how}; the grey band is the margin; marks are named by their verdicts"
     code = f"plots.forest(compared.compare(), {asked.metric!r})"
     parts: list[Part] = [f"Every encoding against `{asked.baseline}`, in every setting: {counts}."]
     if asked.results.declared.decide is not None:
@@ -130,8 +139,8 @@ def seeds(asked: Question) -> Section:
 
 
 def methods(asked: Question) -> Section:
-    """Return how comparisons are made, and a simulation of how often intervals contain the truth."""
-    simulated, caption = _simulated(asked), "How often a 95 % interval contains the truth"
+    """Return how comparisons are made, and a simulation of how often intervals contain the truth, if there are any."""
+    caption = "How often a 95 % interval contains the truth"
     text = [
         "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
         "within seeds, and seeds are the independent units. Several epochs of one training are not independent "
@@ -157,7 +166,8 @@ def methods(asked: Question) -> Section:
             "with variances of all.",
         )
         caption += ", with the variance of its own sample"
-    return Section("Methods", [*text, Table(simulated, caption)])
+    simulated = [Table(_simulated(asked), caption)] if several_seeds(asked.results.cells) else []
+    return Section("Methods", [*text, *simulated])
 
 
 def _simulated(asked: Question) -> pd.DataFrame:

@@ -109,10 +109,11 @@ def question(asked: Question) -> Section:
         )
         if cells["pe"].nunique() > 1:
             where = "on this page" if asked.decided is None else "below the first screen"
-            parts.append(
-                f"**Families of comparisons**: {str(asked.compared).replace(' gap', ' of the gap')}. All verdicts "
-                f"{where} are from these families."
-            )
+            families = str(asked.compared).replace(" gap", " of the gap")
+            if not any(asked.compared.sizes()):
+                count = counted(len(asked.compared.compare()), "comparison")
+                families = f"{count} with `{asked.baseline}`, none of which can be tested"
+            parts.append(f"**Families of comparisons**: {families}. All verdicts {where} are from these families.")
     if asked.command:
         parts.append(f"Trained with `{asked.command}`.")
     return Section("Cells and comparisons", parts)

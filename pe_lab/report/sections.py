@@ -27,7 +27,10 @@ def sections(asked: Question) -> list[Section]:
     if len(asked.results.cells):
         _ = asked.compared  # raises for a wrong metric or baseline
         asked.require()
-    found = [answer(asked), failed(asked.results)]
+    found = [answer(asked)]
+    if len(asked.results.cells):
+        found.append(comparing.choices(asked))
+    found.append(failed(asked.results))
     if len(asked.results.cells):
         found += [comparing.grid(asked), comparing.differences(asked), question(asked), comparing.ranks(asked)]
         found += [
@@ -39,7 +42,7 @@ def sections(asked: Question) -> list[Section]:
             _curves(asked),
         ]
         found += [_lengths(asked), _probes(asked), attention(asked), _cost(asked), _audit(asked)]
-        found += [comparing.methods(asked), comparing.choices(asked)]
+        found.append(comparing.methods(asked))
     else:
         found.append(question(asked))
     return [section for section in [*found, code(asked)] if section.parts]

@@ -1,17 +1,17 @@
-"""Whether any model uses position yet: has a loss below the lowest that a model without position can reach."""
+"""Whether any model uses position yet, or has learned anything on a task that does not need it."""
 
 import numpy as np
 import pandas as pd
 
 from pe_lab.data.score import BEST, BLIND, NO_GAP
 
+GUESSES = ("prior", "unigram")  # losses of models that do not look at the sequence
+LITTLE = 0.1  # share of the way from a guess to the best possible loss, below which little is learned
+
 
 def uses_position(rows: pd.DataFrame) -> pd.Series:
     """Return `pe_lab.data.score.uses_position` of each cell as 1 or 0, and NaN for None."""
-    level = pd.Series(np.nan, rows.index)
-    for floor in reversed(BLIND):
-        if (name := f"floor_{floor}_loss") in rows:
-            level = rows[name].astype(float).fillna(level)
+    level = _level(rows, BLIND)
     if "test_loss" not in rows:
         return level
     name = f"floor_{BEST}_loss"
@@ -20,15 +20,55 @@ def uses_position(rows: pd.DataFrame) -> pd.Series:
 
 
 def not_learned(rows: pd.DataFrame) -> str:
-    """Return a sentence that says on which tasks no model uses position yet; empty if there is none."""
-    used = uses_position(rows)
+    """Return sentences that say on which tasks no model uses position yet, or has learned much; empty if on none.
+
+    Where the best loss without position is unknown or the best possible one, models are compared with a guess instead:
+    see `learned_share`.
+    """
+    used, share = uses_position(rows), learned_share(rows)
     tasks = rows["data"] if "data" in rows else pd.Series("", rows.index)
-    best = used.dropna().groupby(tasks, sort=False).max()
-    without = list(best.index[best == 0])
-    if not without:
-        return ""
-    where = "" if len(without) == len(best) else f" on {', '.join(without)}"
-    return (
-        f"None of these models uses position yet{where}: no test loss is below the best without position. "
-        "Train longer before you compare encodings."
-    )
+    best, most = (known.dropna().groupby(tasks, sort=False).max() for known in (used, share.where(used.isna())))
+    without, little = list(best.index[best == 0]), most[most < LITTLE]
+    found, count = [], len(best) + len(most)
+    if without:
+        where = "" if len(without) == count else f" on {', '.join(without)}"
+        found.append(f"None of these models uses position yet{where}: no test loss is below the best without position.")
+    for task, most_of_task in little.items():
+        where = "" if count == 1 else f" on {task}"
+        to = "a guess without the sequence"
+        found.append(
+            f"None of these models has learned anything{where}: no test loss is below that of {to}."
+            if most_of_task <= 0
+            else f"These models have learned little{where}: the lowest test loss is {most_of_task:.0%} of the way from "
+            f"that of {to} to the best possible."
+        )
+    return " ".join([*found, "Train longer before you compare encodings."]) if found else ""
+
+
+def has_learned(rows: pd.DataFrame) -> pd.Series:
+    """Return `uses_position` of each cell; where that is NaN, whether it is better than a guess: 1, 0 or NaN."""
+    used, share = uses_position(rows), learned_share(rows)
+    return used.fillna((share > 0).astype(float).where(share.notna()))
+
+
+def learned_share(rows: pd.DataFrame) -> pd.Series:
+    """Return how much of the way from a guess to the best possible loss each cell has gone; at most 1.
+
+    A guess does not look at the sequence (GUESSES). NaN where its loss is unknown. Where the best possible loss is
+    unknown, 1 for a loss below the guess and 0 for others.
+    """
+    guess, best = _level(rows, GUESSES), _level(rows, (BEST,))
+    if "test_loss" not in rows:
+        return pd.Series(np.nan, rows.index)
+    gained = guess - rows["test_loss"].astype(float)
+    share = (gained / (guess - best)).where(guess - best > NO_GAP)
+    return share.where(best.notna(), (gained > 0).astype(float).where(gained.notna()))
+
+
+def _level(rows: pd.DataFrame, floors: tuple[str, ...]) -> pd.Series:
+    """Return the loss of the first of some floors that each cell has."""
+    level = pd.Series(np.nan, rows.index)
+    for floor in reversed(floors):
+        if (name := f"floor_{floor}_loss") in rows:
+            level = rows[name].astype(float).fillna(level)
+    return level

@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from pe_lab.data.score import NO_GAP
-from pe_lab.results.columns import floors, lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.columns import floors, lower_is_better, merge, setting_columns, sort_by_setting
 from pe_lab.results.panels import (
     ACROSS,
     COLOURED,
@@ -54,11 +54,15 @@ class Plot:
 
 
 @mpl.rc_context(LOOK)
-def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
+def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None = None) -> Plot:
     """Draw the mean of a test metric: a row per encoding, best first, a column per setting, floors as the last rows.
 
     Shades are the share of the way from the best loss without position to the best possible loss, from 0 to 1; of a
     metric that is a share, its value; where neither is known, the place between the worst and the best of a column.
+
+    Args:
+        lines: comparisons of the cells, whose margins are the least that the shades of such a column span; None: there
+            is no margin.
     """
     rows = sort_by_setting(rows, setting_columns(rows))
     data = means(rows.assign(value=rows[f"test_{metric}"]))
@@ -74,18 +78,29 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
     figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), 2.6 + 0.3 * len(shown)), layout="constrained")
     axes = figure.subplots()
-    shades, meaning = _shades(wide, floor_rows, sign)
+    shades, meaning = _shades(wide, floor_rows, sign, _margins(rows, lines))
     _draw_cells(axes, shown, shades)
     axes.set_title(f"test {metric}, mean over seeds\nshades: {meaning}", fontsize=9, wrap=True)
-    lines = [
+    levels = [
         {"setting": setting, "pe": floor, "mean": value, "low": np.nan, "high": np.nan}
         for floor, values in floor_rows.items()
         for setting, value in values.dropna().items()
     ]
-    return Plot(figure, pd.concat([data, pd.DataFrame(lines)], ignore_index=True) if lines else data)
+    return Plot(figure, pd.concat([data, pd.DataFrame(levels)], ignore_index=True) if levels else data)
 
 
-def _shades(wide: pd.DataFrame, floor_rows: dict[str, pd.Series], sign: int) -> tuple[pd.DataFrame, str]:
+def _margins(rows: pd.DataFrame, lines: pd.DataFrame | None) -> pd.Series:
+    """Return the margin of each setting in words, where comparisons have one."""
+    names = setting_columns(rows)
+    if lines is None or lines.empty or "margin" not in lines:
+        return pd.Series(dtype=float)
+    words = rows[names].assign(setting=settings_in_words(rows, names)).drop_duplicates()
+    return merge(lines[[*names, "margin"]], words, names).groupby("setting")["margin"].max()
+
+
+def _shades(
+    wide: pd.DataFrame, floor_rows: dict[str, pd.Series], sign: int, margins: pd.Series
+) -> tuple[pd.DataFrame, str]:
     """Return shades from 0 to 1 of means, brighter is better, and what they mean."""
     floors = pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)
     level = next((floors.loc[name] for name in BLIND_NAMES if name in floors.index), None)
@@ -96,9 +111,11 @@ def _shades(wide: pd.DataFrame, floor_rows: dict[str, pd.Series], sign: int) -> 
     if sign < 0 and wide.min().min() >= 0 and wide.max().max() <= 1:
         return wide, "the value, from 0 to 1"
     # losses after one epoch and after sixteen are not comparable
-    low, high = wide.min(), wide.max()
-    scaled = (wide - low) / (high - low).replace(0, 1)
-    return (1 - scaled if sign > 0 else scaled), "from the worst to the best of a column"
+    least = margins.reindex(wide.columns).fillna(0)
+    span = np.maximum(wide.max() - wide.min(), least).replace(0, 1)
+    behind = (wide - wide.min() if sign > 0 else wide.max() - wide) / span
+    meaning = "from the worst to the best of a column" + (", at least the margin" if (least > 0).any() else "")
+    return 1 - behind, meaning
 
 
 def _on(shade: float) -> str:
