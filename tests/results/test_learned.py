@@ -65,3 +65,14 @@ def test_rows_of_some_tasks_may_lack_floors() -> None:
     table.loc[table["data"] == "text", [name for name in table if name.startswith("floor")]] = np.nan
     assert "copy" not in learned.not_learned(table)  # the only task for which it is known
     assert learned.not_learned(table)
+
+
+@pytest.mark.parametrize(("loss", "share"), [(0.9, 0.0), (0.75, 0.1), (0.5, 0.6)])
+def test_where_position_wins_nothing_a_guess_is_the_level(loss: float, share: float) -> None:
+    bag = rows(bag=loss).assign(floor_bayes_loss=0.3, floor_position_blind_loss=0.3, floor_prior_loss=0.8)
+    bag = bag.assign(floor_position_blind_split_known_loss=0.3)
+    assert learned.learned_share(bag).max() == pytest.approx(share) if share else learned.learned_share(bag).max() <= 0
+    assert bool(learned.not_learned(bag)) == (loss > 0.8)
+    assert learned.has_learned(bag).max() == (loss < 0.8)
+    barely = bag.assign(test_loss=0.77)  # 6 % of the way
+    assert learned.not_learned(barely)

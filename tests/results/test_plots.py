@@ -336,3 +336,12 @@ def test_shares_are_drawn_with_their_intervals() -> None:
     (axes,) = plots.shares(effects).figure.axes
     assert [bar.get_width() for bar in axes.patches] == [0.2, 0.8]
     assert axes.get_xscale() == "log"
+
+
+def test_shades_without_levels_span_at_least_the_margin() -> None:
+    rows = cells(["a", "b"], (4,))
+    rows["test_loss"] = rows["pe"].map({"a": 2.096, "b": 2.098})
+    lines = rows.drop_duplicates("pe").assign(margin=0.05)
+    shades = [plots.heatmap(rows, "loss", one).figure.axes[0].images[0].get_array()[:2, 0] for one in (None, lines)]
+    assert shades[0].tolist() == [1, 0]
+    assert shades[1].tolist() == pytest.approx([1, 0.96])
