@@ -32,12 +32,12 @@ def not_learned(rows: pd.DataFrame) -> str:
     found, count = [], len(best) + len(most)
     if without:
         where = "" if len(without) == count else f" on {', '.join(without)}"
-        found.append(f"None of these models uses position yet{where}: no test loss is below the best without position.")
+        found.append(f"No model here uses position yet{where}: no test loss is below the best without position.")
     for task, most_of_task in little.items():
         where = "" if count == 1 else f" on {task}"
         to = "a guess without the sequence"
         found.append(
-            f"None of these models has learned anything{where}: no test loss is below that of {to}."
+            f"No model here has learned anything{where}: no test loss is below that of {to}."
             if most_of_task <= 0
             else f"These models have learned little{where}: the lowest test loss is {most_of_task:.0%} of the way from "
             f"that of {to} to the best possible."
