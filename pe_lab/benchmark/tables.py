@@ -69,6 +69,7 @@ def write(found: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
         "coverage": _coverage(own),
         "endpoints": _joined(own, verdicts.endpoints),
         "pairs": _joined(own, verdicts.pairs),
+        "shares": _joined(own, verdicts.share_pairs),
         "scores": _joined(own, verdicts.scores),
         "twins": placebo(own),
         "replication": made.pairs,

@@ -9,7 +9,7 @@ import pandas as pd
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark.tasks import Task, tasks
 from pe_lab.benchmark.undefined import defined
-from pe_lab.statistics import Endpoint, compare, interval, rank_ranges, share_interval
+from pe_lab.statistics import Endpoint, compare, compare_shares, interval, rank_ranges, share_interval
 from pe_lab.statistics.pairs import Verdict
 
 FRESH = range(100, 105)  # seeds of the replication; all others are published
@@ -64,6 +64,14 @@ def pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
         return pd.DataFrame(columns=["encoding", "other", "seeds", "difference", "verdict"])
     made = compare(found, endpoint(task))
     return made.assign(verdict=made["verdict"].astype(object).where(made["seeds"] >= ENOUGH, TOO_FEW))
+
+
+def share_pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Return the verdicts on the shares of solved runs of all pairs, as `compare_shares`; no line without a level."""
+    found = runs(rows, task)
+    if not task.solvable or found["encoding"].nunique() < 2:
+        return pd.DataFrame(columns=["encoding", "other", "solved", "other_solved", "verdict"])
+    return compare_shares(found)
 
 
 def endpoints(rows: pd.DataFrame, task: Task) -> pd.DataFrame:

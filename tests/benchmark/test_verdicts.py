@@ -52,6 +52,18 @@ def test_fewer_seeds_than_were_simulated_give_no_verdict() -> None:
     assert ((table["verdict"] == verdicts.TOO_FEW) == ((table["encoding"] == "bam") | (table["other"] == "bam"))).all()
 
 
+def test_shares_of_solved_runs_differ_where_all_of_one_and_none_of_another_solve() -> None:
+    table = verdicts.share_pairs(tuned.table("induction", MEANS), TASK).set_index(["encoding", "other"])
+    assert len(table) == 21
+    of_unsolved = table[[("cope" in pair) for pair in table.index]]
+    full = of_unsolved[of_unsolved[["solved", "other_solved"]].max(axis=1) == 5]
+    assert len(full) >= 3
+    assert set(full["verdict"]) <= {"more", "fewer"}
+    assert ((full["verdict"] == "more") == (full["solved"] > full["other_solved"])).all()
+    assert table.loc[("alibi", "rope"), "verdict"] == Verdict.UNDECIDED
+    assert verdicts.share_pairs(tuned.table("causal_text", {"rope": 2.0, "t5": 2.1}), TEXT).empty
+
+
 def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> None:
     made = [
         tuned.row(TASK, "rope", 0, 8.0, try1_pass=9.0, try2_pass=8.0, try3_pass=None, try3_steps=512),
@@ -248,4 +260,5 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     paths = tables.write(known, tmp_path / "out")
     assert {path.name for path in paths} >= {"pe-bench-2-endpoints.csv", "pe-bench-2-pairs.csv"}
     assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv")) == 21 + 1
+    assert set(pd.read_csv(tmp_path / "out" / "pe-bench-2-shares.csv")["task"]) == {"induction"}
     assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-rows.csv")) == 60 + 10
