@@ -149,7 +149,7 @@ def methods(asked: Question) -> Section:
         "an interval without 0 can belong to a difference that is undecided.",
         f"The margin is the smallest difference that matters: {asked.compared.margin}. `better` and `worse` mean that "
         "the difference is significantly not 0; `equivalent`, that it is significantly smaller than the margin (two "
-        "one-sided t tests); `better, within the margin` and `worse, within the margin`, both; `undecided`, that these "
+        "one-sided t tests); `slightly better` and `slightly worse`, both; `undecided`, that these "
         "seeds show neither; `equal`, that all seeds agree bit for bit.",
         "A comparison belongs to one of two families. The comparisons with the baseline, in every setting, pooled and "
         "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "

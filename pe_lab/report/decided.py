@@ -7,6 +7,7 @@ from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.verdicts import reverse
 from pe_lab.statistics import GRID, Families
+from pe_lab.statistics.comparisons import FORMER
 from pe_lab.system.tables import read_csv
 
 FILE = "decisions.csv"
@@ -44,7 +45,7 @@ def decisions(results: Results) -> pd.DataFrame | None:
             one = asked[strange.to_numpy()].iloc[0]
             words = ", ".join(f"{name}={value}" for name, value in one.items())
             raise ValueError(f"{path} must be of the cells in rows.csv, got {words}")
-    return found
+    return found.replace({"verdict": FORMER})
 
 
 def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:

@@ -16,8 +16,8 @@ from pe_lab.results.verdicts import (
     EQUAL,
     NO_SEED,
     ONE_SEED,
+    SLIGHTLY_WORSE,
     UNDECIDED,
-    WITHIN,
     WORSE,
     direction,
     reverse,
@@ -42,7 +42,7 @@ class Standing:
             the best.
         open: encodings that no other is significantly better than: the best is one of them.
         near: encodings that are significantly behind others, and each time by less than the margin.
-        behind: the rest: another one is significantly better, and not within the margin.
+        behind: the rest: another one is significantly better, and not only slightly.
     """
 
     metric: str
@@ -70,7 +70,7 @@ class Standing:
         beaten = {}  # verdicts by which others are ahead
         for name in means:
             beaten[name] = [one for one in turned(name, lines)["verdict"] if direction(one) == WORSE]
-        near = [name for name, found in beaten.items() if found and all(word.endswith(WITHIN) for word in found)]
+        near = [name for name, found in beaten.items() if {*found} == {SLIGHTLY_WORSE}]
         undefeated = [name for name, found in beaten.items() if not found]
         behind = [name for name in means if name not in (*near, *undefeated)]
         return cls(metric, what, where, means, lines, undefeated, near, behind)

@@ -20,7 +20,7 @@ from pe_lab.results.learned import not_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.rates import LR
 from pe_lab.results.tuned_outcomes import endpoint, settings, summaries, with_baseline
-from pe_lab.results.verdicts import BETTER, WITHIN, WORSE, few_runs
+from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import Endpoint, Verdict
 from pe_lab.system.tables import read_csv
 
@@ -30,10 +30,6 @@ CHOSEN = (LR, "start_scale", "steps")  # columns of cells that are no settings h
 ENOUGH = 5  # seeds for which the error rates of verdicts are simulated
 MOST_DRAWN = 12  # encodings in the figure of the first screen
 MOST_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
-
-
-# in the words of other reports
-DRAWN = {Verdict.SLIGHTLY_BETTER: BETTER + WITHIN, Verdict.SLIGHTLY_WORSE: WORSE + WITHIN}
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ class TunedStudy:
 
     @cached_property
     def compared(self) -> pd.DataFrame:
-        """Comparisons with the baseline, in the words that `plots.forest` draws; no line without a baseline."""
+        """Comparisons with the baseline, as `plots.forest` draws them; no line without a baseline."""
         if self.baseline is None:
             return pd.DataFrame()
         lines = with_baseline(self.outcomes, self.endpoint, self.baseline)
@@ -101,8 +97,7 @@ class TunedStudy:
             return pd.DataFrame()
         names = {"encoding": "pe", "other": "baseline", "p_corrected": "p_holm"}
         lines = lines.rename(columns=names | {"p_equivalent_corrected": "p_equivalent_holm"})
-        words = [DRAWN.get(Verdict(word), word) for word in lines["verdict"]]
-        return lines.assign(margin=self.endpoint.margin, verdict=words)
+        return lines.assign(margin=self.endpoint.margin)
 
     @cached_property
     def ranked(self) -> pd.DataFrame:

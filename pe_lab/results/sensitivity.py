@@ -51,7 +51,7 @@ class Sensitivity:
 
         Returns:
             settings (all); better, worse, equal, unknown: signs of means, which noise alone can turn; certainly better,
-            certainly worse: verdicts; within: verdicts of equal, equivalent, or certain and within the margin.
+            certainly worse: verdicts; within: verdicts of equal, equivalent, slightly better or slightly worse.
         """
         return _counts(self.lines)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pe_lab.statistics.cells import unknown
-from pe_lab.statistics.comparisons import BETTER, EQUAL, EQUIVALENT, UNDECIDED, WITHIN, WORSE
+from pe_lab.statistics.comparisons import BETTER, EQUAL, EQUIVALENT, SLIGHTLY_BETTER, SLIGHTLY_WORSE, UNDECIDED, WORSE
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.looks import check_looks, parts_of
 from pe_lab.statistics.pairs import FEWEST_EQUIVALENT, LEVEL, t_tests
@@ -89,7 +89,7 @@ class Line:
 
     Attributes:
         setting, pe, baseline: what is compared.
-        verdict: better, worse, equivalent, better or worse `, within the margin`, equal, or undecided.
+        verdict: better, worse, slightly better, slightly worse, equivalent, equal, or undecided.
         difference, low, high: mean over seeds, and its 95 % interval; NaN for fewer than 2 seeds.
         seeds, look: with how many seeds it stopped, and the number of that look, from 1.
         p, p_equivalent: of that look, corrected for the looks; p_holm, p_equivalent_holm: and for the family.
@@ -288,7 +288,8 @@ class _Study:
             if self.equal[index]:
                 verdict = EQUAL
             elif different[index]:
-                verdict = (BETTER if signs[index] > 0 else WORSE) + WITHIN * bool(equivalent[index])
+                words = (SLIGHTLY_BETTER, SLIGHTLY_WORSE) if equivalent[index] else (BETTER, WORSE)
+                verdict = words[0 if signs[index] > 0 else 1]
             look = int(self.look[index])
             difference, low, high = map(float, self.tests[:, index])
             lines.append(

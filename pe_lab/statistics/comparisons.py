@@ -9,15 +9,16 @@ from pe_lab.statistics.margins import Margin, margins
 from pe_lab.statistics.pairs import LEVEL, Tests, t_tests
 
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
-WITHIN = ", within the margin"
+SLIGHTLY_BETTER, SLIGHTLY_WORSE = "slightly better", "slightly worse"
 EQUAL, ONE_SEED, NO_SEED = "equal", "one seed", "no shared seed"
-ALIKE = (EQUIVALENT, BETTER + WITHIN, WORSE + WITHIN, EQUAL)  # the difference is certainly too small to matter
+ALIKE = (EQUIVALENT, SLIGHTLY_BETTER, SLIGHTLY_WORSE, EQUAL)  # the difference is certainly too small to matter
+FORMER = {"better, within the margin": SLIGHTLY_BETTER, "worse, within the margin": SLIGHTLY_WORSE}  # in older files
 COLUMNS = ("seeds", "difference", "low", "high", "deviation", "freedom", "p", "margin", "p_equivalent")
 
 
 def direction(verdict: str) -> str:
     """Return better or worse for a significant difference of any size, otherwise an empty text."""
-    word = verdict.removesuffix(WITHIN)
+    word = verdict.removeprefix("slightly ")
     return word if word in (BETTER, WORSE) else ""
 
 
@@ -88,14 +89,14 @@ def add_verdicts(
 
     Returns:
         The lines, with one of these verdicts: better, worse (the difference is certain); equivalent (certainly smaller
-        than the margin); "better, within the margin", "worse, within the margin" (both are certain); undecided
-        (neither is); equal (the same bits in every seed), one seed, no shared seed.
+        than the margin); slightly better, slightly worse (both are certain); undecided (neither is); equal (the same
+        bits in every seed), one seed, no shared seed.
     """
     different = holm(lines["p"].to_numpy(float)) if different is None else different
     equivalent = holm(lines["p_equivalent"].to_numpy(float)) if equivalent is None else equivalent
     certain, small = different < LEVEL, equivalent < LEVEL
     side = np.where((lines["difference"] < 0) == lower_is_better(metric), BETTER, WORSE).astype(object)
-    verdict = np.select([certain & small, certain, small], [side + WITHIN, side, EQUIVALENT], default=UNDECIDED)
+    verdict = np.select([certain & small, certain, small], ["slightly " + side, side, EQUIVALENT], default=UNDECIDED)
     judged = lines.assign(p_holm=different, p_equivalent_holm=equivalent, verdict=verdict)
     judged.loc[judged["seeds"] == 1, "verdict"] = ONE_SEED
     judged.loc[judged["seeds"] == 0, "verdict"] = NO_SEED

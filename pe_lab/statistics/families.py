@@ -136,7 +136,7 @@ class Families:
     def ranks(self, name: str = GRID, among: Collection[str] | None = None) -> pd.DataFrame:
         """Return the range of ranks of each encoding; it ranks below another only if that one is better.
 
-        One that is better within the margin is not better by enough to rank before.
+        One that is slightly better is not better by enough to rank before.
 
         Args:
             among: only these encodings; None: all.

@@ -74,8 +74,8 @@ def test_verdicts_have_a_word_a_shape_and_a_colour() -> None:
     assert parser.words == list(MARKS)
     assert [symbol for _, symbol in parser.marks] == [mark.symbol for mark in MARKS.values()]
     looks = dict(zip(MARKS, (look for look, _ in parser.marks), strict=True))
-    assert looks["better"] == looks["better, within the margin"] == "mark better"
-    assert looks["worse"] == looks["worse, within the margin"] == "mark worse"
+    assert looks["better"] == looks["slightly better"] == "mark better"
+    assert looks["worse"] == looks["slightly worse"] == "mark worse"
     assert looks["equivalent"] == looks["equal"] == "mark alike"
     assert looks["undecided"] == looks["one seed"] == "mark open"
 

@@ -615,7 +615,7 @@ def test_an_equivalent_that_another_encoding_beats_is_not_named_beside_the_best(
     cells = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
     cells["test_loss"] = [values[pe][seed] for pe, seed in zip(cells["pe"], cells["seed"], strict=True)]
     compared = families(cells, pd.DataFrame(), "a", margin=Margin(0.15, "nats"))
-    assert compared.lines[GRID]["verdict"].tolist() == ["worse, within the margin", "equivalent", "worse"]
+    assert compared.lines[GRID]["verdict"].tolist() == ["slightly worse", "equivalent", "worse"]
     assert compared.equivalent("a") == ["b", "c"]
     (line,) = choices(cells, pd.DataFrame(), compared=compared).to_dict("records")
     assert (line["encoding"], line["how sure"]) == ("a", "equivalent to c; better than 0 of the other 2")

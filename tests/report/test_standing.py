@@ -9,8 +9,6 @@ import pytest
 from pe_lab.report.standing import Standing, amount, by_setting, in_each_setting, joined, listed, overall
 from pe_lab.statistics import GRID, REMAINING, Families
 
-WITHIN = ", within the margin"
-
 
 def standing(means: dict[str, float], metric: str = "loss", what: str = "test loss", **verdicts: str) -> Standing:
     """Return the standing of encodings, best mean first; verdicts are of the first minus the second, as a_b."""
@@ -61,7 +59,7 @@ def test_a_comparison_may_have_the_best_as_its_baseline() -> None:
 
 
 def test_one_that_is_behind_by_less_than_the_margin_is_not_the_best() -> None:
-    found = standing({"a": 1.0, "b": 1.01, "c": 2.0}, a_b="better" + WITHIN, a_c="better", b_c="better")
+    found = standing({"a": 1.0, "b": 1.01, "c": 2.0}, a_b="slightly better", a_c="better", b_c="better")
     assert (found.open, found.near, found.behind) == (["a"], ["b"], ["c"])
     assert found.words() == (
         "The lowest mean test loss is that of `a` (1 nats), and only `a` can be the best; `b` is significantly behind, "
@@ -70,7 +68,7 @@ def test_one_that_is_behind_by_less_than_the_margin_is_not_the_best() -> None:
 
 
 def test_one_that_is_behind_one_by_more_than_the_margin_is_behind() -> None:
-    found = standing({"a": 1.0, "b": 1.01, "c": 1.1}, a_b="undecided", a_c="better", b_c="better" + WITHIN)
+    found = standing({"a": 1.0, "b": 1.01, "c": 1.1}, a_b="undecided", a_c="better", b_c="slightly better")
     assert (found.open, found.near, found.behind) == (["a", "b"], [], ["c"])
 
 
@@ -80,10 +78,10 @@ def test_a_comparison_is_turned_with_its_interval() -> None:
     assert found.line("a", "b")["low"] == pytest.approx(-0.6)
 
 
-def test_worse_within_the_margin_turns_to_the_other_one() -> None:
-    found = standing({"a": 1.0, "b": 1.01}, a_b="worse" + WITHIN)
+def test_slightly_worse_turns_to_the_other_one() -> None:
+    found = standing({"a": 1.0, "b": 1.01}, a_b="slightly worse")
     assert (found.open, found.near) == (["b"], ["a"])
-    assert found.line("b", "a")["verdict"] == "better" + WITHIN
+    assert found.line("b", "a")["verdict"] == "slightly better"
 
 
 def test_equivalence_is_said_only_if_every_two_are_equivalent() -> None:

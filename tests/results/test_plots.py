@@ -95,7 +95,7 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
     rows.loc[rows["pe"] == "base", "test_loss"] = 0.0
     rows = pd.concat([rows, rows[rows["pe"] == "base"].assign(pe="copy"), rows.head(1).assign(pe="once")])
     compared = statistics.compare_cells(rows, "base", margin=statistics.Margin(1.0, "nats")).set_index("pe")
-    verdicts = {"same": "equivalent", "far": "worse", "near": "worse, within the margin", "low": "better"}
+    verdicts = {"same": "equivalent", "far": "worse", "near": "slightly worse", "low": "better"}
     verdicts |= {"loose": "undecided", "copy": "equal", "once": "one seed"}
     assert compared["verdict"].to_dict() == verdicts
     made = plots.forest(

@@ -33,7 +33,7 @@ def by_depth(setting, seed) -> float:
 
 def test_what_is_certain_and_within_the_margin_counts_as_both() -> None:
     found = sensitivity(cells(lambda setting, seed: -0.01, 1e-4), "alibi", "rope")
-    assert set(found.lines["verdict"]) == {"better, within the margin"}
+    assert set(found.lines["verdict"]) == {"slightly better"}
     counts = found.counts()
     assert counts["within"] == counts["certainly better"] == counts["better"] == 12
     assert "within the margin in 12" in found.words()

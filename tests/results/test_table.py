@@ -327,9 +327,9 @@ def test_verdicts_are_those_of_the_comparisons_with_the_baseline() -> None:
     for one in compared.to_dict("records"):
         here = line(found, pe=one["pe"], depth=one["depth"])
         assert [here[name] for name in TESTED] == [one[name] for name in TESTED]
-    assert line(found, pe="none", depth=1)["verdict"] == "worse, within the margin"
+    assert line(found, pe="none", depth=1)["verdict"] == "slightly worse"
     text = render(found)
-    assert "worse, within the margin" in text
+    assert "slightly worse" in text
     few = few_runs(len(LOSSES), len(LOSSES["rope"]))
     assert few
     assert text.splitlines()[-2:] == [f"verdicts: {compared.attrs['family']}", few]

@@ -24,8 +24,8 @@ def test_colours_are_those_of_okabe_and_ito_or_grey() -> None:
     [
         ("better", "better"),
         ("worse", "worse"),
-        ("better, within the margin", "better"),
-        ("worse, within the margin", "worse"),
+        ("slightly better", "better"),
+        ("slightly worse", "worse"),
         *((verdict, "") for verdict in ("equivalent", "equal", "undecided", "one seed", "no shared seed")),
     ],
 )

@@ -106,7 +106,7 @@ def test_equivalence_within_the_margin_needs_five_seeds():
 
 def test_a_certain_small_difference_is_both():
     results = draw({"rope": 0.0, "alibi": 0.5, "t5": 0.0, "none": 0.0}, noise=1e-3)
-    assert decide_cells(question(), (5, 8), results, {SETTING: 1.0}).lines[0].verdict == "worse, within the margin"
+    assert decide_cells(question(), (5, 8), results, {SETTING: 1.0}).lines[0].verdict == "slightly worse"
 
 
 @pytest.mark.parametrize("number", range(5))

@@ -98,8 +98,8 @@ def test_equal_differences_without_a_margin_prove_nothing():
     [
         (1.0, 0.1, "worse"),
         (-1.0, 0.1, "better"),
-        (0.3, 0.1, "worse, within the margin"),
-        (-0.3, 0.1, "better, within the margin"),
+        (0.3, 0.1, "slightly worse"),
+        (-0.3, 0.1, "slightly better"),
         (0.01, 0.1, "equivalent"),
         (0.3, 0.5, "undecided"),
         (0.5, 0.1, "worse"),  # at the margin
@@ -112,7 +112,7 @@ def test_a_verdict_says_what_is_certain(difference, deviation, expected):
 
 def test_accuracies_are_better_when_they_rise():
     share = Margin(0.5, "share")
-    assert judged(0.3, 0.1, "accuracy", share) == "better, within the margin"
+    assert judged(0.3, 0.1, "accuracy", share) == "slightly better"
     assert judged(-0.9, 0.1, "accuracy", share) == "worse"
     assert judged(0.01, 0.1, "accuracy", share) == "equivalent"
 
@@ -157,7 +157,7 @@ def test_each_of_the_two_kinds_of_tests_is_corrected_over_the_whole_family(ask):
         np.testing.assert_array_equal(found[f"{name}_holm"], holm(found[name].to_numpy()))
     assert (found["p_equivalent_holm"] > found["p_equivalent"]).any()
     raw = found.assign(small=found["p_equivalent"] < 0.05)
-    assert (raw["small"] & ~found["verdict"].str.contains("equivalent|within")).any()  # the correction decides some
+    assert (raw["small"] & ~found["verdict"].str.contains("equivalent|slightly")).any()  # the correction decides some
     assert found["verdict"].nunique() >= 2
     assert found.attrs["margin"] == "0.3 nats"
 
@@ -198,7 +198,7 @@ def test_the_equivalents_of_an_encoding_are_those_of_its_setting():
 def test_an_encoding_does_not_rank_behind_one_that_is_better_within_the_margin():
     values = {"a": [0.0] * 6, "b": apart(0.3, 0.05), "c": apart(2.0, 0.1), "e": apart(2.1, 3.0)}
     rows = rows_of(values)
-    assert all_pairs(rows, margin=NATS)["verdict"].iloc[0] == "better, within the margin"
+    assert all_pairs(rows, margin=NATS)["verdict"].iloc[0] == "slightly better"
     found = ranks(rows, margin=NATS).set_index("pe")[["best", "worst", "tied", "equivalent"]]
     assert found.loc["a"].tolist() == [1, 3, 2, 1]
     assert found.loc["b"].tolist() == [1, 3, 2, 1]
@@ -271,7 +271,7 @@ def test_without_differences_at_most_5_of_100_studies_name_a_better_or_worse_enc
 @pytest.mark.parametrize("sign", [1, -1])
 def test_at_exactly_the_margin_at_most_5_of_100_studies_name_an_equivalent_encoding(sign):
     lines = studies(1.5 * sign, 1)
-    wrong = share_of_studies(lines, "equivalent|within the margin")
+    wrong = share_of_studies(lines, "equivalent|slightly")
     assert 0.02 <= wrong <= 0.05 + SLACK
     assert (lines["verdict"] == ("worse" if sign > 0 else "better")).mean() > 0.4
     raw = lines.assign(verdict=np.where(lines["p_equivalent"] < 0.05, "equivalent", ""))
@@ -280,4 +280,4 @@ def test_at_exactly_the_margin_at_most_5_of_100_studies_name_an_equivalent_encod
 
 def test_a_difference_between_0_and_the_margin_is_called_by_both_words_or_one_of_them():
     lines = studies(0.75, 2, count=500, seeds=30)
-    assert (lines["verdict"] == "worse, within the margin").mean() > 0.9
+    assert (lines["verdict"] == "slightly worse").mean() > 0.9
