@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURE = ROOT / "docs/figures/depth_epochs_pe.svg"
 MAIN = ROOT / "sweeps/results/depth_epochs_pe_2"  # of structured
 HELD_OUT = ROOT / "sweeps/results/depth_epochs_pe"  # of structured_heldout
+RESULTS = {"depth_epochs_pe": MAIN, "fair_depth_epochs_pe": ROOT / "sweeps/results/fair_depth_epochs_pe_tuned"}
+BENCHMARK = ROOT / "pe_lab/benchmark/results"
 EXPORT = ROOT / "sweeps/results/export.csv"
 REPLICATION = ROOT / "pe_lab/replication/values.csv"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -379,10 +381,33 @@ def rows_of(found: list[tuple[str, Any]]) -> str:
 
 
 def studies() -> str:
-    """Return a table of studies: name and question."""
-    lines = ["| study | question and size |", "| :--- | :--- |"]
-    lines += [f"| `{config['stem']}` | {config['comment']} |" for config in configs("study")]
+    """Return a table of studies: name, question and cost."""
+    lines = ["| study | question and size | core-hours |", "| :--- | :--- | :--- |"]
+    lines += [f"| `{one['stem']}` | {one['comment']} | {core_hours(one['stem'])} |" for one in configs("study")]
     return "\n".join(lines)
+
+
+def core_hours(study: str) -> str:
+    """Return what the shipped results of a study took, from their columns of cost."""
+    import pandas as pd
+
+    from pe_lab.system.tables import read_csv
+
+    if files := sorted(BENCHMARK.glob(f"{study}*.csv")):  # of one task, or of all
+        table = pd.concat([read_csv(file) for file in files])
+    else:
+        folder = RESULTS.get(study, ROOT / "sweeps/results" / study)
+        file = next((folder / name for name in ("outcomes.csv", "rows.csv") if (folder / name).is_file()), None)
+        if file is None:
+            return "not recorded"
+        table = read_csv(file)
+    if "core_seconds" in table:  # with all tries of rates
+        return f"{table['core_seconds'].sum() / 3600:.1f} ({len(table)} cells)"
+    trainings = table.sort_values("seconds").groupby("run").tail(1)  # cells of one training have its seconds so far
+    hours = trainings["seconds"].sum() / 3600
+    if trainings["threads"].isna().any():
+        return f"{hours:.1f} hours of training ({len(table)} cells); threads not recorded"
+    return f"{(trainings['seconds'] * trainings['threads']).sum() / 3600:.1f} ({len(table)} cells)"
 
 
 def counts() -> str:

@@ -25,7 +25,7 @@ from pe_lab.gallery.pages import COST, claims, encoding, leaderboard, needs, pag
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
 from pe_lab.replication import judge
-from pe_lab.results.styles import MARKERS, style
+from pe_lab.results.styles import MARKERS, NONE, OWN_MARKERS, style
 from pe_lab.statistics.pairs import Verdict
 
 NEEDS = re.compile(r'<tr data-need="(\w+)" data-length="([\d.]+)" data-advice="([\w ]+)">')
@@ -398,6 +398,6 @@ def test_nothing_is_shown_as_not_a_number(content: Content) -> None:
 
 
 def test_marks_are_those_of_the_figures() -> None:
-    assert set(SHAPES) == set(MARKERS)
+    assert set(SHAPES) == {*MARKERS, *OWN_MARKERS, NONE.marker}
     assert f'd="{SHAPES[style("rope").marker]}" fill="{style("rope").colour}"' in mark("rope")
     assert mark("rope") != mark("alibi")

@@ -8,6 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from pe_lab import statistics
+from pe_lab.config import folder
 from pe_lab.results import panels, plots, styles
 from pe_lab.system.drawing import PAPER
 
@@ -208,11 +209,25 @@ def test_an_encoding_has_one_style_in_every_figure() -> None:
     assert looks[0] == looks[1]
 
 
-def test_common_encodings_differ_and_neighbours_differ_in_colour_and_marker() -> None:
-    looks = [styles.style(name) for name in styles.COMMON]
-    assert len({(look.colour, look.marker) for look in looks}) == len(looks)
-    first = looks[: panels.COLOURED]
-    assert len({look.colour for look in first}) == len({look.marker for look in first}) == panels.COLOURED
+def test_each_encoding_of_the_package_has_a_colour_and_a_marker_that_no_other_has() -> None:
+    names = {path.stem for path in (folder() / "pe").glob("*.yaml")}
+    assert sorted(names) == sorted(["none", *sum(styles.NAMES.values(), ())])
+    assert len({(styles.style(name).colour, styles.style(name).marker) for name in names}) == len(names)
+
+
+def test_those_that_are_most_often_compared_differ_in_colour() -> None:
+    names = ["rope", "learnable", "sinusoidal", "alibi", "t5", "none"]
+    names += ["forgetting", "stick_breaking", "fire", "xpos", "kerple_log", "lrope"]
+    assert len({styles.style(name).colour for name in names}) == len(names)
+
+
+def test_other_names_differ_in_marker_from_those_of_the_package_and_are_not_grey() -> None:
+    """Among 4 000 names, every look of such names occurs."""
+    looks = {styles.style(name) for name in ("log_distance", *(f"mine_{number}" for number in range(4000)))}
+    assert len(looks) == len(styles.COLOURS) * len(styles.OWN_MARKERS) * len(styles.DASHES)
+    known = [styles.style(name) for name in ("none", *sum(styles.NAMES.values(), ()))]
+    assert not {look.marker for look in looks} & {look.marker for look in known}
+    assert styles.style("none").colour not in {look.colour for look in looks}
 
 
 def test_losses_over_epochs_stand_between_their_floors() -> None:
@@ -238,9 +253,9 @@ def test_points_over_epochs_stand_at_their_epoch_above_paired_differences() -> N
     made = plots.over_epochs(rows, beside=False, baseline="rope")
     above, below = made.figure.axes[:2], made.figure.axes[2:]
     for axes in above:
-        points = [line for line in axes.lines if line.get_marker() in styles.MARKERS]
+        points = [line for line in axes.lines if line.get_marker() in (*styles.MARKERS, styles.NONE.marker)]
         assert [list(line.get_xdata()) for line in points] == 2 * [[1, 16]]
-    drawn = [[one for one in axes.lines if one.get_marker() in styles.MARKERS] for axes in below]
+    drawn = [[one for one in axes.lines if one.get_marker() in (*styles.MARKERS, styles.NONE.marker)] for axes in below]
     curves_of = [[list(line.get_xdata()) for line in lines if len(line.get_xdata()) > 1] for lines in drawn]
     assert curves_of == 2 * [[[1, 16]]]  # the others are marks beside names
     wide = rows[(rows["depth"] == 4) & (rows["epochs"] == 16)].pivot(index="seed", columns="pe", values="test_loss")
