@@ -17,7 +17,7 @@ import torch
 
 from benchmarks import CONFIGS, run_benchmark
 from benchmarks.presets import presets, terms_of
-from pe_lab.attention.triton.ahead import SHARED_MEMORY, STICK, Case, Resources, compile_ahead
+from pe_lab.attention.triton.ahead import SHARED_MEMORY, STICK, KernelCase, Resources, compile_ahead
 from pe_lab.attention.triton.operators import OPTIONAL
 from pe_lab.encodings.terms import Softmax
 from pe_lab.system.arguments import Parser
@@ -83,14 +83,14 @@ def list_resources(architectures: Sequence[str], configs: Path, full: bool, to: 
     return not faults
 
 
-def fault(case: Case, taken: Resources) -> str:
+def fault(case: KernelCase, taken: Resources) -> str:
     """Return the limit that a kernel exceeds: shared memory, or registers (spills) in bfloat16; empty for none."""
     if taken.shared > SHARED_MEMORY[case.architecture]:
         return "shared memory"
     return "spills" if taken.spilled and case.dtype == torch.bfloat16 else ""
 
 
-def cover() -> list[Case]:
+def cover() -> list[KernelCase]:
     """Return cases that contain every pair of values of any two FACTORS, chosen by a greedy search for few cases."""
     names = list(FACTORS)
     missing = {((a, x), (b, y)) for a, b in combinations(names, 2) for x, y in product(FACTORS[a], FACTORS[b])}
@@ -108,7 +108,7 @@ def cover() -> list[Case]:
     return [case for choice in chosen for case in _cases(choice)] + [*_rotations(), *_sticks()]
 
 
-def of_presets(configs: Path) -> Iterator[Case]:
+def of_presets(configs: Path) -> Iterator[KernelCase]:
     """Yield the cases that the encodings of conf/pe need, in bfloat16 with head dimension 64."""
     for make in presets(configs).values():
         try:
@@ -122,7 +122,7 @@ def of_presets(configs: Path) -> Iterator[Case]:
             yield from _cases({"architecture": architecture} | PRESET | {name: name in there for name in OPTIONAL})
 
 
-def every() -> Iterator[Case]:
+def every() -> Iterator[KernelCase]:
     """Yield all combinations of FACTORS."""
     for values in product(*FACTORS.values()):
         yield from _cases(dict(zip(FACTORS, values, strict=True)))
@@ -140,24 +140,26 @@ def _pairs(choice: dict, names: list[str]) -> set:
     return set(combinations(values, 2))
 
 
-def _cases(choice: dict) -> Iterator[Case]:
+def _cases(choice: dict) -> Iterator[KernelCase]:
     """Yield a case per softmax kernel that a choice needs."""
     there = frozenset(option for option in OPTIONAL if choice[option])
     for kernel in SOFTMAX:
         if kernel != "backward_tables" or there & {"BIAS", "GATE"}:
-            yield Case(kernel, choice["architecture"], choice["dtype"], choice["head_dim"], choice["causal"], there)
+            yield KernelCase(
+                kernel, choice["architecture"], choice["dtype"], choice["head_dim"], choice["causal"], there
+            )
 
 
-def _rotations() -> Iterator[Case]:
+def _rotations() -> Iterator[KernelCase]:
     """Yield rotations in both pairings, with and without gain and gradients of the tables."""
     options: Iterable[frozenset[str]] = (frozenset(), frozenset({"GAIN", "TABLES"}), frozenset({"HALF", "TABLES"}))
     for architecture, dtype in product(ARCHITECTURES, FACTORS["dtype"]):
-        yield Case("sums", architecture, dtype, 64, True, frozenset())
+        yield KernelCase("sums", architecture, dtype, 64, True, frozenset())
         for there, kernel in product(options, ("rotate_forward", "rotate_backward")):
-            yield Case(kernel, architecture, dtype, 64, True, there)
+            yield KernelCase(kernel, architecture, dtype, 64, True, there)
 
 
-def _sticks() -> Iterator[Case]:
+def _sticks() -> Iterator[KernelCase]:
     """Yield the stick-breaking kernels of `rse` and `stick_breaking`, and one with the other options."""
     choices = (
         (torch.bfloat16, 64, True, frozenset({"DOWN", "SELF", "BIAS"})),
@@ -166,10 +168,10 @@ def _sticks() -> Iterator[Case]:
     )
     for architecture, choice, kernel in product(ARCHITECTURES, choices, STICK):
         if kernel.__name__ != "stick_backward_tables" or "BIAS" in choice[-1]:
-            yield Case(kernel.__name__, architecture, *choice)
+            yield KernelCase(kernel.__name__, architecture, *choice)
 
 
-def _row(case: Case, taken: Resources) -> dict[str, object]:
+def _row(case: KernelCase, taken: Resources) -> dict[str, object]:
     """Return the row of a case."""
     blocks = case.blocks
     shape = ("", "", "", "") if blocks is None else (blocks.m, blocks.n, blocks.warps, blocks.stages)

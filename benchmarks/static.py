@@ -19,7 +19,7 @@ import torch
 
 from benchmarks import run_benchmark
 from pe_lab.attention.triton import blocks as table
-from pe_lab.attention.triton.ahead import Case, build, disassemble, resources
+from pe_lab.attention.triton.ahead import KernelCase, build, disassemble, resources
 from pe_lab.attention.triton.blocks import INTERPRETER, Blocks
 from pe_lab.system.arguments import Parser
 from pe_lab.system.names import unknown_name
@@ -86,7 +86,7 @@ def _count(arguments: Namespace) -> None:
         list_counts(arguments.architecture, arguments.keys, arguments.packed, arguments.processes, arguments.to)
 
 
-def count(case: Case, blocks: Blocks | None = None) -> Count:
+def count(case: KernelCase, blocks: Blocks | None = None) -> Count:
     """Compile a kernel, with its own blocks or with these, and count its instructions."""
     chosen = blocks or case.blocks
     if chosen is None:
@@ -132,12 +132,12 @@ def innermost_loops(code: list[tuple[int, str]]) -> list[list[str]]:
     ]
 
 
-def case_of(architecture: str, key: str, packed: bool = False) -> Case:
+def case_of(architecture: str, key: str, packed: bool = False) -> KernelCase:
     """Return the case that a key of blocks.json stands for: causal, with the terms of its load."""
     kernel, dtype, head_dim, load = key.split()
     packing = ("SEGMENTED",) if packed else ()
     options = frozenset((*LOADS[load], *packing, *(STICK if kernel.startswith("stick") else ())))
-    return Case(kernel, architecture, getattr(torch, dtype), int(head_dim), True, options)
+    return KernelCase(kernel, architecture, getattr(torch, dtype), int(head_dim), True, options)
 
 
 def keys(architectures: Collection[str], pattern: str = "") -> Iterator[tuple[str, str]]:

@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.benchmark import rows
-from pe_lab.benchmark.tasks import NAME, Task, task
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask, task
 
 RATES = (1e-3, 3e-3, 1e-2)
 MEANS = {"rope": 7.0, "alibi": 7.1, "none": 9.0, "rope_2d": 11.0, "fire": 8.0, "learnable": 9.9, "cope": 12.5}
 LOSSES = {"rope": 1.5, "none": 2.2, "alibi": 1.6, "t5": 1.6, "fire": 1.9}
 
 
-def row(of: Task, pe: str, seed: int, y: float | None = None, **more: Any) -> dict[str, Any]:
+def row(of: BenchmarkTask, pe: str, seed: int, y: float | None = None, **more: Any) -> dict[str, Any]:
     """Return a row.
 
     Args:

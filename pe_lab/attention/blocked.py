@@ -160,13 +160,13 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Ten
         table = table.masked_fill(distance.abs() >= limit[:, None], -torch.inf)
     sizes = [window or size for window in terms.window or (None,)]
     decay = None if terms.decay is None else terms.decay.to(q.dtype)
-    blocks = [_Block(rows, layout.earlier, size, max(sizes), layout.causal) for rows in _rows(q, layout)]
+    blocks = [_QueryBlock(rows, layout.earlier, size, max(sizes), layout.causal) for rows in _rows(q, layout)]
     scale = reference.scale_of(q, terms)
     out: Tensor = _Fused.apply(q, k, v, table, decay, scale, blocks)  # type: ignore[no-untyped-call]
     return out
 
 
-class _Block:
+class _QueryBlock:
     """Some queries, and the keys that one of them may see.
 
     Args:
@@ -220,7 +220,7 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        q: Tensor, k: Tensor, v: Tensor, table: Tensor, decay: Tensor | None, scale: float, blocks: list[_Block]
+        q: Tensor, k: Tensor, v: Tensor, table: Tensor, decay: Tensor | None, scale: float, blocks: list[_QueryBlock]
     ) -> Tensor:
         out = q.new_empty(*q.shape[:3], v.shape[-1])
         for block in blocks:

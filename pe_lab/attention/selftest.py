@@ -28,7 +28,7 @@ INTERPRETED = 2  # times more in Triton's interpreter, which cuts off the bits t
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CaseSizes:
     """The sizes of a case, and how its terms are drawn."""
 
     length: int
@@ -53,30 +53,30 @@ class Sizes:
         return -self.normal(BATCH, HEADS, self.length).abs().cumsum(-1) / 10
 
 
-def _rotated(sizes: Sizes) -> Terms:
+def _rotated(sizes: CaseSizes) -> Terms:
     rotary = sizes.rotary(HEADS)
     return Terms(rotary_q=rotary, rotary_k=rotary, gain=1 + sizes.normal(HEADS, sizes.head_dim) / 5)
 
 
-def _rotated_sequences(sizes: Sizes) -> Terms:
+def _rotated_sequences(sizes: CaseSizes) -> Terms:
     return Terms(rotary_q=sizes.rotary(HEADS, batch=BATCH), rotary_k=sizes.rotary(1, half=True, batch=BATCH))
 
 
-def _window(sizes: Sizes) -> Terms:
+def _window(sizes: CaseSizes) -> Terms:
     """Return windows that leave out tiles of both ends and keep whole tiles, for the first and for the second head."""
     return Terms(window=(sizes.length // 3, sizes.length * 4 // 5), bias=sizes.bias(1))
 
 
-def _rotated_halves(sizes: Sizes) -> Terms:
+def _rotated_halves(sizes: CaseSizes) -> Terms:
     return Terms(rotary_q=sizes.rotary(1, half=True), rotary_k=sizes.rotary(1, half=True), scale=0.1)
 
 
-def _rotated_stick(sizes: Sizes) -> Terms:
+def _rotated_stick(sizes: CaseSizes) -> Terms:
     rotary = sizes.rotary(1)
     return Terms(rotary_q=rotary, rotary_k=rotary, bias=sizes.bias(HEADS), weights=Stick(include_self=True))
 
 
-FAMILIES: dict[str, Callable[[Sizes], Terms]] = {
+FAMILIES: dict[str, Callable[[CaseSizes], Terms]] = {
     "softmax": lambda sizes: Terms(),
     "bias": lambda sizes: Terms(bias=sizes.bias(HEADS)),
     "bias clipped": lambda sizes: Terms(bias=sizes.normal(1, 81), clip=True),
@@ -100,7 +100,7 @@ FAMILIES: dict[str, Callable[[Sizes], Terms]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class SelftestCase:
     """A family of kernels in one precision, with one head dimension."""
 
     family: str
@@ -116,7 +116,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
+class SelftestRow:
     """The outcome of a case.
 
     Attributes:
@@ -137,20 +137,20 @@ class Row:
         return self.error <= self.bound  # NaN is not
 
 
-def cases(length: int = LENGTH) -> list[Case]:
+def cases(length: int = LENGTH) -> list[SelftestCase]:
     """Return the cases: every family in both precisions, one of them causal, with alternating head dimensions."""
     found = []
     for number, family in enumerate(FAMILIES):
         for turn, dtype in enumerate(DTYPES):
             head_dim = HEAD_DIMS[(number + 2 * turn) % len(HEAD_DIMS)]
-            found.append(Case(family, dtype, head_dim, (number + turn) % 2 == 0, length))
+            found.append(SelftestCase(family, dtype, head_dim, (number + turn) % 2 == 0, length))
     for dtype in DTYPES:  # both kinds of attention in each precision for the two kernels that all others extend
-        found += [Case("bias", dtype, 64, causal, length) for causal in (True, False)]
-        found += [Case("stick", dtype, 64, causal, length) for causal in (True, False)]
+        found += [SelftestCase("bias", dtype, 64, causal, length) for causal in (True, False)]
+        found += [SelftestCase("stick", dtype, 64, causal, length) for causal in (True, False)]
     return list(dict.fromkeys(found))
 
 
-def compare(case: Case, device: torch.device) -> Row:
+def compare(case: SelftestCase, device: torch.device) -> SelftestRow:
     """Run a case and return the kernels' largest error relative to its bound."""
     made = _Inputs(case)
     truth = made.results(reference, torch.device("cpu"), torch.float64)
@@ -163,15 +163,15 @@ def compare(case: Case, device: torch.device) -> Row:
         error, own = (float((x[name] - exact).abs().max()) / size for x in (found, judge))
         rows.append((error, factor * max(OWN * own, FLOOR[case.dtype]), name))
     error, bound, tensor = max(rows, key=lambda row: float("inf") if row[0] != row[0] else row[0] / row[1])
-    return Row(case.name, case.family, str(case.dtype).removeprefix("torch."), tensor, error, bound)
+    return SelftestRow(case.name, case.family, str(case.dtype).removeprefix("torch."), tensor, error, bound)
 
 
 class _Inputs:
     """The tensors of a case in float64; queries, keys and values are numbers of the case's precision."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: SelftestCase) -> None:
         generator = torch.Generator().manual_seed(len(case.name))
-        sizes = Sizes(case.length, case.head_dim, generator)
+        sizes = CaseSizes(case.length, case.head_dim, generator)
         qkv = sizes.normal(3, BATCH, HEADS, case.length, case.head_dim).to(case.dtype).double()
         self.case, self.terms = case, FAMILIES[case.family](sizes)
         self.upstream = sizes.normal(BATCH, HEADS, case.length, case.head_dim).to(case.dtype).double()

@@ -33,7 +33,7 @@ AGAIN = "python -m pe_lab.attention selftest"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SelftestResult:
     """The outcome of a self-test.
 
     Attributes:
@@ -52,13 +52,13 @@ class Verdict:
         return None if taken is None else "sdpa" if taken["sdpa"] <= MARGIN * taken["triton"] else "triton"
 
 
-def verdict(device: torch.device) -> Verdict:
+def verdict(device: torch.device) -> SelftestResult:
     """Return the verdict for a GPU, from this process, from its file, or from a self-test run now."""
     return _verdict(_index(device), tuple(sorted(identity(device).items())))
 
 
 @cache  # by all that a verdict depends on; a line is printed once per process
-def _verdict(index: int, key: tuple[tuple[str, str], ...]) -> Verdict:
+def _verdict(index: int, key: tuple[tuple[str, str], ...]) -> SelftestResult:
     made_with = dict(key)
     device = torch.device("cuda", index)
     try:
@@ -71,7 +71,7 @@ def _verdict(index: int, key: tuple[tuple[str, str], ...]) -> Verdict:
     return found
 
 
-def _kept(device: torch.device, made_with: dict[str, str]) -> Verdict:
+def _kept(device: torch.device, made_with: dict[str, str]) -> SelftestResult:
     """Return the verdict of the file; if there is none, of a self-test, which is written there."""
     path = path_of(made_with)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,13 +121,13 @@ def path_of(made_with: dict[str, str]) -> Path:
     return Path(cache_folder, "pe_lab", "selftest", f"{device}-{digest}.json")
 
 
-def read(path: Path, made_with: dict[str, str]) -> Verdict | None:
+def read(path: Path, made_with: dict[str, str]) -> SelftestResult | None:
     """Return the verdict in a file; None: it is missing, damaged, or for other software or hardware."""
     try:
         content = json.loads(path.read_text())
         if content["made_with"] != made_with:
             return None
-        found = Verdict(**content["verdict"])
+        found = SelftestResult(**content["verdict"])
         times = [ms for taken in found.milliseconds.values() for ms in (taken["triton"], taken["sdpa"])]
         sound = isinstance(found.failed, str | None) and all(isinstance(ms, float) for ms in times)
         return found if sound and (found.failed or found.rows) else None
@@ -135,7 +135,7 @@ def read(path: Path, made_with: dict[str, str]) -> Verdict | None:
         return None
 
 
-def write(path: Path, made_with: dict[str, str], verdict: Verdict) -> None:
+def write(path: Path, made_with: dict[str, str], verdict: SelftestResult) -> None:
     """Write a verdict under a temporary name, then rename the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -143,7 +143,7 @@ def write(path: Path, made_with: dict[str, str], verdict: Verdict) -> None:
     os.replace(temporary, path)
 
 
-def run(device: torch.device, processes: int | None = None, seconds: float = SECONDS) -> Verdict:
+def run(device: torch.device, processes: int | None = None, seconds: float = SECONDS) -> SelftestResult:
     """Run the self-test on a device, or with device cpu in Triton's interpreter, and return its verdict.
 
     Args:
@@ -162,10 +162,10 @@ def run(device: torch.device, processes: int | None = None, seconds: float = SEC
         rows = [row for part in parts for row in part.of("row")]
         failed = next(filter(None, outcomes), None) or _worst(rows)
         if failed or device.type == "cpu":
-            return Verdict(failed, rows=rows)
+            return SelftestResult(failed, rows=rows)
         race = _Part(Path(folder, "race"), device, "race")  # alone, so that nothing disturbs the clock
         failed = race.wait(ends)
-        return Verdict(failed, next(iter(race.of("milliseconds")), {}), rows)
+        return SelftestResult(failed, next(iter(race.of("milliseconds")), {}), rows)
 
 
 def _worst(rows: list[dict[str, Any]]) -> str | None:

@@ -9,12 +9,12 @@ import pandas as pd
 
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark import verdicts
-from pe_lab.benchmark.tasks import Task, tasks
+from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.statistics.pairs import Verdict
 
 
 @dataclass(frozen=True)
-class Measured:
+class TaskResults:
     """The published rows of a task, and what they say.
 
     Attributes:
@@ -22,7 +22,7 @@ class Measured:
         rows: a line per encoding and seed.
     """
 
-    task: Task
+    task: BenchmarkTask
     rows: pd.DataFrame = field(repr=False)
 
     @cached_property
@@ -76,7 +76,7 @@ class Measured:
             return self.table["solved"].astype(float) > 0
         return pd.Series(True, self.table.index)
 
-    def at(self, length: float) -> "Measured":
+    def at(self, length: float) -> "TaskResults":
         """Return the same runs, compared by their test loss at a length, in training lengths.
 
         Raises:
@@ -84,7 +84,7 @@ class Measured:
         """
         if self.task.solvable:
             raise ValueError(f"task must be one that is compared by its loss, got {self.task.name}")
-        return Measured(self.task, self.rows.assign(y=self.rows[f"loss_x{length:g}"]))
+        return TaskResults(self.task, self.rows.assign(y=self.rows[f"loss_x{length:g}"]))
 
     def quality(self) -> dict[str, float]:
         """Return, by encoding, how good its mean is, from 0 to 1.
@@ -102,7 +102,7 @@ class Measured:
         return dict(zip(self.table["pe"], shares.clip(0, 1), strict=True))
 
 
-def read(folder: Path | None = None) -> list[Measured]:
+def read(folder: Path | None = None) -> list[TaskResults]:
     """Return the tasks of which most encodings that have rows have enough seeds, in the order of the benchmark.
 
     Args:
@@ -112,5 +112,5 @@ def read(folder: Path | None = None) -> list[Measured]:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    found = [Measured(one, verdicts.published(of_rows.read(one, folder))) for one in tasks()]
+    found = [TaskResults(one, verdicts.published(of_rows.read(one, folder))) for one in tasks()]
     return [one for one in found if len(one.rows) and one.is_complete]

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from pe_lab import config
 from pe_lab.benchmark import rows
-from pe_lab.benchmark.tasks import NAME, Task, tasks
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask, tasks
 from pe_lab.config import resolved
 from pe_lab.data.score import BEST
 from pe_lab.experiment.cell import Cell
@@ -66,11 +66,11 @@ def _present(ledger: Path) -> dict[str, set[tuple[str, int]]]:
     return found
 
 
-def _settings(task: Task) -> str:
+def _settings(task: BenchmarkTask) -> str:
     return digest(compared(Cell.from_config(task.cfg).identity))
 
 
-def _rows(task: Task, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
+def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of the seeds whose tuning has ended, and the number of others."""
     found, left_out = [], 0
     for name in sorted({name for name, _ in present} & set(config.folders().names("pe"))):
@@ -84,7 +84,7 @@ def _rows(task: Task, present: set[tuple[str, int]], ledger: Path) -> tuple[list
     return found, left_out
 
 
-def row_of(task: Task, cfg: DictConfig) -> dict[str, Any] | None:
+def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
     race = Race.of(cfg)
     while (need := race.next()) is not None:
@@ -162,7 +162,7 @@ def _there(job: Job) -> bool:
     return job.run.done(job.cell.target) or job.run.failure(job.cell.target) is not None
 
 
-def _digest(cell: Cell, task: Task) -> str:
+def _digest(cell: Cell, task: BenchmarkTask) -> str:
     """Return the digest of all that the rows of a task share: settings of its cells, cap, ladder and lengths."""
     tune = resolved(task.cfg.tune)  # without what judges and does not train, and what came later and is not used
     tune = {name: tune[name] for name in ("rates", "scaled", "fraction")}

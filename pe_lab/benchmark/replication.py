@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.benchmark.tasks import STUDY, Task, task, tasks
+from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, task, tasks
 from pe_lab.benchmark.twins import TWINS
 from pe_lab.benchmark.undefined import defined
 from pe_lab.benchmark.verdicts import DIFFERENT, FRESH, endpoint, fresh, published, runs
@@ -148,7 +148,7 @@ def replication(found: Mapping[str, pd.DataFrame]) -> Replication:
     return Replication(table, pd.DataFrame(means, columns=["task", "encoding", "mean", "low", "high", "fresh"]))
 
 
-def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], of: Task) -> pd.DataFrame:
+def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], of: BenchmarkTask) -> pd.DataFrame:
     """Return the lines of a task, of every two of some encodings.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_lab.benchmark.tasks import NAME, Task
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.encodings.options import POSITIVE, Range, is_integer, is_number, one_of, shown
 from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.files import LedgerError
@@ -122,7 +122,7 @@ def _written(value: Any) -> Any:
     return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
-def write(task: Task, rows: pd.DataFrame, folder: Path | None = None) -> Path:
+def write(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = None) -> Path:
     """Write the rows of a task, and the digests of all files of the folder. The same rows give the same bytes.
 
     Raises:
@@ -147,7 +147,7 @@ def _is_whole(name: str) -> bool:
     return _range(name) in (COUNT, COUNT_OR_0)
 
 
-def read(task: Task, folder: Path | None = None) -> pd.DataFrame:
+def read(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
     """Return the rows of a task that come with the package; none, if it has none.
 
     Args:
@@ -199,7 +199,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def require(rows: pd.DataFrame, task: Task, where: str) -> None:
+def require(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
     """Refuse rows that cannot be: a value out of its range, a seed twice, a result that does not follow.
 
     Raises:
@@ -227,7 +227,7 @@ def _plain(name: str, value: Any) -> Any:
     return int(value) if _is_whole(name) and isinstance(value, float) and value.is_integer() else value
 
 
-def _contradiction(row: Mapping[str, Any], task: Task) -> str | None:
+def _contradiction(row: Mapping[str, Any], task: BenchmarkTask) -> str | None:
     """Return what a row must have instead, as its values contradict each other or the task; None: they do not."""
     if row["task"] != task.name:
         return f"must have {task.name} in task, got {row['task']}"
@@ -242,7 +242,9 @@ def _contradiction(row: Mapping[str, Any], task: Task) -> str | None:
     return None
 
 
-def merged(task: Task, known: pd.DataFrame, new: pd.DataFrame, where: str, replace: bool = False) -> pd.DataFrame:
+def merged(
+    task: BenchmarkTask, known: pd.DataFrame, new: pd.DataFrame, where: str, replace: bool = False
+) -> pd.DataFrame:
     """Return known and new rows of a task together: a cell with equal results once, as it was known.
 
     Args:

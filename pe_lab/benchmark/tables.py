@@ -7,9 +7,9 @@ import pandas as pd
 
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark import verdicts
-from pe_lab.benchmark.measured import Measured
+from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.replication import commands, replication
-from pe_lab.benchmark.tasks import NAME, Task, task, tasks
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask, task, tasks
 from pe_lab.benchmark.twins import called_different, placebo
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
@@ -101,9 +101,9 @@ def _coverage(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame([{"task": "all", **sums}])], ignore_index=True)
 
 
-def _of_task(rows: pd.DataFrame, of: Task) -> str:
+def _of_task(rows: pd.DataFrame, of: BenchmarkTask) -> str:
     unit = "steps to solve, censored at the cap" if of.solvable else "test loss in nats"
-    found = Measured(of, rows)
+    found = TaskResults(of, rows)
     counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(found.pairs).items())
     cap = f"cap {of.cfg.steps}" + (f", level {of.cfg.solve.level:g}" if of.solvable else "")
     cap += f"; margin {verdicts.margin_in_words(of)}"

@@ -14,7 +14,7 @@ COMBINATIONS = ("heads", "interleave", "sum")  # of encodings that one chooses; 
 
 
 @dataclass(frozen=True)
-class Task:
+class BenchmarkTask:
     """A task of pe-bench 2.
 
     Attributes:
@@ -42,7 +42,7 @@ class Task:
 
 
 @cache
-def tasks() -> tuple[Task, ...]:
+def tasks() -> tuple[BenchmarkTask, ...]:
     """Return the tasks, in the order of the study that is made of them."""
     return tuple(map(_task, _studies()))
 
@@ -52,7 +52,7 @@ def names() -> list[str]:
     return [study.removeprefix(f"{STUDY}_") for study in _studies()]
 
 
-def task(name: str) -> Task:
+def task(name: str) -> BenchmarkTask:
     """Return the task of a name."""
     return next(_task(study) for study in _studies() if study == f"{STUDY}_{name}")
 
@@ -64,14 +64,16 @@ def named() -> list[str]:
 
 
 @cache
-def _task(study: str) -> Task:
+def _task(study: str) -> BenchmarkTask:
     text = (config.folder() / "study" / f"{study}.yaml").read_text()
     comment = next(line for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @"))
     asks, _, question = comment.removeprefix("# ").partition(": ")
     shared = (config.folder() / "search" / f"{STUDY}.yaml").read_text()
     few = OmegaConf.select(OmegaConf.merge(*map(OmegaConf.create, (shared, text))), "hydra.sweeper.params.pe")
     (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
-    return Task(study, asks, question, tuple(named()) if few.startswith("glob(") else tuple(few.split(",")), cfg)
+    return BenchmarkTask(
+        study, asks, question, tuple(named()) if few.startswith("glob(") else tuple(few.split(",")), cfg
+    )
 
 
 def _studies() -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab import config
-from pe_lab.benchmark.tasks import Task, tasks
+from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import write_text
 from pe_lab.system.tables import read_csv
@@ -24,7 +24,7 @@ def undefined() -> dict[tuple[str, str], str]:
     return {(line.pe, line.task): line.reason for line in lines.itertuples()}
 
 
-def defined(task: Task) -> list[str]:
+def defined(task: BenchmarkTask) -> list[str]:
     """Return the encodings that are measured on a task."""
     return [name for name in task.encodings if (name, task.name) not in undefined()]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.benchmark import rows as of_rows
-from pe_lab.benchmark.tasks import Task, tasks
+from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.benchmark.undefined import defined
 from pe_lab.statistics import Endpoint, compare, compare_shares, interval, rank_ranges, share_interval
 from pe_lab.statistics.pairs import Verdict
@@ -19,14 +19,14 @@ DIFFERENT = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.WORSE, Verdict.SLI
 
 
 @cache
-def endpoint(task: Task) -> Endpoint:
+def endpoint(task: BenchmarkTask) -> Endpoint:
     """Return what is compared on a task."""
     from pe_lab.experiment.tuning import endpoint_of  # loads torch
 
     return endpoint_of(task.cfg)
 
 
-def margin_in_words(task: Task) -> str:
+def margin_in_words(task: BenchmarkTask) -> str:
     """Return the smallest difference that matters on a task, with its unit."""
     of = endpoint(task)
     return f"a factor of {2**of.margin:g} in steps" if of.kind == "steps" else f"{of.margin:g} {of.unit}s"
@@ -42,7 +42,7 @@ def fresh(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["seed"].isin(FRESH)]
 
 
-def runs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+def runs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return encoding, seed, y, and solved where the task has a level; without seeds of which all tries diverged."""
     known = rows[rows["y"].notna()]
     found = pd.DataFrame({"encoding": known["pe"], "seed": known["seed"], "y": known["y"].astype(float)})
@@ -54,7 +54,7 @@ def is_complete(rows: pd.DataFrame) -> bool:
     return bool((rows.groupby("pe")["seed"].nunique() >= ENOUGH).mean() > 0.5)
 
 
-def pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
 
     The error rates of verdicts are simulated for `ENOUGH` seeds and more; with fewer there is none (TOO_FEW).
@@ -66,7 +66,7 @@ def pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
     return made.assign(verdict=made["verdict"].astype(object).where(made["seeds"] >= ENOUGH, TOO_FEW))
 
 
-def share_pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+def share_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on the shares of solved runs of all pairs, as `compare_shares`; no line without a level."""
     found = runs(rows, task)
     if not task.solvable or found["encoding"].nunique() < 2:
@@ -74,7 +74,7 @@ def share_pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
     return compare_shares(found)
 
 
-def endpoints(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return a line per encoding, the best mean first.
 
     Returns:
@@ -104,7 +104,7 @@ def endpoints(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
     return table.sort_values("mean", kind="stable", ignore_index=True) if len(table) else table
 
 
-def sensitivity(rows: pd.DataFrame, task: Task) -> dict[str, object]:
+def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
     """Return how often each rate was best, the share at an edge, and what each alone would have cost; of one encoding.
 
     Seeds that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
@@ -129,7 +129,7 @@ def sensitivity(rows: pd.DataFrame, task: Task) -> dict[str, object]:
     return found | {f"lost_{rate:g}": mean for rate, mean in means.items()}
 
 
-def scores(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return a line per encoding and length: pe, length, runs, and mean, low, high of the score, or of the loss."""
     lines = []
     for length in of_rows.lengths(rows):

@@ -66,8 +66,8 @@ def check(kind: str, cfg: DictConfig) -> bool:
     from hydra.utils import instantiate
 
     from pe_lab.check import datasets, encodings, models
-    from pe_lab.check.case import Case
-    from pe_lab.check.promise import Outcome, examine
+    from pe_lab.check.case import EncodingCase
+    from pe_lab.check.promise import PromiseOutcome, examine
     from pe_lab.check.report import line, summary
     from pe_lab.encodings.options import within
 
@@ -75,11 +75,11 @@ def check(kind: str, cfg: DictConfig) -> bool:
     print(f"{kind}={leaf.name}, {leaf._target_}")
     with within(kind):
         if kind == "pe":
-            case = Case(leaf.name, instantiate(leaf), cfg.model.width, cfg.model.num_heads)
+            case = EncodingCase(leaf.name, instantiate(leaf), cfg.model.width, cfg.model.num_heads)
             found = examine(encodings.PROMISES | models.PROMISES, case)
         else:
-            found = examine(datasets.PROMISES, datasets.Case(leaf.name, instantiate(leaf), cfg.seed))
-    outcomes: list[Outcome] = []
+            found = examine(datasets.PROMISES, datasets.DatasetCase(leaf.name, instantiate(leaf), cfg.seed))
+    outcomes: list[PromiseOutcome] = []
     for outcome in found:
         print(line(outcome, outcomes), flush=True)
         outcomes.append(outcome)

@@ -28,7 +28,7 @@ SHIFT = 3  # of positions, in place of random ones
 EVEN = 500  # shorter random draws of positions are replaced by every third position
 
 
-class Case:
+class EncodingCase:
     """An encoding under check.
 
     Args:

@@ -19,7 +19,7 @@ BEYOND = 3000.0  # times as long as any sequence in training
 MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
 
 
-class Case:
+class DatasetCase:
     """A dataset under check.
 
     Args:
@@ -61,12 +61,12 @@ def same(one: Batch, other: Batch) -> bool:
     return layouts and all(torch.equal(getattr(one, part), getattr(other, part)) for part in PARTS)
 
 
-def keeps_its_name(case: Case) -> None:
+def keeps_its_name(case: DatasetCase) -> None:
     """Check the name, which results and messages use."""
     require(case.data.name == case.name, f"name must be {case.name!r}, got {case.data.name!r}")
 
 
-def makes_what_its_task_says(case: Case) -> None:
+def makes_what_its_task_says(case: DatasetCase) -> None:
     """Check shapes, dtypes and ranges of every split against the task."""
     data, task = case.data, case.data.task
     require(set(USUAL) <= set(data.splits), f"splits must contain {', '.join(USUAL)}, got {', '.join(data.splits)}")
@@ -92,7 +92,7 @@ def makes_what_its_task_says(case: Case) -> None:
         require(counted(batch).min() >= 1, f"{split} has a sequence of padding alone")
 
 
-def asks_where_tokens_are(case: Case) -> None:
+def asks_where_tokens_are(case: DatasetCase) -> None:
     """Check that every sequence asks something, never at padding, and that the headline is of what is asked."""
     data = case.data
     for split in data.splits:
@@ -105,7 +105,7 @@ def asks_where_tokens_are(case: Case) -> None:
             require(not (asked & (batch.layout.segment == PADDING)).any(), f"{split} asks at padding")
 
 
-def keeps_splits_apart(case: Case) -> None:
+def keeps_splits_apart(case: DatasetCase) -> None:
     """Check that no sequence is in two splits, nor twice among those that are held out."""
     rows = {split: sequences(whole(case.data, split)) for split in case.data.splits}
     for split, own in rows.items():
@@ -114,7 +114,7 @@ def keeps_splits_apart(case: Case) -> None:
             require(split == other or not set(own) & set(found), f"{split} and {other} share sequences")
 
 
-def follows_from_its_seed(case: Case) -> None:
+def follows_from_its_seed(case: DatasetCase) -> None:
     """Check that a seed determines every number, another seed gives others, and torch's generator is left alone."""
     state = torch.random.get_rng_state()
     again = case.make(seed=case.seed)
@@ -126,7 +126,7 @@ def follows_from_its_seed(case: Case) -> None:
         require(not same(whole(other, "test"), whole(case.data, "test")), "the tests of two seeds are the same")
 
 
-def returns_what_is_asked_for(case: Case) -> None:
+def returns_what_is_asked_for(case: DatasetCase) -> None:
     """Check that a batch has the sequences of its indices, in their order."""
     data, size = case.data, case.data.size("test")
     index = torch.tensor([size - 1, 0, min(3, size - 1), min(3, size - 1), size // 2])
@@ -135,7 +135,7 @@ def returns_what_is_asked_for(case: Case) -> None:
         require(same(data.batch("test", chosen), everything[chosen]), f"test at {chosen.tolist()} has other sequences")
 
 
-def changes_only_questions_with_the_epoch(case: Case) -> None:
+def changes_only_questions_with_the_epoch(case: DatasetCase) -> None:
     """Check that an epoch of training changes what is asked and no more, and that other splits stay."""
     data = case.data
     for split in USUAL:
@@ -151,7 +151,7 @@ def changes_only_questions_with_the_epoch(case: Case) -> None:
         require(same(second, whole(data, split, epoch=1)), f"{split} at epoch 1 is another one each time")
 
 
-def can_be_copied(case: Case) -> None:
+def can_be_copied(case: DatasetCase) -> None:
     """Check pickling and copying, before any sequence is made and after."""
     expected = whole(case.data, "test")
     for data in (case.make(seed=case.seed), case.data):
@@ -159,7 +159,7 @@ def can_be_copied(case: Case) -> None:
             require(same(whole(twin, "test"), expected), "a copy has other sequences")
 
 
-def lengthens_its_task(case: Case) -> None:
+def lengthens_its_task(case: DatasetCase) -> None:
     """Check longer sequences: of the same task, none of them trained on; or refused in one line."""
     refused = [_lengthen(case, factor) for factor in FACTORS]
     found: list[Dataset] = []
@@ -171,7 +171,7 @@ def lengthens_its_task(case: Case) -> None:
         raise InapplicableError("it has one length")
 
 
-def _lengthen(case: Case, factor: float) -> bool:
+def _lengthen(case: DatasetCase, factor: float) -> bool:
     """Check sequences that are longer by a factor. Returns whether they are refused."""
     data, found = case.data, list[Dataset]()
     before = whole(data, "test")
@@ -197,7 +197,7 @@ def _lengthen(case: Case, factor: float) -> bool:
     return False
 
 
-def has_floors_in_order(case: Case) -> None:
+def has_floors_in_order(case: DatasetCase) -> None:
     """Check that floors are finite, are of metrics that exist, and that who knows more has a lower loss."""
     for split in ("validation", "test"):
         data, batch = case.data, whole(case.data, split)
@@ -216,7 +216,7 @@ def has_floors_in_order(case: Case) -> None:
         require(losses == sorted(losses), f"losses of {', '.join(order)} on {split} must rise, got {losses}")
 
 
-PROMISES: dict[str, Check[Case]] = {
+PROMISES: dict[str, Check[DatasetCase]] = {
     "it keeps the name it is given": keeps_its_name,
     "sequences are what the task says": makes_what_its_task_says,
     "something is asked in each, and never at padding": asks_where_tokens_are,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pe_lab.attention import reference
 from pe_lab.attention.shapes import check
-from pe_lab.check.case import B, Case, T, at_positions, same_terms, tensors_in, whole
+from pe_lab.check.case import B, EncodingCase, T, at_positions, same_terms, tensors_in, whole
 from pe_lab.check.promise import Check, InapplicableError, compare, refusal, require
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
@@ -20,13 +20,13 @@ from pe_lab.encodings.layout import Layout
 LONG = 400  # bfloat16 cannot count past 256
 
 
-def keeps_its_name(case: Case) -> None:
+def keeps_its_name(case: EncodingCase) -> None:
     """Check the name, which results and messages use."""
     name = case.encoding().name
     require(name == case.name, f"name must be {case.name!r}, got {name!r}: pass it to super().__init__(sizes, name)")
 
 
-def declares_a_revision(case: Case) -> None:
+def declares_a_revision(case: EncodingCase) -> None:
     """Check the revision, and that options added later have their neutral value as default."""
     revision, neutral = case.cls.revision, case.cls.neutral
     require(type(revision) is int and revision >= 1, f"revision must be an integer of at least 1, got {revision!r}")
@@ -39,7 +39,7 @@ def declares_a_revision(case: Case) -> None:
         require(default == value, f"neutral has {key}={value!r}, and the default is {default!r}")
 
 
-def declares_that_it_advances(case: Case) -> None:
+def declares_that_it_advances(case: EncodingCase) -> None:
     """Check `phased`, which decides whether `advance` is called at all: where it is overridden, here or in a part."""
     encoding = case.encoding()
     for module in encoding.modules():
@@ -50,7 +50,7 @@ def declares_that_it_advances(case: Case) -> None:
             )
 
 
-def names_options_and_parameters(case: Case) -> None:
+def names_options_and_parameters(case: EncodingCase) -> None:
     """Check that start_scale is an option of the class, and that each of matrices is a parameter, or None."""
     option, parameters = case.cls.start_scale, inspect.signature(case.cls).parameters
     taken = [key for key in parameters if key not in ("sizes", "name")]
@@ -68,7 +68,7 @@ def names_options_and_parameters(case: Case) -> None:
             )
 
 
-def draws_parameters_from_the_seed(case: Case) -> float:
+def draws_parameters_from_the_seed(case: EncodingCase) -> float:
     """Check that every parameter is drawn by reset_parameters, the same for the same seed."""
     encoding, drawn = case.encoding(), []
     for _ in range(2):
@@ -82,7 +82,7 @@ def draws_parameters_from_the_seed(case: Case) -> float:
     return max((compare(drawn[1][key], value, f"{key}, drawn twice,") for key, value in drawn[0].items()), default=0.0)
 
 
-def keeps_shape_and_dtype(case: Case) -> None:
+def keeps_shape_and_dtype(case: EncodingCase) -> None:
     """Check the outputs of embed and mix in three precisions."""
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         encoding, x = case.encoding(), torch.randn(B, T, case.width, dtype=dtype)
@@ -94,7 +94,7 @@ def keeps_shape_and_dtype(case: Case) -> None:
             require(out.dtype == dtype, f"{hook} makes {out.dtype} of {dtype}")
 
 
-def declares_whether_it_reads_content(case: Case) -> float:
+def declares_whether_it_reads_content(case: EncodingCase) -> float:
     """Check that terms do not depend on the tokens' vectors."""
     if case.reads_content:
         raise InapplicableError("the class declares reads_content")
@@ -107,7 +107,7 @@ def declares_whether_it_reads_content(case: Case) -> float:
     return worst
 
 
-def forms_terms_in_float32(case: Case) -> float:
+def forms_terms_in_float32(case: EncodingCase) -> float:
     """Check that terms have the same bits in low precision."""
     worst = 0.0
     for causal in case.masks:
@@ -123,7 +123,7 @@ def forms_terms_in_float32(case: Case) -> float:
     return worst
 
 
-def forms_vectors_in_float32(case: Case) -> float:
+def forms_vectors_in_float32(case: EncodingCase) -> float:
     """Check that what is added to embeddings has the same bits under autocast."""
     encoding, zero = case.encoding(LONG), torch.zeros(1, LONG, case.width)
     layout = encoding.locate(whole(1, LONG))
@@ -136,7 +136,7 @@ def forms_vectors_in_float32(case: Case) -> float:
     )
 
 
-def tells_positions_beyond_256_apart(case: Case) -> None:
+def tells_positions_beyond_256_apart(case: EncodingCase) -> None:
     """Check that positions which are different in float64 stay so in bfloat16, where 259 and 260 are one number."""
     encoding = case.encoding()
     q, k = torch.randn(2, 1, case.num_heads, 2, case.width // case.num_heads)
@@ -161,7 +161,7 @@ def tells_positions_beyond_256_apart(case: Case) -> None:
     require(differ_low, "positions 259 and 260 look alike in bfloat16")
 
 
-def stays_in_float32_when_cast(case: Case) -> float:
+def stays_in_float32_when_cast(case: EncodingCase) -> float:
     """Check that an encoding in a model which is made in, and cast to, low precision has the numbers of float32."""
     worst = 0.0
     for dtype in (torch.bfloat16, torch.float16):
@@ -241,7 +241,7 @@ def _require_one_rounding(encoding: PositionalEncoding, x: Tensor, results: dict
         require(not off.any(), f"{hook} in {dtype} is not that of float32 up to rounding")
 
 
-def draws_from_the_seed_of_the_layout(case: Case) -> float:
+def draws_from_the_seed_of_the_layout(case: EncodingCase) -> float:
     """Check that random draws follow from layout.seed, and leave torch's generator alone."""
     encoding, x = case.make(case.sizes(grid_width=case.grid)), torch.randn(B, T, case.width)
     layout = whole(B, T, grid_width=case.grid)
@@ -258,7 +258,7 @@ def draws_from_the_seed_of_the_layout(case: Case) -> float:
     return max(worst, same_terms(terms, again, "terms of the same seed"))
 
 
-def refuses_what_it_is_not_defined_for(case: Case) -> None:
+def refuses_what_it_is_not_defined_for(case: EncodingCase) -> None:
     """Check that the class refuses bidirectional tasks and sequences without a grid, if it declares so."""
     if not case.causal_only and not case.on_grid and not case.reads_marks:
         raise InapplicableError("the class declares neither causal_only nor on_grid nor reads_marks")
@@ -284,7 +284,7 @@ def refuses_what_it_is_not_defined_for(case: Case) -> None:
         require(refusal(partial(encoding.locate, layout)), f"{what} must be refused by locate")
 
 
-PROMISES: dict[str, Check[Case]] = {
+PROMISES: dict[str, Check[EncodingCase]] = {
     "it keeps the name it is given": keeps_its_name,
     "it declares a revision, and neutral values that are defaults": declares_a_revision,
     "where it overrides advance, it declares phased": declares_that_it_advances,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.attention import IMPLEMENTATIONS, blocked
-from pe_lab.check.case import VOCABULARY, B, Case, T, at_positions, marked, padded, random_tokens, real, whole
+from pe_lab.check.case import VOCABULARY, B, EncodingCase, T, at_positions, marked, padded, random_tokens, real, whole
 from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
@@ -23,7 +23,7 @@ FAR = [0, 4_999, 5_000]
 OFFSETS = (999, 65_535, 999_999, 2**22 - 1, 2**24 - 1)  # multiples of 3, the columns of a grid
 
 
-def leaves_parameters_alone(case: Case) -> float:
+def leaves_parameters_alone(case: EncodingCase) -> float:
     """Check that a forward pass changes no parameter, and uses one that left its range as constrain would set it."""
     worst = 0.0
     for causal in case.masks:
@@ -42,7 +42,7 @@ def leaves_parameters_alone(case: Case) -> float:
     return worst
 
 
-def has_gradients(case: Case) -> None:
+def has_gradients(case: EncodingCase) -> None:
     """Check that finite gradients reach every parameter; one that changes no output may have the gradient 0."""
     for causal in case.masks:
         model, tokens, layout = case.model(), random_tokens(B, T), whole(B, T, causal)
@@ -67,7 +67,7 @@ def _matters(model: Transformer, parameter: nn.Parameter, tokens: Tensor, layout
     return bool((after - before).abs().max() > EQUAL)
 
 
-def has_finite_gradients_in_mixed_precision(case: Case) -> None:
+def has_finite_gradients_in_mixed_precision(case: EncodingCase) -> None:
     """Check gradients of a float32 model under autocast, with padding and a sequence of one token."""
     for causal in case.masks:
         model, layout = case.model().float(), padded([T, 4, 1], T, causal)
@@ -78,7 +78,7 @@ def has_finite_gradients_in_mixed_precision(case: Case) -> None:
             require(parameter.grad is not None and parameter.grad.isfinite().all(), f"{key}: gradient is not finite")
 
 
-def _worst(case: Case, check: Callable[[Case, bool, int], float]) -> float:
+def _worst(case: EncodingCase, check: Callable[[EncodingCase, bool, int], float]) -> float:
     """Return the largest difference over masks and training lengths, one of them below that of the sequences.
 
     Raises:
@@ -89,12 +89,12 @@ def _worst(case: Case, check: Callable[[Case, bool, int], float]) -> float:
     return max(check(case, causal, trained) for causal in case.masks for trained in (T, SHORT))
 
 
-def takes_padding_on_the_left(case: Case) -> float:
+def takes_padding_on_the_left(case: EncodingCase) -> float:
     """Compare sequences that are padded on the left with the same, padded on the right."""
     return _worst(case, _left_padding)
 
 
-def _left_padding(case: Case, causal: bool, trained: int) -> float:
+def _left_padding(case: EncodingCase, causal: bool, trained: int) -> float:
     model, tokens, lengths = case.model(trained), random_tokens(B, T), [T, T - 1, 4]
     right = model(tokens, padded(lengths, T, causal))
     pos = torch.arange(T) - (T - torch.tensor(lengths)[:, None])
@@ -104,12 +104,12 @@ def _left_padding(case: Case, causal: bool, trained: int) -> float:
     return max(compare(got, want, "logits of the same sequence, padded left and right,", EQUAL) for got, want in pairs)
 
 
-def takes_lengths_together(case: Case) -> float:
+def takes_lengths_together(case: EncodingCase) -> float:
     """Compare sequences of several lengths in a batch with each alone."""
     return _worst(case, _together)
 
 
-def _together(case: Case, causal: bool, trained: int) -> float:
+def _together(case: EncodingCase, causal: bool, trained: int) -> float:
     model, tokens, lengths = case.model(trained), random_tokens(B, T), [4, T, 1]
     together = model(tokens, padded(lengths, T, causal))
     alone = (model(tokens[b : b + 1, :n], whole(1, n, causal))[0] for b, n in enumerate(lengths))
@@ -117,7 +117,7 @@ def _together(case: Case, causal: bool, trained: int) -> float:
     return max(compare(got, want, "logits of a sequence in a batch and alone", EQUAL) for got, want in pairs)
 
 
-def sees_distances_alone_anywhere(case: Case) -> float:
+def sees_distances_alone_anywhere(case: EncodingCase) -> float:
     """Check that where a shift of all positions by 3 changes nothing in float64, one by 2^24 does not in float32."""
     if case.draws:
         raise InapplicableError("it draws at random for each layout")
@@ -151,12 +151,12 @@ def _marks_positions(encoding: PositionalEncoding, layout: Layout) -> bool:
     return not torch.allclose(vectors(layout), vectors(layout.shifted(3)), rtol=0, atol=EQUAL)
 
 
-def takes_packed_documents(case: Case) -> float:
+def takes_packed_documents(case: EncodingCase) -> float:
     """Compare documents that are packed into one sequence with each alone."""
     return _worst(case, _packed)
 
 
-def _packed(case: Case, causal: bool, trained: int) -> float:
+def _packed(case: EncodingCase, causal: bool, trained: int) -> float:
     model, tokens, splits, worst = case.model(trained), random_tokens(2, T), [(4, 5), (6, 2)], 0.0
     pos, segment = torch.zeros(2, T, dtype=torch.long), torch.full((2, T), PADDING)
     for b, (first, second) in enumerate(splits):
@@ -171,12 +171,12 @@ def _packed(case: Case, causal: bool, trained: int) -> float:
     return worst
 
 
-def takes_or_refuses_scattered_documents(case: Case) -> float:
+def takes_or_refuses_scattered_documents(case: EncodingCase) -> float:
     """Compare documents between whose tokens there are others, or padding, with each alone; or check the refusal."""
     return _worst(case, _scattered)
 
 
-def _scattered(case: Case, causal: bool, trained: int) -> float:
+def _scattered(case: EncodingCase, causal: bool, trained: int) -> float:
     model, worst = case.model(trained), 0.0
     for documents in ([0, 1, 0, 1, 1, 0, 0, 1, 0], [0, 0, PADDING, 0, PADDING, PADDING, 0, 1, 1]):
         tokens, segment = random_tokens(1, T), torch.tensor([documents])
@@ -194,7 +194,7 @@ def _scattered(case: Case, causal: bool, trained: int) -> float:
     return worst
 
 
-def hides_the_future(case: Case) -> float:
+def hides_the_future(case: EncodingCase) -> float:
     """Check that a causal model's outputs do not change with later tokens, and do with the token itself."""
     model, tokens, layout, worst = case.model(), random_tokens(B, T), whole(B, T), 0.0
     before = model(tokens, layout)
@@ -206,7 +206,7 @@ def hides_the_future(case: Case) -> float:
     return worst
 
 
-def ignores_padding(case: Case) -> float:
+def ignores_padding(case: EncodingCase) -> float:
     """Check that the tokens that stand where padding is change nothing."""
     worst = 0.0
     for causal in case.masks:
@@ -219,7 +219,7 @@ def ignores_padding(case: Case) -> float:
     return worst
 
 
-def is_defined_or_refuses_beyond_training(case: Case) -> None:
+def is_defined_or_refuses_beyond_training(case: EncodingCase) -> None:
     """Check sequences of four times the training length, and positions far beyond it."""
     model, tokens = case.model(), random_tokens(1, 4 * T)
     for what, given, layout in (
@@ -230,7 +230,7 @@ def is_defined_or_refuses_beyond_training(case: Case) -> None:
             require(model(given, layout).isfinite().all(), f"logits at {what} are not finite")
 
 
-def reads_a_grid_row_by_row(case: Case) -> float:
+def reads_a_grid_row_by_row(case: EncodingCase) -> float:
     """Compare a model for grids with the same for sequences, of an encoding that needs no grid."""
     if case.on_grid:
         raise InapplicableError("the class declares on_grid")
@@ -244,12 +244,12 @@ def reads_a_grid_row_by_row(case: Case) -> float:
     return compare(model(tokens, whole(B, T, grid_width=3)), flat(tokens, whole(B, T)), "logits on a grid and in a row")
 
 
-def equals_the_definition(case: Case, lengths: tuple[int, ...] = LENGTHS) -> float:
+def equals_the_definition(case: EncodingCase, lengths: tuple[int, ...] = LENGTHS) -> float:
     """Compare values and gradients of PyTorch's attention with the reference, which defines attention."""
     return max(_defined(case, "sdpa", causal, length) for causal in case.masks for length in lengths)
 
 
-def equals_the_definition_in_blocks(case: Case, lengths: tuple[int, ...] = (63,)) -> float:
+def equals_the_definition_in_blocks(case: EncodingCase, lengths: tuple[int, ...] = (63,)) -> float:
     """Compare values and gradients of attention in blocks of some ten queries with the reference."""
     worst = 0.0
     for causal, length in product(case.masks, lengths):
@@ -258,7 +258,7 @@ def equals_the_definition_in_blocks(case: Case, lengths: tuple[int, ...] = (63,)
     return worst
 
 
-def _defined(case: Case, name: str, causal: bool, length: int) -> float:
+def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     """Return how far an implementation is from the reference."""
     models = {which: case.model(length, which) for which in ("reference", name)}
     models[name].load_state_dict(models["reference"].state_dict())
@@ -285,7 +285,7 @@ def _defined(case: Case, name: str, causal: bool, length: int) -> float:
     return worst
 
 
-def decodes_with_a_cache(case: Case) -> float:
+def decodes_with_a_cache(case: EncodingCase) -> float:
     """Check that tokens decoded with a cache, one by one and in chunks, have the logits of the whole sequence."""
     if True not in case.masks:
         raise InapplicableError("it has no causal attention")
@@ -301,7 +301,7 @@ def decodes_with_a_cache(case: Case) -> float:
     return worst
 
 
-PROMISES: dict[str, Check[Case]] = {
+PROMISES: dict[str, Check[EncodingCase]] = {
     "a forward pass changes no parameter, and uses it in its range": leaves_parameters_alone,
     "gradients reach every parameter": has_gradients,
     "gradients are finite in mixed precision": has_finite_gradients_in_mixed_precision,

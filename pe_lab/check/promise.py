@@ -31,7 +31,7 @@ class InapplicableError(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PromiseOutcome:
     """The outcome of one check.
 
     Attributes:
@@ -47,24 +47,24 @@ class Outcome:
     reason: str = ""
 
 
-def examine(promises: Mapping[str, Check[S]], subject: S) -> Iterator[Outcome]:
+def examine(promises: Mapping[str, Check[S]], subject: S) -> Iterator[PromiseOutcome]:
     """Yield the outcome of each promise. An exception that the subject raises breaks the promise."""
     for sentence, check in promises.items():
         yield outcome(sentence, check, subject)
 
 
-def outcome(sentence: str, check: Check[S], subject: S) -> Outcome:
+def outcome(sentence: str, check: Check[S], subject: S) -> PromiseOutcome:
     """Return the outcome of one check. It draws the same numbers each time, and leaves torch's generator as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
-            return Outcome(sentence, True, check(subject))
+            return PromiseOutcome(sentence, True, check(subject))
         except InapplicableError as why:
-            return Outcome(sentence, None, reason=str(why))
+            return PromiseOutcome(sentence, None, reason=str(why))
         except BrokenError as why:
-            return Outcome(sentence, False, why.difference, str(why))
+            return PromiseOutcome(sentence, False, why.difference, str(why))
         except Exception as error:  # whatever a user's class raises
-            return Outcome(sentence, False, reason=f"raised {type(error).__name__}: {in_one_line(error)}")
+            return PromiseOutcome(sentence, False, reason=f"raised {type(error).__name__}: {in_one_line(error)}")
 
 
 def require(condition: object, reason: str) -> None:

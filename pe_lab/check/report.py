@@ -3,14 +3,14 @@
 import re
 from collections.abc import Sequence
 
-from pe_lab.check.promise import Outcome
+from pe_lab.check.promise import PromiseOutcome
 from pe_lab.system.errors import printable
 
 WORDS = {True: "holds", False: "BROKEN", None: "n/a"}
 WIDTH = 66  # of the column of promises
 
 
-def line(outcome: Outcome, before: Sequence[Outcome] = ()) -> str:
+def line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:
     """Return a line: whether the promise holds, what it says, the largest difference measured, the reason.
 
     Args:
@@ -25,7 +25,7 @@ def line(outcome: Outcome, before: Sequence[Outcome] = ()) -> str:
     return text.rstrip()
 
 
-def summary(subject: str, outcomes: Sequence[Outcome]) -> str:
+def summary(subject: str, outcomes: Sequence[PromiseOutcome]) -> str:
     """Return how many promises hold, are broken and do not apply."""
     count = {holds: sum(outcome.holds is holds for outcome in outcomes) for holds in WORDS}
     return f"{subject}: {count[True]} promises hold, {count[False]} are broken, {count[None]} do not apply"

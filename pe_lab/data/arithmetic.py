@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.majority import shuffled
-from pe_lab.data.problem import Drawn
+from pe_lab.data.problem import RandomProblems
 from pe_lab.encodings.layout import UNMARKED
 from pe_lab.encodings.options import Count, Length, Positions
 
@@ -15,7 +15,7 @@ END = PLUS + 1  # index of END among the possible next tokens
 LISTED = 3  # most digits of numbers whose pairs are enumerated: a million pairs
 
 
-class Addition(Drawn):
+class Addition(RandomProblems):
     """The sum of two numbers of n digits each: START a + b SEP sum END.
 
     The sum is written with n + 1 digits; both numbers and the sum may begin with 0. The least significant digit comes
@@ -131,7 +131,7 @@ class Addition(Drawn):
         return (found / found.sum(1, keepdim=True))[row]
 
 
-class Parity(Drawn):
+class Parity(RandomProblems):
     """Whether the number of ones among n bits is odd: START bits SEP parity END.
 
     With n = 5, for instance `START 1 0 1 1 0 SEP 1 END PAD PAD ...` up to T = longest + 4. How n is distributed, and

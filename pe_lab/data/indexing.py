@@ -8,13 +8,13 @@ from torch import Tensor
 
 from pe_lab.data.base import Batch, Floors
 from pe_lab.data.copying import KEYS, different
-from pe_lab.data.problem import Drawn
+from pe_lab.data.problem import RandomProblems
 from pe_lab.encodings.options import Count, OptionError, whole
 
 Letters = Annotated[int, whole(2, most=1024)]
 
 
-class IndirectIndexing(Drawn):
+class IndirectIndexing(RandomProblems):
     """Find the letter at a signed distance from another one (Gopalakrishnan et al. 2025, arXiv:2509.10534, table 1).
 
     START n different letters, one of them (the source), a shift, SEP, the letter that stands so many places to the

@@ -7,11 +7,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from pe_lab.data.problem import Drawn
+from pe_lab.data.problem import RandomProblems
 from pe_lab.encodings.options import Count, Length, Positions, whole
 
 
-class Majority(Drawn):
+class Majority(RandomProblems):
     """The symbol that occurs most often among n: START prompt SEP symbol END (Huang et al. 2024, arXiv:2410.02140).
 
     With n = 5, for instance `START 3 1 4 1 5 SEP 1 END PAD PAD ...` up to T = longest + 4. Prompts are uniform among
@@ -123,7 +123,7 @@ class BinaryMajority(Majority):
         return 1 / (k + (k % 2)).clamp(min=1).double()  # of as many numbers of ones, one
 
 
-class InterleavedMajority(Drawn):
+class InterleavedMajority(RandomProblems):
     """The majorities of several streams of n bits, written in turn (Huang et al. 2024, arXiv:2410.02140).
 
     START bits SEP majorities END. With 3 streams of n = 3 bits, 1 0 1, 0 0 1 and 1 1 1, for instance

@@ -183,7 +183,7 @@ class Problems(InMemory):
         return each.cumsum(1)[batch.targets != IGNORE]
 
 
-class Drawn(Problems):
+class RandomProblems(Problems):
     """Random problems: n uniform in shortest ... longest, then a problem of size n, uniform.
 
     A hash of (seed, problem) gives each problem to one split, and a split is drawn among its own problems. In

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import Floors, averages, surprise
-from pe_lab.data.problem import SHARES, Drawn, Problems
+from pe_lab.data.problem import SHARES, Problems, RandomProblems
 from pe_lab.data.seeding import derive
 from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
 
@@ -16,7 +16,7 @@ CHUNK = 4096  # multisets counted together
 COUNTED = 128  # symbols of a prompt, at most, where multisets are counted: the work grows with the cube
 
 
-class Copy(Drawn):
+class Copy(RandomProblems):
     """Copy n symbols: START prompt SEP answer END.
 
     With n = 3, for instance `START 3 1 4 SEP 3 1 4 END PAD PAD ...` up to T = 2 longest + 3. See Drawn for the

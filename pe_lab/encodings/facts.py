@@ -16,7 +16,7 @@ Owner = TypeVar("Owner")
 T = TypeVar("T")
 
 
-class Stored(Generic[Owner, T]):
+class StoredProperty(Generic[Owner, T]):
     """A property that is computed once and stored with its object, as by functools.cached_property.
 
     That one has a lock in Python 3.11, which torch.compile cannot trace.
@@ -80,7 +80,7 @@ class Known:
         return replace(self, max_distance=self.pos_range[1] - keys.pos_range[0])
 
 
-def fact(compute: Callable[["Facts"], T]) -> "Stored[Facts, T]":
+def fact(compute: Callable[["Facts"], T]) -> "StoredProperty[Facts, T]":
     """Make a property that is computed once as a Python number: from known facts if possible, otherwise on the CPU.
 
     A compiled or exported model cannot read tensors: there, bounds that are known take the place of the numbers.
@@ -105,7 +105,7 @@ def fact(compute: Callable[["Facts"], T]) -> "Stored[Facts, T]":
         return bounds
 
     find.__name__, find.__doc__ = name, compute.__doc__
-    return Stored(find)
+    return StoredProperty(find)
 
 
 class Facts:
@@ -133,7 +133,7 @@ class Facts:
         """The number of keys before the first query's own: S - T, but in a block."""
         return self.of_keys.segment.shape[1] - self.segment.shape[1] if self.start is None else self.start
 
-    @Stored
+    @StoredProperty
     def allowed(self) -> Tensor:
         """Whether query i may attend to key j, bool [B, 1, T, S]."""
         same = self.segment[:, None, :, None] == self.of_keys.segment[:, None, None, :]
@@ -180,7 +180,7 @@ class Facts:
         high = empty.scatter_reduce(1, document, pos, "amax", include_self=False)
         return int((high - low)[:, ids != PADDING].max())
 
-    @Stored
+    @StoredProperty
     def largest_mark(self) -> int:
         """The largest mark of a token; without marks or tokens, UNMARKED."""
         if self.source is not self:
@@ -192,7 +192,7 @@ class Facts:
         """The positions of every sequence, [B, T, axes], one axis on a line."""
         return self.pos.expand(*self.segment.shape, *self.pos.shape[2:]).reshape(*self.segment.shape, -1)
 
-    @Stored
+    @StoredProperty
     def document_length(self) -> Tensor:
         """The number of tokens in the document of each token, [B, T]."""
         if torch.compiler.is_exporting():  # ONNX has no searchsorted
@@ -201,7 +201,7 @@ class Facts:
         after: Tensor = torch.searchsorted(ordered, own, right=True)
         return after - torch.searchsorted(ordered, own)
 
-    @Stored
+    @StoredProperty
     def rank(self) -> Tensor:
         """The number of tokens before each in its document, [B, T]; for padding, of padding before it."""
         if self.of_keys is not self:
@@ -213,7 +213,7 @@ class Facts:
         sorted_slot = torch.arange(slot.shape[1], device=slot.device).expand_as(slot)
         return torch.empty_like(slot).scatter_(1, slot, sorted_slot) - first
 
-    @Stored
+    @StoredProperty
     def key_count(self) -> Tensor:
         """The number of keys that each query may attend to, [B, T]; computed in O(T log T)."""
         if not self.causal:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import LONG, Stored
+from pe_lab.encodings.facts import LONG, StoredProperty
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 
@@ -66,7 +66,7 @@ class Rotary:
         """
         return self._rotation if torch.is_grad_enabled() else torch.complex(self.cos, self.sin)
 
-    @Stored
+    @StoredProperty
     def _rotation(self) -> Tensor:
         return torch.complex(self.cos, self.sin)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from pe_lab.benchmark.measured import Measured
+from pe_lab.benchmark.measured import TaskResults
 
 USE, ALIKE, NOT_LEARNED, NOT_MEASURED = "use", "not separable", "not learned", "not measured"
 
@@ -23,7 +23,7 @@ class Advice:
     avoid: list[str] = field(default_factory=list)
 
 
-def advice(found: Measured) -> Advice:
+def advice(found: TaskResults) -> Advice:
     """Return what the results say of a task."""
     table = found.table
     if found.task.solvable and not table["solved"].astype(float).max() > 0:

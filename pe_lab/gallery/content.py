@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from pe_lab.audit.report import legend
 from pe_lab.benchmark import measured
-from pe_lab.benchmark.measured import Measured
+from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.kinds import kind_of
@@ -45,7 +45,7 @@ class Content:
 
     definitions: dict[str, Definition]
     portraits: dict[str, Portrait]
-    results: dict[str, Measured]
+    results: dict[str, TaskResults]
     claims: dict[str, Finding]
     audit: pd.DataFrame
     documented: bool
@@ -99,7 +99,7 @@ class Content:
             found.append((str(column), None if missing else value, reason))
         return found
 
-    def on_tasks(self, name: str) -> list[tuple[Measured, dict[str, Any]]]:
+    def on_tasks(self, name: str) -> list[tuple[TaskResults, dict[str, Any]]]:
         """Return the lines of an encoding in the tables of the tasks that it is measured on."""
         tables = [(task, task.table.set_index("pe", drop=False)) for task in self.results.values()]
         return [(task, table.loc[name].to_dict()) for task, table in tables if name in table.index]

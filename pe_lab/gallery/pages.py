@@ -4,8 +4,8 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.benchmark.measured import Measured
-from pe_lab.benchmark.tasks import NAME, Task
+from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import ENOUGH, decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
@@ -131,7 +131,7 @@ def encoding(content: Content, name: str) -> Page:
     return Page(f"encodings/{name}", f"{said.title} ({name})", sections)
 
 
-def task(content: Content, one: Task) -> Page:
+def task(content: Content, one: BenchmarkTask) -> Page:
     """Return the page of a task."""
     found = content.results.get(one.name)
     values: dict[str, Any] = {"task": one, "found": found, "margin": margin_in_words(one)}
@@ -174,7 +174,7 @@ def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
     return table.loc[pe].to_dict() if pe in table.index else None
 
 
-def _need(content: Content, one: Task, found: Measured | None) -> dict[str, Any]:
+def _need(content: Content, one: BenchmarkTask, found: TaskResults | None) -> dict[str, Any]:
     """Return what to do on a task of the benchmark."""
     line: dict[str, Any] = {"name": one.name, "asks": one.asks, "study": one.study, "length": 1.0}
     if found is None:

@@ -15,7 +15,7 @@ FINDING = ("_commit_hash", "_from_auto", "cache_dir", "force_download", "local_f
 FINDING += ("token", "trust_remote_code", "adapter_kwargs", "code_revision")
 
 
-class Loader:
+class AutoLoader:
     """What an Auto class calls in the place of a model's class.
 
     Attributes:
@@ -93,5 +93,5 @@ def register() -> None:
         for auto in autos:
             if original in auto._model_mapping:
                 made = {"auto": auto, "config_class": replaced, "original": original}
-                loader = type(f"{replaced.__name__}{auto.__name__}", (Loader,), made)
+                loader = type(f"{replaced.__name__}{auto.__name__}", (AutoLoader,), made)
                 auto.register(replaced, loader, exist_ok=True)

@@ -16,7 +16,7 @@ OLD_NAME = "past_key_values"  # of the cache among a model's arguments, before t
 
 
 @dataclass
-class Tokens:
+class CachedTokens:
     """The tokens in a cache of transformers, which its layers share.
 
     Args:
@@ -30,12 +30,12 @@ class Tokens:
     why: str | None = field(default=None)
 
 
-class Layer(CacheLayerMixin):
+class CachedLayer(CacheLayerMixin):
     """One layer of a cache. Attention adds keys and values to `tokens`; here they pass through and are counted."""
 
     is_sliding = supports_early_init = False
 
-    def __init__(self, tokens: Tokens, index: int) -> None:
+    def __init__(self, tokens: CachedTokens, index: int) -> None:
         super().__init__()
         self.tokens, self.index, self.seen = tokens, index, 0
 
@@ -90,7 +90,7 @@ def cache_name(model: nn.Module) -> str:
     return "cache" if "cache" in signature(model.forward).parameters else OLD_NAME
 
 
-def new_cache(tokens: Tokens, cross_attention: bool) -> DynamicCache | EncoderDecoderCache:
+def new_cache(tokens: CachedTokens, cross_attention: bool) -> DynamicCache | EncoderDecoderCache:
     """Return a cache of transformers for these tokens.
 
     Args:
@@ -106,7 +106,7 @@ def is_static(past: object) -> bool:
     return isinstance(past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past, StaticCache)
 
 
-def tokens_in(past: object, stack: Stack) -> Tokens:
+def tokens_in(past: object, stack: Stack) -> CachedTokens:
     """Return the tokens in a cache of transformers; one that is empty is prepared for this model.
 
     A StaticCache gets memory for max_cache_len tokens at once, and takes no more. If all layers of the original have
@@ -121,11 +121,11 @@ def tokens_in(past: object, stack: Stack) -> Tokens:
         kind = "one with offloading" if isinstance(own, DynamicCache | StaticCache) else type(own).__name__
         raise ValueError(f"the cache must be a DynamicCache or a StaticCache, got {kind}")
     layers: list[Any] = own.layers
-    if not (layers and isinstance(layers[0], Layer)):
+    if not (layers and isinstance(layers[0], CachedLayer)):
         if own.get_seq_length():
             raise ValueError(f"the cache must be of this model, got {own.get_seq_length()} tokens of another")
         whole = [layer for layer in layers if not layer.is_sliding] if isinstance(own, StaticCache) else []
-        tokens = Tokens(stack, stack.cache(max((layer.max_cache_len for layer in whole), default=None)))
+        tokens = CachedTokens(stack, stack.cache(max((layer.max_cache_len for layer in whole), default=None)))
         _fill(own, tokens)
         return tokens
     if layers[0].tokens.stack is not stack:
@@ -135,5 +135,5 @@ def tokens_in(past: object, stack: Stack) -> Tokens:
     return layers[0].tokens
 
 
-def _fill(cache: DynamicCache | StaticCache, tokens: Tokens) -> None:
-    cache.layers = [Layer(tokens, index) for index in range(tokens.stack.depth)]
+def _fill(cache: DynamicCache | StaticCache, tokens: CachedTokens) -> None:
+    cache.layers = [CachedLayer(tokens, index) for index in range(tokens.stack.depth)]

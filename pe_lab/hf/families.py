@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from pe_lab.hf.configs import REPLACED
-from pe_lab.hf.rewritten import Bloom, Deberta, Mpt
-from pe_lab.hf.settings import Buckets, Own, Slopes, Table, Unknown, rotations
+from pe_lab.hf.rewritten import Bloom, DebertaContent, Mpt
+from pe_lab.hf.settings import Buckets, Own, Slopes, TableSettings, Unknown, rotations
 
 
 class NoVectors(nn.Module):
@@ -206,11 +206,11 @@ def _require_one_width(part: Any) -> None:
 
 def _of_opt(part: Any) -> Own:
     _require_one_width(part)
-    return Table(part.embed_positions.weight[part.embed_positions.offset :])
+    return TableSettings(part.embed_positions.weight[part.embed_positions.offset :])
 
 
 def _of_roberta(part: Any) -> Own:
-    return Table(part.embeddings.position_embeddings.weight[part.embeddings.padding_idx + 1 :])
+    return TableSettings(part.embeddings.position_embeddings.weight[part.embeddings.padding_idx + 1 :])
 
 
 def _rotating(kind: str, **others: Any) -> Family:
@@ -219,7 +219,7 @@ def _rotating(kind: str, **others: Any) -> Family:
 
 _BERT = Family(
     kind="BertModel",
-    own=lambda part: Table(part.embeddings.position_embeddings.weight),
+    own=lambda part: TableSettings(part.embeddings.position_embeddings.weight),
     remove=_table("embeddings.position_embeddings"),
     layers="encoder.layer",
     attention="attention.self",
@@ -261,13 +261,13 @@ FAMILIES = {  # by config.model_type
         passes_zeros=False,
         mask="padding",
         bearer=Bearer("encoder", "get_rel_pos", "relative_pos"),
-        rewritten=Deberta,
+        rewritten=DebertaContent,
     ),
     "gemma2": _rotating("Gemma2Model"),
     "gemma3_text": _rotating("Gemma3TextModel"),
     "gpt2": Family(
         kind="GPT2Model",
-        own=lambda part: Table(part.wpe.weight),
+        own=lambda part: TableSettings(part.wpe.weight),
         remove=_table("wpe"),
         layers="h",
         attention="attn",
@@ -307,7 +307,7 @@ FAMILIES = {  # by config.model_type
     "t5": _T5,
     "vit": Family(
         kind="ViTModel",
-        own=lambda part: Table(part.embeddings.position_embeddings[0]),
+        own=lambda part: TableSettings(part.embeddings.position_embeddings[0]),
         remove=_patches,
         attention="attention",
         causal=False,

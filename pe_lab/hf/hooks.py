@@ -12,9 +12,9 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions, Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.hf.attention import NAME, Given
-from pe_lab.hf.cache import OLD_NAME, Tokens, cache_name, is_static, new_cache, tokens_in
+from pe_lab.hf.cache import OLD_NAME, CachedTokens, cache_name, is_static, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
-from pe_lab.hf.watch import Watch
+from pe_lab.hf.watch import StepWatch
 
 NO_WEIGHTS = "output_attentions must be False, as with sdpa: no weights are kept, got True"
 WITHOUT_GRADIENTS = "a cache is for decoding, without gradients: call within torch.no_grad()"
@@ -44,7 +44,7 @@ class InputHook:
 
     def __init__(self, stack: Stack, passes_zeros: bool, mask: str | None, borne: Borne | None) -> None:
         self.stack, self.passes_zeros, self.mask, self.borne = stack, passes_zeros, mask, borne
-        self.watch = Watch(stack)
+        self.watch = StepWatch(stack)
 
     def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Return the arguments with embeddings instead of tokens, and with the positions that attention takes.
@@ -92,12 +92,12 @@ class InputHook:
         if given.get("is_causal") not in (None, causal):
             raise ValueError(f"is_causal must be {causal}, for which positions were replaced, got {not causal}")
 
-    def _tokens(self, past: object) -> Tokens:
+    def _tokens(self, past: object) -> CachedTokens:
         if torch.is_grad_enabled():
             raise ValueError(WITHOUT_GRADIENTS)
         return tokens_in(past, self.stack)
 
-    def _layout(self, given: dict[str, Any], shape: tuple[int, int], tokens: Tokens | None) -> Layout:
+    def _layout(self, given: dict[str, Any], shape: tuple[int, int], tokens: CachedTokens | None) -> Layout:
         """Return the layout of these tokens, and take out of the arguments what it says."""
         held = None if tokens is None or tokens.cache is None else tokens.cache.layout
         earlier = None if held is None else held.given.source.to("cpu")
@@ -110,7 +110,7 @@ class InputHook:
             use_cache = self.stack.first.sizes.causal and part.config.use_cache
         return bool(use_cache) and not (part.training and part.gradient_checkpointing)
 
-    def _new_tokens(self, layout: Layout, asked: bool) -> Tokens:
+    def _new_tokens(self, layout: Layout, asked: bool) -> CachedTokens:
         """Return what a model that makes its own cache keeps of tokens.
 
         It keeps nothing where nobody could go on from them, which is no error unless a cache was asked for.
@@ -125,8 +125,8 @@ class InputHook:
         except ValueError as error:
             if asked:
                 raise
-            return Tokens(self.stack, None, str(error))
-        return Tokens(self.stack, cache)
+            return CachedTokens(self.stack, None, str(error))
+        return CachedTokens(self.stack, cache)
 
 
 class Preparation:
@@ -175,7 +175,7 @@ class ImageHook:
     """
 
     def __init__(self, stack: Stack) -> None:
-        self.stack, self.watch, self.later = stack, Watch(stack), Later()
+        self.stack, self.watch, self.later = stack, StepWatch(stack), Later()
 
     def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Return the arguments, with what will have positions."""

@@ -40,7 +40,7 @@ class Mpt(MptAttention):
         return self.out_proj(attend(self, q, k, v, self.softmax_scale, dropout, kwargs)), None
 
 
-class Deberta(DisentangledSelfAttention):
+class DebertaContent(DisentangledSelfAttention):
     """Attention of DeBERTa-v2 by content alone, scaled by 1 / sqrt(d), as where relative_attention is off."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor, *args: Any, **kwargs: Any) -> Result:

@@ -61,7 +61,7 @@ class Unknown(Own):
         pass
 
 
-class Table(Own):
+class TableSettings(Own):
     """The trained vectors of GPT-2, BERT, RoBERTa, OPT and ViT.
 
     Args:

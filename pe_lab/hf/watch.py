@@ -17,7 +17,7 @@ _parts: WeakKeyDictionary[Stack, ref[nn.Module]] = WeakKeyDictionary()  # where 
 _optimizers: WeakKeyDictionary[Optimizer, WeakSet[Stack]] = WeakKeyDictionary()  # and what trains them
 
 
-class Watch:
+class StepWatch:
     """Look at every pass of training whether the encodings got what they need since the step before.
 
     Nothing is watched for encodings that need nothing, and in a graph that is compiled.

@@ -75,7 +75,7 @@ class SwiGLU(nn.Module):
         return out
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Multi-head attention. Everything positional is an argument of `forward`.
 
     Queries of H / G heads share a head of keys and values (Ainslie et al. 2023, arXiv:2305.13245), which is repeated
@@ -157,7 +157,7 @@ class Layer(nn.Module):
         self.attention_dropout = config.attention_dropout
         self.pre_norm = config.norm != "post"
         self.norm_attention = make_norm(config.norm_type, width, config.bias)
-        self.attention = Attention(config, query_factor)
+        self.attention = MultiHeadAttention(config, query_factor)
         self.norm_attention_out = make_norm(config.norm_type, width, config.bias) if sandwich else nn.Identity()
         self.norm_mlp = make_norm(config.norm_type, width, config.bias)
         self.mlp = make_mlp(config.mlp, width, hidden_width(config), config.bias)

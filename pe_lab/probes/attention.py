@@ -13,8 +13,8 @@ from pe_lab.data.base import Batch, Dataset
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import Transformer
-from pe_lab.model.blocks import Attention
-from pe_lab.probes.base import Probe, Row, row
+from pe_lab.model.blocks import MultiHeadAttention
+from pe_lab.probes.base import Probe, ProbeRow, row
 from pe_lab.probes.states import at_rest, sample
 
 
@@ -36,7 +36,7 @@ class AttentionProbe(Probe):
     A number that no query and no weight contributes to has no row.
     """
 
-    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
         sums = [torch.zeros(6, model.layers[0].attention.num_heads, dtype=torch.float64) for _ in model.layers]
         with torch.no_grad(), at_rest(model):
             for batch in sample(model, dataset, "test", seed):
@@ -98,7 +98,7 @@ def distances(layout: Layout) -> Tensor:
     return (pos[:, :, None] - pos[:, None]).square().sum(-1).sqrt()
 
 
-def _rows(sums: Tensor, layer: int, head: int) -> list[Row]:
+def _rows(sums: Tensor, layer: int, head: int) -> list[ProbeRow]:
     """Return the means of one head, from its sums [6]."""
     entropy, normalised, far, mass, queries, several = sums.tolist()
     found = {
@@ -111,11 +111,11 @@ def _rows(sums: Tensor, layer: int, head: int) -> list[Row]:
 
 
 @contextmanager
-def _inputs_of_attention(model: Transformer) -> Iterator[list[tuple[Attention, dict[str, Any]]]]:
+def _inputs_of_attention(model: Transformer) -> Iterator[list[tuple[MultiHeadAttention, dict[str, Any]]]]:
     """Yield a list that receives each attention layer as it runs, with its arguments by name."""
-    calls: list[tuple[Attention, dict[str, Any]]] = []
+    calls: list[tuple[MultiHeadAttention, dict[str, Any]]] = []
 
-    def note(layer: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(layer: MultiHeadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append((layer, signature(layer.forward).bind(*args, **kwargs).arguments))
 
     handles = [layer.attention.register_forward_pre_hook(note, with_kwargs=True) for layer in model.layers]

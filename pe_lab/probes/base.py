@@ -12,7 +12,7 @@ from pe_lab.data.base import Dataset
 from pe_lab.model import Transformer
 
 
-class Row(TypedDict):
+class ProbeRow(TypedDict):
     """One number.
 
     Args:
@@ -27,7 +27,7 @@ class Row(TypedDict):
     value: float
 
 
-def row(metric: str, value: float, layer: int | None = None, head: int | None = None) -> Row:
+def row(metric: str, value: float, layer: int | None = None, head: int | None = None) -> ProbeRow:
     """Return a row with a finite number.
 
     Raises:
@@ -35,7 +35,7 @@ def row(metric: str, value: float, layer: int | None = None, head: int | None = 
     """
     if not math.isfinite(value):
         raise FloatingPointError(f"probe must find finite numbers, got {metric}={value} in layer {layer}")
-    return Row(layer=layer, head=head, metric=metric, value=float(value))
+    return ProbeRow(layer=layer, head=head, metric=metric, value=float(value))
 
 
 class Probe(ABC):
@@ -64,7 +64,7 @@ class Probe(ABC):
         """
 
     @abstractmethod
-    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
         """Return what was measured.
 
         Args:

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from pe_lab.data.base import Dataset
 from pe_lab.model import Transformer
-from pe_lab.probes.base import Probe, Row, row
-from pe_lab.probes.states import States, capture, permute
+from pe_lab.probes.base import Probe, ProbeRow, row
+from pe_lab.probes.states import HiddenStates, capture, permute
 
 ALPHAS = np.logspace(-2, 5, 8)  # ridge penalties to choose from; features have variance 1
 
@@ -44,7 +44,7 @@ class PositionProbe(Probe):
                 f"and one to score, got {dataset.size('test')}: set data.test"
             )
 
-    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
         if dataset.size("train"):
             fitting, scoring = (capture(model, dataset, split, seed) for split in ("train", "test"))
         else:
@@ -106,12 +106,12 @@ def read_off_token(tokens: np.ndarray, wanted: np.ndarray, others: np.ndarray) -
     return np.stack(predicted, 1)
 
 
-def _targets(states: States, seed: int) -> np.ndarray:
+def _targets(states: HiddenStates, seed: int) -> np.ndarray:
     """Return [N, 2 axes], the positions and the permuted positions."""
     return _numbers(torch.cat((states.pos, permute(states.pos, states.sequence, seed)), 1))
 
 
-def _scores(predicted: np.ndarray, answer: np.ndarray, suffix: str, layer: int | None = None) -> list[Row]:
+def _scores(predicted: np.ndarray, answer: np.ndarray, suffix: str, layer: int | None = None) -> list[ProbeRow]:
     """Return R^2 and mean absolute error of positions [N, axes], averaged over axes."""
     error = predicted - answer
     r2 = 1 - (error**2).sum(0) / ((answer - answer.mean(0)) ** 2).sum(0)

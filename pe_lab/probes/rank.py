@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.model import Transformer
-from pe_lab.probes.base import Probe, Row, row
+from pe_lab.probes.base import Probe, ProbeRow, row
 from pe_lab.probes.states import at_rest, capture, sample, watching
 from pe_lab.training.metrics import slot_losses
 
@@ -33,7 +33,7 @@ class RankProbe(Probe):
     The loss is the training loss: the mean over all answers of these sequences.
     """
 
-    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
         states = capture(model, dataset, "test", seed)
         rows = []
         for layer, hidden in enumerate(states.hidden):
@@ -85,7 +85,7 @@ def token_cosine(states: Tensor, sequence: Tensor) -> float | None:
     return cosine[several].mean().item()
 
 
-def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
     """Return the rows of gradient norms."""
     parameters = [list(layer.parameters()) for layer in model.layers]
     flat = [parameter for of_layer in parameters for parameter in of_layer]

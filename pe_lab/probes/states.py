@@ -21,7 +21,7 @@ PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on 
 
 
 @dataclass(frozen=True)
-class States:
+class HiddenStates:
     """The hidden states of a model, one row per token without padding, on the CPU.
 
     Args:
@@ -104,7 +104,7 @@ def sample(
 
 def capture(
     model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0, half: int | None = None
-) -> States:
+) -> HiddenStates:
     """Return the hidden states of the sequences of `sample`, which has the same arguments.
 
     Raises:
@@ -128,7 +128,7 @@ def capture(
     for layer, state in enumerate(states):
         if not state.isfinite().all():
             raise FloatingPointError(f"probe must find finite states, got others after layer {layer}")
-    return States(tuple(states), tokens, pos, sequence)
+    return HiddenStates(tuple(states), tokens, pos, sequence)
 
 
 def permute(values: Tensor, sequence: Tensor, seed: int) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 from pe_lab.data.base import Dataset
 from pe_lab.data.seeding import derive
 from pe_lab.model import Transformer
-from pe_lab.probes.base import Probe, Row, row
-from pe_lab.probes.states import States, capture, permute
+from pe_lab.probes.base import Probe, ProbeRow, row
+from pe_lab.probes.states import HiddenStates, capture, permute
 
 EXPLAINED = 0.9  # share of the variance that the directions of a subspace carry
 NOTHING = 1e-12  # share of the variance below which there is no position; float32 rounding has 1e-14
@@ -46,7 +46,7 @@ class SubspaceProbe(Probe):
     positions, moved_by_* has none.
     """
 
-    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
         states = capture(model, dataset, "test", seed)
         rows = _parts(states, seed)
         task = dataset.task
@@ -61,7 +61,7 @@ class SubspaceProbe(Probe):
         return rows
 
 
-def _parts(states: States, seed: int) -> list[Row]:
+def _parts(states: HiddenStates, seed: int) -> list[ProbeRow]:
     """Return all rows except those of shifted positions."""
     tokens, places = states.tokens, states.pos.unique(dim=0, return_inverse=True)[1]
     kept = comparable(tokens, places)
@@ -148,7 +148,7 @@ def angles(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     return float(np.degrees(found.min())), float(np.cos(found).mean())
 
 
-def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator) -> list[Row]:
+def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator) -> list[ProbeRow]:
     """Return the rows of dimensions and angles of two bases [D, k]."""
     smallest, cosine = angles(token.numpy(), place.numpy())
     drawn = [angles(*(draw.standard_normal(basis.shape) for basis in (token, place))) for _ in range(DRAWS)]

@@ -18,7 +18,7 @@ from pe_lab import config
 from pe_lab.replication.entries import load
 from pe_lab.replication.entry import UNIVERSE, Entry, Reported, trainings
 from pe_lab.replication.values import SHIPPED, table_of, values_of
-from pe_lab.replication.verdicts import PARTS, Finding, Verdict, judge
+from pe_lab.replication.verdicts import PARTS, EntryVerdict, Finding, judge
 from pe_lab.statistics import Agreement
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text
@@ -89,7 +89,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         text = line(findings[-1], "" if used is own else ", shipped")
         if names:
             print(text, flush=True)
-        elif findings[-1].verdict is Verdict.NOT_RUN:  # one line of each, before what is judged
+        elif findings[-1].verdict is EntryVerdict.NOT_RUN:  # one line of each, before what is judged
             print(text.partition("\n")[0], flush=True)
         else:
             judged.append(text)
@@ -192,7 +192,7 @@ def summary(findings: list[Finding]) -> list[str]:
         kinds.setdefault(kind, []).append(finding)
     lines = []
     for kind, of_kind in kinds.items():
-        counts = {verdict: sum(finding.verdict is verdict for finding in of_kind) for verdict in Verdict}
+        counts = {verdict: sum(finding.verdict is verdict for finding in of_kind) for verdict in EntryVerdict}
         lines.append(f"{kind}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items() if count)}")
     return lines
 

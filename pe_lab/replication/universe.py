@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_lab.replication.entry import Claimed
-from pe_lab.replication.verdicts import Finding, Verdict, verdict_of
+from pe_lab.replication.verdicts import EntryVerdict, Finding, verdict_of
 from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import Agreement
@@ -15,10 +15,10 @@ from pe_lab.system.drawing import INK, LOOK
 
 HOLDS, FAILS, OPEN = "holds", "is contradicted", "is undecided"
 STATES = {
-    Verdict.REPRODUCED: HOLDS,
-    Verdict.NOT_REPRODUCED: FAILS,
-    Verdict.IN_PART: FAILS,  # a part of it is contradicted
-    Verdict.UNDECIDED: OPEN,
+    EntryVerdict.REPRODUCED: HOLDS,
+    EntryVerdict.NOT_REPRODUCED: FAILS,
+    EntryVerdict.IN_PART: FAILS,  # a part of it is contradicted
+    EntryVerdict.UNDECIDED: OPEN,
 }
 MARKS = {Agreement.REPRODUCED: ("o", "#0072B2"), Agreement.NOT_REPRODUCED: ("X", "#D55E00")}  # others are hollow
 UNDECIDED = ("o", "#777777")

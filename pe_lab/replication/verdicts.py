@@ -19,7 +19,7 @@ PARTS = {
 }  # of a claim
 
 
-class Verdict(StrEnum):
+class EntryVerdict(StrEnum):
     """What became of an entry."""
 
     REPRODUCED = "reproduced"
@@ -43,7 +43,7 @@ class Finding:
     """
 
     entry: Entry
-    verdict: Verdict
+    verdict: EntryVerdict
     seeds: int
     ours: dict[str, float]
     compared: dict[str, Comparison]
@@ -71,7 +71,7 @@ def judge(entry: Entry, values: Mapping[str, Sequence[float]], why: str = "") ->
     seeds = min((len(values.get(label, ())) for label in entry.values), default=0)
     if seeds < entry.seeds:
         needs = f"{why}; " if why else ""
-        return Finding(entry, Verdict.NOT_RUN, 0, {}, {}, needs + _cost(entry))
+        return Finding(entry, EntryVerdict.NOT_RUN, 0, {}, {}, needs + _cost(entry))
     tested = {label: value for label, value in entry.values.items() if isinstance(value, Claimed)}
     reported = {label: value for label, value in entry.values.items() if isinstance(value, Reported)}
     arrays = {label: np.array(values[label], float) for label in entry.values}
@@ -81,16 +81,16 @@ def judge(entry: Entry, values: Mapping[str, Sequence[float]], why: str = "") ->
     }
     verdict = verdict_of(str(one.agreement) for one in compared.values())
     ours = {label: float(np.mean(values[label])) for label in entry.values}
-    why = (_open(compared) if tested else _needs(compared)) if verdict is Verdict.UNDECIDED else ""
+    why = (_open(compared) if tested else _needs(compared)) if verdict is EntryVerdict.UNDECIDED else ""
     return Finding(entry, verdict, seeds, ours, compared, why)
 
 
-def verdict_of(agreements: Iterable[str]) -> Verdict:
+def verdict_of(agreements: Iterable[str]) -> EntryVerdict:
     """Return the verdict that agreements amount to."""
     found = set(agreements)
     if Agreement.NOT_REPRODUCED in found:
-        return Verdict.IN_PART if Agreement.REPRODUCED in found else Verdict.NOT_REPRODUCED
-    return Verdict.UNDECIDED if Agreement.UNDECIDED in found else Verdict.REPRODUCED
+        return EntryVerdict.IN_PART if Agreement.REPRODUCED in found else EntryVerdict.NOT_REPRODUCED
+    return EntryVerdict.UNDECIDED if Agreement.UNDECIDED in found else EntryVerdict.REPRODUCED
 
 
 def _test(tests: Mapping[str, Claimed], values: Mapping[str, np.ndarray], tolerance: float) -> dict[str, Comparison]:

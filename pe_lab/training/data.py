@@ -72,7 +72,7 @@ class Order(SequentialSampler, DistributedSampler):
         return torch.arange(self.size) if self.seed is None else epoch_order(self.size, self.seed, epoch)
 
 
-class Rows(torch.utils.data.Dataset[Batch]):
+class SplitBatches(torch.utils.data.Dataset[Batch]):
     """The batches of a split, by their keys.
 
     Args:
@@ -104,7 +104,9 @@ class Loader(DataLoader[Batch]):
         workers: processes that make batches ahead; 0: this one makes each when it is asked for.
     """
 
-    def __init__(self, rows: Rows, order: Order, place: Callable[[], int] | None = None, workers: int = 0) -> None:
+    def __init__(
+        self, rows: SplitBatches, order: Order, place: Callable[[], int] | None = None, workers: int = 0
+    ) -> None:
         super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is, num_workers=workers)
         self.rows, self.order, self.place = rows, order, place
 
@@ -158,7 +160,7 @@ class Sequences(L.LightningDataModule):
             place = lambda: batches_done(trainer)  # noqa: E731
         require_split(size, batch_size, ranks)
         order = Order(size, batch_size, self.cfg.seed, rank, ranks, fixed)
-        return Loader(Rows(self.dataset, "train", self.cfg.trainer.fresh), order, place, self.workers)
+        return Loader(SplitBatches(self.dataset, "train", self.cfg.trainer.fresh), order, place, self.workers)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return the validation split; every device evaluates all of it."""
@@ -179,7 +181,7 @@ class Sequences(L.LightningDataModule):
 
     def _whole(self, split: str) -> DataLoader[Batch]:
         order = Order(self.dataset.size(split), chunk_size(self.dataset), fixed=True)
-        return DataLoader(Rows(self.dataset, split), sampler=order, batch_size=None, collate_fn=_as_it_is)
+        return DataLoader(SplitBatches(self.dataset, split), sampler=order, batch_size=None, collate_fn=_as_it_is)
 
 
 def batches_done(trainer: L.Trainer) -> int:

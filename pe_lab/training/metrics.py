@@ -114,7 +114,7 @@ def chunk_size(dataset: Dataset) -> int:
     return max(1, min(CHUNK, PAIRS // dataset.task.length**2))
 
 
-class Measured:
+class MetricSums:
     """Sums up the metrics of a split, batch by batch.
 
     Args:
@@ -167,7 +167,7 @@ def drawn(batch: Batch, split: str, number: int) -> Batch:
 def evaluate(
     model: Transformer, dataset: Dataset, split: str, autocast: torch.autocast, offset: int = 0
 ) -> dict[str, float]:
-    """Return the metrics of the model on all sequences of a split: see `Measured`.
+    """Return the metrics of the model on all sequences of a split: see `MetricSums`.
 
     Args:
         offset: added to all positions; on a grid, to the rows.
@@ -178,7 +178,7 @@ def evaluate(
     device = model.tokens.weight.device
     training = model.training
     model.eval()
-    measured, index = Measured(dataset), torch.arange(dataset.size(split))
+    measured, index = MetricSums(dataset), torch.arange(dataset.size(split))
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for number, batch in enumerate(in_batches(dataset, split, index, chunk_size(dataset))):

@@ -22,7 +22,7 @@ from pe_lab.training.checkpoints import SafeTensorsIO, exactly, finish_epoch, is
 from pe_lab.training.data import Loader, Settings, as_config, batches_done, make_dataset
 from pe_lab.training.fit import check_fit, prevents_graph
 from pe_lab.training.graph import CapturedStep, used
-from pe_lab.training.metrics import Measured, answers, batch_metrics, cross_entropy, drawn, slot_losses
+from pe_lab.training.metrics import MetricSums, answers, batch_metrics, cross_entropy, drawn, slot_losses
 from pe_lab.training.optimization import Optimization
 
 
@@ -195,10 +195,10 @@ class Training(L.LightningModule):
             torch.nn.utils.clip_grad_value_(self.model.parameters(), self.clip)
 
     def on_validation_epoch_start(self) -> None:
-        self.measured = Measured(self.dataset)
+        self.measured = MetricSums(self.dataset)
 
     def on_test_epoch_start(self) -> None:
-        self.measured = Measured(self.dataset)
+        self.measured = MetricSums(self.dataset)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._measure(batch, "validation", batch_idx)

@@ -18,14 +18,14 @@ from torch import Tensor
 from pe_lab.attention import __main__ as program_module
 from pe_lab.attention import choose, reference, resolve, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.selftest import DTYPES, FAMILIES, Case, Row, cases, compare
-from pe_lab.attention.trust import Verdict
+from pe_lab.attention.selftest import DTYPES, FAMILIES, SelftestCase, SelftestRow, cases, compare
+from pe_lab.attention.trust import SelftestResult
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 CPU = torch.device("cpu")
 SHORT = 40
-GOOD = Row("bias, float32, both, head_dim 64", "bias", "float32", "output", 1e-6, 2e-5)
+GOOD = SelftestRow("bias, float32, both, head_dim 64", "bias", "float32", "output", 1e-6, 2e-5)
 
 
 # the cases
@@ -55,7 +55,7 @@ class Planted:
 
 @pytest.mark.parametrize("case", cases(SHORT), ids=lambda case: case.name)
 def test_every_case_is_one_of_the_kernels_and_the_reference_passes_it(
-    case: Case, monkeypatch: pytest.MonkeyPatch
+    case: SelftestCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selftest, "triton", Planted())
     row = compare(case, CPU)
@@ -91,7 +91,7 @@ FAULTS = {
 def test_a_planted_fault_is_found(fault: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     if (fault, dtype) == ("cut to bfloat16's bits", torch.bfloat16):
         pytest.skip("bfloat16 has no more bits")
-    case = Case("bias", dtype, 16, True, SHORT)
+    case = SelftestCase("bias", dtype, 16, True, SHORT)
     monkeypatch.setattr(selftest, "triton", Planted(FAULTS[fault]))
     assert not compare(case, CPU).passed
 
@@ -99,20 +99,20 @@ def test_a_planted_fault_is_found(fault: str, dtype: torch.dtype, monkeypatch: p
 @pytest.mark.parametrize(
     "case",
     [
-        Case("gate and bias", torch.float32, 16, True, SHORT),
-        Case("rotation", torch.bfloat16, 16, False, SHORT),
-        Case("stick documents", torch.float32, 16, True, 33),
+        SelftestCase("gate and bias", torch.float32, 16, True, SHORT),
+        SelftestCase("rotation", torch.bfloat16, 16, False, SHORT),
+        SelftestCase("stick documents", torch.float32, 16, True, 33),
     ],
     ids=lambda case: case.name,
 )
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter, beyond the sequence
-def test_the_kernels_pass_in_the_interpreter(case: Case) -> None:
+def test_the_kernels_pass_in_the_interpreter(case: SelftestCase) -> None:
     assert compare(case, CPU).passed
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_the_kernels_pass_on_a_gpu(case: Case) -> None:
+def test_the_kernels_pass_on_a_gpu(case: SelftestCase) -> None:
     row = compare(case, torch.device("cuda"))
     assert row.passed, row
 
@@ -123,9 +123,11 @@ def test_the_kernels_pass_on_a_gpu(case: Case) -> None:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNamespace]:
     """A GPU that is not there. Its self-test ends with `verdict`, and `ran` counts how often it ran."""
-    made = SimpleNamespace(name="NVIDIA H100 80GB HBM3", uuid="GPU-1", verdict=Verdict(None, {}, [asdict(GOOD)]), ran=0)
+    made = SimpleNamespace(
+        name="NVIDIA H100 80GB HBM3", uuid="GPU-1", verdict=SelftestResult(None, {}, [asdict(GOOD)]), ran=0
+    )
 
-    def run(device: torch.device) -> Verdict:
+    def run(device: torch.device) -> SelftestResult:
         made.ran += 1
         return made.verdict
 
@@ -174,7 +176,7 @@ def test_the_first_auto_runs_the_self_test_and_later_processes_read_its_verdict(
 def test_where_it_failed_auto_takes_others_and_one_line_says_so(
     gpu: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpu.verdict = Verdict("the output errs by 3.0e-02 where 2.0e-05 is allowed (bias)")
+    gpu.verdict = SelftestResult("the output errs by 3.0e-02 where 2.0e-05 is allowed (bias)")
     with caplog.at_level(logging.WARNING, "pe_lab.attention"):
         assert auto() == auto(Terms()) == "sdpa"
         assert auto(Terms(gate=torch.ones(1, 17))) == "flex"
@@ -205,7 +207,7 @@ def test_where_no_verdict_can_be_kept_each_process_makes_its_own(
 
 def test_the_choice_has_its_reason(gpu: SimpleNamespace) -> None:
     assert choose("auto", queries(), BIAS, LAYOUT).reason == "attention=auto"
-    gpu.verdict = Verdict("it was not done in time")
+    gpu.verdict = SelftestResult("it was not done in time")
     gpu.uuid = "GPU-2"
     assert choose("auto", queries(), BIAS, LAYOUT).reason == "attention=auto; not triton: it was not done in time"
     learned = Terms(bias=torch.zeros(1, 17, requires_grad=True))
@@ -236,7 +238,7 @@ def test_a_change_asks_anew_and_its_reverse_does_not(
 ) -> None:
     assert sorted(CHANGES) == sorted(trust.identity(CPU))
     assert auto() == "triton"
-    gpu.verdict = Verdict("it failed")
+    gpu.verdict = SelftestResult("it failed")
     with monkeypatch.context() as patch:
         before = (gpu.name, gpu.uuid, trust.DRIVER.read_text())
         CHANGES[change](patch, gpu)
@@ -284,7 +286,7 @@ def test_a_damaged_file_asks_anew(damage: str, gpu: SimpleNamespace) -> None:
     change = DAMAGED[damage]
     path.write_text(change if isinstance(change, str) else change(json.loads(path.read_text())))
     forget()
-    gpu.verdict = Verdict("it failed")
+    gpu.verdict = SelftestResult("it failed")
     assert (auto(), gpu.ran) == ("sdpa", 2)
     assert [entry.name for entry in path.parent.iterdir() if entry.suffix != ".lock"] == [path.name]
 
@@ -364,7 +366,7 @@ def test_the_rows_of_all_processes_and_the_times_make_the_verdict(child: Callabl
     times = json.dumps({"milliseconds": TIMES})
     child(f"""[ "$DEVICE" = cuda:1 ] && [ -z "$TRITON_INTERPRET" ] || exit 9
         if [ "$SHARE" = race ]; then echo '{times}'; else echo '{BEGIN}'; echo '{PASSED}'; fi > "$FILE" """)
-    assert trust.run(GPU, processes=3) == Verdict(None, TIMES, [asdict(GOOD)] * 3)
+    assert trust.run(GPU, processes=3) == SelftestResult(None, TIMES, [asdict(GOOD)] * 3)
 
 
 @pytest.mark.parametrize("error", [3e-5, float("nan"), float("inf")])
@@ -395,13 +397,13 @@ def test_no_timings_are_a_failure_too(child: Callable[[str], None]) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 def test_a_process_notes_a_case_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = [Case("softmax", torch.float32, 16, True, 9), Case("stick", torch.float32, 16, True, 9)]
+    few = [SelftestCase("softmax", torch.float32, 16, True, 9), SelftestCase("stick", torch.float32, 16, True, 9)]
     monkeypatch.setattr(selftest, "cases", lambda length: [*few, few[0]])
     program_module.share("1/2", tmp_path / "rows", "cpu")
     begun, row = map(json.loads, (tmp_path / "rows").read_text().splitlines())
     assert begun == {"begin": few[1].name}
     assert row["row"]["case"] == few[1].name
-    assert Row(**row["row"]).passed
+    assert SelftestRow(**row["row"]).passed
 
 
 # the program
@@ -420,7 +422,7 @@ def test_the_program_prints_the_table(
 ) -> None:
     bad = replace(GOOD, family="gate", error=3e-5 if failed else 0.0)
     rows = [asdict(row) for row in (GOOD, replace(GOOD, error=1e-5), bad)]
-    monkeypatch.setattr(trust, "run", lambda device, seconds: Verdict(failed, TIMES, rows))
+    monkeypatch.setattr(trust, "run", lambda device, seconds: SelftestResult(failed, TIMES, rows))
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # what the program sets is undone
     status, lines, errors = program(program_module.main, "selftest", "--interpreter")
     assert lines[0].split() == ["family", "dtype", "cases", "largest", "error", "bound", "pass"]

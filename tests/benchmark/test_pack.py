@@ -16,7 +16,7 @@ from pe_lab.benchmark import __main__ as program_of
 from pe_lab.benchmark import pack as packing
 from pe_lab.benchmark import rows
 from pe_lab.benchmark.pack import pack
-from pe_lab.benchmark.tasks import Task, tasks
+from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.sweep import run
 from pe_lab.ledger.ledger import Ledger
@@ -34,9 +34,11 @@ def cells(ledger: Path, name: str, *overrides: str) -> list[DictConfig]:
 
 
 @pytest.fixture(autouse=True)
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[BenchmarkTask]:
     """Two tasks: one with a level that is soon passed, and one without."""
-    found = [Task(f"pe_bench_2_{name}", "order", "?", (), cells(Path("l"), name, "pe=none")[0]) for name in WORDS]
+    found = [
+        BenchmarkTask(f"pe_bench_2_{name}", "order", "?", (), cells(Path("l"), name, "pe=none")[0]) for name in WORDS
+    ]
     monkeypatch.setattr(packing, "tasks", lambda: tuple(found))
     return found
 
@@ -63,7 +65,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Path, made: list[Task]) -> None:
+def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Path, made: list[BenchmarkTask]) -> None:
     lines = pack(ledger, tmp_path)
     assert lines == [f"one: 4 rows, 4 of them in {ledger}", f"two: 1 rows, 1 of them in {ledger}"]
     for task in made:
@@ -98,7 +100,7 @@ def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Pat
 
 
 @pytest.mark.long
-def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Task]) -> None:
+def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[BenchmarkTask]) -> None:
     package = tmp_path / "package"
     pack(ledger, package)
     before = {path.name: path.read_bytes() for path in package.iterdir()}
@@ -135,7 +137,7 @@ def test_what_has_not_ended_or_is_of_other_options_is_left_out_and_counted(ledge
     assert not (package / "pe_bench_2_two.csv").exists()
 
 
-def test_a_seed_of_which_all_tries_diverged_has_a_row(tmp_path: Path, made: list[Task]) -> None:
+def test_a_seed_of_which_all_tries_diverged_has_a_row(tmp_path: Path, made: list[BenchmarkTask]) -> None:
     for number, words in enumerate(WORDS.values()):
         cfgs = in_ledger(tmp_path, *words, "study_name=x", "pe=none", "tune.rates=[1e30,3e30,1e31]")
         made[number].cfg.tune.rates = [1e30, 3e30, 1e31]
@@ -148,7 +150,7 @@ def test_a_seed_of_which_all_tries_diverged_has_a_row(tmp_path: Path, made: list
 
 
 def test_settings_and_revisions_have_digests_of_their_own(
-    ledger: Path, tmp_path: Path, made: list[Task], monkeypatch: pytest.MonkeyPatch
+    ledger: Path, tmp_path: Path, made: list[BenchmarkTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def digests() -> tuple[Any, ...]:
         row = packing.row_of(made[0], cells(ledger, "one", "pe=rope", "seed=0")[0])

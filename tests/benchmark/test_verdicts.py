@@ -9,7 +9,7 @@ import pytest
 import tuned
 from pe_lab.benchmark import replication as again
 from pe_lab.benchmark import rows, tables, twins, verdicts
-from pe_lab.benchmark.measured import Measured, read
+from pe_lab.benchmark.measured import TaskResults, read
 from pe_lab.benchmark.replication import cells, commands, contrary, replication
 from pe_lab.benchmark.tasks import task, tasks
 from pe_lab.benchmark.undefined import defined
@@ -251,7 +251,7 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     assert read(tmp_path / "begun") == read(tmp_path) == []
     own = pd.concat([both(0), tuned.table("induction", {"mine": 9.0}, seeds=range(2))])
     rows.write(TASK, own, tmp_path / "own")
-    assert "mine" not in Measured(TASK, own).best  # nothing is known of it yet
+    assert "mine" not in TaskResults(TASK, own).best  # nothing is known of it yet
     assert len(read(tmp_path / "own")) == 1  # an encoding of one's own with fewer seeds hides nothing
     known = tables.read(tmp_path / "package")
     assert list(known) == [one.name for one in tasks() if one.name in found]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ROOT
-from benchmarks.resources import FACTORS, OPTIONAL, Case, cover, fault, of_presets
+from benchmarks.resources import FACTORS, OPTIONAL, KernelCase, cover, fault, of_presets
 from pe_lab.attention.triton.ahead import SHARED_MEMORY, Resources
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,9 @@ def test_every_encoding_is_compiled_for_every_architecture() -> None:
 def test_spills_and_too_much_shared_memory_are_faults() -> None:
     import torch
 
-    low, full = (Case("forward", "sm_90", dtype, 64, True, frozenset()) for dtype in (torch.bfloat16, torch.float32))
+    low, full = (
+        KernelCase("forward", "sm_90", dtype, 64, True, frozenset()) for dtype in (torch.bfloat16, torch.float32)
+    )
     assert fault(low, Resources(255, 0, 1000, "wgmma")) == ""
     assert fault(low, Resources(255, 8, 1000, "wgmma")) == "spills"
     assert fault(full, Resources(255, 8, 1000, "wgmma")) == ""

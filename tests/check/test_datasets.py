@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from pe_lab.check.datasets import PROMISES, Case
+from pe_lab.check.datasets import PROMISES, DatasetCase
 from pe_lab.check.promise import examine, outcome
 from pe_lab.data.base import IGNORE, Batch, InMemory, Task
 from pe_lab.data.seeding import generator
@@ -230,7 +230,7 @@ BROKEN: list[tuple[type[Previous], str, str]] = [
 
 @pytest.mark.parametrize(("cls", "promise", "reason"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
 def test_a_broken_promise_is_found_and_said(cls: type[Previous], promise: str, reason: str) -> None:
-    found = outcome(promise, PROMISES[promise], Case("mine", partial(cls, name="mine")))
+    found = outcome(promise, PROMISES[promise], DatasetCase("mine", partial(cls, name="mine")))
     assert found.holds is False
     assert reason in found.reason
     assert "\n" not in found.reason
@@ -241,7 +241,7 @@ def test_every_promise_has_a_dataset_that_breaks_it() -> None:
 
 
 def test_a_dataset_that_keeps_its_promises_is_found_sound() -> None:
-    found = list(examine(PROMISES, Case("mine", partial(Previous, name="mine"))))
+    found = list(examine(PROMISES, DatasetCase("mine", partial(Previous, name="mine"))))
     assert {outcome.promise: outcome.reason for outcome in found if not outcome.holds} == {}
 
 
@@ -251,7 +251,7 @@ class SameForAllSeeds(Constant):
 
 def test_data_that_declare_it_may_be_the_same_for_all_seeds() -> None:
     promise = "a seed determines every number"
-    assert outcome(promise, PROMISES[promise], Case("mine", partial(SameForAllSeeds, name="mine"))).holds
+    assert outcome(promise, PROMISES[promise], DatasetCase("mine", partial(SameForAllSeeds, name="mine"))).holds
 
 
 class OneLength(Previous):
@@ -259,5 +259,5 @@ class OneLength(Previous):
 
 
 def test_longer_sequences_do_not_concern_a_dataset_of_one_length() -> None:
-    found = outcome(LONGER, PROMISES[LONGER], Case("mine", partial(OneLength, name="mine")))
+    found = outcome(LONGER, PROMISES[LONGER], DatasetCase("mine", partial(OneLength, name="mine")))
     assert (found.holds, found.reason) == (None, "it has one length")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pe_lab.check import encodings, models
-from pe_lab.check.case import Case
+from pe_lab.check.case import EncodingCase
 from pe_lab.check.promise import BrokenError, InapplicableError, compare, examine, outcome, refusal
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import PADDING
@@ -396,7 +396,7 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
 
 @pytest.mark.parametrize(("cls", "promise", "reason"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
 def test_a_broken_promise_is_found_and_said(cls: type[PositionalEncoding], promise: str, reason: str) -> None:
-    found = outcome(promise, PROMISES[promise], Case("mine", partial(cls, name="mine")))
+    found = outcome(promise, PROMISES[promise], EncodingCase("mine", partial(cls, name="mine")))
     assert found.holds is False
     assert reason in found.reason
     assert "\n" not in found.reason
@@ -437,7 +437,7 @@ class Declares(Sound):
 
 @pytest.mark.parametrize("cls", [Sound, Vectors, Idle, Declares])
 def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[PositionalEncoding]) -> None:
-    found = list(examine(PROMISES, Case("mine", partial(cls, name="mine"))))
+    found = list(examine(PROMISES, EncodingCase("mine", partial(cls, name="mine"))))
     assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}
     inapplicable = ["what it is not defined for is refused"]
     if cls is Vectors:
@@ -455,9 +455,9 @@ class Jitter(Vectors):
 
 
 def test_what_is_drawn_for_each_layout_is_not_compared_across_layouts() -> None:
-    case = Case("mine", partial(Jitter, name="mine"))
+    case = EncodingCase("mine", partial(Jitter, name="mine"))
     assert case.draws
-    assert not Case("mine", partial(Vectors, name="mine")).draws
+    assert not EncodingCase("mine", partial(Vectors, name="mine")).draws
     found = {outcome.promise: outcome for outcome in examine(PROMISES, case)}
     assert {promise for promise in found if found[promise].holds is False} == set()
     reasons = [promise for promise in found if found[promise].reason == "it draws at random for each layout"]
@@ -472,7 +472,7 @@ class Unmakeable(PositionalEncoding):
 
 def test_an_encoding_that_cannot_be_made_is_refused_with_its_reason() -> None:
     with pytest.raises(UnfitError, match="width must be 5"):
-        Case("mine", Unmakeable)
+        EncodingCase("mine", Unmakeable)
 
 
 def test_a_check_leaves_the_generator_as_it_was_and_draws_the_same_each_time() -> None:

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from everything import FEW, Everything, assignments, haystacks, lists, sums
-from pe_lab.check.datasets import PARTS, PROMISES, Case, counted, same, whole
+from pe_lab.check.datasets import PARTS, PROMISES, DatasetCase, counted, same, whole
 from pe_lab.check.promise import outcome
 from pe_lab.config import expand, folder
 from pe_lab.data.alternation import Alternation
@@ -117,7 +117,7 @@ def fingerprint(data: Dataset) -> str:
 @pytest.mark.parametrize("promise", PROMISES)
 def test_a_promise_holds(promise: str, name: str, place: Path) -> None:
     """What python -m pe_lab.check data=<name> reports; the promises stand in pe_lab/check."""
-    case = Case(name, hydra.utils.instantiate(settings(name, place)))
+    case = DatasetCase(name, hydra.utils.instantiate(settings(name, place)))
     case.data = shared(name, place)
     found = outcome(promise, PROMISES[promise], case)
     one_length = promise == "longer sequences are of the same task, or refused in one line" and name in ONE_LENGTH

@@ -12,7 +12,7 @@ import torch
 
 from configs import FEW, pe_class, pe_settings, slow_but_for
 from pe_lab.check import encodings, models
-from pe_lab.check.case import MARKS, B, Case, T, at_positions, marked, padded, random_tokens, whole
+from pe_lab.check.case import MARKS, B, EncodingCase, T, at_positions, marked, padded, random_tokens, whole
 from pe_lab.check.promise import outcome
 from pe_lab.config import Model, folder
 from pe_lab.data.base import Task
@@ -89,8 +89,8 @@ LONG = (
 
 
 @cache
-def case(name: str) -> Case:
-    return Case(name, hydra.utils.instantiate(pe_settings(name)), D, H)
+def case(name: str) -> EncodingCase:
+    return EncodingCase(name, hydra.utils.instantiate(pe_settings(name)), D, H)
 
 
 @cache

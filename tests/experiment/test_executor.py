@@ -16,7 +16,7 @@ from pe_lab.experiment import executor
 from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.run import DIVERGED
-from pe_lab.model.blocks import Attention
+from pe_lab.model.blocks import MultiHeadAttention
 from pe_lab.training.divergence import NotFiniteError
 from pe_lab.training.module import Training
 
@@ -369,7 +369,7 @@ def dropped(tmp_path, name: str) -> list[torch.Tensor]:
         if isinstance(module, torch.nn.Dropout):
             module.register_forward_pre_hook(lambda _, given: torch.ones_like(given[0]))
             module.register_forward_hook(lambda _, given, out: found.append(out == 0))
-        if isinstance(module, Attention):
+        if isinstance(module, MultiHeadAttention):
             module.register_forward_pre_hook(lambda _, given: found.append(given[5].seed))
     for batch, _ in zip(job.cell.sequences().train_dataloader(), range(2), strict=False):
         training.training_step(batch, 0)

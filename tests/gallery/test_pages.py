@@ -12,7 +12,7 @@ import pytest
 
 import tuned
 from pe_lab.benchmark import tables
-from pe_lab.benchmark.measured import Measured
+from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.measured import read as read_measured
 from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks
@@ -194,12 +194,12 @@ def test_longer_text_is_a_need_of_its_own_as_soon_as_it_is_measured(content: Con
 
 def test_an_unsolved_task_is_learned_by_nobody_and_recommends_nothing() -> None:
     of = task_named("induction")
-    unsolved = Measured(of, tuned.table("induction", {"rope": 13.0, "none": 13.0}))
+    unsolved = TaskResults(of, tuned.table("induction", {"rope": 13.0, "none": 13.0}))
     assert (unsolved.best, set(unsolved.beaten)) == ([], {"rope", "none"})
     assert advice(unsolved).kind == "not learned"
-    alike = Measured(of, tuned.table("induction", {"rope": 7.0, "alibi": 7.0}))
+    alike = TaskResults(of, tuned.table("induction", {"rope": 7.0, "alibi": 7.0}))
     assert advice(alike).kind == "not separable"
-    some = advice(Measured(of, tuned.table("induction", tuned.MEANS)))
+    some = advice(TaskResults(of, tuned.table("induction", tuned.MEANS)))
     assert (some.kind, "cope" in some.avoid, set(some.use) & set(some.avoid)) == ("use", True, set())
 
 
@@ -232,7 +232,7 @@ def test_the_cap_is_never_shown_as_a_measured_number_of_steps(content: Content) 
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 13.0, "none": 11.5})
     last = rows["pe"].eq("none") & rows["seed"].lt(2)
     rows.loc[last, ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
-    found = Measured(of, rows)
+    found = TaskResults(of, rows)
     shown = replace(content, results={"induction": found})
     cap = number(float(of.cfg.steps))
     for html in (leaderboard(shown).html(), task(shown, of).sections[0].html):

@@ -24,7 +24,7 @@ from hf_models import (
     tokens,
 )
 from pe_lab.hf import replace
-from pe_lab.hf.cache import Layer, cache_name
+from pe_lab.hf.cache import CachedLayer, cache_name
 
 CACHED = [(kind, name) for kind in CAUSAL_KINDS for name in NAMES if takes(kind, name) and name not in WHOLE]
 # the old name of the cache, which transformers renames, so that it is tested with each version
@@ -105,7 +105,7 @@ def test_a_cache_that_the_caller_holds_is_filled() -> None:
     model, ids, held = replaced("llama", "rope"), tokens(), DynamicCache()
     parts = [model(ids[:, a:b], past_key_values=held).logits for a, b in ((0, 5), (5, 6), (6, 9))]
     assert_close(torch.cat(parts, 1), logits(model, ids), **CLOSE)
-    assert all(isinstance(layer, Layer) for layer in held.layers)
+    assert all(isinstance(layer, CachedLayer) for layer in held.layers)
     held.reset()
     assert held.get_seq_length() == 0
     assert_close(model(ids, past_key_values=held).logits, logits(model, ids), **CLOSE)

@@ -16,7 +16,7 @@ from pe_lab.data.structured import Structured
 from pe_lab.model import Transformer
 from pe_lab.probes import position
 from pe_lab.probes.position import ALPHAS, PositionProbe, read, read_off_token
-from pe_lab.probes.states import States
+from pe_lab.probes.states import HiddenStates
 
 WIDTH, T, SEQUENCES = 16, 12, 300
 # 3,600 tokens, some ten dimensions: the share that noise explains, or does not
@@ -58,17 +58,19 @@ def transformer(data: Dataset, name: str) -> Transformer:
     return model
 
 
-def states(vectors: Tensor | None = None, length: Tensor | None = None, pos: Tensor | None = None) -> States:
+def states(vectors: Tensor | None = None, length: Tensor | None = None, pos: Tensor | None = None) -> HiddenStates:
     """Return states of sequences of 12 random tokens, or of these lengths, with one layer: [N, D], noise by default."""
     length = torch.full((SEQUENCES,), T) if length is None else length
     sequence = torch.arange(len(length)).repeat_interleave(length)
     slot = torch.cat([torch.arange(n) for n in length.tolist()])
     pos = slot[:, None] if pos is None else pos
     hidden = torch.randn(len(slot), 8) if vectors is None else vectors
-    return States((hidden,), torch.randint(11, (len(slot),)), pos, sequence)
+    return HiddenStates((hidden,), torch.randint(11, (len(slot),)), pos, sequence)
 
 
-def probed(monkeypatch: pytest.MonkeyPatch, train: States, test: States) -> dict[tuple[int | None, str], float]:
+def probed(
+    monkeypatch: pytest.MonkeyPatch, train: HiddenStates, test: HiddenStates
+) -> dict[tuple[int | None, str], float]:
     """Return the rows that the probe finds in states of the two splits."""
     data = Words(causal=True)
     given = {"train": train, "test": test}
@@ -83,9 +85,9 @@ def named(rows: list) -> dict[tuple[int | None, str], float]:
     return {(row["layer"], row["metric"]): row["value"] for row in rows}
 
 
-def with_position(found: States) -> States:
+def with_position(found: HiddenStates) -> HiddenStates:
     vectors = torch.cat((torch.randn(len(found.pos), 5), found.pos * 0.1 - 7), 1)
-    return States((vectors,), found.tokens, found.pos, found.sequence)
+    return HiddenStates((vectors,), found.tokens, found.pos, found.sequence)
 
 
 def test_a_state_that_contains_the_position_gives_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +140,7 @@ def test_what_the_token_gives_away_is_known(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(2):
         made = states()
         tokens = torch.where(made.pos[:, 0] == 0, 0, torch.randint(1, 11, (len(made.pos),)))
-        given.append(States(made.hidden, tokens, made.pos, made.sequence))
+        given.append(HiddenStates(made.hidden, tokens, made.pos, made.sequence))
     slots = np.arange(T)
     means = np.where(slots == 0, 0, slots[1:].mean())
     expected = means.var() / slots.var()
@@ -253,10 +255,10 @@ def test_on_longer_problems_it_is_fitted_and_scored_on_halves_of_the_test_split(
 ) -> None:
     data = Addition(0, train=64, validation=8, test=80).longer(2)
     assert (data.size("train"), data.size("test")) == (0, 80)
-    asked: list[States] = []
+    asked: list[HiddenStates] = []
     true = position.capture
 
-    def noting(*given, **named) -> States:
+    def noting(*given, **named) -> HiddenStates:
         asked.append(true(*given, **named))
         return asked[-1]
 

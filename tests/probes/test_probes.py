@@ -21,7 +21,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.model import Transformer
-from pe_lab.probes import Probe, Row, row, states
+from pe_lab.probes import Probe, ProbeRow, row, states
 from pe_lab.probes.base import probe_class
 from pe_lab.probes.states import at_rest, capture, permute, sample, watching
 from pe_lab.results.curves import Measured, gather
@@ -112,7 +112,7 @@ def probe(name: str) -> Probe:
     return hydra.utils.instantiate(composed(f"probe=[{name}]").probe[name])
 
 
-def all_rows(model: Transformer, data: Toy | Structured, seed: int = 0) -> dict[str, list[Row]]:
+def all_rows(model: Transformer, data: Toy | Structured, seed: int = 0) -> dict[str, list[ProbeRow]]:
     return {name: probe(name)(model, data, seed) for name in PROBES}
 
 
@@ -447,5 +447,5 @@ def test_a_model_on_a_gpu_gives_the_same_numbers(name: str) -> None:
         assert one["value"] == pytest.approx(other["value"], rel=1e-2, abs=1e-3)
 
 
-def without_value(one: Row) -> tuple[int | None, int | None, str]:
+def without_value(one: ProbeRow) -> tuple[int | None, int | None, str]:
     return one["layer"], one["head"], one["metric"]

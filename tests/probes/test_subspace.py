@@ -14,7 +14,7 @@ from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import MID, START, Structured
 from pe_lab.model import Transformer
 from pe_lab.probes import subspace
-from pe_lab.probes.states import States, capture
+from pe_lab.probes.states import HiddenStates, capture
 from pe_lab.probes.subspace import SubspaceProbe, angles, comparable, directions, parts
 
 DEPTH, WIDTH, T = 2, 16, 12
@@ -37,15 +37,15 @@ def layers(rows: list, metric: str) -> dict[int, float]:
     return {row["layer"]: row["value"] for row in rows if row["metric"] == metric}
 
 
-def made_of(token: Tensor, place: Tensor, count: int = 100) -> States:
+def made_of(token: Tensor, place: Tensor, count: int = 100) -> HiddenStates:
     """Return random sequences whose states are a vector per token plus one per position."""
     tokens = torch.randint(len(token), (count, len(place)))
     hidden = (token[tokens] + place).flatten(0, 1)
     pos = torch.arange(len(place)).repeat(count)[:, None]
-    return States((hidden,), tokens.flatten(), pos, torch.arange(count).repeat_interleave(len(place)))
+    return HiddenStates((hidden,), tokens.flatten(), pos, torch.arange(count).repeat_interleave(len(place)))
 
 
-def found_in(states: States, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def found_in(states: HiddenStates, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(subspace, "capture", lambda *given: states)
     return {row["metric"]: row["value"] for row in SubspaceProbe()(settings("none"), Structured(0), 0)}
 

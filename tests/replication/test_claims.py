@@ -12,7 +12,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
-from pe_lab.replication import Claimed, Entry, Verdict, judge, load, universe
+from pe_lab.replication import Claimed, Entry, EntryVerdict, judge, load, universe
 from pe_lab.replication.claims import universe_of
 from pe_lab.replication.studies import read
 from pe_lab.replication.values import SHIPPED as VALUES
@@ -75,14 +75,16 @@ def test_planted_claims_end_in_their_verdict_at_the_stated_rates(kind: str, devi
             noise = deviation * rng.standard_normal((3, SEEDS))
             values = mean * np.exp(noise) if part.ratio else mean + noise
             found.append(judge(entry, dict(zip("abc", values, strict=True))).verdict)
-        shares[name] = {verdict: found.count(verdict) / DRAWS for verdict in Verdict}
-    contradicted = {name: share[Verdict.NOT_REPRODUCED] + share[Verdict.IN_PART] for name, share in shares.items()}
+        shares[name] = {verdict: found.count(verdict) / DRAWS for verdict in EntryVerdict}
+    contradicted = {
+        name: share[EntryVerdict.NOT_REPRODUCED] + share[EntryVerdict.IN_PART] for name, share in shares.items()
+    }
     assert contradicted["right"] <= MOST_WRONG
-    assert contradicted["edge"] + shares["edge"][Verdict.REPRODUCED] <= MOST_WRONG
-    assert shares["wrong"][Verdict.REPRODUCED] <= MOST_WRONG
+    assert contradicted["edge"] + shares["edge"][EntryVerdict.REPRODUCED] <= MOST_WRONG
+    assert shares["wrong"][EntryVerdict.REPRODUCED] <= MOST_WRONG
     if deviation < TOLERANCE / 2:
-        assert shares["right"][Verdict.REPRODUCED] >= 0.95
-        assert shares["wrong"][Verdict.NOT_REPRODUCED] >= 0.95
+        assert shares["right"][EntryVerdict.REPRODUCED] >= 0.95
+        assert shares["wrong"][EntryVerdict.NOT_REPRODUCED] >= 0.95
 
 
 @pytest.mark.long
@@ -120,12 +122,12 @@ def test_parts_are_t_tests_that_are_corrected_together() -> None:
 
 @pytest.mark.parametrize("values", [[0.3, np.nan, 0.2], [0.3, np.inf, 0.2], [0.0, 0.0, 0.0], [-0.1, 0.1, 0.0]])
 def test_parts_that_cannot_be_tested_are_undecided(values: list[float]) -> None:
-    assert judge(claim(a=claimed("above")), {"a": values}).verdict is Verdict.UNDECIDED
+    assert judge(claim(a=claimed("above")), {"a": values}).verdict is EntryVerdict.UNDECIDED
 
 
 def test_equal_values_are_decided() -> None:
-    assert judge(claim(a=claimed("above")), {"a": [0.2] * 3}).verdict is Verdict.REPRODUCED
-    assert judge(claim(a=claimed("above")), {"a": [-0.2] * 3}).verdict is Verdict.NOT_REPRODUCED
+    assert judge(claim(a=claimed("above")), {"a": [0.2] * 3}).verdict is EntryVerdict.REPRODUCED
+    assert judge(claim(a=claimed("above")), {"a": [-0.2] * 3}).verdict is EntryVerdict.NOT_REPRODUCED
 
 
 def save(folder: Path, name: str, cells: pd.DataFrame, records: pd.DataFrame | None = None) -> None:
@@ -228,7 +230,7 @@ def test_a_value_that_is_not_finite_is_not_left_out(tmp_path: Path) -> None:
     entry = claim(a=Claimed({"metric": "loss", "pe": "rope"}, (), False, "above", 0.0))
     values = read(entry, tmp_path, 3)
     assert np.isnan(values.by_label["a"][0])
-    assert judge(entry, values.by_label).verdict is Verdict.UNDECIDED
+    assert judge(entry, values.by_label).verdict is EntryVerdict.UNDECIDED
 
 
 def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
@@ -263,7 +265,7 @@ def test_a_universe_says_where_a_claim_holds_and_where_it_turns(tmp_path: Path) 
     entry = everywhere(gap)
     save(tmp_path, "table-claim-universe", pd.DataFrame(rows))
     finding = judge(entry, read(entry, tmp_path, 4).by_label)
-    assert finding.verdict is Verdict.IN_PART
+    assert finding.verdict is EntryVerdict.IN_PART
 
     states = universe.states(finding).set_index(["model.depth", "optimizer.lr"])["state"].to_dict()
     meaning = {0.5: universe.HOLDS, -0.5: universe.FAILS, 0.0: universe.OPEN}
@@ -296,6 +298,6 @@ def test_all_settings_of_a_universe_are_one_family() -> None:
     shift = stats.t.isf(0.015, 2) * stats.sem(sample)
     assert stats.ttest_1samp(sample + shift, 0).pvalue == pytest.approx(0.03)
     values = dict.fromkeys(entry.values, sample) | {next(iter(entry.values)): sample + shift}
-    assert judge(entry, values).verdict is Verdict.UNDECIDED
+    assert judge(entry, values).verdict is EntryVerdict.UNDECIDED
     alone = claim(gap=claimed("above"))
-    assert judge(alone, {"gap": sample + shift}).verdict is Verdict.REPRODUCED
+    assert judge(alone, {"gap": sample + shift}).verdict is EntryVerdict.REPRODUCED

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pe_lab.replication import Entry, Reported, Verdict, judge
+from pe_lab.replication import Entry, EntryVerdict, Reported, judge
 from pe_lab.statistics import Published
 
 ENTRY = Entry(
@@ -36,14 +36,14 @@ OPEN = [0.1, 0.5, 0.9]
 @pytest.mark.parametrize(
     ("short", "long", "verdict"),
     [
-        (RIGHT["short"], RIGHT["long"], Verdict.REPRODUCED),
-        (RIGHT["short"], WRONG["long"], Verdict.IN_PART),
-        (WRONG["short"], WRONG["long"], Verdict.NOT_REPRODUCED),
-        (RIGHT["short"], OPEN, Verdict.UNDECIDED),
-        (WRONG["short"], OPEN, Verdict.NOT_REPRODUCED),
+        (RIGHT["short"], RIGHT["long"], EntryVerdict.REPRODUCED),
+        (RIGHT["short"], WRONG["long"], EntryVerdict.IN_PART),
+        (WRONG["short"], WRONG["long"], EntryVerdict.NOT_REPRODUCED),
+        (RIGHT["short"], OPEN, EntryVerdict.UNDECIDED),
+        (WRONG["short"], OPEN, EntryVerdict.NOT_REPRODUCED),
     ],
 )
-def test_all_values_must_agree(short: list[float], long: list[float], verdict: Verdict) -> None:
+def test_all_values_must_agree(short: list[float], long: list[float], verdict: EntryVerdict) -> None:
     finding = judge(ENTRY, {"short": short, "long": long})
     assert finding.verdict is verdict
     assert finding.seeds == 3
@@ -70,7 +70,7 @@ def test_an_undecided_entry_says_how_many_seeds_would_decide() -> None:
 @pytest.mark.parametrize("seeds", [0, 2])
 def test_without_enough_seeds_an_entry_is_not_run(change: dict[str, object], why: str, seeds: int) -> None:
     finding = judge(replace(ENTRY, **change), {label: numbers[:seeds] for label, numbers in RIGHT.items()})
-    assert finding.verdict is Verdict.NOT_RUN
+    assert finding.verdict is EntryVerdict.NOT_RUN
     assert str(finding) == f"not run: {why}"
     assert finding.unseen == 1
 

@@ -35,7 +35,7 @@ TYPES |= dict.fromkeys(("scale", "enlarge", "factor"), "fp32")
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """A kernel with its options.
 
     Args:
@@ -73,13 +73,13 @@ class Resources:
     products: str
 
 
-def compile_ahead(case: Case, blocks: Blocks | None = None) -> Resources:
+def compile_ahead(case: KernelCase, blocks: Blocks | None = None) -> Resources:
     """Compile a kernel, with its own blocks or with these, and return its resources."""
     compiled = build(case, blocks)
     return resources(compiled, disassemble(compiled.asm["cubin"]))
 
 
-def build(case: Case, blocks: Blocks | None = None) -> Any:
+def build(case: KernelCase, blocks: Blocks | None = None) -> Any:
     """Compile a kernel, with its own blocks or with these: code in `asm`, and `metadata`."""
     kernel = KERNELS[case.kernel]
     blocks = blocks or case.blocks
@@ -125,7 +125,7 @@ def disassemble(cubin: bytes) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
+def _constants(case: KernelCase, blocks: Blocks | None) -> dict[str, Any]:
     if case.kernel == "spread_table":
         return {"BLOCK": SPREAD}
     if case.kernel.startswith("rotate"):

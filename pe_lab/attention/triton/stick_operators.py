@@ -43,7 +43,7 @@ def stick_attention(
     Returns:
         [B, H, T, d], and the base-2 logarithm of the remainder of every stick, [B, H, T] float32.
     """
-    call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
+    call = _StickCall(q, k, v, bias, segment, scale, down, side, include_self)
     B, H, T, d = q.shape
     out, left = q.new_empty(B, H, T, d), q.new_empty(B, H, T, dtype=torch.float32)
     blocks = call.blocks("stick_forward")
@@ -88,7 +88,7 @@ def stick_attention_backward(
     wants_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v and bias; the last is empty unless `wants_bias`."""
-    call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
+    call = _StickCall(q, k, v, bias, segment, scale, down, side, include_self)
     (q, k, v), rest = call.activations, call.vectors
     grad = dims_adjacent(grad)
     B, H, T, _ = q.shape
@@ -152,7 +152,7 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
 stick_attention.register_autograd(_differentiate, setup_context=_remember)
 
 
-class _Call:
+class _StickCall:
     """The arguments that all launches of one call share; arguments as of `stick_attention`."""
 
     def __init__(

@@ -9,7 +9,7 @@ BLOCK = 2**12  # windows of a read
 WINDOW = 2**23  # bytes of training text before the text that xz compresses, and its dictionary
 
 
-class Counts:
+class NgramCounts:
     """Counts of tokens after contexts, and the probabilities that they give.
 
     Modified Kneser-Ney smoothing (Chen and Goodman 1998, section 3): a little is taken from every count, by whether it
@@ -59,7 +59,7 @@ class Counts:
 
 def unigram(train: np.ndarray, token: np.ndarray, vocabulary: int) -> np.ndarray:
     """Return P(token) [Q], from the counts of tokens in train [N]."""
-    counts = Counts(train.astype(np.uint64), (vocabulary - 1).bit_length())
+    counts = NgramCounts(train.astype(np.uint64), (vocabulary - 1).bit_length())
     return counts.estimate(token.astype(np.uint64), np.full(len(token), 1 / vocabulary))
 
 
@@ -85,7 +85,7 @@ def ngram(train: np.ndarray, rows: np.ndarray, end: int, vocabulary: int) -> np.
     for number in reversed(range(longest + 1)):
         keys = np.concatenate([np.zeros(0, np.uint64), *seen[number]])
         seen[number].clear()
-        counts = Counts(keys, bits)
+        counts = NgramCounts(keys, bits)
         enough = depth >= max(1, number)
         weights.append((enough, *counts.weights(asked[enough] & np.uint64(2 ** (bits * (number + 1)) - 1))))
         if number:
@@ -134,8 +134,8 @@ class Neighbours:
         self.by_right = self._counts(right != mask, self.alone, right)
         self.by_both = self._counts(both, self.alone, left, right)
 
-    def _counts(self, where: np.ndarray, token: np.ndarray, *context: np.ndarray) -> Counts:
-        return Counts(self._key(token, *context)[where], self.bits)
+    def _counts(self, where: np.ndarray, token: np.ndarray, *context: np.ndarray) -> NgramCounts:
+        return NgramCounts(self._key(token, *context)[where], self.bits)
 
     def _key(self, token: np.ndarray, *context: np.ndarray) -> np.ndarray:
         key = token.astype(np.uint64)

@@ -15,7 +15,7 @@ from pe_lab.attention.triton.blocks import Blocks
 from pe_lab.config import Model
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
-from pe_lab.model.blocks import Attention
+from pe_lab.model.blocks import MultiHeadAttention
 
 pytestmark = [
     pytest.mark.slow,
@@ -347,7 +347,7 @@ def test_strides_of_the_inputs_do_not_matter(several, expected) -> None:
 def test_queries_keys_and_values_may_lie_in_one_projection() -> None:
     T, d = 33, 16
     sizes = {"depth": 1, "width": H * d, "num_heads": H, "mlp_ratio": 1, "norm": "pre"}
-    attention = Attention(Model(**sizes)).to(DEVICE)
+    attention = MultiHeadAttention(Model(**sizes)).to(DEVICE)
     h = torch.randn(B, T, H * d, device=DEVICE)
     q, k, v = (x.detach() for x in attention.project(h, h))
     assert not q.is_contiguous()
