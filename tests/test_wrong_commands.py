@@ -53,7 +53,7 @@ WRONG = {  # with what the line must mention
     "evaluate pe=rope evaluate.policy=yarnn": ["did you mean yarn?"],
     "evaluate pe=rope probe=positon": ["did you mean position?"],
     "report firts": ["did you mean first?"],
-    "report nosuch": ["study", "nosuch"],
+    "report nosuch": ["first", "nosuch"],
     "report first --study second": ["--study"],
     "status nosuch": ["LEDGER", "nosuch"],
     "status --stduy x": ["did you mean --study?"],

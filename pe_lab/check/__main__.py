@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import CHOICES, unknown_name
 
 SMALL = ["model.width=16", "model.num_heads=2"]  # each overridden by one that is given
 # the settings that each kind of check reads; of pe and data, with all of their options
@@ -57,7 +57,7 @@ def read(overrides: list[str]) -> tuple[str, list[DictConfig]]:
     listed, known = list(dict.fromkeys(names.split(","))), config.folders().names(kind)
     for name in listed:
         if name not in known:
-            raise ValueError(unknown_name(kind, known, name))
+            raise ValueError(unknown_name(kind, known, name, listing=CHOICES))
     return kind, [config.expand([*SMALL, f"{kind}={name}", *others], multirun=False)[0] for name in listed]
 
 

@@ -17,7 +17,7 @@ from pe_lab.encodings.checkpoint import read
 from pe_lab.encodings.options import SHOWN, shown, within
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import CHOICES, unknown_name
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
 LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe", "callbacks", "logger")
@@ -178,7 +178,7 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
                 isinstance(value, list) and not set(names) <= set(options)
             ):
                 wrong = next((name for name in names if name not in options), value)
-                raise ValueError(unknown_name(key, options, wrong))
+                raise ValueError(unknown_name(key, options, wrong, listing=CHOICES))
         parsed.append(override)
     if math.prod(sizes.values()) > MOST:
         raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")

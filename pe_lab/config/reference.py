@@ -29,6 +29,7 @@ COMMON = (
     "steps",
     "seed",
     "optimizer.lr",
+    "tune.rates",
     "optimizer.schedule",
     "trainer.device",
     "trainer.precision",

@@ -12,7 +12,7 @@ from pathlib import Path
 from pe_lab.gallery.definitions import definitions
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import CHOICES, unknown_name
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
         chosen = None if arguments.pe is None else list(dict.fromkeys(arguments.pe.split(",")))
         for name in chosen or []:
             if name not in known:
-                raise ValueError(unknown_name("--pe", known, name))
+                raise ValueError(unknown_name("--pe", known, name, listing=CHOICES))
         out, cache = Path(arguments.out), Path(arguments.cache)
         for name, folder in (("out", out), ("cache", cache)):
             if name == "out" or not folder.is_dir():  # a cache may have all that is needed

@@ -121,7 +121,7 @@ def select(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
             table, _, cell = name.partition("/")
             meant = nearest(table, tables)[:1] if cell else []
             known = [key for key in entries if key.partition("/")[0] in meant]
-            raise ValueError(unknown_name("NAME", known or tables, name))
+            raise ValueError(unknown_name("NAME", known or tables, name, listing="pe-lab replicate --list"))
         chosen |= found
     return list(chosen.values())
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable, write_text
-from pe_lab.system.names import did_you_mean, unknown_name
+from pe_lab.system.names import unknown_name
 from pe_lab.system.tables import read_csv
 
 if TYPE_CHECKING:
@@ -154,10 +154,14 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
             raise ValueError(f"--study needs a ledger's folder as the source, got --study {study} and {source!r}")
         return Path(ledger), source
     known = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
-    raise ValueError(
-        f"there is no study {source!r} in {ledger}, and no such folder; studies are: {', '.join(known) or 'none'}"
-        f"{did_you_mean(source, known)}"
-    )
+    if train := command(source):
+        raise ValueError(f"{source} must be trained before its report, got no such study in {ledger}: {train}")
+    if not known:
+        train = f"pe-lab run -m study_name={source if source.isidentifier() else 'NAME'} pe=rope,alibi"
+        raise ValueError(
+            f"source must be a folder, or a study in {ledger}, which has none, got {source!r}: {train} trains one"
+        )
+    raise ValueError(unknown_name("source", known, source, f" (studies in {ledger}), or a folder"))
 
 
 def command(name: str) -> str:

@@ -4,22 +4,34 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 LONGEST = 80  # characters of a name in a message
+MOST = 20  # names that are all listed beside the one that may be meant; of more, FIRST are
+FIRST = 3
+CHOICES = "pe-lab run --help"  # lists the names of encodings, tasks and all other groups
 
 
-def unknown_name(what: str, known: Iterable[str], name: object, where: str = "") -> str:
+def unknown_name(what: str, known: Iterable[str], name: object, where: str = "", listing: str = "") -> str:
     """Return a message about a name that is not one of those that can stand there; the nearest comes first.
+
+    Where one is near, a long list is cut after its first names.
 
     Args:
         what: the setting or argument.
         known: the names that can stand there.
         name: what was given.
         where: text behind the names, as " in ledger".
+        listing: the command that lists all names, if there is one.
     """
     known = list(known)
     given = repr(name) if len(repr(name)) <= LONGEST else f"{repr(name)[:LONGEST]}..."
-    rule = f"{what} must be one of {', '.join(known) or 'none yet'}{where}"
     near = nearest(name, known)
-    return f"{what}={given}: did you mean {' or '.join(near)}? {rule}" if near else f"{rule}, got {given}"
+    names, listed = ", ".join(known) or "none yet", ""
+    if near and len(known) > MOST:
+        names, listed = (
+            f"{', '.join(known[:FIRST])} and {len(known) - FIRST} others",
+            listing and f"; {listing} lists all",
+        )
+    rule = f"{what} must be one of {names}{where}"
+    return f"{what}={given}: did you mean {' or '.join(near)}? {rule}{listed}" if near else f"{rule}, got {given}"
 
 
 def did_you_mean(name: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:

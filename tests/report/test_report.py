@@ -816,7 +816,8 @@ def test_the_answer_calls_the_best_what_the_verdicts_do(number):
     [
         ([], "source must be a study's name, a ledger, a study's folder, or wandb:ENTITY/PROJECT, got nothing"),
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
-        (["nowhere"], "there is no study 'nowhere' in ledger, and no such folder; studies are: none"),
+        (["nowhere"], "source must be a folder, or a study in ledger, which has none, got 'nowhere': pe-lab run -m "),
+        (["tune_lr"], "tune_lr must be trained before its report, got no such study in ledger: pe-lab run -m +study="),
         (
             ["{study}", "--baseline", "ropes"],
             "baseline='ropes': did you mean rope? baseline must be one of rope, alibi, none, learnable",
