@@ -21,6 +21,7 @@ from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
+from pe_lab.results.learned import not_learned
 from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.results.table import as_text
 from pe_lab.results.verdicts import few_runs
@@ -33,7 +34,6 @@ from pe_lab.statistics import (
     Try,
     TunedOutcome,
     TunedTask,
-    edge_shares,
     outcomes,
 )
 
@@ -97,6 +97,7 @@ class Race:
         progress: what is known of each try.
         curves: validation score, or minus the loss, by step, for each try.
         seconds: core-seconds of each run, up to where it was needed.
+        losses: test loss of each try where its training ended, and the floors of it by name.
     """
 
     cfg: DictConfig
@@ -105,6 +106,7 @@ class Race:
     progress: dict[Trial, Progress] = field(default_factory=dict)
     curves: dict[Trial, dict[int, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    losses: dict[Trial, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cfg: DictConfig) -> "Race":
@@ -167,11 +169,14 @@ class Race:
 
         It has all steps of the study; where the task is solved, its training has stopped and goes on no more.
         """
+        trial = self.chosen
+        return None if trial is None else self.cell(Need(trial, self.cfg.steps), measured=True)
+
+    @property
+    def chosen(self) -> Trial | None:
+        """The chosen try; None: all tries failed, or it is not known yet."""
         found = self.found
-        if found.chosen is None:
-            return None
-        trial = Trial(found.encoding, found.task, found.seed, found.chosen)
-        return self.cell(Need(trial, self.cfg.steps), measured=True)
+        return None if found.chosen is None else Trial(found.encoding, found.task, found.seed, found.chosen)
 
     def take(self, need: Need, outcome: Outcome) -> None:
         """Take what became of a cell.
@@ -188,6 +193,8 @@ class Race:
             return
         task = self.plan.tasks[0]
         measured = validation_by_step(outcome.checkpoint)
+        known = {f"floor_{name}_loss": values["loss"] for name, values in outcome.floors.items() if "loss" in values}
+        self.losses[need.trial] = {"test_loss": outcome.test.get("loss", math.nan)} | known
         curve |= {step: one["score"] if task.level is not None else -one["loss"] for step, one in measured.items()}
         test = outcome.test["loss"] if task.level is None and need.steps == task.cap else None
         self.progress[need.trial] = Progress(self._scores(curve), test=test)
@@ -286,6 +293,14 @@ def try_table(races: list[Race]) -> pd.DataFrame:
     )
 
 
+def loss_table(races: list[Race]) -> pd.DataFrame:
+    """Return a line per cell that has a chosen try: its settings, the test loss of the try, and its floors."""
+    described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs").to_dict("records")
+    pairs = [(race, race.chosen, settings) for race, settings in zip(races, described, strict=True)]
+    chosen = [(settings, race.losses.get(trial)) for race, trial, settings in pairs if trial is not None]
+    return pd.DataFrame([settings | losses for settings, losses in chosen if losses])
+
+
 def endpoint_of(cfg: DictConfig) -> Endpoint:
     """Return what a study compares: steps to solve, or the loss where there is no level."""
     solves = cfg.solve.level is not None
@@ -297,10 +312,13 @@ def write(races: list[Race]) -> None:
 
     They are outcomes.csv, tries.csv and, with a baseline, verdicts.csv.
     """
-    found, cfg = outcome_table(races), races[0].cfg
+    found, losses, cfg = outcome_table(races), loss_table(races), races[0].cfg
     tables = {"outcomes.csv": found, "tries.csv": try_table(races)}
-    for text, table in tuned_outcomes.summaries(found, endpoint_of(cfg)):
-        print(f"{text}\n{as_text(table, [])}\n")
+    if len(losses) and (warning := not_learned(losses)):
+        print(warning)
+    shown = tuned_outcomes.with_floors(found, losses) if len(losses) else found
+    for text, table in tuned_outcomes.summaries(shown, endpoint_of(cfg)):
+        print(f"{text}\n{as_text(table.round(4), [])}\n")
     if cfg.tune.baseline is not None:
         tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(found, endpoint_of(cfg), cfg.tune.baseline)
         counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())
@@ -313,10 +331,8 @@ def write(races: list[Race]) -> None:
     seeds = found[found["y"].notna()].groupby([*tuned_outcomes.settings(found), "pe"], dropna=False)["seed"].nunique()
     if len(seeds) and (note := few_runs(found["pe"].nunique(), int(seeds.min()))):
         print(note)
-    if len(cfg.tune.rates) > 2:  # of two, each is an edge
-        shares = edge_shares([race.found for race in races])
-        wide = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share > 0.2)
-        print(f"best rate at an edge of tune.rates in more than 20 % of the seeds: {wide or 'no encoding'}")
+    if note := tuned_outcomes.edge_note(found, cfg.tune.rates):
+        print(note)
     hours = found["core_seconds"].sum() / 3600
     print(f"{hours:.2f} core-hours of training steps for {len(races)} cells and their tries")
     if cfg.study_name:

@@ -87,7 +87,7 @@ def report(arguments: argparse.Namespace) -> None:
     if len(results.cells):
         require_costs(results.cells, f"{results.name}: rows.csv")
     if results.declared.tune is not None:
-        return _report_tuned(results, arguments, out, began)
+        return _report_tuned(results, load, arguments, out, began)
     baseline = arguments.baseline or _baseline(results)
     audit, margin = _audit(arguments.audit), None
     if arguments.margin is not None:
@@ -118,7 +118,7 @@ def report(arguments: argparse.Namespace) -> None:
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
 
-def _report_tuned(results: "Results", arguments: argparse.Namespace, out: Path, began: float) -> None:
+def _report_tuned(results: "Results", load: str, arguments: argparse.Namespace, out: Path, began: float) -> None:
     """Write the report of a study whose learning rates are tuned for each seed.
 
     Raises:
@@ -136,7 +136,7 @@ def _report_tuned(results: "Results", arguments: argparse.Namespace, out: Path, 
     from pe_lab.report import tuned  # loads torch
     from pe_lab.report.page import html
 
-    found = tuned.sections(tuned.TunedStudy(results, command(results.name)))
+    found = tuned.sections(tuned.TunedStudy(results, command(results.name), load))
     write_text(out / "report.html", html(f"pe_lab: {results.name}", found))
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 

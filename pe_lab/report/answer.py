@@ -25,7 +25,7 @@ from pe_lab.report.standing import (
     table_of,
 )
 from pe_lab.results import plots
-from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns, sort_by_setting, told_settings
 from pe_lab.results.learned import not_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
@@ -218,7 +218,7 @@ def _alone(asked: Question) -> str:
 def place(cells: pd.DataFrame) -> str:
     """Return task and settings in words, such as ` on structured, at depth 1 and 4, epochs 16`."""
     text = f" on {_values(cells['data'])}" if "data" in cells and not (cells["data"] == "unknown").all() else ""
-    names = [name for name in setting_columns(cells) if name != "data"]
+    names = [name for name in told_settings(cells, setting_columns(cells)) if name != "data"]
     settings = [f"{last_word(name)} {_values(cells[name])}" for name in names]
     return f"{text}, at {', '.join(settings)}" if settings else text
 

@@ -6,7 +6,15 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.results import pooling
-from pe_lab.results.columns import REMAINING, floors, lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.columns import (
+    REMAINING,
+    counted_in,
+    floors,
+    lower_is_better,
+    setting_columns,
+    sort_by_setting,
+    told_settings,
+)
 from pe_lab.results.learned import has_learned
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
@@ -84,7 +92,8 @@ def choices(
 
 def _by_setting(rows: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.DataFrame]]:
     """Return each setting in words with its rows, in the order of the rows."""
-    varied = [name for name in names if rows[name].nunique(dropna=False) > 1] or ["depth", "epochs"]
+    told = told_settings(rows, names)
+    varied = [name for name in told if rows[name].nunique(dropna=False) > 1] or ["depth", counted_in(rows)]
     found = []
     for key, group in rows.groupby(varied, sort=False, dropna=False):
         words = [f"{name.rpartition('.')[2]} {_plain(value)}" for name, value in zip(varied, key, strict=True)]

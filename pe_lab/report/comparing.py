@@ -10,7 +10,7 @@ from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.question import Question, varied_columns
 from pe_lab.report.standing import in_words, joined
 from pe_lab.results import plots
-from pe_lab.results.columns import floors, setting_columns
+from pe_lab.results.columns import counted_in, floors, setting_columns
 from pe_lab.results.pooling import pool
 from pe_lab.statistics.comparisons import counted
 
@@ -25,8 +25,23 @@ def several_seeds(cells: pd.DataFrame) -> bool:
 def grid(asked: Question) -> Section:
     """Return the heatmap of all means, with the meaning of the floors."""
     cells, metric = asked.results.cells, asked.metric
-    parts: list[Part] = []
-    known = floors(cells, metric)
+    parts: list[Part] = [*floors_in_words(floors(cells, metric))]
+    if cells[counted_in(cells)].nunique() > 1:
+        caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; grey lines are floors"
+        parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
+    caption = "Mean over seeds, encodings by their mean rank, floors below the line"
+    code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
+    parts.append(Drawn(plots.heatmap(cells, metric, asked.compared.compare()), caption, code))
+    return Section(f"Test {in_words(metric)}", parts)
+
+
+def floors_in_words(known: list[str]) -> list[str]:
+    """Return a sentence on what each floor is.
+
+    Args:
+        known: the names of the floors.
+    """
+    parts = []
     if "bayes" in known:
         parts.append("`bayes` is the value of the best possible model; no model can beat it.")
     if "position_blind" in known:
@@ -43,13 +58,7 @@ def grid(asked: Question) -> Section:
         named = joined([f"`{name}`" for name in others])
         what = "are reference values, not bounds" if len(others) > 1 else "is a reference value, not a bound"
         parts.append(f"{named} {what}.")
-    if cells["epochs"].nunique() > 1:
-        caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; grey lines are floors"
-        parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
-    caption = "Mean over seeds, encodings by their mean rank, floors below the line"
-    code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
-    parts.append(Drawn(plots.heatmap(cells, metric, asked.compared.compare()), caption, code))
-    return Section(f"Test {in_words(metric)}", parts)
+    return parts
 
 
 def differences(asked: Question) -> Section:

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from pe_lab.report.parts import Drawn, Part, Section
+from pe_lab.report.parts import Code, Drawn, Part, Section
 from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
 from pe_lab.system.drawing import svg
 
@@ -53,6 +53,8 @@ def _part(part: Part) -> dict[str, Any]:
     """Return a part in the form that page.html takes."""
     if isinstance(part, str):
         return {"kind": "text", "html": _inline(part), "note": part.startswith("**Note.**")}
+    if isinstance(part, Code):
+        return {"kind": "code", "lines": part.lines}
     if isinstance(part, Drawn):
         drawn = {"kind": "figure", "svg": _svg(part.plot.figure, part.caption), "table": _table(part.plot.data)}
         return drawn | {"caption": part.caption, "code": part.code}

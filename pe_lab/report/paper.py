@@ -20,7 +20,14 @@ from pe_lab.report.effort import rates_in_words
 from pe_lab.report.question import Question, seeds_in_words, varied_columns
 from pe_lab.report.standing import amount, in_words
 from pe_lab.results import plots
-from pe_lab.results.columns import ENVIRONMENT, REMAINING, setting_columns, sort_by_setting
+from pe_lab.results.columns import (
+    ENVIRONMENT,
+    REMAINING,
+    counted_in,
+    setting_columns,
+    sort_by_setting,
+    told_settings,
+)
 from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.table import summarise
 from pe_lab.statistics import GRID
@@ -100,9 +107,10 @@ def _tables(asked: Question) -> dict[str, str]:
 def _figures(asked: Question) -> dict[str, tuple[plots.Plot, str]]:
     """Return the figures with their captions, by name."""
     cells, metric = asked.results.cells, asked.metric
-    panels = cells[[name for name in setting_columns(cells) if name != "epochs"]].drop_duplicates()
+    length = counted_in(cells)
+    panels = cells[[name for name in told_settings(cells, setting_columns(cells)) if name != length]].drop_duplicates()
     found, what = {}, f"{in_words(metric)}{_unit(metric)}"
-    if cells["epochs"].nunique() > 1 and len(panels) <= MOST_PANELS:
+    if cells[length].nunique() > 1 and len(panels) <= MOST_PANELS:
         caption = f"Test {what}{place(cells)}: means over seeds with 95 % t intervals, and floors"
         found["curves"] = plots.over_epochs(cells, metric), caption
     if cells["pe"].nunique() > 1 and asked.compared.compare(GRID)["difference"].notna().any():
@@ -117,10 +125,10 @@ def methods(asked: Question) -> str:
     """Return a paragraph in LaTeX: the settings, seeds, statistics, margin and versions of the study."""
     results, cells = asked.results, asked.results.cells
     identity, compares = _identity(asked), cells["pe"].nunique() > 1
-    names = varied_columns(cells, setting_columns(cells))
+    names = varied_columns(cells, told_settings(cells, setting_columns(cells)))
     settings = {name: _values(cells[name]) for name in names if name != "data"}
-    for name, column in (("depth", "depth"), ("epochs", "epochs")):
-        settings.setdefault(name, _values(cells[column]))
+    for name in ("depth", counted_in(cells)):
+        settings.setdefault(name, _values(cells[name]))
     counts = cells.groupby(["pe", *setting_columns(cells)], dropna=False)["seed"].nunique()
     declared = results.declared.margin.get(asked.metric)
     source = "the default of the task" if declared is None else "declared before training"

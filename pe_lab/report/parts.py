@@ -25,7 +25,14 @@ class Table:
     code: str = ""
 
 
-Part = str | Drawn | Table
+@dataclass(frozen=True)
+class Code:
+    """Lines of Python, to be copied as they are."""
+
+    lines: str
+
+
+Part = str | Drawn | Table | Code
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Section:
 
     Attributes:
         title: in a few words; of an opening section, the question of the page.
-        parts: texts, figures and tables.
+        parts: texts, figures, tables and code.
         opening: whether this is the first screen of the page, before its contents.
     """
 

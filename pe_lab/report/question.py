@@ -8,7 +8,7 @@ import pandas as pd
 
 from pe_lab.report import choice
 from pe_lab.report.decided import decisions
-from pe_lab.report.parts import Part, Section, Table
+from pe_lab.report.parts import Code, Part, Section, Table
 from pe_lab.results.columns import lower_is_better, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.verdicts import few_runs
@@ -16,11 +16,11 @@ from pe_lab.statistics import Families, Margin
 from pe_lab.statistics.comparisons import counted
 from pe_lab.system.names import unknown_name
 
-IMPORTS = (
-    "from pe_lab.report import answer, attention, choice, decided; "
-    "from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, wandb_project; "
-    "from pe_lab import statistics"
-)
+IMPORTS = """\
+from pe_lab import statistics
+from pe_lab.report import answer, attention, choice, decided
+from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, wandb_project
+"""
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ def question(asked: Question) -> Section:
 def code(asked: Question) -> Section:
     """Return the section with the lines that stand before those below the figures."""
     lines = [IMPORTS, asked.load, *([asked.compares] if len(asked.results.cells) else [])]
-    text = "The line of code below a figure draws it in Python, after these: "
-    parts: list[Part] = [text + ", ".join(f"`{line}`" for line in lines) + "."]
+    parts: list[Part] = ["The line of code below a figure draws it in Python, after these:", Code("\n".join(lines))]
     if asked.audit.empty and len(asked.results.cells):
         parts.append("Properties of the encodings come from `pe-lab audit out=FOLDER`, then `--audit FOLDER` here.")
     return Section("Figures in Python", parts)

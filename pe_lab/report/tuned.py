@@ -10,26 +10,38 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from pe_lab.report.parts import Drawn, Part, Section, Table
+from pe_lab.report.comparing import floors_in_words
+from pe_lab.report.parts import Code, Drawn, Part, Section, Table
 from pe_lab.report.question import failed, missing, seeds_in_words, surroundings
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
-from pe_lab.results.columns import setting_columns, sort_by_setting
+from pe_lab.results.columns import counted_in, floors, setting_columns, sort_by_setting
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import not_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.rates import LR
-from pe_lab.results.tuned_outcomes import endpoint, settings, summaries, with_baseline
+from pe_lab.results.tuned_outcomes import (
+    edge_note,
+    endpoint,
+    settings,
+    summaries,
+    with_baseline,
+    with_floors,
+)
 from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import Endpoint, Verdict
 from pe_lab.system.tables import read_csv
 
 FILE = "outcomes.csv"
 NEEDED = ("pe", "seed", "y", "solved", LR, "edge", "trained_steps", "core_seconds")
-CHOSEN = (LR, "start_scale", "steps")  # columns of cells that are no settings here
+CHOSEN = (LR, "start_scale")  # columns of cells that are no settings here
 ENOUGH = 5  # seeds for which the error rates of verdicts are simulated
 MOST_DRAWN = 12  # encodings in the figure of the first screen
-MOST_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
+
+IMPORTS = """\
+from pe_lab.report.tuned import TunedStudy
+from pe_lab.results import frame, plots
+"""
 
 
 @dataclass(frozen=True)
@@ -39,10 +51,12 @@ class TunedStudy:
     Attributes:
         results: from frame.load, with the declaration of the study.
         command: that trained it, if it is known.
+        load: the line of code that loads the results.
     """
 
     results: Results
     command: str = ""
+    load: str = "results = frame.load(FOLDER)"
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
@@ -79,6 +93,34 @@ class TunedStudy:
         return endpoint(tune.get("margin"), np.inf if solvable else None)
 
     @property
+    def rates(self) -> list[float]:
+        """The learning rates that were tried, as far as it is known."""
+        tried = (self.results.declared.tune or {}).get("rates") or self.known[LR].unique()
+        return sorted(float(rate) for rate in tried)
+
+    @cached_property
+    def with_floors(self) -> pd.DataFrame:
+        """The known outcomes with the floors of the loss, where losses are compared."""
+        return self.known if self.endpoint.kind == "steps" else with_floors(self.known, self.named(self.results.cells))
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """The cells, without what their seeds chose."""
+        cells = self.named(self.results.cells)
+        return cells.drop(columns=[name for name in CHOSEN if name in setting_columns(cells)])
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Validation during the longest trainings, without what their seeds chose."""
+        curves = self.named(self.results.curves).drop(columns=list(CHOSEN), errors="ignore")
+        return curves if curves.empty else curves[curves[counted_in(curves)] == curves[counted_in(curves)].max()]
+
+    @property
+    def settings_count(self) -> int:
+        """The number of settings in which encodings are compared."""
+        return len(self.known[settings(self.outcomes)].drop_duplicates())
+
+    @property
     def baseline(self) -> str | None:
         return (self.results.declared.tune or {}).get("baseline")
 
@@ -103,10 +145,10 @@ class TunedStudy:
     def ranked(self) -> pd.DataFrame:
         """A line per setting and encoding: runs, the mean, and the range of ranks that all pairs leave open."""
         keys = settings(self.outcomes)
-        parts = self.outcomes.groupby(keys, sort=False, dropna=False)
+        parts = self.with_floors.groupby(keys, sort=False, dropna=False)
         tables = [
             table.assign(**dict(zip(keys, key, strict=True)))
-            for (key, _), (_, table) in zip(parts, summaries(self.outcomes, self.endpoint), strict=True)
+            for (key, _), (_, table) in zip(parts, summaries(self.with_floors, self.endpoint), strict=True)
         ]
         found = pd.concat(tables, ignore_index=True).rename(columns={"loss": "mean"})
         return found[[*keys, *(name for name in found if name not in keys)]]
@@ -128,11 +170,13 @@ def _answer(study: TunedStudy) -> Section:
     names = known["pe"].nunique()
     best = "fewest" if endpoint.kind == "steps" else "lowest"
     tasks = joined(list(dict.fromkeys(study.outcomes["data"]))) if "data" in study.outcomes else "the task"
-    title = f"Which of {names} encodings has the {best} {study.measured} on {tasks}, when every seed tunes it?"
+    title = f"Which of {names} encodings has the {best} {study.measured} on {tasks}, at learning rates tuned for each?"
     warning = not_learned(study.results.cells)
-    notes = [*([warning] if warning else []), *_seed_notes(study), *_edge_notes(study)]
+    edges = edge_note(known, study.rates)
+    notes = [*_seed_notes(study), *([edges] if edges else [])]
     notes += [*missing(study.results), *surroundings(study.results.cells)]
-    parts: list[Part] = [_sentences(study), *(f"**Note.** {note}" for note in notes)]
+    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), _sentences(study)]
+    parts += [f"**Note.** {note}" for note in notes]
     return Section(title, [*parts, *_opening_figure(study)], opening=True)
 
 
@@ -170,16 +214,6 @@ def _seed_notes(study: TunedStudy) -> list[str]:
     ]
 
 
-def _edge_notes(study: TunedStudy) -> list[str]:
-    shares = study.known.groupby("pe", sort=False)["edge"].mean()
-    wide = shares[shares > MOST_AT_EDGE]
-    tried = (study.results.declared.tune or {}).get("rates") or []
-    if wide.empty or len(tried) < 3:  # of two, each is an edge
-        return []
-    where = joined([f"`{name}` {share:.0%}" for name, share in wide.items()])
-    return [f"The best rate is the lowest or the highest that was tried in many seeds: {where}. It may lie beyond."]
-
-
 def _opening_figure(study: TunedStudy) -> list[Part]:
     """Return a figure that fits beside the answer: with several settings, comparisons of the last; or all seeds."""
     keys = settings(study.outcomes)
@@ -188,10 +222,11 @@ def _opening_figure(study: TunedStudy) -> list[Part]:
     if len(study.compared) and study.compared["low"].notna().any():
         shown = study.compared.merge(last, on=keys)
         where = settings_in_words(ordered, keys)[-1]
-        caption = f"Differences from {study.baseline} at {where}, with 95 % intervals, not corrected"
+        caption = f"Differences from {study.baseline} at {where}, with 95 % intervals, not corrected; "
+        caption += "the grey band is the margin"
         if len(shown):
             return [_forest(study, shown, caption)]
-    best = study.known.merge(last, on=keys)
+    best = study.with_floors.merge(last, on=keys)
     order = best.groupby("pe", sort=False)["y"].mean().sort_values(kind="stable").index[:MOST_DRAWN]
     which = f"the best {MOST_DRAWN}" if best["pe"].nunique() > MOST_DRAWN else ""
     return [_runs(study, best[best["pe"].isin(order)], which)]
@@ -207,13 +242,9 @@ def _runs(study: TunedStudy, runs: pd.DataFrame, which: str = "") -> Drawn:
     caption = f"{study.measured.capitalize()} of each seed{f', {which}' if which else ''}; a bar is their mean"
     if study.endpoint.kind == "steps":
         caption += ", an open mark a run that did not solve it"
-    return Drawn(plots.runs(runs, study.endpoint.kind), caption, f"plots.runs(study.known, {study.endpoint.kind!r})")
-
-
-def _plain_cells(study: TunedStudy) -> pd.DataFrame:
-    """Return the cells without what their seeds chose."""
-    cells = study.named(study.results.cells)
-    return cells.drop(columns=[name for name in CHOSEN if name in setting_columns(cells)])
+    return Drawn(
+        plots.runs(runs, study.endpoint.kind), caption, f"plots.runs(study.with_floors, {study.endpoint.kind!r})"
+    )
 
 
 def _methods(study: TunedStudy) -> Section:
@@ -233,8 +264,10 @@ def _methods(study: TunedStudy) -> Section:
     ]
     if study.command:
         parts.append(f"Trained with `{study.command}`.")
-    load = "from pe_lab.report.tuned import TunedStudy; study = TunedStudy(frame.load(FOLDER))"
-    parts.append(f"Figures are drawn after `from pe_lab.results import frame, plots`, `{load}`.")
+    parts += [
+        "The line of code below a figure draws it in Python, after these:",
+        Code(f"{IMPORTS}\n{study.load}\nstudy = TunedStudy(results)"),
+    ]
     return Section("How it was compared", parts)
 
 
@@ -244,7 +277,8 @@ def _differences(study: TunedStudy) -> Section:
     if lines.empty:
         return Section("Differences")
     parts: list[Part] = []
-    if lines["low"].notna().any():
+    on_top = study.settings_count == 1  # in the figure of the first screen
+    if lines["low"].notna().any() and not on_top:
         caption = f"Differences from {study.baseline} with 95 % intervals, not corrected; the grey band is the margin"
         parts.append(_forest(study, lines, caption))
     columns = [*settings(study.outcomes), "pe", "seeds", "difference", "low", "high", "p_holm", "p_equivalent_holm"]
@@ -254,22 +288,25 @@ def _differences(study: TunedStudy) -> Section:
 
 def _values(study: TunedStudy) -> Section:
     text = "An encoding ranks below all that are significantly better, and above all that are significantly worse."
+    known = study.with_floors
     table = Table(study.ranked, f"Mean {study.measured}", "study.ranked")
-    return Section("Values and ranks", [text, _runs(study, study.known), table])
+    drawn_above = study.settings_count == 1 and study.compared.empty and known["pe"].nunique() <= MOST_DRAWN
+    parts: list[Part] = [text, *floors_in_words(floors(known)), *([] if drawn_above else [_runs(study, known)]), table]
+    return Section("Values and ranks", parts)
 
 
 def _over_training(study: TunedStudy) -> Section:
-    """Return the loss after each declared number of epochs, and validation during the longest trainings."""
-    cells, curves, parts = _plain_cells(study), study.named(study.results.curves), list[Part]()
-    comparable = study.endpoint.kind == "loss"  # runs that solve their task stop
-    if comparable and cells["epochs"].nunique() > 1:
-        caption = "Test loss after so many epochs, each tuned for itself: means over seeds with 95 % t intervals"
-        parts.append(Drawn(plots.over_epochs(cells), caption, "plots.over_epochs(cells)"))
-    if comparable and not curves.empty and (curves["metric"] == "loss").any():
-        longest = curves["epochs"] == curves["epochs"].max()
-        drawn = curves[longest].drop(columns=[name for name in CHOSEN if name in curves])
-        caption = "Validation loss of the longest trainings, at the rates that were chosen"
-        parts.append(Drawn(plots.learning_curves(drawn), caption, "plots.learning_curves(curves)"))
+    """Return the loss after each declared length of training, and validation during the longest trainings."""
+    parts: list[Part] = []
+    if study.endpoint.kind == "loss":  # runs that solve their task stop
+        if study.cells[length := counted_in(study.cells)].nunique() > 1:
+            caption = f"Test loss after so many {length}, tuned for each: means over seeds with 95 % t intervals"
+            parts.append(Drawn(plots.over_epochs(study.cells), caption, "plots.over_epochs(study.cells)"))
+        if not study.curves.empty and (study.curves["metric"] == "loss").any():
+            ended = study.cells[study.cells[length] == study.cells[length].max()]
+            caption = "Validation loss of the longest trainings, at the rates that were chosen"
+            code = "plots.learning_curves(study.curves, rows=study.cells)"
+            parts.append(Drawn(plots.learning_curves(study.curves, rows=ended), caption, code))
     return Section("During training", parts)
 
 
@@ -278,9 +315,11 @@ def _rates(study: TunedStudy) -> Section:
     known = study.known
     keys = [name for name in settings(study.outcomes) if known[name].nunique() > 1]
     names = [LR] + ["start_scale"] * int(known["start_scale"].notna().any() if "start_scale" in known else 0)
-    tried = known.assign(choice=[_choice(line, names) for line in known[names].to_dict("records")])
-    order = tried.sort_values(names)["choice"].unique()
-    counts = pd.crosstab(tried["pe"], tried["choice"]).reindex(index=known["pe"].unique(), columns=order)
+    best = known.assign(choice=[_choice(line, names) for line in known[names].to_dict("records")])
+    tried = pd.concat([known[names], _tried(study, names)]).drop_duplicates().sort_values(names)
+    order = dict.fromkeys(_choice(line, names) for line in tried.to_dict("records"))
+    counts = pd.crosstab(best["pe"], best["choice"]).reindex(index=known["pe"].unique(), columns=list(order))
+    counts = counts.fillna(0).astype(int)
     counts = counts.assign(edge=[f"{known.loc[known['pe'] == pe, 'edge'].mean():.0%}" for pe in counts.index])
     what = "learning rate" + " @ starting scale" * (len(names) > 1)
     text = (
@@ -288,6 +327,15 @@ def _rates(study: TunedStudy) -> Section:
         "whose best rate is the lowest or highest that was tried."
     )
     return Section("Learning rates", [text, Table(counts.reset_index(), "Best rates")])
+
+
+def _tried(study: TunedStudy, names: list[str]) -> pd.DataFrame:
+    """Return the declared rates, and the pairs of rate and scale where a scale was chosen."""
+    lines: list[dict[str, float | None]] = [{LR: rate} for rate in study.rates]
+    if len(names) > 1:
+        pairs = (study.results.declared.tune or {}).get("scaled") or []
+        lines += [{LR: float(rate), "start_scale": float(scale)} for rate, scale in pairs]
+    return pd.DataFrame(lines, columns=names, dtype=float)
 
 
 def _choice(line: dict[str, float], names: list[str]) -> str:

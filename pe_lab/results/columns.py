@@ -1,6 +1,6 @@
 """The columns of a table with one row per cell: which make a setting, and which hold a metric or a floor of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -35,6 +35,16 @@ def checkpoint(row: Mapping[str, Any]) -> int:
     """Return what names the checkpoint of a cell in its run: the steps of its training if they are given, or epochs."""
     steps = row.get("steps")
     return int(row["epochs"] if steps is None or pd.isna(steps) else steps)
+
+
+def counted_in(rows: pd.DataFrame) -> str:
+    """Return the column of the length of training: steps where all trainings are counted in steps, or epochs."""
+    return "steps" if "steps" in rows and rows["steps"].notna().all() else "epochs"
+
+
+def told_settings(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the named setting columns, without epochs where trainings are counted in steps: both say the same."""
+    return [name for name in names if name != "epochs" or counted_in(rows) == "epochs"]
 
 
 def merge(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **options: Any) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from pe_lab.results.columns import setting_columns
+from pe_lab.results.columns import counted_in, setting_columns, told_settings
 from pe_lab.results.styles import style
 from pe_lab.statistics.intervals import interval
 
@@ -24,9 +24,8 @@ def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
 
     A training that is counted in steps is named by its steps instead of its epochs.
     """
-    length = "epochs"
-    if {"epochs", "steps"} <= set(names) and rows["steps"].notna().all():
-        length, names = "steps", [name for name in names if name != "epochs"]
+    length = counted_in(rows) if "steps" in names else "epochs"
+    names = told_settings(rows, names) if "steps" in names else names
     varied = [name for name in names if rows[name].nunique(dropna=False) > 1]
     shown = varied or [name for name in names if name in ("depth", length)]
     if not shown:  # pandas 2 makes no records of rows without columns

@@ -14,8 +14,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
-from pe_lab.data.score import NO_GAP
-from pe_lab.results.columns import floors, lower_is_better, merge, setting_columns, sort_by_setting
+from pe_lab.data.score import BLIND, NO_GAP
+from pe_lab.results.columns import (
+    counted_in,
+    floors,
+    lower_is_better,
+    merge,
+    setting_columns,
+    sort_by_setting,
+    told_settings,
+)
 from pe_lab.results.panels import (
     ACROSS,
     COLOURED,
@@ -34,12 +42,11 @@ from pe_lab.results.verdicts import MARKS
 from pe_lab.system.drawing import INK, LOOK, PAPER
 
 BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
-BLIND_NAMES = ("position-blind-split-known", "position-blind")  # levels that shades of a loss begin with
 LINEAR = 0.1  # nats, below which the scale of losses over epochs is linear
 DODGE = 1.08  # factor between neighbours on the axis of epochs, where differences stand side by side
 FLOORS: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
 FLOOR_NAMES = {
-    "position_blind_split_known": "best without position",
+    "position_blind_split_known": "best without position, split known",
     "position_blind": "best without position",
     "bayes": "best possible",
 }
@@ -103,11 +110,12 @@ def _shades(
 ) -> tuple[pd.DataFrame, str]:
     """Return shades from 0 to 1 of means, brighter is better, and what they mean."""
     floors = pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)
-    level = next((floors.loc[name] for name in BLIND_NAMES if name in floors.index), None)
-    if sign > 0 and level is not None and "bayes" in floors.index and (level - floors.loc["bayes"] > NO_GAP).all():
-        shares = (level - wide) / (level - floors.loc["bayes"])
-        if (shares > 0).any(axis=None):  # otherwise all would be dark
-            return shares, "0 is the best without position, 1 the best possible"
+    first = next((floor for floor in BLIND if floor.replace("_", "-") in floors.index), None)
+    if sign > 0 and first is not None and "bayes" in floors.index:
+        level, best = floors.loc[first.replace("_", "-")], floors.loc["bayes"]
+        shares = (level - wide) / (level - best)
+        if (level - best > NO_GAP).all() and (shares > 0).any(axis=None):  # otherwise all would be dark
+            return shares, f"0 is the {FLOOR_NAMES[first]}, 1 the best possible"
     if sign < 0 and wide.min().min() >= 0 and wide.max().max() <= 1:
         return wide, "the value, from 0 to 1"
     # losses after one epoch and after sixteen are not comparable
@@ -152,6 +160,7 @@ def over_epochs(
 ) -> Plot:
     """Draw a test metric against the epochs of training: a panel per setting, a line per encoding, floors as lines.
 
+    The x axis has steps where all trainings are counted in steps.
     Points are means over seeds, bars their 95 % t intervals. Losses have a scale that is logarithmic above LINEAR and
     linear below, where the ground is shaded, so that a best possible loss of 0 can be drawn.
 
@@ -163,10 +172,11 @@ def over_epochs(
         baseline: an encoding; below each panel, the differences of the others from it, paired by seed. Encodings are
             then named at the right end of these, and not in the legend. Needs all panels in one row.
     """
-    names = [name for name in setting_columns(rows) if name != "epochs"]
-    rows = sort_by_setting(rows, [*names, "epochs"])
+    along = counted_in(rows)
+    names = [name for name in told_settings(rows, setting_columns(rows)) if name != along]
+    rows = sort_by_setting(rows, [*names, along])
     rows = rows.assign(value=rows[f"test_{metric}"])
-    data = means(rows, ["epochs"], names)
+    data = means(rows, [along], names)
     levels = _levels(rows, metric, names)
     panels_of = data["setting"].unique()
     across = min(ACROSS, len(panels_of)) if beside else len(panels_of)
@@ -192,22 +202,22 @@ def over_epochs(
     if baseline is None:
         for axes in list(figure.axes)[len(panels_of) :]:
             axes.remove()
-    measured, encodings = sorted(data["epochs"].unique()), list(dict.fromkeys(rows["pe"]))
-    highlight = _best_at_the_end(data, "epochs", metric) if highlight is None else highlight
+    measured, encodings = sorted(data[along].unique()), list(dict.fromkeys(rows["pe"]))
+    highlight = _best_at_the_end(data, along, metric) if highlight is None else highlight
     lines = [name for name in encodings if name in highlight]
     for setting, axes in panels.items():
         for name, line in data[data["setting"] == setting].groupby("pe", sort=False):
             if name not in highlight:
-                axes.plot(line["epochs"], line["mean"], color=GREY, linewidth=0.8, zorder=1)
+                axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8, zorder=1)
                 continue
             look = style(str(name))
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
             drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "linewidth": 1, "label": name}
-            axes.errorbar(line["epochs"], line["mean"], spread, linestyle=look.dash, capsize=2, **drawn)
+            axes.errorbar(line[along], line["mean"], spread, linestyle=look.dash, capsize=2, **drawn)
         for floor, values in levels.items():
             axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
         axes.set_xscale("log", base=2)
-        axes.set_xticks(measured, [f"{epochs:g}" for epochs in measured])
+        axes.set_xticks(measured, [f"{length:g}" for length in measured])
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(x=0.12)
         if metric == "loss":
@@ -222,13 +232,13 @@ def over_epochs(
     for axes in list(panels.values())[::across]:
         axes.set_ylabel(f"test {metric}{unit}" + f"\n(shaded: linear, below {LINEAR:g})" * (metric == "loss"))
     for axes in panels.values() if baseline is None else grid[1]:
-        axes.set_xlabel("epochs of training")
+        axes.set_xlabel(f"{along} of training")
     if baseline is not None:
         data = data.merge(
-            _draw_paired(dict(zip(panels_of, grid[1], strict=True)), rows, names, lines, baseline), "left"
+            _draw_paired(dict(zip(panels_of, grid[1], strict=True)), rows, [*names, along], lines, baseline), "left"
         )
         grid[1, 0].set_ylabel(f"difference\nfrom {baseline}{unit}")
-        last = data[data["setting"] == panels_of[-1]].sort_values("epochs").drop_duplicates("pe", keep="last")
+        last = data[data["setting"] == panels_of[-1]].sort_values(along).drop_duplicates("pe", keep="last")
         ends = last.set_index("pe")["difference"].reindex([name for name in lines if name != baseline]).dropna()
         name_ends(grid[1, -1], {baseline: 0.0} | ends.to_dict())
         lines = []
@@ -260,16 +270,17 @@ def _draw_paired(
     Args:
         panels: by setting.
         rows: with the column value.
-        names: the columns that make a setting.
+        names: the columns that make a setting, and the one along the x axis.
         lines: the encodings to draw.
 
     Returns:
-        setting, pe, epochs, difference, difference_low, difference_high.
+        setting, pe, the column along the x axis, difference, difference_low, difference_high.
     """
-    keys = [*names, "epochs", "seed"]
+    *names, along = names
+    keys = [*names, along, "seed"]
     theirs = rows.loc[rows["pe"] == baseline, [*keys, "value"]].rename(columns={"value": "theirs"})
     paired = rows[rows["pe"] != baseline].merge(theirs, on=keys)
-    data = means(paired.assign(value=paired["value"] - paired["theirs"]), ["epochs"], names)
+    data = means(paired.assign(value=paired["value"] - paired["theirs"]), [along], names)
     drawn = [name for name in lines if name != baseline]
     for setting, axes in panels.items():
         axes.axhline(0, color=INK, linewidth=0.8)
@@ -277,7 +288,7 @@ def _draw_paired(
             look, aside = style(str(name)), DODGE ** (drawn.index(str(name)) - (len(drawn) - 1) / 2)
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
             axes.errorbar(
-                line["epochs"] * aside, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none"
+                line[along] * aside, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none"
             )
     columns = {"mean": "difference", "low": "difference_low", "high": "difference_high"}
     return data.drop(columns="seeds").rename(columns=columns)
@@ -292,7 +303,7 @@ def _best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:
 
 def _drawn_floors(known: list[str]) -> list[str]:
     """Return the floors to draw: the lowest that a model without position can reach, and the best possible."""
-    blind = [floor for floor in ("position_blind_split_known", "position_blind") if floor in known][:1]
+    blind = [floor for floor in BLIND if floor in known][:1]
     return [*blind, *(floor for floor in ("bayes",) if floor in known)]
 
 
@@ -323,7 +334,7 @@ def learning_curves(
     names = [name for name in curves.columns[: list(curves.columns).index("epoch")] if name not in ("pe", "seed")]
     names.remove("epochs")
     along = "epoch"
-    if "steps" in curves and curves["steps"].notna().all():
+    if counted_in(curves) == "steps":
         along = "step"
         curves = curves.assign(step=(curves["epoch"] * curves["steps"] / curves["epochs"]).round().astype(int))
     data = means(sort_by_setting(curves, names), [along], names)
@@ -383,6 +394,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
 
     Args:
         outcomes: pe, y, and solved where the kind is "steps"; before y, the settings: see results.tuned_outcomes.
+            Floors of the loss, if there are columns of them, are drawn as lines.
         kind: "steps" (y is their log2) or "loss".
     """
     columns = [name for name in outcomes.columns[: outcomes.columns.get_loc("y")] if name not in ("pe", "seed")]
@@ -391,6 +403,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
     data = data.assign(value=2 ** data["y"] if kind == "steps" else data["y"])
     data["reached"] = data["solved"].astype(bool) if kind == "steps" else True
     names = list(data.groupby("pe", sort=False)["y"].mean().sort_values(kind="stable").index)
+    levels = _levels(outcomes, "loss", columns) if kind == "loss" else {}
     figure, panels = make_panels(data["setting"].unique(), 1.1 + 0.2 * len(names), share_y=True)
     for setting, axes in panels.items():
         part = data[data["setting"] == setting]
@@ -407,8 +420,13 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
         if kind == "steps":
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        for floor, values in levels.items():
+            look = {"color": INK, "linewidth": 1.2, "linestyle": FLOORS[floor], "label": FLOOR_NAMES[floor]}
+            axes.axvline(values[setting], **look)
         axes.set_xlabel("steps to solve" if kind == "steps" else "test loss in nats", fontsize=8)
         axes.set_title(setting, fontsize=9)
+    if levels:
+        draw_legend(figure, panels, [FLOOR_NAMES[floor] for floor in levels])
     return Plot(figure, data[["setting", "pe", "seed", "value", "reached"]].reset_index(drop=True))
 
 

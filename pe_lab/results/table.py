@@ -146,7 +146,7 @@ def render(table: pd.DataFrame) -> str:
     if several:
         columns["95 % interval"] = _intervals(table["low"], table["high"])
     for floor in table.attrs["floors"]:
-        columns[f"{_kind(floor)}: {_in_words(floor)}"] = ["" if pd.isna(v) else f"{v:.4f}" for v in table[floor]]
+        columns[floor_heading(floor)] = ["" if pd.isna(v) else f"{v:.4f}" for v in table[floor]]
     if several and "difference" in table:
         baseline = table.attrs["baseline"]
         columns[f"minus {baseline}"] = ["" if pd.isna(v) else f"{v:+.4f}" for v in table["difference"]]
@@ -164,6 +164,11 @@ def render(table: pd.DataFrame) -> str:
 def _settings(table: pd.DataFrame) -> list[str]:
     """Return the columns of a summary table that make a setting."""
     return [name for name in table.columns[: list(table.columns).index("seeds")] if name != "pe"]
+
+
+def floor_heading(floor: str) -> str:
+    """Return the heading of a floor's column in a table for the terminal."""
+    return f"{_kind(floor)}: {_in_words(floor)}"
 
 
 def _in_words(floor: str) -> str:

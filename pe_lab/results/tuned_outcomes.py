@@ -5,14 +5,18 @@ level), solved, the rate and the scale that were chosen, edge (whether the rate 
 trained_steps and core_seconds (of all tries).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
+from pe_lab.results.columns import floors, merge
+from pe_lab.results.rates import LR
+from pe_lab.results.table import floor_heading
 from pe_lab.statistics import Endpoint, compare, interval, rank_ranges, share_interval
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
+MOST_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
 
 
 def endpoint(margin: str | None, octaves: float | None) -> Endpoint:
@@ -32,8 +36,10 @@ def endpoint(margin: str | None, octaves: float | None) -> Endpoint:
 def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield, for each setting, its name and a line per encoding: runs, solved, steps or loss, 95 % interval, ranks.
 
+    Beside losses stand their floors, means over seeds, where they are known.
+
     Args:
-        found: see `outcome_table`.
+        found: see `outcome_table`; with the columns of `with_floors`, or without.
     """
     keys = settings(found)
     for key, part in found.groupby(keys, sort=False, dropna=False):
@@ -51,6 +57,9 @@ def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd
         else:
             table["loss"] = table.pop("y")
             table["95 % interval"] = _between(ends, ".4f")
+            for floor in floors(known):
+                values = known.groupby("encoding", sort=False)[f"floor_{floor}_loss"].mean()
+                table[floor_heading(floor)] = values.to_numpy()
         if len(names) > 1:
             runs = known.drop(columns="solved") if endpoint.kind != "steps" else known.astype({"solved": bool})
             verdict = compare(runs[[name for name in ("encoding", "seed", "y", "solved") if name in runs]], endpoint)
@@ -62,6 +71,49 @@ def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd
 
 def _between(ends: list[tuple[float, float]], digits: str) -> list[str]:
     return ["" if np.isnan(low) else f"[{low:{digits}}, {high:{digits}}]" for low, high in ends]
+
+
+def with_floors(found: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return outcomes with the floors of the loss of their cells, as columns behind the others.
+
+    Args:
+        found: see `outcome_table`.
+        cells: with the same names of encodings, settings and seeds; one that has no outcome is left out.
+    """
+    names = [f"floor_{floor}_loss" for floor in floors(cells)]
+    keys = [*settings(found), "pe", "seed"]
+    if not names or not set(keys) <= set(cells):
+        return found
+    return merge(found, cells[[*keys, *names]].drop_duplicates(keys), keys, how="left")
+
+
+def edge_note(found: pd.DataFrame, rates: Sequence[float]) -> str:
+    """Return sentences on the encodings whose best rate is the lowest or the highest that was tried in many seeds.
+
+    Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
+    Empty where no encoding has more than MOST_AT_EDGE of its seeds there.
+
+    Args:
+        found: see `outcome_table`.
+        rates: that were tried.
+    """
+    known = found[found[LR].notna() & ~found["solved"].eq(False)]
+    shares = known["edge"].astype(float).groupby(known["pe"], sort=False).mean()
+    wide = shares[shares > MOST_AT_EDGE]
+    if wide.empty:
+        return ""
+    at = known.loc[known["edge"].astype(bool) & known["pe"].isin(wide.index), LR].astype(float)
+    middle = np.sqrt(min(rates) * max(rates))
+    low, high = (at < middle).any(), (at > middle).any()
+    beyond = "lower and higher" if low == high else "lower" if low else "higher"
+    if len(rates) == 2:  # each is an edge
+        start = "Two learning rates were tried, so each best one is the lowest or the highest"
+    elif (shares == 1).all():
+        start = "In every seed the best learning rate is the lowest or the highest that was tried"
+    else:
+        where = ", ".join(f"{name} {share:.0%}" for name, share in wide.items())
+        start = f"The best learning rate is the lowest or the highest that was tried in many seeds: {where}"
+    return f"{start}. The best may lie beyond: add {beyond} rates."
 
 
 def settings(found: pd.DataFrame) -> list[str]:

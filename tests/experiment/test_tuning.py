@@ -149,6 +149,29 @@ def test_a_task_without_a_level_compares_the_loss_of_the_best_after_all_steps(tm
     assert (tries["value"] < 0).all()  # minus the loss
 
 
+@pytest.mark.parametrize("blind", [2.0, 0.5])
+def test_losses_are_printed_beside_their_floors_and_what_was_not_learned_before_them(
+    tmp_path, monkeypatch, capsys, blind
+):
+    def serve(current) -> list[Outcome]:
+        floors = {"bayes": {"loss": 0.125}, "position_blind": {"loss": blind}}
+        return [
+            Outcome(cfg, f"{cfg.optimizer.lr}", tmp_path / f"{cfg.steps}", None, {"loss": 1.0}, floors)
+            for cfg in current.cfgs
+        ]
+
+    by_step = {step: {"loss": 1.0} for step in (1, 2, 4, 8)}
+    monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", lambda _: by_step)
+    task = ("data=digits", "steps=8", "solve.first=1", "solve.per_doubling=1")
+    drive(tuned(cells(tmp_path, "pe=rope,none", task=task)), serve)
+    printed = capsys.readouterr().out
+    (head,) = [line for line in printed.splitlines() if "floor: bayes" in line]
+    (line,) = [line for line in printed.splitlines() if line.split()[:1] == ["rope"]]
+    assert "floor: position-blind" in head
+    assert {f"{blind}", "0.125"} <= set(line.split())
+    assert ("uses position" in printed.splitlines()[0]) == (blind < 1)
+
+
 def test_an_encoding_with_a_starting_scale_has_as_many_tries_of_both(tmp_path):
     scaled = "tune.scaled=[[1e-3,0.14],[3e-3,0.14],[3e-3,1.0]]"
     races = races_of(cells(tmp_path, "pe=rope,sinusoidal", scaled))

@@ -1,6 +1,7 @@
 """A page begins with its answer, shows verdicts as words with a shape, and fits narrow screens."""
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pe_lab.report.page import LONGEST, html
-from pe_lab.report.parts import Drawn, Section, Table
+from pe_lab.report.parts import Code, Drawn, Section, Table
 from pe_lab.results.plots import Plot
 from pe_lab.results.verdicts import MARKS
 
@@ -32,6 +33,14 @@ def test_the_answer_stands_before_the_contents() -> None:
     assert '<a href="#s1">More</a>' in text
     assert '<section id="s1">' in text
     assert "<title>pe_lab: mine</title>" in text
+
+
+def test_code_stands_in_lines_that_can_be_copied() -> None:
+    lines = "import a\nfrom b import c\n\nx = c('<1>')"
+    text = page("text", Code(lines))
+    (block,) = re.findall("<pre><code>(.*?)</code></pre>", text, re.DOTALL)
+    assert unescape(block) == lines
+    assert "<1>" not in block
 
 
 def test_a_page_without_an_answer_has_its_title_as_heading() -> None:

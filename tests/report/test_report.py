@@ -451,13 +451,24 @@ def test_tables_omit_constant_columns(cells):
         assert needs[0] == "test loss, depth 1"
 
 
+@pytest.mark.usefixtures("unplaced")
+@pytest.mark.parametrize("depths", [1, 2])
+def test_needs_are_named_by_steps_where_trainings_are_counted_in_steps(cells, depths):
+    rows = cells[(cells["epochs"] == 4) & (cells["depth"] <= 4 ** (depths - 1))]
+    rows = rows.assign(epochs=0.5)
+    rows.insert(3, "steps", 60 * rows["depth"])
+    needs = choices(rows, pd.DataFrame())["need"]
+    assert needs[0] == "test loss, depth 1, steps 60"
+    assert not needs.str.contains("epochs").any()
+
+
 def test_settings_are_ascending_in_tables_and_figures(cells):
     rows = cells.sort_values(["depth", "epochs"], ascending=False, kind="stable")
     for section in sections(question(results_of(rows))):
         if section.opening or section.title == "Does it hold elsewhere?":
             continue  # over all settings; sorted by difference
         for part in section.parts:
-            if isinstance(part, str):
+            if not isinstance(part, (Drawn, Table)):
                 continue
             data = part.plot.data if isinstance(part, Drawn) else part.data
             if "depth" in data:

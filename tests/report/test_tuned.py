@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from pe_lab.report.__main__ import main
-from pe_lab.report.parts import Drawn, Table
+from pe_lab.report.parts import Code, Drawn, Table
 from pe_lab.report.tuned import TunedStudy, sections
 from pe_lab.results import frame, plots
 from pe_lab.results.tuned_outcomes import endpoint, with_baseline
@@ -119,8 +119,92 @@ def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None
     assert counts.loc["rope", ["0.003", "0.01", "edge"]].tolist() == [20, 0, "0%"]
     assert counts.loc["alibi", ["0.003", "0.01", "edge"]].tolist() == [0, 20, "100%"]
     notes = " ".join(part for part in next(iter(found.values())) if isinstance(part, str) and "Note" in part)
-    assert "`alibi` 100%" in notes
-    assert "`rope`" not in notes
+    assert "alibi 100%" in notes
+    assert " rope " not in notes
+    assert "add higher rates" in notes
+    assert counts["0.001"].tolist() == [0] * len(LOSS)  # tried, and never the best
+
+
+def one_setting(folder: Path, baseline: str | None = "rope", rates: tuple[float, ...] = (3e-3, 1e-2)) -> Path:
+    """Write a study of one depth and one length of training."""
+    written(folder, solvable=False, baseline=baseline)
+    for name in ("rows.csv", "outcomes.csv"):
+        table = pd.read_csv(folder / name)
+        table[(table["depth"] == 4) & (table["steps"] == 400)].to_csv(folder / name, index=False)
+    declared = json.loads((folder / "declared.json").read_text())
+    declared["tune"]["rates"] = list(rates)
+    (folder / "declared.json").write_text(json.dumps(declared))
+    return folder
+
+
+def test_of_two_rates_each_is_an_edge_and_the_answer_says_so(tmp_path: Path) -> None:
+    folder = one_setting(tmp_path / "study")
+    outcomes = pd.read_csv(folder / "outcomes.csv")
+    outcomes.assign(edge=True).to_csv(folder / "outcomes.csv", index=False)
+    _, found = parts(folder)
+    notes = [part for part in next(iter(found.values())) if isinstance(part, str) and "Note" in part]
+    assert any("Two learning rates" in note and "add lower and higher rates" in note for note in notes)
+
+
+@pytest.mark.parametrize("baseline", ["rope", None])
+def test_one_setting_has_each_figure_once(tmp_path: Path, baseline: str | None) -> None:
+    study, found = parts(one_setting(tmp_path / "study", baseline))
+    drawn = [part for section in found.values() for part in section if isinstance(part, Drawn)]
+    assert len({part.plot.data.to_csv() for part in drawn}) == len(drawn)
+    assert [part.code.partition("(")[0] for part in drawn] == ["plots.forest", "plots.runs"][baseline is None :]
+    assert ("Differences" in found) == (baseline is not None)
+    assert len(study.compared) == (4 if baseline else 0)
+
+
+def test_losses_stand_beside_their_floors(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    rows = pd.read_csv(folder / "rows.csv")
+    rows["floor_position_blind_loss"] = 0.1 * rows["depth"] + 0.01 * rows["seed"]
+    rows.to_csv(folder / "rows.csv", index=False)
+    study, found = parts(folder)
+    ranked = study.ranked.set_index("depth")
+    assert ranked["floor: position-blind"].groupby("depth").unique().explode().tolist() == pytest.approx([0.12, 0.42])
+    assert set(ranked["floor: bayes"]) == {0}
+    texts = " ".join(part for part in found["Values and ranks"] if isinstance(part, str))
+    assert "`bayes` is" in texts
+    assert "`position-blind` is" in texts
+    (figure,) = [part for part in found["Values and ranks"] if isinstance(part, Drawn)]
+    (panel,) = [axes for axes in figure.plot.figure.axes if axes.get_title() == "depth 4, steps 400"]
+    upright = [line.get_xdata()[0] for line in panel.lines if tuple(line.get_ydata()) == (0, 1)]
+    assert sorted(upright) == pytest.approx([0, 0.42])
+
+
+def test_what_was_not_learned_comes_first(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    rows = pd.read_csv(folder / "rows.csv")
+    rows.assign(floor_position_blind_loss=-1, floor_bayes_loss=-2).to_csv(folder / "rows.csv", index=False)
+    _, found = parts(folder)
+    assert "uses position" in str(next(iter(found.values()))[0])
+
+
+def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    curves = pd.read_csv(folder / "rows.csv").query("steps == 400")[["pe", "data", "depth", "epochs", "seed", "steps"]]
+    validated = [curves.assign(epoch=epoch, metric="loss", value=1 / epoch) for epoch in (1, 2, 4)]
+    pd.concat(validated).to_csv(folder / "curves.csv", index=False)
+    study = TunedStudy(frame.load(folder), load=f"results = frame.load({str(folder)!r})")
+    found = [part for section in sections(study) for part in section.parts]
+    (code,) = [part.lines for part in found if isinstance(part, Code)]
+    names: dict[str, object] = {}
+    exec(code, names)
+    drawn = [part for part in found if isinstance(part, Drawn)]
+    assert len(drawn) == 5
+    for part in drawn:
+        assert isinstance(eval(part.code, names), plots.Plot)
+
+
+def test_lengths_of_training_are_steps_where_they_are_counted_in_steps(tmp_path: Path) -> None:
+    _, found = parts(written(tmp_path / "study", solvable=False))
+    (figure,) = [part for part in found["During training"] if isinstance(part, Drawn)]
+    (axes, *_) = figure.plot.figure.axes
+    assert axes.get_xlabel() == "steps of training"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["100", "400"]
+    assert set(figure.plot.data["steps"]) == {100, 400}
 
 
 def test_the_tries_of_encodings_with_a_starting_scale_are_said(tmp_path: Path) -> None:

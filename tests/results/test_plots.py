@@ -230,6 +230,30 @@ def test_other_names_differ_in_marker_from_those_of_the_package_and_are_not_grey
     assert styles.style("none").colour not in {look.colour for look in looks}
 
 
+def test_each_floor_has_a_name_of_its_own() -> None:
+    rows = pd.concat([cells(["rope", "none"], (4,)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
+    names, meanings = [], []
+    for floor in ("position_blind", "position_blind_split_known"):
+        of = rows.assign(**{f"floor_{floor}_loss": 5.0})
+        legend = plots.over_epochs(of).figure.legends[0]
+        names += [text.get_text() for text in legend.get_texts() if "without" in text.get_text()]
+        meanings.append(plots.heatmap(of).figure.axes[0].get_title().partition("shades: ")[2])
+    assert len(set(names)) == len(set(meanings)) == 2
+    assert all(name.removesuffix(" (5)") in meaning for name, meaning in zip(names, meanings, strict=True))
+
+
+@pytest.mark.parametrize("baseline", [None, "rope"])
+def test_the_axis_has_steps_where_trainings_are_counted_in_steps(baseline: str | None) -> None:
+    parts = [cells(["rope", "none"], (4,)).assign(epochs=steps / 100) for steps in (60, 240)]
+    rows = pd.concat(parts, ignore_index=True)
+    rows.insert(3, "steps", rows["epochs"] * 100)
+    made = plots.over_epochs(rows, beside=baseline is None, baseline=baseline)
+    below = made.figure.axes[-1]
+    assert below.get_xlabel() == "steps of training"
+    assert [text.get_text() for text in below.get_xticklabels()] == ["60", "240"]
+    assert made.data.loc[made.data["pe"] == "none", "steps"].tolist() == [60, 240]
+
+
 def test_losses_over_epochs_stand_between_their_floors() -> None:
     rows = pd.concat([cells(["rope", "none"], (4, 1)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
     rows["floor_bayes_loss"], rows["floor_position_blind_loss"] = 0.0, 0.5
