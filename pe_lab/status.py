@@ -16,7 +16,7 @@ from pe_lab import config
 from pe_lab.data.score import uses_position
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive
-from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot
+from pe_lab.ledger.progress import Later, Progress, RequestedCell, Running, Snapshot
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line, printable
 from pe_lab.system.files import COMMANDS, LedgerError, entries, read_json, unread
@@ -118,12 +118,15 @@ def _command(ledger: Ledger, content: dict[str, Any]) -> Command:
             raise ValueError(f"a cell {cell}")
     overrides, processes = ([str(text) for text in content[key]] for key in ("overrides", "processes"))
     _format_time(float(content["since"]))  # it must be a date
-    progress, text = Progress(ledger.folder, cells), str(content.get("text", ""))
+    later = Later(**content.get("later", {}))
+    if not (type(later.trainings) is int and type(later.work) in (int, float) and type(later.exact) is bool):
+        raise ValueError(f"later {later}")
+    progress, text = Progress(ledger.folder, cells, later), str(content.get("text", ""))
     return Command(overrides, content["study"], float(content["since"]), processes, progress, text)
 
 
 def _is_complete(command: Command, snapshot: Snapshot) -> bool:
-    return len(snapshot.done) == len(command.progress.cells)
+    return len(snapshot.done) == len(command.progress.cells) and not command.progress.later.trainings
 
 
 def describe(commands: list[Command], snapshots: list[Snapshot], most: int | None) -> list[str]:
@@ -150,8 +153,11 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
     names = ("done", "running", "failed", "waiting", "missing", "unreadable")
     numbers = {name: len(getattr(snapshot, name)) for name in names}
     counts = ", ".join(f"{number} {name}" for name, number in numbers.items() if number or name == "done")
+    later = command.progress.later
+    bound = "" if later.exact else "at most "
+    more = f", {bound}{later.trainings} more later" if later.trainings else ""
     work = f"{100 * snapshot.fraction_done:.0f} % of the work{_time_left(snapshot)}"
-    lines.append(f"  {counts} of {len(command.progress.cells)} cells; {work}")
+    lines.append(f"  {counts} of {len(command.progress.cells)} cells{more}; {work}")
     lines += [f"  {command.text}"] if command.text else []
     if snapshot.done and not snapshot.running and not snapshot.waiting and _without_position(command, snapshot.done):
         lines.append("  none of these models uses position yet: train longer before you compare encodings")

@@ -49,6 +49,18 @@ def test_failed_and_missing_cells_are_listed_with_what_to_do(ledger, program):
     assert "run again" in lines[-1]
 
 
+def test_a_study_in_rounds_is_not_complete_before_its_last_round(ledger, program):
+    (path,) = (ledger / "commands").glob("*.json")
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"later": {"trainings": 6, "work": 64 * (1 + 1 / 3), "exact": False}}))
+    code, lines, _ = program(status.main, ledger)
+    assert code == 1
+    assert lines[1].startswith("  12 done of 12 cells, at most 6 more later; ")
+    assert not lines[1].endswith("100 % of the work")
+    path.write_text(json.dumps(content | {"later": {"trainings": "6"}}))
+    assert program(status.main, ledger)[1] == []
+
+
 def test_only_ten_lines_of_a_kind_are_printed_without_all(ledger, program):
     for training_run in Ledger(ledger).runs():
         shutil.rmtree(training_run.folder / "checkpoints")

@@ -25,6 +25,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.experiment.job import Job
+from pe_lab.ledger.progress import Later
 from pe_lab.ledger.run import DIVERGED
 
 
@@ -37,11 +38,15 @@ class Round:
         text: how far the study is, in one line, for pe_lab.status and for the terminal.
         awaited: whether the stage goes on with the outcomes. A divergence is then an outcome like others, and a failure
             does not end the program. If not, these are the last cells, and the stage is sent no outcomes.
+        varied: settings that belong to the names of cells in lines of progress: they distinguish cells of the study.
+        later: what later rounds may need, where that is known.
     """
 
     cfgs: list[DictConfig]
     text: str = ""
     awaited: bool = True
+    varied: tuple[str, ...] = ()
+    later: Later | None = None
 
 
 @dataclass(frozen=True)

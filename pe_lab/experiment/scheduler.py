@@ -2,12 +2,12 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import POLL, Job
@@ -42,9 +42,15 @@ def printing_errors(cfg: DictConfig) -> Iterator[None]:
         )
 
 
-def requested_cell(cell: Cell) -> RequestedCell:
-    """Return what the ledger's progress needs to know of a cell; nothing is written."""
-    return RequestedCell(cell.run.name, cell.target, cell.name(), cell.cfg.model.depth, cell.requests)
+def requested_cell(cell: Cell, varied: Sequence[str] = ()) -> RequestedCell:
+    """Return what the ledger's progress needs to know of a cell; nothing is written.
+
+    Args:
+        varied: settings whose values belong to its name.
+    """
+    values = {name.rpartition(".")[2]: OmegaConf.select(cell.cfg, name) for name in varied}
+    words = [cell.name(), *(f"{name} {value:g}" for name, value in values.items() if value is not None)]
+    return RequestedCell(cell.run.name, cell.target, " ".join(words), cell.cfg.model.depth, cell.requests)
 
 
 def start_workers(jobs: list[Job], launch: Launch, workers: int, elsewhere: bool) -> None:

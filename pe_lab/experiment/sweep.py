@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import of_study
 from pe_lab.encodings.base import UnfitError
@@ -26,6 +26,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
 
+LR = "optimizer.lr"
 AGAIN = 3  # times that a round is served, while other processes clear failures of its cells
 
 
@@ -107,7 +108,8 @@ def stages(cfgs: list[DictConfig]) -> Stage:
         from pe_lab.experiment.deciding import add_seeds  # loads pandas
 
         return (yield from add_seeds(cfgs))
-    yield Round(cfgs, awaited=False)
+    rates = {OmegaConf.select(cfg, LR) for cfg in cfgs}
+    yield Round(cfgs, awaited=False, varied=(LR,) if len(rates) > 1 else ())
     return cfgs
 
 
@@ -136,7 +138,7 @@ class _Rounds:
         self.asked = [cfg for cfg, _ in kept]
         self.jobs: dict[int, Job] = {}
         self.ledger, self.study = Path(self.asked[0].ledger), self.asked[0].study_name
-        self.rounds = 0
+        self.rounds, self.watched = 0, False
 
     def jobs_of(self, cfgs: list[DictConfig]) -> list[Job]:
         """Return the jobs of configs; those that are new are made."""
@@ -171,13 +173,16 @@ class _Rounds:
 
     def _train(self, current: Round, jobs: list[Job]) -> None:
         """Write what this command requests, and train what is missing of the round."""
-        requested = [requested_cell(job.cell) for job in self.jobs.values()]
-        write_command(self.ledger, self.overrides, self.study, requested, current.text)
+        requested = {id(job): requested_cell(job.cell, current.varied) for job in self.jobs.values()}
+        write_command(self.ledger, self.overrides, self.study, [*requested.values()], current.text, current.later)
         if current.text:
             print(current.text, file=sys.stderr)
         if jobs:
-            with Watch(self.ledger, [requested_cell(job.cell) for job in jobs]):
+            whole = current.later is not None
+            shown = [*requested.values()] if whole else [requested[id(job)] for job in jobs]
+            with Watch(self.ledger, shown, current.later, quiet=self.watched):
                 _serve(jobs, self.workers, in_rounds=current.awaited)
+            self.watched = True
 
 
 @contextmanager

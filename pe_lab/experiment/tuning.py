@@ -18,6 +18,7 @@ from pe_lab.config.parts import inner
 from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.experiment.tables import CellsMissingError
+from pe_lab.ledger.progress import Later, epoch_cost
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
@@ -157,6 +158,18 @@ class Race:
         tries = self.plan.tries[self.cfg.pe.name]
         return min(needs, key=lambda need: abs(2 * tries.index(need.trial.attempt) - len(tries) + 1), default=None)
 
+    def ahead(self) -> tuple[list[int], bool]:
+        """Return the steps of each training that the race may still need, the next one first, and whether all are sure.
+
+        The best try goes on as the last, unless a try solves the task before.
+        """
+        found, task = self.found, self.plan.tasks[0]
+        if found.chosen is not None:  # only the best is left, if any
+            return [need.steps - task.choice for need in found.needs], True
+        steps = [need.steps for need in found.needs]
+        may_go_on = bool(steps) and steps[0] == task.choice < task.cap
+        return [*steps, *([task.cap - task.choice] if may_go_on else [])], not may_go_on
+
     def cell(self, need: Need, measured: bool = False) -> DictConfig:
         """Return the cell that a need stands for."""
         attempt = need.trial.attempt
@@ -260,16 +273,35 @@ def tuned(cfgs: list[DictConfig]) -> Stage:
         CellsMissingError: a try failed for another reason than a loss that is not finite.
     """
     races, number = races_of(cfgs), 0
+    varied = (LR, *sorted({race.scale for race in races if race.scale}))
     while waiting := [(race, need) for race in races if (need := race.next()) is not None]:
         number += 1
         cells = [race.cell(need) for race, need in waiting]
-        done = yield Round(cells, f"tries, round {number}: {len(cells)} of {len(races)} cells need another")
+        text, later = _progress(races, number)
+        done = yield Round(cells, text, varied=varied, later=later)
         for (race, need), outcome in zip(waiting, done, strict=True):
             race.take(need, outcome)
     chosen = [winner for race in races if (winner := race.winner()) is not None]
     write(races)
-    yield Round(chosen, f"tries ended after {number} rounds: {len(chosen)} of {len(races)} cells have one")
+    text = f"tuning ended after {number} rounds: {len(chosen)} of {len(races)} cells have a learning rate"
+    yield Round(chosen, text, varied=varied)
     return chosen
+
+
+def _progress(races: list[Race], number: int) -> tuple[str, Later]:
+    """Return what a round does, in one line, and what later rounds may need.
+
+    Args:
+        number: of the round, from 1.
+    """
+    ahead = [(race, *race.ahead()) for race in races]
+    waiting = [(race, steps, sure) for race, steps, sure in ahead if steps]
+    work = sum(sum(steps[1:]) * epoch_cost(race.cfg.model.depth) for race, steps, _ in waiting)
+    later = Later(sum(len(steps) - 1 for _, steps, _ in waiting), work, all(sure for *_, sure in waiting))
+    last = number - 1 + max(len(steps) for _, steps, _ in waiting)
+    count, tries = f"{len(waiting)} cell{'s' * (len(waiting) > 1)}", len(races[0].cfg.tune.rates)
+    what = f"learning rate {number} of {tries} of each" if number <= tries else "the best learning rate of each goes on"
+    return f"tuning, round {number} of {'' if later.exact else 'at most '}{last}: {count}, {what}", later
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from pe_lab.ledger.progress import Progress, RequestedCell, Snapshot
+from pe_lab.ledger.progress import Later, Progress, RequestedCell, Snapshot
 from pe_lab.system.errors import in_one_line, printable
 
 CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
@@ -20,10 +20,20 @@ LOG_FIRST = 10  # seconds before the first of these
 
 
 class Watch:
-    """Shows the progress of cells on standard error within the block: a bar, or lines where it is no terminal."""
+    """Shows the progress of cells on standard error within the block: a bar, or lines where it is no terminal.
 
-    def __init__(self, ledger: Path, cells: list[RequestedCell]) -> None:
-        self.progress = Progress(ledger, cells)
+    Args:
+        ledger: its folder.
+        cells: all that a study has requested so far.
+        later: what it may request later; None: nothing is known of that.
+        quiet: do not say how many cells are in the ledger already.
+    """
+
+    def __init__(
+        self, ledger: Path, cells: list[RequestedCell], later: Later | None = None, quiet: bool = False
+    ) -> None:
+        self.progress = Progress(ledger, cells, later or Later())
+        self.later, self.quiet = later, quiet
         self.printed = time.monotonic() - LOG_EVERY + LOG_FIRST
         self.started = False
         self.stopping, self.began, self.ended = threading.Event(), threading.Event(), threading.Event()
@@ -31,9 +41,9 @@ class Watch:
 
     def __enter__(self) -> None:
         self.state = self.progress.look()
-        if self.state.done:
-            total = len(self.progress.cells)
-            print(f"{len(self.state.done)} of {total} cells are in the ledger already", file=sys.stderr)
+        if self.state.done and not self.quiet:
+            total = _total(len(self.progress.cells), self.later)
+            print(f"{len(self.state.done)} of {total} are in the ledger already", file=sys.stderr)
         if self.progress.open:
             try:
                 # not threading.Thread, whose start() waits for a thread that may have ended for lack of memory
@@ -72,12 +82,13 @@ class Watch:
 
     def _print(self, bar: tqdm) -> None:
         before, self.state = set(self.state.done), self.progress.look()
-        line = _line(self.state, len(self.progress.cells))
-        new, total = [cell for cell in self.state.done if cell not in before], len(self.progress.cells)
-        for count, cell in enumerate(new, len(self.state.done) - len(new) + 1):
+        line = _line(self.state, len(self.progress.cells), self.later)
+        new = [cell for cell in self.state.done if cell not in before]
+        for count, cell in enumerate(new, _ended(self.state, self.later) - len(new) + 1):
             loss = self.progress.test_loss(cell)
             measured = "" if loss is None else f"test loss {loss:.3g}, "
-            bar.write(f"{cell.name:28} done   {measured}{count}/{total} cells", file=sys.stderr)
+            ended = _count(count, len(self.progress.cells), self.later)
+            bar.write(f"{cell.name:28} done   {measured}{ended}", file=sys.stderr)
         bar.n = self.state.fraction_done
         bar.set_postfix_str(line)
         if bar.disable and time.monotonic() - self.printed > LOG_EVERY:
@@ -85,11 +96,28 @@ class Watch:
             print(line, file=sys.stderr)
 
 
-def _line(state: Snapshot, cells: int) -> str:
+def _line(state: Snapshot, cells: int, later: Later | None = None) -> str:
     seconds = state.seconds_left if state.done or cells == 1 else None  # a cell in progress says little of others
-    left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left"
+    bound = "" if later is None or later.exact else " at most"
+    left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left{bound}"
     running = ", ".join(
         f"{one.cell.name} at {one.epoch / one.cell.epochs:.0%}" + f" ({one.latest})" * bool(one.latest)
         for one in state.running[:4]
     )
-    return printable(f"{len(state.done)}/{cells} cells{left}" + f"; {running}" * bool(running))
+    return printable(f"{_count(_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))
+
+
+def _ended(state: Snapshot, later: Later | None) -> int:
+    """Return how many cells are done; in a study that goes on after a failure, those that failed too."""
+    return len(state.done) + (len(state.failed) if later else 0)
+
+
+def _count(ended: int, cells: int, later: Later | None) -> str:
+    """Return how many of all cells, or of all trainings of a study, have ended."""
+    return f"{ended}/{cells} cells" if later is None else f"{ended} of {_total(cells, later)}"
+
+
+def _total(cells: int, later: Later | None) -> str:
+    if later is None:
+        return f"{cells} cells"
+    return f"{'' if later.exact else 'at most '}{cells + later.trainings} trainings"

@@ -19,6 +19,26 @@ TIMES = {"since": "since", "first_epoch": "from", "epoch": "epoch", "heartbeat":
 SILENT = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
 
 
+def epoch_cost(depth: int) -> float:
+    """Return the cost of one epoch or step, relative to one layer; the rest of the model counts as 1/3 of a layer."""
+    return depth + 1 / 3
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a study in rounds may request after its present round, at most.
+
+    Attributes:
+        trainings: their number.
+        work: epochs or steps times `epoch_cost`, summed over them.
+        exact: whether all of them are certain to be requested.
+    """
+
+    trainings: int = 0
+    work: float = 0.0
+    exact: bool = True
+
+
 @dataclass(frozen=True)
 class RequestedCell:
     """A cell that a command requested.
@@ -39,8 +59,8 @@ class RequestedCell:
 
     @property
     def epoch_cost(self) -> float:
-        """Return the cost of one epoch, relative to one layer; the rest of the model counts as 1/3 of a layer."""
-        return self.depth + 1 / 3
+        """Return the cost of one epoch, see `epoch_cost`."""
+        return epoch_cost(self.depth)
 
 
 @dataclass(frozen=True)
@@ -77,7 +97,8 @@ class Snapshot:
         waiting: requested by a live process.
         missing: not requested by any live process.
         fraction_done: of the work, 0 to 1.
-        seconds_left: until nothing runs or waits, at the speed so far; None: the speed is unknown.
+        seconds_left: until nothing runs or waits, and what may be requested later is done too, at the speed so far;
+            None: the speed is unknown.
         unreadable: with the reason: nothing is known of them.
     """
 
@@ -97,17 +118,18 @@ class Progress:
     Args:
         folder: of the ledger.
         cells: the requested cells.
+        later: what may be requested after them.
 
     Raises:
         LedgerError: the ledger has another format.
     """
 
-    def __init__(self, folder: Path, cells: Iterable[RequestedCell]) -> None:
-        self.ledger = Ledger(folder)
+    def __init__(self, folder: Path, cells: Iterable[RequestedCell], later: Later = Later()) -> None:
+        self.ledger, self.later = Ledger(folder), later
         self.cells = list(cells)
         self.open = list(self.cells)
         self.longest = {cell.run: cell for cell in sorted(self.cells, key=lambda cell: cell.epochs)}
-        self.speed = Speed(self.ledger, self.longest)
+        self.speed = Speed(self.ledger, self.longest, later.work)
         self.measuring: tuple[float, int] | None = None  # when only measuring was left, and how many there were
 
     def look(self) -> Snapshot:
@@ -237,11 +259,12 @@ class Speed:
 
     Args:
         longest: the requested cell with the most epochs, by run.
+        later: work that may be requested later.
     """
 
-    def __init__(self, ledger: Ledger, longest: dict[str, RequestedCell]) -> None:
+    def __init__(self, ledger: Ledger, longest: dict[str, RequestedCell], later: float = 0.0) -> None:
         self.ledger = ledger
-        self.longest = longest
+        self.longest, self.later = longest, later
         self.reached: dict[str, float] = {}  # epochs that are done, by run
         self._costs: dict[str, tuple[float, float]] = {}  # epochs and seconds, of runs without an owner
 
@@ -252,7 +275,8 @@ class Speed:
             active: runs with a live owner.
             unfinished: runs with cells that run or wait.
         """
-        done = total = seconds = timed = longest = left = 0.0
+        done = seconds = timed = longest = 0.0
+        total = left = self.later
         for name, cell in self.longest.items():
             reached = self.reached.get(name, 0.0)
             if running := active.get(name):
@@ -273,7 +297,7 @@ class Speed:
                 left, longest = left + remaining, max(longest, remaining)
         fraction = done / total if total else 1.0
         if not unfinished:
-            return fraction, 0.0
+            return fraction, None if self.later else 0.0
         if not timed or seconds <= 0 or not active:
             return fraction, None
         return fraction, max(left / len(active), longest) * seconds / timed
@@ -298,12 +322,18 @@ def _noting(unreadable: dict[str, str], run: str) -> Iterator[None]:
 
 
 def write_command(
-    ledger: Path, overrides: Sequence[str], study: str | None, cells: list[RequestedCell], text: str = ""
+    ledger: Path,
+    overrides: Sequence[str],
+    study: str | None,
+    cells: list[RequestedCell],
+    text: str = "",
+    later: Later | None = None,
 ) -> None:
     """Write which cells a command requests, and that this process runs it.
 
     Args:
         text: how far a study in rounds is. Its command line and name identify it: its cells become more.
+        later: what such a study may request after these cells, if that is known.
     """
     requested = [asdict(cell) for cell in cells]
     key = {"overrides": list(overrides), "study": study} if text else {"cells": requested}
@@ -314,4 +344,5 @@ def write_command(
         others = []
     processes = list(dict.fromkeys([*others, register(ledger)]))
     content = {"overrides": list(overrides), "study": study, "since": time.time(), "processes": processes}
-    Tree(ledger).write_json(path, content | {"cells": requested} | ({"text": text} if text else {}))
+    rounds: dict[str, Any] = ({"text": text} if text else {}) | ({"later": asdict(later)} if later else {})
+    Tree(ledger).write_json(path, content | {"cells": requested} | rounds)

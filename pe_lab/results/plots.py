@@ -421,8 +421,8 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         for floor, values in levels.items():
-            look = {"color": INK, "linewidth": 1.2, "linestyle": FLOORS[floor], "label": FLOOR_NAMES[floor]}
-            axes.axvline(values[setting], **look)
+            drawn = {"color": INK, "linewidth": 1.2, "linestyle": FLOORS[floor], "label": FLOOR_NAMES[floor]}
+            axes.axvline(values[setting], **drawn)
         axes.set_xlabel("steps to solve" if kind == "steps" else "test loss in nats", fontsize=8)
         axes.set_title(setting, fontsize=9)
     if levels:

@@ -15,8 +15,8 @@ from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, tables, watch
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Round
-from pe_lab.ledger.progress import RequestedCell, Snapshot
+from pe_lab.experiment.rounds import Round, with_settings
+from pe_lab.ledger.progress import Later, RequestedCell, Snapshot
 from pe_lab.ledger.run import DIVERGED, ERROR
 
 
@@ -198,6 +198,30 @@ def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not():
     assert line(None) == "1/3 cells"
     assert line(61.0) == "1/3 cells, about 01:01 left"
     assert line(61.0, done=0) == "0/3 cells"  # no cell has ended yet
+
+
+def test_a_study_in_rounds_has_one_count_and_a_bound_on_what_is_left():
+    done = [RequestedCell("run", 1, "cell", 1)] * 4
+
+    def line(later: Later, failed: int = 0) -> str:
+        return watch._line(Snapshot(done, [], [(done[0], "it diverged")] * failed, [], [], 0.0, 61.0), 6, later)
+
+    assert line(Later(12, 1.0, False)) == "4 of at most 18 trainings, about 01:01 left at most"
+    assert line(Later(12, 1.0, True)) == "4 of 18 trainings, about 01:01 left"
+    assert line(Later(), failed=2).startswith("6 of 6 trainings")
+
+
+def test_cells_that_differ_in_the_rate_have_names_of_their_own(cells, monkeypatch):
+    written = []
+    monkeypatch.setattr(sweep, "write_command", lambda *given: written.append([cell.name for cell in given[3]]))
+    monkeypatch.setattr(Job, "serve", lambda job, wait: None)
+    first = cells[0].cell.cfg
+    rates = [with_settings(first, {"optimizer.lr": rate}) for rate in (0.001, 0.003)]
+    for cfgs in (rates, rates[:1]):
+        with pytest.raises(tables.CellsMissingError):
+            sweep.run(cfgs)
+    name = cells[0].cell.name()
+    assert written == [[f"{name} lr 0.001", f"{name} lr 0.003"], [name]]
 
 
 def _no_thread(*_: object) -> None:

@@ -149,6 +149,43 @@ def test_a_task_without_a_level_compares_the_loss_of_the_best_after_all_steps(tm
     assert (tries["value"] < 0).all()  # minus the loss
 
 
+@pytest.mark.parametrize(
+    ("level", "reached", "counts"),
+    [
+        (None, 0.0, [(2, 6), (2, 4), (2, 2), (2, 0)]),  # each rate to the choice, then the best of each
+        (0.9, 0.0, [(2, 6), (2, 4), (2, 2), (2, 0)]),
+        (0.9, 0.95, [(2, 6), (2, 3), (2, 1), (1, 0)]),  # rope solves it at the first evaluations
+    ],
+)
+def test_rounds_say_how_much_the_study_may_still_need(tmp_path, monkeypatch, level, reached, counts):
+    rounds, steps, scores = [], [], {}
+
+    def serve(current) -> list[Outcome]:
+        rounds.append((len(current.cfgs), current.later, current.text))
+        steps.append(sum(cfg.steps for cfg in current.cfgs))
+        done = []
+        for cfg in current.cfgs:
+            scores[path := tmp_path / f"{len(scores)}"] = {
+                step: {"loss": 1.0, "score": reached * (cfg.pe.name == "rope")}
+                for step in (2, 4, 8, 16, 32)
+                if step <= cfg.steps
+            }
+            done.append(Outcome(cfg, path.name, path, None, {"loss": 1.0}))
+        return done
+
+    monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", scores.__getitem__)
+    task = (*TASK, *GRID[:3], f"solve.level={'null' if level is None else level}")
+    drive(tuned(cells(tmp_path, "pe=rope,none", task=task)), serve)
+    *tuning, (_, none_later, _) = rounds
+    assert none_later is None
+    assert [(number, later.trainings) for number, later, _ in tuning] == counts
+    assert [later.exact for _, later, _ in tuning] == [False] * 3 + [True]
+    if not reached:  # what was announced at first is what was done; 8 of the 32 steps of those that go on were
+        cost = 1 + 1 / 3
+        assert tuning[0][1].work == pytest.approx(cost * (sum(steps[1:4]) - 2 * 8))
+    assert all(f"round {number} of {'' if number == 4 else 'at most '}4" in tuning[number - 1][2] for number in (1, 4))
+
+
 @pytest.mark.parametrize("blind", [2.0, 0.5])
 def test_losses_are_printed_beside_their_floors_and_what_was_not_learned_before_them(
     tmp_path, monkeypatch, capsys, blind
