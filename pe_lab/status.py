@@ -16,7 +16,7 @@ from pe_lab import config
 from pe_lab.data.score import uses_position
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive
-from pe_lab.ledger.progress import Later, Progress, RequestedCell, Running, Snapshot
+from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot, Upcoming
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line, printable
 from pe_lab.system.files import COMMANDS, LedgerError, entries, read_json, unread
@@ -118,7 +118,7 @@ def _command(ledger: Ledger, content: dict[str, Any]) -> Command:
             raise ValueError(f"a cell {cell}")
     overrides, processes = ([str(text) for text in content[key]] for key in ("overrides", "processes"))
     _format_time(float(content["since"]))  # it must be a date
-    later = Later(**content.get("later", {}))
+    later = Upcoming(**content.get("later", {}))
     if not (type(later.trainings) is int and type(later.work) in (int, float) and type(later.exact) is bool):
         raise ValueError(f"later {later}")
     progress, text = Progress(ledger.folder, cells, later), str(content.get("text", ""))

@@ -25,7 +25,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.experiment.job import Job
-from pe_lab.ledger.progress import Later
+from pe_lab.ledger.progress import Upcoming
 from pe_lab.ledger.run import DIVERGED
 
 
@@ -46,7 +46,7 @@ class Round:
     text: str = ""
     awaited: bool = True
     varied: tuple[str, ...] = ()
-    later: Later | None = None
+    later: Upcoming | None = None
 
 
 @dataclass(frozen=True)

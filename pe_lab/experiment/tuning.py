@@ -18,7 +18,7 @@ from pe_lab.config.parts import inner
 from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.experiment.tables import CellsMissingError
-from pe_lab.ledger.progress import Later, epoch_cost
+from pe_lab.ledger.progress import Upcoming, epoch_cost
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
@@ -288,7 +288,7 @@ def tuned(cfgs: list[DictConfig]) -> Stage:
     return chosen
 
 
-def _progress(races: list[Race], number: int) -> tuple[str, Later]:
+def _progress(races: list[Race], number: int) -> tuple[str, Upcoming]:
     """Return what a round does, in one line, and what later rounds may need.
 
     Args:
@@ -297,7 +297,7 @@ def _progress(races: list[Race], number: int) -> tuple[str, Later]:
     ahead = [(race, *race.ahead()) for race in races]
     waiting = [(race, steps, sure) for race, steps, sure in ahead if steps]
     work = sum(sum(steps[1:]) * epoch_cost(race.cfg.model.depth) for race, steps, _ in waiting)
-    later = Later(sum(len(steps) - 1 for _, steps, _ in waiting), work, all(sure for *_, sure in waiting))
+    later = Upcoming(sum(len(steps) - 1 for _, steps, _ in waiting), work, all(sure for *_, sure in waiting))
     last = number - 1 + max(len(steps) for _, steps, _ in waiting)
     count, tries = f"{len(waiting)} cell{'s' * (len(waiting) > 1)}", len(races[0].cfg.tune.rates)
     what = f"learning rate {number} of {tries} of each" if number <= tries else "the best learning rate of each goes on"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from pe_lab.ledger.progress import Later, Progress, RequestedCell, Snapshot
+from pe_lab.ledger.progress import Progress, RequestedCell, Snapshot, Upcoming
 from pe_lab.system.errors import in_one_line, printable
 
 CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
@@ -30,9 +30,9 @@ class Watch:
     """
 
     def __init__(
-        self, ledger: Path, cells: list[RequestedCell], later: Later | None = None, quiet: bool = False
+        self, ledger: Path, cells: list[RequestedCell], later: Upcoming | None = None, quiet: bool = False
     ) -> None:
-        self.progress = Progress(ledger, cells, later or Later())
+        self.progress = Progress(ledger, cells, later or Upcoming())
         self.later, self.quiet = later, quiet
         self.printed = time.monotonic() - LOG_EVERY + LOG_FIRST
         self.started = False
@@ -96,7 +96,7 @@ class Watch:
             print(line, file=sys.stderr)
 
 
-def _line(state: Snapshot, cells: int, later: Later | None = None) -> str:
+def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
     seconds = state.seconds_left if state.done or cells == 1 else None  # a cell in progress says little of others
     bound = "" if later is None or later.exact else " at most"
     left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left{bound}"
@@ -107,17 +107,17 @@ def _line(state: Snapshot, cells: int, later: Later | None = None) -> str:
     return printable(f"{_count(_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))
 
 
-def _ended(state: Snapshot, later: Later | None) -> int:
+def _ended(state: Snapshot, later: Upcoming | None) -> int:
     """Return how many cells are done; in a study that goes on after a failure, those that failed too."""
     return len(state.done) + (len(state.failed) if later else 0)
 
 
-def _count(ended: int, cells: int, later: Later | None) -> str:
+def _count(ended: int, cells: int, later: Upcoming | None) -> str:
     """Return how many of all cells, or of all trainings of a study, have ended."""
     return f"{ended}/{cells} cells" if later is None else f"{ended} of {_total(cells, later)}"
 
 
-def _total(cells: int, later: Later | None) -> str:
+def _total(cells: int, later: Upcoming | None) -> str:
     if later is None:
         return f"{cells} cells"
     return f"{'' if later.exact else 'at most '}{cells + later.trainings} trainings"

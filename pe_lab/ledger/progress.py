@@ -25,7 +25,7 @@ def epoch_cost(depth: int) -> float:
 
 
 @dataclass(frozen=True)
-class Later:
+class Upcoming:
     """What a study in rounds may request after its present round, at most.
 
     Attributes:
@@ -124,7 +124,7 @@ class Progress:
         LedgerError: the ledger has another format.
     """
 
-    def __init__(self, folder: Path, cells: Iterable[RequestedCell], later: Later = Later()) -> None:
+    def __init__(self, folder: Path, cells: Iterable[RequestedCell], later: Upcoming = Upcoming()) -> None:
         self.ledger, self.later = Ledger(folder), later
         self.cells = list(cells)
         self.open = list(self.cells)
@@ -327,7 +327,7 @@ def write_command(
     study: str | None,
     cells: list[RequestedCell],
     text: str = "",
-    later: Later | None = None,
+    later: Upcoming | None = None,
 ) -> None:
     """Write which cells a command requests, and that this process runs it.
 

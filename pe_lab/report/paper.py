@@ -1,5 +1,6 @@
 """A study for a paper: tables in LaTeX, figures as PDF and SVG, and a paragraph on methods."""
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from io import BytesIO
@@ -29,8 +30,11 @@ from pe_lab.results.columns import (
     told_settings,
 )
 from pe_lab.results.from_ledger import settings_of_identity
+from pe_lab.results.learned import not_learned
 from pe_lab.results.table import summarise
+from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import GRID
+from pe_lab.statistics.comparisons import counted
 from pe_lab.system.drawing import LOOK, svg
 from pe_lab.system.files import LedgerError, write_text
 
@@ -82,7 +86,8 @@ def _tables(asked: Question) -> dict[str, str]:
     cells, metric = asked.results.cells, asked.metric
     table = summarise(cells, asked.baseline, metric)
     settings = varied_columns(table, setting_columns(cells))
-    means = table[[*settings, "pe", "seeds"]].assign(
+    means = table[[*settings, "pe", "seeds"]].rename(columns={"pe": "encoding"})
+    means = means.assign(
         **{metric: [_mean(*values) for values in zip(table["loss"], table["low"], table["high"], strict=True)]}
     )
     what = f"{in_words(metric)}{_unit(metric)}"
@@ -92,13 +97,23 @@ def _tables(asked: Question) -> dict[str, str]:
         decided = asked.decided
         lines = asked.compared.compare(GRID) if decided is None else with_one(decided, asked.baseline)
         lines = sort_by_setting(lines, setting_columns(cells))
-        shown = lines[[*varied_columns(lines, setting_columns(cells)), "pe", "seeds"]].assign(
-            difference=[_number(value) for value in lines["difference"]],
-            interval=[_interval(*values) for values in zip(lines["low"], lines["high"], strict=True)],
-            p=[_number(value, 2) for value in lines["p_holm"]],
+        digits = decimals(lines)
+        shown = lines[[*varied_columns(lines, setting_columns(cells)), "pe", "seeds"]].rename(
+            columns={"pe": "encoding"}
+        )
+        shown = shown.assign(
+            difference=[_number(value, digits) for value in lines["difference"]],
+            interval=[_interval(*values, digits) for values in zip(lines["low"], lines["high"], strict=True)],
+            p=[_p_value(value) for value in lines["p_holm"]],
             verdict=lines["verdict"],
         )
-        tested = "with 95 % intervals and p values after Holm's correction"
+        tested = "with 95 % intervals and p values of sequential tests"
+        if decided is None:
+            over = counted(asked.compared.sizes()[0], "comparison")
+            tested = (
+                f"with 95 % intervals, which are not corrected for the number of comparisons, and p values after "
+                f"Holm's correction over {over}: an interval without 0 may stand beside a p value above 0.05"
+            )
         caption = f"Paired differences in test {what} from {asked.baseline}{place(cells)}, {tested}"
         found["differences"] = tabular(shown, caption, "tab:differences", settings)
     return found
@@ -153,6 +168,9 @@ def methods(asked: Question) -> str:
         "shared_variances": compares and asked.compared.share_variances,
         "decided": asked.decided is not None,
         "sequential": results.declared.decide is not None,
+        "notes": [
+            escaped(note) for note in (not_learned(cells), few_runs(cells["pe"].nunique(), counts.min())) if note
+        ],
         "failed": len(results.failed),
         "versions": _versions(cells),
     }
@@ -163,8 +181,14 @@ def _task(name: str) -> str:
     """Return a task with what it is, the first comment of its file, if there is one."""
     file = config.folders().file("data", name)
     comment = [] if file is None else [line for line in file.read_text().splitlines() if line.startswith("# ")]
-    what = f" ({comment[0].removeprefix('# ')})" if comment else ""
+    what = f" ({_inside(comment[0].removeprefix('# '))})" if comment else ""
     return escaped(f"{name}{what}")
+
+
+def _inside(sentence: str) -> str:
+    """Return a sentence as it stands in brackets: without its full stop, and its first word as within a sentence."""
+    first, rest = sentence[:1], sentence[1:].removesuffix(".")
+    return f"{first.lower() if rest[:1].islower() or rest[:1] == ' ' else first}{rest}"
 
 
 def _range(column: pd.Series) -> str:
@@ -245,23 +269,39 @@ def _values(column: pd.Series) -> list[str]:
     return [f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value) for value in values]
 
 
-def _number(value: float, digits: int = 3) -> str:
-    return "" if pd.isna(value) else f"${_written(value, f'.{digits}g')}$"
+def decimals(lines: pd.DataFrame) -> int:
+    """Return the number of decimals of all differences in a table.
+
+    The shortest interval has two digits in its half, but no decimal is below a hundredth of the smallest margin.
+
+    Args:
+        lines: with difference, low, high and margin.
+    """
+    halves = (lines["high"] - lines["low"]).astype(float) / 2
+    known = [values[np.isfinite(values) & (values > 0)] for values in (halves, lines["margin"].astype(float) / 10)]
+    finest = max((values.min() for values in known if len(values)), default=0.01)
+    return max(0, 1 - math.floor(math.log10(finest)))
 
 
-def _written(value: float, form: str) -> str:
-    """Return a number as LaTeX writes it, with a power of ten in place of an e."""
-    written, _, exponent = format(value, form).partition("e")
-    return written.rstrip(".") + (rf" \times 10^{{{int(exponent)}}}" if exponent else "")
+def _number(value: float, digits: int) -> str:
+    """Return a number with so many decimals; infinity as LaTeX writes it."""
+    return "" if pd.isna(value) else f"${_written(value, digits)}$"
+
+
+def _written(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if np.isfinite(value) else rf"{'-' * (value < 0)}\infty"
+
+
+def _p_value(value: float) -> str:
+    return "" if pd.isna(value) else "$<0.001$" if value < 0.001 else f"${value:.3f}$"
 
 
 def _mean(mean: float, low: float, high: float) -> str:
     return f"${mean:.3f}$" if pd.isna(low) else rf"${mean:.3f} \pm {(high - low) / 2:.3f}$"
 
 
-def _interval(low: float, high: float) -> str:
-    """Return an interval, both ends with three digits."""
-    return "" if pd.isna(low) else f"$[{_written(low, '#.3g')}, {_written(high, '#.3g')}]$"
+def _interval(low: float, high: float, digits: int) -> str:
+    return "" if pd.isna(low) else f"$[{_written(low, digits)}, {_written(high, digits)}]$"
 
 
 def _rendered(name: str, **values: Any) -> str:

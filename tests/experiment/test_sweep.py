@@ -16,7 +16,7 @@ from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, tables, watch
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Round, with_settings
-from pe_lab.ledger.progress import Later, RequestedCell, Snapshot
+from pe_lab.ledger.progress import RequestedCell, Snapshot, Upcoming
 from pe_lab.ledger.run import DIVERGED, ERROR
 
 
@@ -203,12 +203,12 @@ def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not():
 def test_a_study_in_rounds_has_one_count_and_a_bound_on_what_is_left():
     done = [RequestedCell("run", 1, "cell", 1)] * 4
 
-    def line(later: Later, failed: int = 0) -> str:
+    def line(later: Upcoming, failed: int = 0) -> str:
         return watch._line(Snapshot(done, [], [(done[0], "it diverged")] * failed, [], [], 0.0, 61.0), 6, later)
 
-    assert line(Later(12, 1.0, False)) == "4 of at most 18 trainings, about 01:01 left at most"
-    assert line(Later(12, 1.0, True)) == "4 of 18 trainings, about 01:01 left"
-    assert line(Later(), failed=2).startswith("6 of 6 trainings")
+    assert line(Upcoming(12, 1.0, False)) == "4 of at most 18 trainings, about 01:01 left at most"
+    assert line(Upcoming(12, 1.0, True)) == "4 of 18 trainings, about 01:01 left"
+    assert line(Upcoming(), failed=2).startswith("6 of 6 trainings")
 
 
 def test_cells_that_differ_in_the_rate_have_names_of_their_own(cells, monkeypatch):

@@ -14,7 +14,7 @@ from benchmarks.ledger import identity, record
 from pe_lab.ledger import progress as progress_module
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register
-from pe_lab.ledger.progress import COMMANDS, Later, Progress, RequestedCell, write_command
+from pe_lab.ledger.progress import COMMANDS, Progress, RequestedCell, Upcoming, write_command
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.system.files import write_json
@@ -213,11 +213,11 @@ def test_what_is_requested_later_belongs_to_the_work_and_to_the_time(tmp_path):
     serve(served, 5.0, 10, ago=5)
     served.request(10)
     cells = [cell_of(done, 10), cell_of(served, 10)]
-    alone, whole = (Progress(tmp_path, cells, Later(work=work)).look() for work in (0.0, 20 * (1 + 1 / 3)))
+    alone, whole = (Progress(tmp_path, cells, Upcoming(work=work)).look() for work in (0.0, 20 * (1 + 1 / 3)))
     assert (alone.fraction_done, whole.fraction_done) == pytest.approx((0.75, 0.375))
     assert whole.seconds_left == pytest.approx(5 * alone.seconds_left)  # 5 epochs, and 20 more
     record(served, 10, 10.0)
-    assert Progress(tmp_path, cells, Later(1, 20.0)).look().seconds_left is None  # nothing runs, and more may come
+    assert Progress(tmp_path, cells, Upcoming(1, 20.0)).look().seconds_left is None  # nothing runs, and more may come
 
 
 def test_the_same_command_is_written_once(tmp_path):

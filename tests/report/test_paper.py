@@ -69,7 +69,7 @@ def test_tables_have_the_numbers_of_the_study(study: Path, monkeypatch, tmp_path
     run(monkeypatch, study, "--paper", tmp_path / "paper")
     table = summarise(frame.load(study).cells, "alibi")
     head, *rows = parsed((tmp_path / "paper" / "means.tex").read_text())
-    assert head == ["epochs", "pe", "seeds", "loss"]
+    assert head == ["epochs", "encoding", "seeds", "loss"]
     assert [row[:2] for row in rows] == [
         [str(line.epochs), line.pe.replace("_", r"\_").replace("%", r"\%")] for line in table.itertuples()
     ]
@@ -150,12 +150,56 @@ def test_a_long_table_breaks_over_pages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "written"),
+    ("low", "high", "digits", "written"),
     [
-        (0.396, 0.44, "$[0.396, 0.440]$"),
-        (-1e-5, 100, r"$[-1.00 \times 10^{-5}, 100]$"),
-        (1234, float("inf"), r"$[1.23 \times 10^{3}, inf]$"),
+        (0.396, 0.44, 3, "$[0.396, 0.440]$"),
+        (-1e-5, 100, 2, "$[-0.00, 100.00]$"),
+        (1234, float("inf"), 0, r"$[1234, \infty]$"),
+        (float("nan"), float("nan"), 3, ""),
     ],
 )
-def test_numbers_have_three_digits_and_powers_of_ten(low: float, high: float, written: str) -> None:
-    assert paper._interval(low, high) == written
+def test_both_ends_of_an_interval_have_as_many_decimals(low: float, high: float, digits: int, written: str) -> None:
+    assert paper._interval(low, high, digits) == written
+
+
+@pytest.mark.parametrize(
+    ("halves", "margins", "digits"),
+    [
+        ([0.2, 0.0021], [0.03], 4),  # two digits of the shortest half
+        ([0.00001], [0.11], 3),  # not below a hundredth of the margin
+        ([np.nan], [0.03], 4),
+        ([0.3], [np.nan], 2),
+        ([np.inf], [np.nan], 3),
+        ([40.0], [np.nan], 0),
+    ],
+)
+def test_decimals_are_those_of_the_shortest_interval_or_of_the_margin(halves, margins, digits) -> None:
+    lines = pd.DataFrame({"low": [-half for half in halves], "high": halves, "margin": margins * len(halves)})
+    assert paper.decimals(lines) == digits
+
+
+def test_all_differences_of_a_table_have_as_many_decimals(study: Path, monkeypatch, tmp_path: Path) -> None:
+    run(monkeypatch, study, "--paper", tmp_path / "paper")
+    head, *rows = parsed((tmp_path / "paper" / "differences.tex").read_text())
+    assert "encoding" in head
+    numbers = [re.findall(r"\d\.(\d+)", row[head.index(name)]) for row in rows for name in ("difference", "interval")]
+    assert len({len(part) for found in numbers for part in found}) == 1
+    assert {len(found) for found in numbers} == {1, 2}
+    assert all(re.fullmatch(r"\$(<0\.001|[01]\.\d{3})\$", row[head.index("p")]) for row in rows)
+
+
+@pytest.mark.parametrize("blind", [2.0, 0.01])
+def test_the_methods_say_what_was_not_learned_and_that_seeds_are_few(study: Path, tmp_path: Path, blind: float) -> None:
+    rows = pd.read_csv(study / "rows.csv").assign(floor_position_blind_loss=blind, floor_bayes_loss=0.0)
+    asked = Question(results_of(rows, tmp_path), "", "", "alibi", "loss", pd.DataFrame())
+    text = paper.methods(asked)
+    assert ("uses position" in text) == (blind < 1)
+    assert "With 3 encodings and 4 seeds" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("sentence", "inside"),
+    [("The class is known.", "the class is known"), ("A copy", "a copy"), ("XOR of bits", "XOR of bits"), ("", "")],
+)
+def test_a_sentence_in_brackets_begins_as_within_a_sentence(sentence: str, inside: str) -> None:
+    assert paper._inside(sentence) == inside
