@@ -423,6 +423,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
         for floor, values in levels.items():
             drawn = {"color": INK, "linewidth": 1.2, "linestyle": FLOORS[floor], "label": FLOOR_NAMES[floor]}
             axes.axvline(values[setting], **drawn)
+        axes.tick_params(axis="x", labelsize=8)
         axes.set_xlabel("steps to solve" if kind == "steps" else "test loss in nats", fontsize=8)
         axes.set_title(setting, fontsize=9)
     if levels:
