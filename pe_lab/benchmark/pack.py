@@ -17,7 +17,7 @@ from pe_lab.data.score import BEST
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, outcome
-from pe_lab.experiment.tuning import LR, Race
+from pe_lab.experiment.tuning import LR, TunedSeed
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -86,7 +86,7 @@ def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> t
 
 def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
-    race = Race.of(cfg)
+    race = TunedSeed.of(cfg)
     while (need := race.next()) is not None:
         known = _outcome(race.cell(need))
         if known is None:
@@ -176,13 +176,13 @@ def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if name != scale}
 
 
-def _found(race: Race) -> dict[str, Any]:
+def _found(race: TunedSeed) -> dict[str, Any]:
     result = race.result()
     rate = result.pop(LR)
     return result | {"y": _number(result["y"]), "lr": _number(rate), "steps": None}
 
 
-def _tries(race: Race) -> dict[str, Any]:
+def _tries(race: TunedSeed) -> dict[str, Any]:
     """Return what is known of each try: its pass in log2 steps, its value at the choice and at its last evaluation."""
     (task,) = race.plan.tasks
     row: dict[str, Any] = {}

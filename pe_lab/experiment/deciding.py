@@ -31,7 +31,7 @@ def decides(cfg: DictConfig) -> bool:
 
 def require_question(cfgs: list[DictConfig]) -> None:
     """Check that a study can decide, before anything is trained or written; for errors see `add_seeds`."""
-    _Study(cfgs)
+    _StudyState(cfgs)
 
 
 def add_seeds(cfgs: list[DictConfig]) -> Stage:
@@ -46,7 +46,7 @@ def add_seeds(cfgs: list[DictConfig]) -> Stage:
     Raises:
         ValueError: the baseline is not among the encodings, or there is only one.
     """
-    study = _Study(cfgs)
+    study = _StudyState(cfgs)
     while (decision := study.decide()).needed:
         if study.exceeds_budget(decision):
             study.ended_before = decision.look
@@ -58,7 +58,7 @@ def add_seeds(cfgs: list[DictConfig]) -> Stage:
     return list(study.asked.values())
 
 
-class _Study:
+class _StudyState:
     """What a study asked for and found.
 
     Attributes:

@@ -30,8 +30,8 @@ from pe_lab.statistics import (
     Endpoint,
     Need,
     Plan,
-    Progress,
     Trial,
+    TrialProgress,
     Try,
     TunedOutcome,
     TunedTask,
@@ -88,7 +88,7 @@ def _require_scale_unset(cfg: DictConfig, scale: str) -> None:
 
 
 @dataclass
-class Race:
+class TunedSeed:
     """The tries of one seed of an encoding in a setting.
 
     Attributes:
@@ -104,13 +104,13 @@ class Race:
     cfg: DictConfig
     scale: str | None
     plan: Plan
-    progress: dict[Trial, Progress] = field(default_factory=dict)
+    progress: dict[Trial, TrialProgress] = field(default_factory=dict)
     curves: dict[Trial, dict[int, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     losses: dict[Trial, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> "Race":
+    def of(cls, cfg: DictConfig) -> "TunedSeed":
         """Make the race of a cell.
 
         Raises:
@@ -202,7 +202,7 @@ class Race:
         if outcome.failure is not None:
             if not outcome.diverged:
                 raise CellsMissingError(f"the study needs {need.trial} with {need.steps} steps: {outcome.failure}")
-            self.progress[need.trial] = Progress(self._scores(curve), failed=True)
+            self.progress[need.trial] = TrialProgress(self._scores(curve), failed=True)
             return
         task = self.plan.tasks[0]
         measured = validation_by_step(outcome.checkpoint)
@@ -210,7 +210,7 @@ class Race:
         self.losses[need.trial] = {"test_loss": outcome.test.get("loss", math.nan)} | known
         curve |= {step: one["score"] if task.level is not None else -one["loss"] for step, one in measured.items()}
         test = outcome.test["loss"] if task.level is None and need.steps == task.cap else None
-        self.progress[need.trial] = Progress(self._scores(curve), test=test)
+        self.progress[need.trial] = TrialProgress(self._scores(curve), test=test)
 
     def _scores(self, curve: dict[int, float]) -> list[float]:
         """Return the values at the evaluations, without gaps."""
@@ -249,7 +249,7 @@ def _tries(study: str | None) -> str | None:
     return study and f"{study}-tries"
 
 
-def races_of(cfgs: list[DictConfig]) -> list[Race]:
+def races_of(cfgs: list[DictConfig]) -> list[TunedSeed]:
     """Return the race of each cell.
 
     Raises:
@@ -259,7 +259,7 @@ def races_of(cfgs: list[DictConfig]) -> list[Race]:
     baseline, names = cfgs[0].tune.baseline, list(dict.fromkeys(cfg.pe.name for cfg in cfgs))
     if baseline is not None and (baseline not in names or len(names) < 2):
         raise ValueError(f"tune.baseline must be one of two encodings or more, {', '.join(names)}, got {baseline}")
-    return [Race.of(cfg) for cfg in cfgs]
+    return [TunedSeed.of(cfg) for cfg in cfgs]
 
 
 def tuned(cfgs: list[DictConfig]) -> Stage:
@@ -288,7 +288,7 @@ def tuned(cfgs: list[DictConfig]) -> Stage:
     return chosen
 
 
-def _progress(races: list[Race], number: int) -> tuple[str, Upcoming]:
+def _progress(races: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
     """Return what a round does, in one line, and what later rounds may need.
 
     Args:
@@ -307,14 +307,14 @@ def _progress(races: list[Race], number: int) -> tuple[str, Upcoming]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def outcome_table(races: list[Race]) -> pd.DataFrame:
+def outcome_table(races: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per cell: its settings, and the result of its race."""
     described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs")
     lines = zip(described.to_dict("records"), races, strict=True)
     return pd.DataFrame([settings | race.result() for settings, race in lines])
 
 
-def try_table(races: list[Race]) -> pd.DataFrame:
+def try_table(races: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per evaluation of each try: settings, rate, scale, step, value (the score, or minus the loss)."""
     described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs")
     return pd.DataFrame(
@@ -325,7 +325,7 @@ def try_table(races: list[Race]) -> pd.DataFrame:
     )
 
 
-def loss_table(races: list[Race]) -> pd.DataFrame:
+def loss_table(races: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per cell that has a chosen try: its settings, the test loss of the try, and its floors."""
     described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs").to_dict("records")
     pairs = [(race, race.chosen, settings) for race, settings in zip(races, described, strict=True)]
@@ -339,7 +339,7 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
     return tuned_outcomes.endpoint(cfg.tune.margin, math.log2(cfg.steps / cfg.solve.first) if solves else None)
 
 
-def write(races: list[Race]) -> None:
+def write(races: list[TunedSeed]) -> None:
     """Print what came out, and write its tables into the folder of the study, if it has one.
 
     They are outcomes.csv, tries.csv and, with a baseline, verdicts.csv.

@@ -74,7 +74,7 @@ class Equality:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedAs:
     """An encoding published under another name that is this one under a condition.
 
     Attributes:
@@ -116,7 +116,7 @@ class Definition:
     source: Source
     failures: tuple[Failure, ...] = ()
     equals: tuple[Equality, ...] = ()
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedAs, ...] = ()
     claims: tuple[str, ...] = ()
     sliders: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -228,9 +228,9 @@ def _equality(place: str, value: Any) -> Equality:
     )
 
 
-def _published(place: str, value: Any) -> Published:
+def _published(place: str, value: Any) -> PublishedAs:
     given = _fields(place, value, ("title", "url", "when", "test"))
-    return Published(
+    return PublishedAs(
         _text(f"{place}.title", given["title"]),
         _url(f"{place}.url", given["url"]),
         _text(f"{place}.when", given["when"]),

@@ -21,7 +21,7 @@ NAV = (
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A part of a page.
 
     Attributes:
@@ -53,7 +53,7 @@ class Page:
 
     path: str
     title: str
-    sections: list[Section] = field(default_factory=list)
+    sections: list[PageSection] = field(default_factory=list)
     searched: bool = True
     wide: bool = False
 

@@ -12,7 +12,7 @@ from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark
-from pe_lab.gallery.page import Page, Section, rendered
+from pe_lab.gallery.page import Page, PageSection, rendered
 from pe_lab.results.styles import COMMON
 
 LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
@@ -56,7 +56,7 @@ def leaderboard(content: Content) -> Page:
         count=len(tasks_of_benchmark()),
         missing=sorted(content.names - set(names)),
     )
-    return Page("index", "Leaderboard", [Section("", html)], wide=True)
+    return Page("index", "Leaderboard", [PageSection("", html)], wide=True)
 
 
 def needs(content: Content) -> Page:
@@ -72,7 +72,7 @@ def needs(content: Content) -> Page:
     lines += [_need(content, one, content.results.get(one.name)) for one in tasks_of_benchmark()]
     lines.sort(key=lambda line: line["advice"].kind == NOT_MEASURED)
     html = rendered("needs.html", **_common(content, ""), lines=lines, tokens=int(COST.removeprefix("time_")))
-    return Page("needs", "Which encoding for which need", [Section("", html)], wide=True)
+    return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
 
 
 def encodings(content: Content) -> Page:
@@ -90,21 +90,21 @@ def encodings(content: Content) -> Page:
         for name, said in content.definitions.items()
     ]
     html = rendered("encodings.html", **_common(content, ""), lines=lines, choices=_choices(content))
-    return Page("encodings", "Encodings", [Section("", html)], wide=True)
+    return Page("encodings", "Encodings", [PageSection("", html)], wide=True)
 
 
 def tasks(content: Content) -> Page:
     """Return the list of all tasks."""
     pairs = {name: decided(found.pairs) for name, found in content.results.items()}
     html = rendered("tasks.html", **_common(content, ""), tasks=tasks_of_benchmark(), pairs=pairs)
-    return Page("tasks", "Tasks", [Section("", html)], wide=True)
+    return Page("tasks", "Tasks", [PageSection("", html)], wide=True)
 
 
 def claims(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
     about = {name: [pe for pe, said in content.definitions.items() if name in said.claims] for name in content.claims}
     html = rendered("claims.html", **_common(content, ""), claims=content.claims, about=about)
-    return Page("claims", "Claims and their verdicts", [Section("", html)], wide=True)
+    return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
 
 
 def encoding(content: Content, name: str) -> Page:
@@ -125,7 +125,7 @@ def encoding(content: Content, name: str) -> Page:
         "Code": {},
     }
     sections = [
-        Section(title, rendered(f"encoding/{_file(title)}.html", **values, **more), made.code * (title == "Code"))
+        PageSection(title, rendered(f"encoding/{_file(title)}.html", **values, **more), made.code * (title == "Code"))
         for title, more in parts.items()
     ]
     return Page(f"encodings/{name}", f"{said.title} ({name})", sections)
@@ -140,7 +140,7 @@ def task(content: Content, one: BenchmarkTask) -> Page:
         values |= {"lines": found.table.to_dict("records"), "shades": found.quality(), "lengths": lengths}
         values |= {"choices": _choices(content)}
     html = rendered("task.html", **_common(content, "../"), **values)
-    return Page(f"tasks/{one.name}", f"Task: {one.name}", [Section("", html)], wide=True)
+    return Page(f"tasks/{one.name}", f"Task: {one.name}", [PageSection("", html)], wide=True)
 
 
 def _common(content: Content, root: str) -> dict[str, Any]:

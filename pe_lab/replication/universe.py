@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from pe_lab.replication.entry import Claimed
 from pe_lab.replication.verdicts import EntryVerdict, Finding, verdict_of
-from pe_lab.report.parts import Drawn, Section, Table
+from pe_lab.report.parts import Drawn, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import Agreement
 from pe_lab.system.drawing import INK, LOOK
@@ -138,6 +138,6 @@ def sections(finding: Finding) -> list[Section]:
         Section(
             "In which share of the settings it holds", [finding.entry.says, f"It {summary(finding)}.", rule, drawn]
         ),
-        Section("By setting", [Table(by_value(states(finding)), "Settings with each value")]),
+        Section("By setting", [ReportTable(by_value(states(finding)), "Settings with each value")]),
         Section("Where it turns", list(where)),
     ]

@@ -102,10 +102,12 @@ def report(arguments: argparse.Namespace) -> None:
                 raise ValueError(unknown_name(setting, known, given))
     print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
     from pe_lab.report.page import html  # loads torch
-    from pe_lab.report.question import Question
+    from pe_lab.report.question import ReportSubject
     from pe_lab.report.sections import sections
 
-    asked = Question(results, load, command(results.name), baseline, arguments.metric, audit, arguments.against, margin)
+    asked = ReportSubject(
+        results, load, command(results.name), baseline, arguments.metric, audit, arguments.against, margin
+    )
     if arguments.paper is not None:
         count = len(paper.write(asked, Path(arguments.paper)))
     found = sections(asked)

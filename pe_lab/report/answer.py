@@ -11,7 +11,7 @@ from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import rates_in_words
 from pe_lab.report.parts import Drawn, Part, Section
-from pe_lab.report.question import Question, cautions
+from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.standing import (
     amount,
     by_setting,
@@ -36,7 +36,7 @@ MOST_DRAWN = 12  # encodings in the figure
 SEEDLESS = {ONE_SEED: "with one seed", NO_SEED: "without a shared seed"}
 
 
-def answer(asked: Question) -> Section:
+def answer(asked: ReportSubject) -> Section:
     """Return the first screen: its title is the question, its parts are the answer, cautions and one figure.
 
     Where no model uses position yet, the first part says so.
@@ -52,7 +52,7 @@ def answer(asked: Question) -> Section:
     return Section(title(asked), [*parts, *_figure(asked)], opening=True)
 
 
-def title(asked: Question) -> str:
+def title(asked: ReportSubject) -> str:
     """Return the question that the cells can answer, made of what varies among them."""
     cells, metric = asked.results.cells, in_words(asked.metric)
     if cells.empty:
@@ -66,7 +66,7 @@ def title(asked: Question) -> str:
     return f"Which of {len(names)} encodings has the {superlative(asked.metric)} test {metric}{place(cells)}?"
 
 
-def sentences(asked: Question) -> tuple[str, str]:
+def sentences(asked: ReportSubject) -> tuple[str, str]:
     """Return two sentences: which encodings may be the best; how they compare with the baseline, and how fairly.
 
     Raises:
@@ -123,7 +123,7 @@ def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFram
     return lines[words == words.iloc[-1]], compared.tables[name][1], where
 
 
-def _figure(asked: Question) -> list[Part]:
+def _figure(asked: ReportSubject) -> list[Part]:
     """Return the figure of the first screen; none without comparisons."""
     cells = asked.results.cells
     if cells.empty or cells["pe"].nunique() < 2:
@@ -140,7 +140,7 @@ def _figure(asked: Question) -> list[Part]:
     return [Drawn(forest(asked.compared, asked.decided), caption, code)]
 
 
-def _against(asked: Question, lines: pd.DataFrame) -> str:
+def _against(asked: ReportSubject, lines: pd.DataFrame) -> str:
     """Say how comparisons ended, at which margin, over how many seeds, and at which rates.
 
     Args:
@@ -169,7 +169,7 @@ def _against(asked: Question, lines: pd.DataFrame) -> str:
     return ". ".join([text, *fair, f"Encodings were trained {rates_in_words(asked.results)}."])
 
 
-def _margin(asked: Question, lines: pd.DataFrame) -> str:
+def _margin(asked: ReportSubject, lines: pd.DataFrame) -> str:
     """Say what the margin is, in the unit of the metric, and whether it was declared before the data."""
     words, declared = asked.compared.margins[GRID], asked.results.declared.margin.get(asked.metric)
     if words == "none":
@@ -184,7 +184,7 @@ def _margin(asked: Question, lines: pd.DataFrame) -> str:
     return f"The {whose} margin is {words}"
 
 
-def _not_finite(asked: Question) -> list[str]:
+def _not_finite(asked: ReportSubject) -> list[str]:
     """Return a line on cells whose metric is infinite or no number: what diverged would flatter what is left."""
     cells = asked.results.cells
     if cells.empty or (finite := np.isfinite(cells[f"test_{asked.metric}"].astype(float))).all():
@@ -195,7 +195,7 @@ def _not_finite(asked: Question) -> list[str]:
     return [f"{has} a test {in_words(asked.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
 
 
-def _alone(asked: Question) -> str:
+def _alone(asked: ReportSubject) -> str:
     """Say what is known of the only encoding."""
     cells, metric = asked.results.cells, asked.metric
     pe = cells["pe"].iloc[0]

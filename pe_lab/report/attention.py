@@ -7,7 +7,7 @@ from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.probes.figures import LONGEST, attention_heads, attention_maps
 from pe_lab.report.parts import Drawn, Part, Section
-from pe_lab.report.question import Question
+from pe_lab.report.question import ReportSubject
 from pe_lab.results.columns import checkpoint, lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.frame import Results, Stored
 from pe_lab.results.plots import Plot
@@ -18,7 +18,7 @@ MOST = 4  # encodings that are drawn: the baseline and the best
 MOST_HEADS = 64  # of a model that is drawn
 
 
-def attention(asked: Question) -> Section:
+def attention(asked: ReportSubject) -> Section:
     """Return the attention of the baseline and the best encodings in the last setting, first seed.
 
     There is none where the results have no weights: in the folder of a study, or where cells came with the package.
@@ -62,7 +62,7 @@ def heads(results: Results, run: str, target: int) -> Plot:
     return Plot(figure, pd.DataFrame(lines))
 
 
-def _chosen(asked: Question) -> list[dict[str, object]]:
+def _chosen(asked: ReportSubject) -> list[dict[str, object]]:
     """Return the cells to draw: of the last setting and the first seed, those of the baseline and the best others."""
     cells = asked.results.cells
     if isinstance(asked.results, Stored) or not asked.results.source.is_dir() or cells.empty:

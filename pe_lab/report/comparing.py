@@ -6,8 +6,8 @@ import pandas as pd
 from pe_lab import statistics
 from pe_lab.report import choice
 from pe_lab.report.answer import MOST_DRAWN
-from pe_lab.report.parts import Drawn, Part, Section, Table
-from pe_lab.report.question import Question, varied_columns
+from pe_lab.report.parts import Drawn, Part, ReportTable, Section
+from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import in_words, joined
 from pe_lab.results import plots
 from pe_lab.results.columns import counted_in, floors, setting_columns
@@ -22,7 +22,7 @@ def several_seeds(cells: pd.DataFrame) -> bool:
     return bool((cells.groupby("pe")["seed"].nunique() > 1).any())
 
 
-def grid(asked: Question) -> Section:
+def grid(asked: ReportSubject) -> Section:
     """Return the heatmap of all means, with the meaning of the floors."""
     cells, metric = asked.results.cells, asked.metric
     parts: list[Part] = [*floors_in_words(floors(cells, metric))]
@@ -61,7 +61,7 @@ def floors_in_words(known: list[str]) -> list[str]:
     return parts
 
 
-def differences(asked: Question) -> Section:
+def differences(asked: ReportSubject) -> Section:
     """Return the paired differences from the baseline in every setting, and pooled, unless the first screen has all."""
     cells, families = asked.results.cells, asked.compared
     if cells["pe"].nunique() < 2:
@@ -91,11 +91,11 @@ def differences(asked: Question) -> Section:
                 ["pe", "seeds", "difference", "low", "high", "p_holm", "margin", "p_equivalent_holm", "verdict"]
             ]
             code = f"compared.compare({choice.POOLED!r})"
-            parts.append(Table(shown, f"Pooled differences from {asked.baseline}", code))
+            parts.append(ReportTable(shown, f"Pooled differences from {asked.baseline}", code))
     return Section("Differences", parts)
 
 
-def ranks(asked: Question) -> Section:
+def ranks(asked: ReportSubject) -> Section:
     """Return the range of ranks of each encoding."""
     found = asked.compared.ranks()
     if found.empty or asked.results.cells["pe"].nunique() < 2:
@@ -107,10 +107,10 @@ def ranks(asked: Question) -> Section:
     )
     names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "mean"]
     names += ["best", "worst", "tied", "equivalent"]
-    return Section("Ranks, with ties", [text, Table(found[names], "Best mean first", "compared.ranks()")])
+    return Section("Ranks, with ties", [text, ReportTable(found[names], "Best mean first", "compared.ranks()")])
 
 
-def effects(asked: Question) -> Section:
+def effects(asked: ReportSubject) -> Section:
     """Return the shares of encoding, depth and epochs in the variation."""
     found = statistics.effects(asked.results.cells, asked.metric)
     if found.empty:
@@ -125,7 +125,7 @@ def effects(asked: Question) -> Section:
     return Section("Effects of encoding, depth and epochs", [text, drawn])
 
 
-def seeds(asked: Question) -> Section:
+def seeds(asked: ReportSubject) -> Section:
     """Return how many seeds would separate each encoding from the baseline, or show it to be equivalent."""
     if asked.results.cells["pe"].nunique() < 2:
         return Section("Seeds needed")
@@ -143,11 +143,11 @@ def seeds(asked: Question) -> Section:
         "of seeds would."
     )
     code = "statistics.seeds_needed(compared.compare())"
-    table = Table(found[names], f"To separate each encoding from {asked.baseline}", code)
+    table = ReportTable(found[names], f"To separate each encoding from {asked.baseline}", code)
     return Section("Seeds needed", [text, table])
 
 
-def methods(asked: Question) -> Section:
+def methods(asked: ReportSubject) -> Section:
     """Return how comparisons are made, and a simulation of how often intervals contain the truth, if there are any."""
     caption = "How often a 95 % interval contains the truth"
     text = [
@@ -175,11 +175,11 @@ def methods(asked: Question) -> Section:
             "with variances of all.",
         )
         caption += ", with the variance of its own sample"
-    simulated = [Table(_simulated(asked), caption)] if several_seeds(asked.results.cells) else []
+    simulated = [ReportTable(_simulated(asked), caption)] if several_seeds(asked.results.cells) else []
     return Section("Methods", [*text, *simulated])
 
 
-def _simulated(asked: Question) -> pd.DataFrame:
+def _simulated(asked: ReportSubject) -> pd.DataFrame:
     """Return how often intervals contain the truth, for the numbers of seeds and the residuals of the cells."""
     cells = asked.results.cells
     residuals = statistics.deviations(cells, asked.metric) if cells["pe"].nunique() > 1 else np.array([])
@@ -195,11 +195,11 @@ def _simulated(asked: Question) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def choices(asked: Question) -> Section:
+def choices(asked: ReportSubject) -> Section:
     """Return the best encoding for each need."""
     results = asked.results
     found = choice.choices(results.cells, results.records, asked.metric, asked.compared)
     if found.empty:
         return Section("Choice")
     code = f"choice.choices(results.cells, results.records, {asked.metric!r}, compared)"
-    return Section("Which encoding for which need", [Table(found, "Drawn from these results alone", code)])
+    return Section("Which encoding for which need", [ReportTable(found, "Drawn from these results alone", code)])

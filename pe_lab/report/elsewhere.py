@@ -3,15 +3,15 @@
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.report.parts import Drawn, Part, Section, Table
-from pe_lab.report.question import Question, varied_columns
+from pe_lab.report.parts import Drawn, Part, ReportTable, Section
+from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.results import specification
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.sensitivity import sensitivity, shares
 from pe_lab.statistics import GRID, Families
 
 
-def elsewhere(asked: Question) -> Section:
+def elsewhere(asked: ReportSubject) -> Section:
     """Return the sensitivity of one difference, where two settings or more vary: a specification curve and its shares.
 
     Compared with the baseline is `asked.against`, or the best of the other encodings by mean.
@@ -32,7 +32,7 @@ def elsewhere(asked: Question) -> Section:
             Drawn(specification.curve(found), caption, f"specification.curve(sensitivity.sensitivity({pair}))")
         )
         parts.append(
-            Table(found.levels(), "By the values of each setting", f"sensitivity.sensitivity({pair}).levels()")
+            ReportTable(found.levels(), "By the values of each setting", f"sensitivity.sensitivity({pair}).levels()")
         )
     return Section(title, [*parts, *_shares(found.sample, found.names)])
 
@@ -61,4 +61,4 @@ def _shares(sample: pd.DataFrame, names: list[str]) -> list[Part]:
         "settings were not crossed, those that vary together divide what they explain. `by chance` is what independent "
         "noise would give; a share of that size says nothing. Shares describe these settings, not others."
     )
-    return [text, Table(found, "Shares of the variance of the difference")]
+    return [text, ReportTable(found, "Shares of the variance of the difference")]

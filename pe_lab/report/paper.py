@@ -18,7 +18,7 @@ from pe_lab.report import answer
 from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
 from pe_lab.report.effort import rates_in_words
-from pe_lab.report.question import Question, seeds_in_words, varied_columns
+from pe_lab.report.question import ReportSubject, seeds_in_words, varied_columns
 from pe_lab.report.standing import amount, in_words
 from pe_lab.results import plots
 from pe_lab.results.columns import (
@@ -56,7 +56,7 @@ def require_new(folder: Path) -> None:
         raise ValueError(f"--paper must be a folder without {known[0]}, got {str(folder)!r}: choose another")
 
 
-def write(asked: Question, folder: Path) -> list[str]:
+def write(asked: ReportSubject, folder: Path) -> list[str]:
     """Write all files, and return their names.
 
     Raises:
@@ -81,7 +81,7 @@ def write(asked: Question, folder: Path) -> list[str]:
     return [*texts, *(f"{name}.{kind}" for name in drawn for kind in ("pdf", "svg"))]
 
 
-def _tables(asked: Question) -> dict[str, str]:
+def _tables(asked: ReportSubject) -> dict[str, str]:
     """Return the tables of means and of differences by name; the second only where encodings are compared."""
     cells, metric = asked.results.cells, asked.metric
     table = summarise(cells, asked.baseline, metric)
@@ -119,7 +119,7 @@ def _tables(asked: Question) -> dict[str, str]:
     return found
 
 
-def _figures(asked: Question) -> dict[str, tuple[plots.Plot, str]]:
+def _figures(asked: ReportSubject) -> dict[str, tuple[plots.Plot, str]]:
     """Return the figures with their captions, by name."""
     cells, metric = asked.results.cells, asked.metric
     length = counted_in(cells)
@@ -136,7 +136,7 @@ def _figures(asked: Question) -> dict[str, tuple[plots.Plot, str]]:
     return found
 
 
-def methods(asked: Question) -> str:
+def methods(asked: ReportSubject) -> str:
     """Return a paragraph in LaTeX: the settings, seeds, statistics, margin and versions of the study."""
     results, cells = asked.results, asked.results.cells
     identity, compares = _identity(asked), cells["pe"].nunique() > 1
@@ -207,7 +207,7 @@ def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:
     return identity.get("optimizer.lr") if "optimizer.lr" not in cells else None
 
 
-def _identity(asked: Question) -> dict[str, Any]:
+def _identity(asked: ReportSubject) -> dict[str, Any]:
     """Return the settings of the first cell, by dotted name; none where there is no ledger."""
     try:
         run = Ledger(asked.results.source).named(str(asked.results.cells["run"].iloc[0]))

@@ -17,7 +17,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """A table, its caption, and the line of code that computes it, if there is one."""
 
     data: pd.DataFrame
@@ -32,7 +32,7 @@ class Code:
     lines: str
 
 
-Part = str | Drawn | Table | Code
+Part = str | Drawn | ReportTable | Code
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pe_lab.report import choice
 from pe_lab.report.decided import decisions
-from pe_lab.report.parts import Code, Part, Section, Table
+from pe_lab.report.parts import Code, Part, ReportTable, Section
 from pe_lab.results.columns import lower_is_better, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.verdicts import few_runs
@@ -24,7 +24,7 @@ from pe_lab.results import columns, frame, plots, rates, sensitivity, specificat
 
 
 @dataclass(frozen=True)
-class Question:
+class ReportSubject:
     """The subject of a report.
 
     Attributes:
@@ -92,7 +92,7 @@ class Question:
         ]
 
 
-def question(asked: Question) -> Section:
+def question(asked: ReportSubject) -> Section:
     """Return the section on cells, metric, baseline, families and the command."""
     cells = asked.results.cells
     parts: list[Part] = []
@@ -119,7 +119,7 @@ def question(asked: Question) -> Section:
     return Section("Cells and comparisons", parts)
 
 
-def code(asked: Question) -> Section:
+def code(asked: ReportSubject) -> Section:
     """Return the section with the lines that stand before those below the figures."""
     lines = [IMPORTS, asked.load, *([asked.compares] if len(asked.results.cells) else [])]
     parts: list[Part] = ["The line of code below a figure draws it in Python, after these:", Code("\n".join(lines))]
@@ -191,13 +191,13 @@ def failed(results: Results) -> Section:
     """Return the section on failed cells, refused entries and omitted pairs."""
     parts: list[Part] = []
     if len(results.failed):
-        parts.append(Table(results.failed, "Cells that failed", "results.failed"))
+        parts.append(ReportTable(results.failed, "Cells that failed", "results.failed"))
     if results.refused:
         refused = pd.DataFrame({"entry": results.refused})
-        parts.append(Table(refused, "Entries that are damaged, incomplete, missing or unreadable"))
+        parts.append(ReportTable(refused, "Entries that are damaged, incomplete, missing or unreadable"))
     if len(results.skipped):
         caption = "Left out of the study: encodings that do not fit a task"
-        parts.append(Table(results.skipped, caption, "results.skipped"))
+        parts.append(ReportTable(results.skipped, caption, "results.skipped"))
     return Section("Failed and omitted cells", parts)
 
 

@@ -7,8 +7,8 @@ from pe_lab.report.answer import answer
 from pe_lab.report.attention import attention
 from pe_lab.report.effort import searched_rates
 from pe_lab.report.elsewhere import elsewhere
-from pe_lab.report.parts import Drawn, Part, Section, Table
-from pe_lab.report.question import Question, code, failed, question, varied_columns
+from pe_lab.report.parts import Drawn, Part, ReportTable, Section
+from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
 from pe_lab.report.standing import listed
 from pe_lab.results import plots
 from pe_lab.results.columns import setting_columns, sort_by_setting, without_whole_windows
@@ -18,7 +18,7 @@ from pe_lab.results.table import by_task, summarise
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
 
 
-def sections(asked: Question) -> list[Section]:
+def sections(asked: ReportSubject) -> list[Section]:
     """Return all sections that the results have data for, in order.
 
     Raises:
@@ -48,7 +48,7 @@ def sections(asked: Question) -> list[Section]:
     return [section for section in [*found, code(asked)] if section.parts]
 
 
-def _rates(asked: Question) -> Section:
+def _rates(asked: ReportSubject) -> Section:
     """Return the tuned learning rates, and rankings at one rate against the ranking at tuned ones."""
     results, title = asked.results, "How much the ranking depends on the learning rate"
     if LR not in setting_columns(results.cells) and (searched := searched_rates(results)) is not None:
@@ -76,8 +76,8 @@ def _rates(asked: Question) -> Section:
     rates = rates[[*varied_columns(rates, settings), *(name for name in rates if name not in settings)]]
     agreement = agreement[[*varied_columns(agreement, settings), *(name for name in agreement if name not in settings)]]
     code = "rates.tuned(results)"
-    parts.append(Table(rates, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
-    parts.append(Table(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
+    parts.append(ReportTable(rates, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
+    parts.append(ReportTable(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
     return Section(title, parts)
 
 
@@ -99,21 +99,21 @@ def _searched(rates: pd.DataFrame) -> Section:
             f"**Note.** {edge} of {len(rates)} choices stand at the edge of what was tried: the best may lie beyond, "
             "and the order there may differ."
         )
-    parts.append(Table(rates, "What the search chose"))
+    parts.append(ReportTable(rates, "What the search chose"))
     return Section("Learning rates", parts)
 
 
-def _tasks(asked: Question) -> Section:
+def _tasks(asked: ReportSubject) -> Section:
     """Return a column per task, losses scaled to its levels."""
     cells = asked.results.cells
     if "data" not in cells or cells["data"].nunique() < 2:
         return Section("Tasks")
     found, settings = by_task(summarise(cells)), setting_columns(cells)
     names = ["pe", *varied_columns(found, settings), *(name for name in found if name not in ("pe", *settings))]
-    return Section("Tasks", [Table(found[names], "Losses on the scale of each task's levels")])
+    return Section("Tasks", [ReportTable(found[names], "Losses on the scale of each task's levels")])
 
 
-def _curves(asked: Question) -> Section:
+def _curves(asked: ReportSubject) -> Section:
     """Return validation over epochs; none where each model was validated once, which makes points but no curve."""
     curves = asked.results.curves
     if curves.empty or curves.loc[curves["metric"] == asked.metric, "epoch"].nunique() < 2:
@@ -124,7 +124,7 @@ def _curves(asked: Question) -> Section:
     return Section("Learning curves", [Drawn(drawn, caption, code)])
 
 
-def _lengths(asked: Question) -> Section:
+def _lengths(asked: ReportSubject) -> Section:
     """Return each metric against length."""
     records, parts = asked.results.records, []
     measured = without_whole_windows(records[records["kind"] == "length"]) if len(records) else records
@@ -137,7 +137,7 @@ def _lengths(asked: Question) -> Section:
     )
 
 
-def _probes(asked: Question) -> Section:
+def _probes(asked: ReportSubject) -> Section:
     """Return each probe's metrics against the layer."""
     records, parts = asked.results.records, []
     probed = records[(records["kind"] == "probe") & records["layer"].notna()] if len(records) else records
@@ -149,7 +149,7 @@ def _probes(asked: Question) -> Section:
     return Section("Layers", [*_for_whom(asked, probed), *parts])
 
 
-def _for_whom(asked: Question, measured: pd.DataFrame) -> list[Part]:
+def _for_whom(asked: ReportSubject, measured: pd.DataFrame) -> list[Part]:
     """Return a sentence that names the encodings of a measurement, where some encodings of the report lack it."""
     if measured.empty:
         return []
@@ -160,7 +160,7 @@ def _for_whom(asked: Question, measured: pd.DataFrame) -> list[Part]:
     return [f"Measured for {len(names)} of {count} encodings: {listed(names, None)}."]
 
 
-def _cost(asked: Question) -> Section:
+def _cost(asked: ReportSubject) -> Section:
     """Return the metric against each cost, and the costs of each encoding."""
     cells, parts = asked.results.cells, []
     for against in ("seconds", "positional_parameters"):
@@ -182,14 +182,14 @@ def _cost(asked: Question) -> Section:
         )
     )
     text = "Seconds are of training steps on the machine that trained the cell, other processes on it included."
-    return Section("Cost against quality", [text, *parts, Table(costs.reset_index(), "Medians over seeds")])
+    return Section("Cost against quality", [text, *parts, ReportTable(costs.reset_index(), "Medians over seeds")])
 
 
-def _audit(asked: Question) -> Section:
+def _audit(asked: ReportSubject) -> Section:
     """Return the rows of an audit for the encodings of the report."""
     if asked.audit.empty:
         return Section("Properties of the encodings")
     names = {name.split(" ")[0] for name in asked.results.cells["pe"]}
     rows = asked.audit[asked.audit["pe"].isin(names)].dropna(axis=1, how="all")
-    table = Table(rows, "Measured without training, see pe-lab audit")
+    table = ReportTable(rows, "Measured without training, see pe-lab audit")
     return Section("Properties of the encodings", [table])

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.comparing import floors_in_words
-from pe_lab.report.parts import Code, Drawn, Part, Section, Table
+from pe_lab.report.parts import Code, Drawn, Part, ReportTable, Section
 from pe_lab.report.question import failed, missing, seeds_in_words, surroundings
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
@@ -282,14 +282,14 @@ def _differences(study: TunedStudy) -> Section:
         caption = f"Differences from {study.baseline} with 95 % intervals, not corrected; the grey band is the margin"
         parts.append(_forest(study, lines, caption))
     columns = [*settings(study.outcomes), "pe", "seeds", "difference", "low", "high", "p_holm", "p_equivalent_holm"]
-    parts.append(Table(lines[[*columns, "verdict"]], f"Comparisons with {study.baseline}", "study.compared"))
+    parts.append(ReportTable(lines[[*columns, "verdict"]], f"Comparisons with {study.baseline}", "study.compared"))
     return Section("Differences", parts)
 
 
 def _values(study: TunedStudy) -> Section:
     text = "An encoding ranks below all that are significantly better, and above all that are significantly worse."
     known = study.with_floors
-    table = Table(study.ranked, f"Mean {study.measured}", "study.ranked")
+    table = ReportTable(study.ranked, f"Mean {study.measured}", "study.ranked")
     drawn_above = study.settings_count == 1 and study.compared.empty and known["pe"].nunique() <= MOST_DRAWN
     parts: list[Part] = [text, *floors_in_words(floors(known)), *([] if drawn_above else [_runs(study, known)]), table]
     return Section("Values and ranks", parts)
@@ -326,7 +326,7 @@ def _rates(study: TunedStudy) -> Section:
         f"For how many seeds each {what} was best{', over all settings' if keys else ''}. `edge` is the share of seeds "
         "whose best rate is the lowest or highest that was tried."
     )
-    return Section("Learning rates", [text, Table(counts.reset_index(), "Best rates")])
+    return Section("Learning rates", [text, ReportTable(counts.reset_index(), "Best rates")])
 
 
 def _tried(study: TunedStudy, names: list[str]) -> pd.DataFrame:
@@ -348,4 +348,4 @@ def _cost(study: TunedStudy) -> Section:
         cells=("seed", "size"), steps=("trained_steps", "sum"), core_hours=("core_seconds", lambda x: x.sum() / 3600)
     )
     words = "Steps and core-hours of training, of all tries"
-    return Section("Cost", [Table(found.reset_index(), words)])
+    return Section("Cost", [ReportTable(found.reset_index(), words)])

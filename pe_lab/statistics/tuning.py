@@ -120,7 +120,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrialProgress:
     """The progress of a trial.
 
     Args:
@@ -159,7 +159,7 @@ class TunedOutcome:
     needs: tuple[Need, ...] = field(default=(), repr=False)
 
 
-def outcomes(plan: Plan, progress: Mapping[Trial, Progress]) -> list[TunedOutcome]:
+def outcomes(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> list[TunedOutcome]:
     """Return the outcomes so far, ordered by seed, task and encoding.
 
     Raises:
@@ -185,11 +185,13 @@ def _races(plan: Plan) -> Iterator[tuple[int, TunedTask, str]]:
     return ((seed, task, encoding) for seed in plan.seeds for task in plan.tasks for encoding in plan.tries)
 
 
-def _outcome(plan: Plan, task: TunedTask, encoding: str, seed: int, progress: Mapping[Trial, Progress]) -> TunedOutcome:
+def _outcome(
+    plan: Plan, task: TunedTask, encoding: str, seed: int, progress: Mapping[Trial, TrialProgress]
+) -> TunedOutcome:
     """Follow the race of one encoding's tries."""
     tries = plan.tries[encoding]
     trials = [Trial(encoding, task.name, seed, attempt) for attempt in tries]
-    states = [progress.get(trial, Progress()) for trial in trials]
+    states = [progress.get(trial, TrialProgress()) for trial in trials]
     grid = task.evaluations
     choice = grid.index(task.choice) + 1  # number of evaluations up to it
     passes = [_pass(task, state.scores[:choice]) for state in states]
@@ -255,7 +257,7 @@ def _at_edge(chosen: Try, tries: Sequence[Try]) -> bool:
     return chosen.rate in (min(rates), max(rates))
 
 
-def _check(plan: Plan, progress: Mapping[Trial, Progress]) -> None:
+def _check(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> None:
     tasks = {task.name: task for task in plan.tasks}
     for trial, state in progress.items():
         tries = plan.tries.get(trial.encoding, ())

@@ -10,7 +10,7 @@ from pe_lab.benchmark.tasks import COMBINATIONS, STUDY, task, tasks
 from pe_lab.benchmark.undefined import FILE, measured, undefined
 from pe_lab.encodings.named import encodings
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.tuning import Race, endpoint_of
+from pe_lab.experiment.tuning import TunedSeed, endpoint_of
 
 OF_TASKS = ("data", "trainer.batch_size", "trainer.fresh", "steps", "solve.level", "tune.margin", "study_name")
 STUDIES = sorted(path.stem for path in (config.folder() / "study").glob(f"{STUDY}_*.yaml"))
@@ -27,7 +27,7 @@ def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
     assert re.fullmatch(r"[a-z][\w ,:-]{3,30}", of.asks), of.asks
     assert of.question.count("?") == 1
     assert of.cfg.study_name == of.study == f"{STUDY}_{of.name}"
-    race = Race.of(of.cfg)
+    race = TunedSeed.of(of.cfg)
     assert len(race.plan.tries["none"]) == len(of.cfg.tune.rates) >= 3
     assert endpoint_of(of.cfg).kind == ("steps" if of.solvable else "loss")
     cell = Cell.from_config(of.cfg)

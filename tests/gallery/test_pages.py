@@ -20,7 +20,7 @@ from pe_lab.benchmark.verdicts import TOO_FEW, margin_in_words
 from pe_lab.gallery.advice import advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.marks import SHAPES, mark
-from pe_lab.gallery.page import Page, Section, fixed, number, slot
+from pe_lab.gallery.page import Page, PageSection, fixed, number, slot
 from pe_lab.gallery.pages import COST, claims, encoding, leaderboard, needs, pages, task
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
@@ -368,12 +368,12 @@ def test_in_the_documentation_pages_link_to_its_other_pages(content: Content) ->
 
 
 def test_source_with_a_fence_stays_in_its_block() -> None:
-    text = Page("a", "a", [Section("Code", "", '"""```\n<script>\n"""')]).markdown()
+    text = Page("a", "a", [PageSection("Code", "", '"""```\n<script>\n"""')]).markdown()
     assert text.endswith('````python\n"""```\n<script>\n"""\n````\n')
 
 
 def test_text_of_others_is_escaped() -> None:
-    page = Page("a/b", "<b>", [Section("x & y", "<p>kept</p>", "if a < b: pass")])
+    page = Page("a/b", "<b>", [PageSection("x & y", "<p>kept</p>", "if a < b: pass")])
     html = page.html()
     assert "<title>&lt;b&gt;" in html
     assert '<h2 id="x-&-y">x &amp; y</h2>' in html

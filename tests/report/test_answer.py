@@ -10,7 +10,7 @@ from frames import results_of
 from pe_lab.report import answer as report_answer
 from pe_lab.report.answer import MOST_DRAWN, answer, forest, sentences, title
 from pe_lab.report.parts import Drawn
-from pe_lab.report.question import Question
+from pe_lab.report.question import ReportSubject
 from pe_lab.results.declared import Declared
 from pe_lab.statistics import Margin
 
@@ -29,8 +29,8 @@ def cells(losses=LOSSES, depths=(1, 4), seeds=5, noise=0.01, data="structured", 
     return pd.DataFrame(rows).assign(**FLOORS, test_accuracy=lambda rows: 1 - rows["test_loss"] / 10)
 
 
-def asked(rows: pd.DataFrame, baseline: str = "rope", metric: str = "loss", **more) -> Question:
-    return Question(results_of(rows, study="mine", **more), "", "", baseline, metric, pd.DataFrame())
+def asked(rows: pd.DataFrame, baseline: str = "rope", metric: str = "loss", **more) -> ReportSubject:
+    return ReportSubject(results_of(rows, study="mine", **more), "", "", baseline, metric, pd.DataFrame())
 
 
 WHERE = "on structured, at depth 1 and 4, epochs 4?"

@@ -11,7 +11,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import WEIGHTS
 from pe_lab.report.attention import attention, heads
 from pe_lab.report.parts import Drawn
-from pe_lab.report.question import Question
+from pe_lab.report.question import ReportSubject
 from pe_lab.results import frame
 
 TINY = ["model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu", "logger=none"]
@@ -26,8 +26,8 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked(results: frame.Results) -> Question:
-    return Question(results, "", "", "alibi", "loss", pd.DataFrame())
+def asked(results: frame.Results) -> ReportSubject:
+    return ReportSubject(results, "", "", "alibi", "loss", pd.DataFrame())
 
 
 def test_attention_of_the_last_setting_is_drawn_from_the_ledger(ledger: Path) -> None:

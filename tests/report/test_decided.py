@@ -11,7 +11,7 @@ from frames import results_of
 from pe_lab.report import answer, decided
 from pe_lab.report.decided import CAUTION, decisions
 from pe_lab.report.parts import Drawn
-from pe_lab.report.question import Question
+from pe_lab.report.question import ReportSubject
 from pe_lab.report.question import question as question_section
 from pe_lab.results import frame
 from pe_lab.statistics import Margin
@@ -40,9 +40,11 @@ def lines(depths=(1, 4), verdicts=("undecided", "worse"), pairs=(("alibi", "rope
     return pd.DataFrame(rows)
 
 
-def asked(folder: Path, rows: pd.DataFrame, table: pd.DataFrame, metric: str = "loss", baseline="rope") -> Question:
+def asked(
+    folder: Path, rows: pd.DataFrame, table: pd.DataFrame, metric: str = "loss", baseline="rope"
+) -> ReportSubject:
     table.to_csv(folder / decided.FILE, index=False)
-    return Question(results_of(rows, folder), "", "", baseline, metric, pd.DataFrame())
+    return ReportSubject(results_of(rows, folder), "", "", baseline, metric, pd.DataFrame())
 
 
 def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:

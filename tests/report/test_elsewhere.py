@@ -9,8 +9,8 @@ import pytest
 
 from frames import results_of
 from pe_lab.report.elsewhere import best_other, elsewhere
-from pe_lab.report.parts import Drawn, Table
-from pe_lab.report.question import Question
+from pe_lab.report.parts import Drawn, ReportTable
+from pe_lab.report.question import ReportSubject
 from pe_lab.results import frame
 from pe_lab.results.sensitivity import sensitivity
 
@@ -19,7 +19,7 @@ LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
 
 def asked(
     against: str = "", baseline: str = "rope", depths=(1, 4), tasks=("copy",), floors=True, noise=0.01
-) -> Question:
+) -> ReportSubject:
     rng, rows = np.random.default_rng(0), []
     for task, depth, epochs, seed, pe in product(tasks, depths, (1, 4), range(4), LOSSES):
         turned = -1 if depth == 1 and pe == "alibi" else 1
@@ -28,7 +28,7 @@ def asked(
     cells = pd.DataFrame(rows)
     if floors:
         cells = cells.assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
-    return Question(results_of(cells), "", "", baseline, "loss", pd.DataFrame(), against)
+    return ReportSubject(results_of(cells), "", "", baseline, "loss", pd.DataFrame(), against)
 
 
 def test_the_best_other_by_mean_is_compared_with_the_baseline() -> None:
@@ -62,7 +62,7 @@ def test_the_verdicts_are_those_of_the_report() -> None:
 
 
 def test_shares_and_values_are_tables() -> None:
-    levels, shares = (part.data for part in elsewhere(asked()).parts if isinstance(part, Table))
+    levels, shares = (part.data for part in elsewhere(asked()).parts if isinstance(part, ReportTable))
     assert shares["share"].sum() == pytest.approx(1)
     assert shares.set_index("effect")["share"].idxmax() == "depth"
     assert levels.set_index("name").loc["depth", "certainly better"].tolist() == [0, 2]
@@ -90,10 +90,10 @@ def test_the_baseline_is_not_its_own_other() -> None:
 def test_the_page_on_sensitivity_quotes_the_report() -> None:
     root = Path(__file__).parents[2]
     results = frame.load(root / "sweeps/results/depth_epochs_pe")
-    question = Question(results, "", "", "rope", "loss", pd.DataFrame(), "sininit")
+    question = ReportSubject(results, "", "", "rope", "loss", pd.DataFrame(), "sininit")
     parts = elsewhere(question).parts
     text = (root / "docs/sensitivity.md").read_text().replace("\n> ", " ")  # a quotation of several lines
     assert parts[0].removeprefix("`sininit` (as asked) against `rope`. ") in text
-    (shares,) = (part.data for part in parts if isinstance(part, Table) and "share" in part.data)
+    (shares,) = (part.data for part in parts if isinstance(part, ReportTable) and "share" in part.data)
     share = shares.set_index("effect").loc["depth", "share"]
     assert f"A depth that takes {100 * share:.0f} % of it" in text

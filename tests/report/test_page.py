@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pe_lab.report.page import LONGEST, html
-from pe_lab.report.parts import Code, Drawn, Section, Table
+from pe_lab.report.parts import Code, Drawn, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.results.verdicts import MARKS
 
@@ -77,7 +77,7 @@ class Cells(HTMLParser):
 
 
 def test_verdicts_have_a_word_a_shape_and_a_colour() -> None:
-    table = Table(pd.DataFrame({"pe": list(MARKS), "verdict": list(MARKS)}), "Verdicts")
+    table = ReportTable(pd.DataFrame({"pe": list(MARKS), "verdict": list(MARKS)}), "Verdicts")
     parser = Cells()
     parser.feed(page(table))
     assert parser.words == list(MARKS)
@@ -91,13 +91,13 @@ def test_verdicts_have_a_word_a_shape_and_a_colour() -> None:
 
 def test_an_unknown_verdict_is_a_word_without_a_mark() -> None:
     parser = Cells()
-    parser.feed(page(Table(pd.DataFrame({"verdict": ["supported", "<b>"]}), "Verdicts")))
+    parser.feed(page(ReportTable(pd.DataFrame({"verdict": ["supported", "<b>"]}), "Verdicts")))
     assert (parser.words, parser.marks) == (["supported", "<b>"], [])
 
 
 def test_only_the_column_verdict_has_marks() -> None:
     parser = Cells()
-    text = page(Table(pd.DataFrame({"pe": ["better"], "verdict": ["worse"]}), "Names"))
+    text = page(ReportTable(pd.DataFrame({"pe": ["better"], "verdict": ["worse"]}), "Names"))
     parser.feed(text)
     assert parser.marks == [("mark worse", MARKS["worse"].symbol)]
     assert text.count('aria-hidden="true"') == 1
@@ -112,7 +112,7 @@ def test_figures_keep_a_size_at_which_their_texts_can_be_read(width) -> None:
 
 
 def test_what_is_wide_scrolls_in_its_own_box() -> None:
-    text = page(drawn(), Table(pd.DataFrame({"a": [1]}), "t"))
+    text = page(drawn(), ReportTable(pd.DataFrame({"a": [1]}), "t"))
     boxes = re.findall(r'<div class="wide">\s*<(svg|table)', text)
     assert sorted(boxes) == ["svg", "table", "table"]
 
@@ -141,7 +141,7 @@ def test_colours_stand_out_from_the_paper_in_both_schemes() -> None:
 
 @pytest.mark.parametrize(("rows", "folded"), [(LONGEST, 0), (LONGEST + 1, 1)])
 def test_a_long_table_is_folded_with_all_its_rows(rows: int, folded: int) -> None:
-    text = page(Table(pd.DataFrame({"a": [f"row {number}" for number in range(rows)]}), "many"))
+    text = page(ReportTable(pd.DataFrame({"a": [f"row {number}" for number in range(rows)]}), "many"))
     assert text.count("<details>") == folded
     assert text.count("<td") == rows
     assert text.find("<details>") < text.index("row 0")

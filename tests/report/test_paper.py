@@ -14,7 +14,7 @@ from frames import results_of
 from pe_lab import statistics
 from pe_lab.report import paper
 from pe_lab.report.__main__ import main
-from pe_lab.report.question import Question
+from pe_lab.report.question import ReportSubject
 from pe_lab.results import frame
 from pe_lab.results.table import summarise
 
@@ -134,7 +134,7 @@ def test_what_is_there_is_not_replaced(study: Path, name: str, there: str, monke
 
 def test_one_encoding_has_a_table_of_means_alone(monkeypatch, tmp_path) -> None:
     cells = made_cells({"rope": 0.5})
-    asked = Question(results_of(cells, tmp_path), "", "", "rope", "loss", pd.DataFrame())
+    asked = ReportSubject(results_of(cells, tmp_path), "", "", "rope", "loss", pd.DataFrame())
     written = paper.write(asked, tmp_path / "paper")
     assert "differences.tex" not in written
     assert "p$ value" not in (tmp_path / "paper" / "methods.tex").read_text()
@@ -191,7 +191,7 @@ def test_all_differences_of_a_table_have_as_many_decimals(study: Path, monkeypat
 @pytest.mark.parametrize("blind", [2.0, 0.01])
 def test_the_methods_say_what_was_not_learned_and_that_seeds_are_few(study: Path, tmp_path: Path, blind: float) -> None:
     rows = pd.read_csv(study / "rows.csv").assign(floor_position_blind_loss=blind, floor_bayes_loss=0.0)
-    asked = Question(results_of(rows, tmp_path), "", "", "alibi", "loss", pd.DataFrame())
+    asked = ReportSubject(results_of(rows, tmp_path), "", "", "alibi", "loss", pd.DataFrame())
     text = paper.methods(asked)
     assert ("uses position" in text) == (blind < 1)
     assert "With 3 encodings and 4 seeds" in " ".join(text.split())

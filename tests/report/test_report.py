@@ -25,8 +25,8 @@ from pe_lab.report.__main__ import main
 from pe_lab.report.choice import NOBODY, POOLED, choices, families
 from pe_lab.report.comparing import methods
 from pe_lab.report.page import as_text, html
-from pe_lab.report.parts import Drawn, Section, Table
-from pe_lab.report.question import Question, cautions
+from pe_lab.report.parts import Drawn, ReportTable, Section
+from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.sections import sections
 from pe_lab.results import columns, frame, plots, pooling, rates, sensitivity, specification
 from pe_lab.results.verdicts import few_runs
@@ -122,8 +122,8 @@ def study(tmp_path, cells) -> Path:
 
 def question(
     results: frame.Results, load: str = "", baseline: str = "rope", audit: pd.DataFrame | None = None
-) -> Question:
-    return Question(results, load, "", baseline, "loss", pd.DataFrame() if audit is None else audit)
+) -> ReportSubject:
+    return ReportSubject(results, load, "", baseline, "loss", pd.DataFrame() if audit is None else audit)
 
 
 def run(monkeypatch, *words: object) -> None:
@@ -246,7 +246,7 @@ def test_the_same_results_make_the_same_page(study, page):
 
 def test_names_are_escaped():
     hostile = "<script>alert(1)</script>"
-    table = Table(pd.DataFrame({hostile: [hostile]}), hostile, hostile)
+    table = ReportTable(pd.DataFrame({hostile: [hostile]}), hostile, hostile)
     page = html(hostile, [Section(hostile, [hostile, table])])
     assert "<script" not in page
     assert page.count("&lt;script&gt;") >= 6
@@ -381,7 +381,7 @@ def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[
     """Return, for each setting and pair of encodings, the better one by each section of a report."""
     said, baseline = Statements(), "pe0"
     parts = [part for section in shown.values() for part in section.parts]
-    tables = {part.caption: part.data for part in parts if isinstance(part, Table)}
+    tables = {part.caption: part.data for part in parts if isinstance(part, ReportTable)}
     for line in tables[f"To separate each encoding from {baseline}"].to_dict("records"):
         said.add_comparison(in_setting(line), line, baseline)
     for line in tables.get(f"Pooled differences from {baseline}", pd.DataFrame()).to_dict("records"):
@@ -445,7 +445,7 @@ def test_tables_omit_constant_columns(cells):
     for rows in (one, one.drop(columns="data")):
         for section in sections(question(results_of(rows))):
             for part in section.parts:
-                if isinstance(part, Table):
+                if isinstance(part, ReportTable):
                     assert not {"data", "epochs"} & set(part.data), section.title
         needs = choices(rows, pd.DataFrame())["need"]
         assert needs[0] == "test loss, depth 1"
@@ -468,7 +468,7 @@ def test_settings_are_ascending_in_tables_and_figures(cells):
         if section.opening or section.title == "Does it hold elsewhere?":
             continue  # over all settings; sorted by difference
         for part in section.parts:
-            if not isinstance(part, (Drawn, Table)):
+            if not isinstance(part, (Drawn, ReportTable)):
                 continue
             data = part.plot.data if isinstance(part, Drawn) else part.data
             if "depth" in data:

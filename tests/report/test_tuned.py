@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from pe_lab.report.__main__ import main
-from pe_lab.report.parts import Code, Drawn, Table
+from pe_lab.report.parts import Code, Drawn, ReportTable
 from pe_lab.report.tuned import TunedStudy, sections
 from pe_lab.results import frame, plots
 from pe_lab.results.tuned_outcomes import endpoint, with_baseline
@@ -66,7 +66,7 @@ def report(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
 def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> None:
     study, found = parts(written(tmp_path / "study", solvable=False))
     lines = with_baseline(study.outcomes, endpoint("0.05 nats", None), "rope")
-    (table,) = [part for part in found["Differences"] if isinstance(part, Table)]
+    (table,) = [part for part in found["Differences"] if isinstance(part, ReportTable)]
     assert len(table.data) == 4 * 4
     pd.testing.assert_series_equal(table.data["p_holm"], lines["p_corrected"], check_names=False)
     assert set(table.data.loc[table.data["pe"] == "alibi", "verdict"]) == {"better"}
@@ -114,7 +114,7 @@ def test_cells_that_are_named_by_their_scale_are_of_one_encoding(tmp_path: Path)
 
 def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None:
     _, found = parts(written(tmp_path / "study", solvable=False))
-    (table,) = [part for part in found["Learning rates"] if isinstance(part, Table)]
+    (table,) = [part for part in found["Learning rates"] if isinstance(part, ReportTable)]
     counts = table.data.set_index("pe")
     assert counts.loc["rope", ["0.003", "0.01", "edge"]].tolist() == [20, 0, "0%"]
     assert counts.loc["alibi", ["0.003", "0.01", "edge"]].tolist() == [0, 20, "100%"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import simulated_runs as simulation
-from pe_lab.statistics import Need, Plan, Progress, Trial, Try, TunedOutcome, TunedTask, edge_shares, outcomes
+from pe_lab.statistics import Need, Plan, Trial, TrialProgress, Try, TunedOutcome, TunedTask, edge_shares, outcomes
 
 GRID = (100, 200, 300, 400, 600, 800)
 COPY = TunedTask("copy", 800, 0.9, GRID, 0.5)
@@ -14,7 +14,7 @@ TEXT = TunedTask("text", 800, None, GRID, 0.5)
 LADDER = (Try(1e-3), Try(3e-3), Try(1e-2))
 
 
-def ask(study: Plan, progress: dict[Trial, Progress]) -> list[Need]:
+def ask(study: Plan, progress: dict[Trial, TrialProgress]) -> list[Need]:
     """Return the trials that are needed next, in order of seeds, each with the steps it must reach."""
     return [need for outcome in outcomes(study, progress) for need in outcome.needs]
 
@@ -28,23 +28,23 @@ def run(
     curves: dict[Try, list[float]],
     rng: np.random.Generator | None = None,
     fails: dict[Try, int] | None = None,
-) -> tuple[list[TunedOutcome], dict[Trial, Progress]]:
+) -> tuple[list[TunedOutcome], dict[Trial, TrialProgress]]:
     """Train what is asked for, one evaluation of one trial at a time, in a random order."""
-    progress: dict[Trial, Progress] = {}
+    progress: dict[Trial, TrialProgress] = {}
     tasks = {task.name: task for task in study.tasks}
     for _ in range(10_000):
         needs = ask(study, progress)
         if not needs:
             break
         trial, steps = needs[rng.integers(len(needs))] if rng else needs[0]
-        state = progress.get(trial, Progress())
+        state = progress.get(trial, TrialProgress())
         grid, number = tasks[trial.task].evaluations, len(state.scores)
         if number < len(grid) and grid[number] <= steps:
             failed = fails is not None and fails.get(trial.attempt, 99) <= number
             more = [] if failed else [curves[trial.attempt][number]]
-            progress[trial] = Progress([*state.scores, *more], failed)
+            progress[trial] = TrialProgress([*state.scores, *more], failed)
         else:
-            progress[trial] = Progress(state.scores, test=-curves[trial.attempt][-1])
+            progress[trial] = TrialProgress(state.scores, test=-curves[trial.attempt][-1])
     else:
         pytest.fail("the study does not end")
     return outcomes(study, progress), progress
@@ -90,7 +90,7 @@ def test_without_a_level_one_evaluation_at_the_cap_is_enough() -> None:
     study = plan(task)
     asked = ask(study, {})
     assert [need.steps for need in asked] == [100] * 3
-    done = {need.trial: Progress([-k], test=float(k)) for k, need in enumerate(asked)}
+    done = {need.trial: TrialProgress([-k], test=float(k)) for k, need in enumerate(asked)}
     assert outcomes(study, done)[0].y == 0.0
 
 
@@ -162,13 +162,13 @@ def test_scores_beyond_the_end_of_a_race_are_not_used() -> None:
     passing = [0.0, 0.95, 0.95, 1.0, 1.0, 1.0]
     sooner = [0.0, 0.0, 0.9, 0.96, 1.0, 1.0]  # passes only after the other is confirmed
     progress = {
-        Trial("rope", "copy", 0, each): Progress(scores)
+        Trial("rope", "copy", 0, each): TrialProgress(scores)
         for each, scores in zip(LADDER, (passing, sooner, flat(0.0)), strict=True)
     }
     (found,) = outcomes(plan(), progress)
     assert found.chosen == LADDER[0]
     assert found.steps == 3 * 300
-    short = {trial: Progress(state.scores[:3]) for trial, state in progress.items()}
+    short = {trial: TrialProgress(state.scores[:3]) for trial, state in progress.items()}
     assert outcomes(plan(), short) == [found]
 
 
@@ -209,10 +209,10 @@ def refused() -> Iterator[tuple[object, str]]:
     yield lambda: TunedTask("copy", 800, 0.9, GRID, 0.3), "must have 240"
     yield lambda: TunedTask("copy", 800, 0.9, GRID, 1.5), "fraction of copy must be above 0 and at most 1"
     trial = Trial("rope", "copy", 0, LADDER[0])
-    yield lambda: ask(plan(), {trial._replace(seed=7): Progress([0.1])}), "trials of the plan"
-    yield lambda: ask(plan(), {trial: Progress([np.nan])}), "finite numbers"
-    yield lambda: ask(plan(), {trial: Progress([-np.inf])}), "finite numbers"
-    yield lambda: ask(plan(), {trial: Progress(flat(0.0) * 2)}), "at most 6 finite numbers"
+    yield lambda: ask(plan(), {trial._replace(seed=7): TrialProgress([0.1])}), "trials of the plan"
+    yield lambda: ask(plan(), {trial: TrialProgress([np.nan])}), "finite numbers"
+    yield lambda: ask(plan(), {trial: TrialProgress([-np.inf])}), "finite numbers"
+    yield lambda: ask(plan(), {trial: TrialProgress(flat(0.0) * 2)}), "at most 6 finite numbers"
 
 
 @pytest.mark.parametrize(("make", "word"), list(refused()))
@@ -232,7 +232,7 @@ def test_simulated_races_end_as_the_plan_says() -> None:
     raced = simulation.judge_races(scores, grid, design)
     study = Plan({f"e{k}": LADDER for k in range(40)}, [TunedTask("task", 4000, 0.95, grid, design.fraction)], [0, 1])
     progress = {
-        Trial(f"e{k}", "task", seed, attempt): Progress(scores[0, seed, k, number].tolist())
+        Trial(f"e{k}", "task", seed, attempt): TrialProgress(scores[0, seed, k, number].tolist())
         for k in range(40)
         for seed in (0, 1)
         for number, attempt in enumerate(LADDER)
