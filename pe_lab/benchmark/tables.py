@@ -107,12 +107,12 @@ def _of_task(rows: pd.DataFrame, of: BenchmarkTask) -> str:
     counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(found.pairs).items())
     cap = f"cap {of.cfg.steps}" + (f", level {of.cfg.solve.level:g}" if of.solvable else "")
     cap += f"; margin {verdicts.margin_in_words(of)}"
-    head = f"{of.name} ({of.question} {cap}; mean {unit}; pairs: {counts})"
+    head = [f"{of.name}: {of.question}", f"{cap}; mean: {unit}", f"pairs: {counts}"]
     best = []
     for length, names in found.best_at.items():
         where = "" if length == 1 else f"at {length:g} x the training length, "
         best.append(f"{where}{UNBEATEN}: {', '.join(names)}" if names else f"{where}no encoding has learned it")
-    return "\n".join([head, *best, _shown(found.table)])
+    return "\n".join([*head, *best, _shown(found.table)])
 
 
 def _placebo(found: Mapping[str, pd.DataFrame]) -> str:

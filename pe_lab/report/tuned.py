@@ -205,11 +205,13 @@ def _sentences(study: TunedStudy) -> str:
 
 def _seed_notes(study: TunedStudy) -> list[str]:
     keys = [*settings(study.outcomes), "pe"]
-    fewest = int(study.known.groupby(keys, sort=False, dropna=False)["seed"].nunique().min())
+    seeds = study.known.groupby(keys, sort=False, dropna=False)["seed"].nunique()
+    fewest, most = int(seeds.min()), int(seeds.max())
     if fewest >= ENOUGH:
         return list(filter(None, [few_runs(study.known["pe"].nunique(), fewest)]))
+    which = "All" if fewest == most else "Some"
     return [
-        f"Some encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
+        f"{which} encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
         f"{ENOUGH} and more, and none is equivalent with fewer."
     ]
 

@@ -40,7 +40,6 @@ from pe_lab.statistics.tuning import (
     Try,
     TunedOutcome,
     TunedTask,
-    edge_shares,
     outcomes,
 )
 
@@ -78,7 +77,6 @@ __all__ = [
     "default_margin",
     "deviations",
     "differences",
-    "edge_shares",
     "effects",
     "fit_prior",
     "holm",

@@ -169,18 +169,6 @@ def outcomes(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> list[TunedO
     return [_outcome(plan, task, encoding, seed, progress) for seed, task, encoding in _races(plan)]
 
 
-def edge_shares(found: Sequence[TunedOutcome]) -> dict[str, float]:
-    """Return the share of each encoding's finished outcomes whose chosen rate is at an edge.
-
-    Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
-    """
-    edges: dict[str, list[bool]] = {}
-    for outcome in found:
-        if outcome.finished and outcome.chosen is not None and outcome.solved is not False:
-            edges.setdefault(outcome.encoding, []).append(outcome.edge)
-    return {encoding: float(np.mean(values)) for encoding, values in edges.items()}
-
-
 def _races(plan: Plan) -> Iterator[tuple[int, TunedTask, str]]:
     return ((seed, task, encoding) for seed in plan.seeds for task in plan.tasks for encoding in plan.tries)
 

@@ -256,7 +256,7 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     known = tables.read(tmp_path / "package")
     assert list(known) == [one.name for one in tasks() if one.name in found]
     text = tables.text(known)
-    assert all(word in text for word in ("induction (", "causal_text (", "Twins", "Replication: 5 cells"))
+    assert all(word in text for word in ("induction: ", "causal_text: ", "Twins", "Replication: 5 cells"))
     paths = tables.write(known, tmp_path / "out")
     assert {path.name for path in paths} >= {"pe-bench-2-endpoints.csv", "pe-bench-2-pairs.csv"}
     assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv")) == 21 + 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import simulated_runs as simulation
-from pe_lab.statistics import Need, Plan, Trial, TrialProgress, Try, TunedOutcome, TunedTask, edge_shares, outcomes
+from pe_lab.statistics import Need, Plan, Trial, TrialProgress, Try, TunedOutcome, TunedTask, outcomes
 
 GRID = (100, 200, 300, 400, 600, 800)
 COPY = TunedTask("copy", 800, 0.9, GRID, 0.5)
@@ -179,17 +179,6 @@ def test_a_study_asks_for_every_encoding_task_and_seed() -> None:
     assert len(needs) == 2 * 2 * 2 * 3
     assert {need.steps for need in needs} == {400}
     assert {need.trial.attempt for need in needs if need.trial.encoding == "learnable"} == set(scales)
-
-
-def test_the_share_at_an_edge_counts_finished_outcomes_that_learned_something() -> None:
-    def outcome(
-        chosen: Try | None, finished: bool = True, edge: bool = False, solved: bool | None = True
-    ) -> TunedOutcome:
-        return TunedOutcome("rope", "copy", 0, finished, solved=solved, chosen=chosen, edge=edge)
-
-    found = [outcome(LADDER[0], edge=True), outcome(LADDER[1], solved=None), outcome(None)]
-    found += [outcome(LADDER[2], False, True), outcome(LADDER[2], edge=True, solved=False)]
-    assert edge_shares(found) == {"rope": 0.5}
 
 
 def refused() -> Iterator[tuple[object, str]]:
