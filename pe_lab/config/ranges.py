@@ -83,6 +83,7 @@ RANGES: dict[str, Range] = {
     "model.dropout": FRACTION,
     "model.attention_dropout": FRACTION,
     "model.embedding_std": POSITIVE,
+    "model.weight_std": _optional(POSITIVE),
     "model.parametrization": one_of("standard", "mup"),
     "model.base_width": COUNT,
     "model.base_head_dim": COUNT,

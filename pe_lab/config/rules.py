@@ -97,6 +97,11 @@ def _check_heads(cfg: DictConfig) -> None:
             f"model.num_heads={num_heads}"
         )
     hidden_width(cfg.model)  # refuses one that is not whole
+    if cfg.model.weight_std is not None and cfg.model.parametrization == "mup":
+        raise ValueError(
+            f"model.weight_std must be null for model.parametrization=mup, whose weights start by their inputs, got "
+            f"{cfg.model.weight_std}"
+        )
     if cfg.model.tie_embeddings and cfg.model.parametrization == "mup":
         raise ValueError("model.tie_embeddings=true is not defined for model.parametrization=mup: choose one of them")
     if "pairing" in cfg.pe and head_dim(cfg.model) % 2:

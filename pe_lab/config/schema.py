@@ -34,6 +34,7 @@ class Model:
     bias: bool = True
     tie_embeddings: bool = False
     residual_scale: str = "none"
+    weight_std: float | None = None
     head_dim: int | None = None
     embedding_norm: bool = False
     logit_cap: float | None = None

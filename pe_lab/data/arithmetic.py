@@ -22,9 +22,9 @@ class Addition(RandomProblems):
     first by default: then each digit of the sum depends on two digits and on a carry that has just been found, while
     the most significant one depends on all. With n = 2, for instance, 58 + 67 = 125 is
     `START 8 5 + 7 6 SEP 5 2 1 END PAD PAD ...`, and with order = big `START 5 8 + 6 7 SEP 1 2 5 END PAD PAD ...`,
-    up to T = 3 longest + 5. See Drawn for the distribution of n and the splits. a + b is in the same split as b + a,
-    but 15 % of the test's problems are in training with the digits of a column exchanged, which has the same sum.
-    The position-blind floor is left out where numbers have more than 3 digits.
+    up to T = 3 longest + 5. See RandomProblems for the distribution of n and the splits. a + b is in the same split as
+    b + a, but 15 % of the test's problems are in training with the digits of a column exchanged, which has the same
+    sum. The position-blind floor is left out where numbers have more than 3 digits.
 
     Tokens are marked, for encodings that read marks: a digit by its significance, 1 for ones, 2 for tens, 3 for
     hundreds; + and SEP by 0; START, END and padding by UNMARKED.
@@ -35,7 +35,7 @@ class Addition(RandomProblems):
         train, validation, test: problems in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or too few problems, see Drawn.
+        ValueError: an option out of its range, or too few problems, see RandomProblems.
     """
 
     prompt_length = (2, 1)
@@ -135,9 +135,9 @@ class Parity(RandomProblems):
     """Whether the number of ones among n bits is odd: START bits SEP parity END.
 
     With n = 5, for instance `START 1 0 1 1 0 SEP 1 END PAD PAD ...` up to T = longest + 4. How n is distributed, and
-    split, is said in Drawn. Order does not matter here: what a position-blind model lacks is only whether the last of
-    its bits is the answer, and on longer problems not even that. Every string of the test is in training with its bits
-    in another order.
+    split, is said in RandomProblems. Order does not matter here: what a position-blind model lacks is only whether the
+    last of its bits is the answer, and on longer problems not even that. Every string of the test is in training with
+    its bits in another order.
 
     Args:
         ones: how many there are: `bits`, each bit is 0 or 1 with equal probability; `uniform`, 0 to n are equally
@@ -147,7 +147,7 @@ class Parity(RandomProblems):
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
-        ValueError: an option out of its range, or too few problems, see Drawn.
+        ValueError: an option out of its range, or too few problems, see RandomProblems.
     """
 
     neutral: ClassVar[dict[str, object]] = {"ones": "bits", "bands": False}

@@ -16,7 +16,8 @@ class UniqueCopy(Copy):
     """Copy n symbols that are all different: START prompt SEP answer END (Huang et al. 2024, arXiv:2410.02140).
 
     With n = 3, for instance `START 3 1 4 SEP 3 1 4 END PAD PAD ...` up to T = 2 longest + 3. Each symbol names its
-    place, so that the next one can be found by its content. See Drawn for the distribution of n and the splits.
+    place, so that the next one can be found by its content. See RandomProblems for the distribution of n and the
+    splits.
 
     The multiset of a prefix says which symbols are written, those that it has twice, and leaves the order of the
     others: the position-blind loss is ln(n!) / (n + 1), the mean of ln(b) for b symbols left, and of 0 for END.
@@ -28,7 +29,7 @@ class UniqueCopy(Copy):
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
-        ValueError: an option out of its range, or too few problems, see Drawn.
+        ValueError: an option out of its range, or too few problems, see RandomProblems.
     """
 
     def __init__(
@@ -98,8 +99,8 @@ class SelectiveCopy(Copy):
     """Copy the n symbols that stand among blanks: START prompt SEP answer END (arXiv:2405.18719).
 
     The prompt has n symbols and blanks n + extra blanks, in every order equally likely. With n = 3 and a blank for
-    each, for instance `START 3 _ _ 1 4 _ SEP 3 1 4 END PAD PAD ...`. See Drawn for the distribution of n and the
-    splits. The place of a symbol is the number of symbols before it, not that of tokens. The published numbers of
+    each, for instance `START 3 _ _ 1 4 _ SEP 3 1 4 END PAD PAD ...`. See RandomProblems for the distribution of n and
+    the splits. The place of a symbol is the number of symbols before it, not that of tokens. The published numbers of
     blanks in docs/tasks.md are from its abstract and from a table that quotes it; its section on the task was not read.
 
     The position-blind predictor knows n, if the number of blanks says it. Its floor is left out where n is above 128.
@@ -112,7 +113,7 @@ class SelectiveCopy(Copy):
         train, validation, test: problems in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or too few problems, see Drawn.
+        ValueError: an option out of its range, or too few problems, see RandomProblems.
     """
 
     def __init__(

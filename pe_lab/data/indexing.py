@@ -19,9 +19,9 @@ class IndirectIndexing(RandomProblems):
 
     START n different letters, one of them (the source), a shift, SEP, the letter that stands so many places to the
     right of the source, END. With n = 5 and the letters a ... z, for instance `START q c x b h c +2 SEP b END`, up to
-    T = longest + 6. The source is found by content, its neighbour by position. See Drawn for the distribution of n and
-    the splits; all pairs of a source and a shift that stays within the letters are equally likely. A shift is one token
-    here, of 2 reach + 1; it is written in characters in the paper.
+    T = longest + 6. The source is found by content, its neighbour by position. See RandomProblems for the distribution
+    of n and the splits; all pairs of a source and a shift that stays within the letters are equally likely. A shift is
+    one token here, of 2 reach + 1; it is written in characters in the paper.
 
     The prompt determines the letter. Its multiset names the source and the shift, and leaves the other n - 1 letters
     (the source itself, if the shift is 0).
@@ -33,7 +33,7 @@ class IndirectIndexing(RandomProblems):
         train, validation, test: problems in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or too few problems, see Drawn.
+        ValueError: an option out of its range, or too few problems, see RandomProblems.
     """
 
     prompt_length = (1, 2)

@@ -15,7 +15,8 @@ class Majority(RandomProblems):
     """The symbol that occurs most often among n: START prompt SEP symbol END (Huang et al. 2024, arXiv:2410.02140).
 
     With n = 5, for instance `START 3 1 4 1 5 SEP 1 END PAD PAD ...` up to T = longest + 4. Prompts are uniform among
-    those in which one symbol occurs more often than any other. See Drawn for the distribution of n and the splits.
+    those in which one symbol occurs more often than any other. See RandomProblems for the distribution of n and the
+    splits.
 
     Order does not matter: what a position-blind model lacks is only whether the last of its symbols is the answer.
 
@@ -26,7 +27,7 @@ class Majority(RandomProblems):
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
-        ValueError: an option out of its range, or too few problems, see Drawn.
+        ValueError: an option out of its range, or too few problems, see RandomProblems.
     """
 
     answer_length = (0, 1)
@@ -137,7 +138,7 @@ class InterleavedMajority(RandomProblems):
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
-        ValueError: an option out of its range, or too few problems, see Drawn.
+        ValueError: an option out of its range, or too few problems, see RandomProblems.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ COUNTED = 128  # symbols of a prompt, at most, where multisets are counted: the 
 class Copy(RandomProblems):
     """Copy n symbols: START prompt SEP answer END.
 
-    With n = 3, for instance `START 3 1 4 SEP 3 1 4 END PAD PAD ...` up to T = 2 longest + 3. See Drawn for the
+    With n = 3, for instance `START 3 1 4 SEP 3 1 4 END PAD PAD ...` up to T = 2 longest + 3. See RandomProblems for the
     distribution of n and the splits. The position-blind floor is left out where prompts have more than 128 symbols.
 
     Args:
@@ -29,7 +29,7 @@ class Copy(RandomProblems):
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
-        ValueError: an option out of its range, or too few problems, see Drawn.
+        ValueError: an option out of its range, or too few problems, see RandomProblems.
     """
 
     neutral: ClassVar[dict[str, object]] = {"bands": False}

@@ -25,6 +25,29 @@ class Tokens(nn.Embedding):
         nn.init.normal_(self.weight, std=self.std)
 
 
+class Linear(nn.Linear):
+    """A linear map.
+
+    Args:
+        inputs, outputs: dimensions.
+        bias: whether it has one.
+        std: weights start as N(0, std^2) and biases as 0; None: both as PyTorch draws them, uniform within
+            1 / sqrt(inputs).
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, std: float | None = None) -> None:
+        self.std = std
+        super().__init__(inputs, outputs, bias)
+
+    def reset_parameters(self) -> None:
+        if self.std is None:
+            super().reset_parameters()
+            return
+        nn.init.normal_(self.weight, std=self.std)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
 def make_norm(kind: str, width: int, bias: bool = True) -> nn.Module:
     """Return a norm over the last dimension, of this width.
 
@@ -37,16 +60,17 @@ def make_norm(kind: str, width: int, bias: bool = True) -> nn.Module:
     return nn.RMSNorm(width, eps=EPSILON, elementwise_affine=kind == "rms")
 
 
-def make_mlp(kind: str, width: int, hidden: int, bias: bool = True) -> nn.Module:
+def make_mlp(kind: str, width: int, hidden: int, bias: bool = True, std: float | None = None) -> nn.Module:
     """Return the MLP of a layer.
 
     Args:
         kind: gelu or relu2, two linear maps with a GELU or a `SquaredReLU` between; swiglu, see `SwiGLU`.
+        bias, std: of the linear maps, see `Linear`.
     """
     if kind == "swiglu":
-        return SwiGLU(width, hidden, bias)
+        return SwiGLU(width, hidden, bias, std)
     between = SquaredReLU() if kind == "relu2" else nn.GELU()
-    return nn.Sequential(nn.Linear(width, hidden, bias), between, nn.Linear(hidden, width, bias))
+    return nn.Sequential(Linear(width, hidden, bias, std), between, Linear(hidden, width, bias, std))
 
 
 class SquaredReLU(nn.Module):
@@ -64,11 +88,11 @@ class SwiGLU(nn.Module):
         hidden: dimensions between; two thirds of those of a GELU MLP give as many parameters.
     """
 
-    def __init__(self, width: int, hidden: int, bias: bool = True) -> None:
+    def __init__(self, width: int, hidden: int, bias: bool = True, std: float | None = None) -> None:
         super().__init__()
-        self.gate = nn.Linear(width, hidden, bias)
-        self.up = nn.Linear(width, hidden, bias)
-        self.down = nn.Linear(hidden, width, bias)
+        self.gate = Linear(width, hidden, bias, std)
+        self.up = Linear(width, hidden, bias, std)
+        self.down = Linear(hidden, width, bias, std)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.down(nn.functional.silu(self.gate(x)) * self.up(x))
@@ -82,7 +106,7 @@ class MultiHeadAttention(nn.Module):
     before attention: encodings and all implementations see H heads.
 
     Args:
-        config: width, num_heads, head_dim, num_kv_heads, qk_norm, bias.
+        config: width, num_heads, head_dim, num_kv_heads, qk_norm, bias, weight_std.
         query_factor: on queries.
     """
 
@@ -93,11 +117,11 @@ class MultiHeadAttention(nn.Module):
         self.query_factor = query_factor
         width, d = config.width, head_dim(config)
         self.keys_end = (self.num_heads + self.num_kv_heads) * d
-        self.qkv = nn.Linear(width, self.keys_end + self.num_kv_heads * d, config.bias)
+        self.qkv = Linear(width, self.keys_end + self.num_kv_heads * d, config.bias, config.weight_std)
         of_head = "rms_plain" if config.norm_type == "rms_plain" else "rms"
         self.norm_query = make_norm(of_head, d) if config.qk_norm else nn.Identity()
         self.norm_key = make_norm(of_head, d) if config.qk_norm else nn.Identity()
-        self.out = nn.Linear(self.num_heads * d, width, config.bias)
+        self.out = Linear(self.num_heads * d, width, config.bias, config.weight_std)
 
     def project(self, h_qk: Tensor, h_v: Tensor, rows: Rows = ALL) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys of h_qk and values of h_v, each [B, H, T, d].
@@ -160,7 +184,7 @@ class Layer(nn.Module):
         self.attention = MultiHeadAttention(config, query_factor)
         self.norm_attention_out = make_norm(config.norm_type, width, config.bias) if sandwich else nn.Identity()
         self.norm_mlp = make_norm(config.norm_type, width, config.bias)
-        self.mlp = make_mlp(config.mlp, width, hidden_width(config), config.bias)
+        self.mlp = make_mlp(config.mlp, width, hidden_width(config), config.bias, config.weight_std)
         self.norm_mlp_out = make_norm(config.norm_type, width, config.bias) if sandwich else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 

@@ -17,7 +17,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.model import checkpointing
-from pe_lab.model.blocks import Layer, TiedHead, Tokens, make_norm, mean_over_tokens
+from pe_lab.model.blocks import Layer, Linear, TiedHead, Tokens, make_norm, mean_over_tokens
 from pe_lab.model.parametrization import STANDARD, MaximalUpdate, query_factor, width_factor
 from pe_lab.model.rows import ALL, Rows, Some, tokens_of
 
@@ -50,6 +50,7 @@ class Transformer(nn.Module):
         "bias": True,
         "tie_embeddings": False,
         "residual_scale": "none",
+        "weight_std": None,
         "head_dim": None,
         "embedding_norm": False,
         "logit_cap": None,
@@ -77,7 +78,9 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(Layer(config, query_factor(config)) for _ in range(config.depth))
         self.norm = nn.Identity() if config.norm == "post" else make_norm(config.norm_type, config.width, config.bias)
         self.head = (
-            TiedHead(self.tokens) if config.tie_embeddings else nn.Linear(config.width, task.outputs, config.bias)
+            TiedHead(self.tokens)
+            if config.tie_embeddings
+            else Linear(config.width, task.outputs, config.bias, config.weight_std)
         )
         self.residual_scale = (2 * config.depth) ** -0.5 if config.residual_scale == "depth" else 1.0
         self.update = MaximalUpdate(self, encoding, sizes, config.depth, factor)

@@ -54,6 +54,7 @@ DETERMINES = [
     "model.mlp=swiglu",
     "model.num_kv_heads=1",
     "model.residual_scale=depth",
+    "model.weight_std=0.02",
     "model.qk_norm=true",
     "model.bias=false",
     "model.tie_embeddings=true",
@@ -122,6 +123,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         *("model.norm", "model.dropout", "model.attention_dropout", "model.embedding_std", "model.scale_tokens"),
         *("model.parametrization", "model.base_width", "model.base_head_dim"),
         *("model.norm_type", "model.mlp", "model.num_kv_heads", "model.residual_scale", "model.qk_norm", "model.bias"),
+        "model.weight_std",
         *("model.tie_embeddings", "model.head_dim", "model.embedding_norm", "model.logit_cap", "model.checkpointing"),
         *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
         *(

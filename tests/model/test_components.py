@@ -194,6 +194,26 @@ def test_the_last_maps_of_a_layer_start_smaller_the_deeper_the_model() -> None:
         assert torch.equal(scaled[name], value * 0.25 if last else value), name
 
 
+@pytest.mark.parametrize(("mlp", "tied"), [("gelu", True), ("swiglu", False)])
+def test_linear_maps_start_normal_with_a_weight_std_and_all_else_as_without(mlp: str, tied: bool) -> None:
+    usual, normal = (
+        made(
+            sizes(depth=8, width=64, mlp=mlp, tie_embeddings=tied, residual_scale="depth", weight_std=std)
+        ).state_dict()
+        for std in (None, 0.02)
+    )
+    maps = [name for name in usual if ".attention." in name or ".mlp." in name or name.startswith("head.")]
+    assert len(maps) > 8 * 4
+    for name, value in normal.items():
+        if name not in maps or (tied and name.startswith("head.") and name.endswith("weight")):
+            assert torch.equal(value, usual[name]), name
+        elif name.endswith("bias"):
+            assert not value.any(), name
+        else:
+            last = name.endswith(("attention.out.weight", "mlp.2.weight", "mlp.down.weight"))
+            assert value.std() == pytest.approx(0.02 * (0.25 if last else 1), rel=0.1), name
+
+
 @pytest.mark.parametrize(
     ("preset", "pe", "vocabulary", "length", "parameters"),
     [

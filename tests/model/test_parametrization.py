@@ -271,6 +271,11 @@ def test_the_base_is_part_of_an_identity_only_where_it_is_used() -> None:
         (["model.parametrization=mu"], "model.parametrization must be one of standard, mup, got 'mu'"),
         (["model.base_width=0"], "model.base_width must be an integer of at least 1, got 0"),
         (["model.base_head_dim=0"], "model.base_head_dim must be an integer of at least 1, got 0"),
+        (["model.weight_std=0"], "model.weight_std must be a positive number, got 0"),
+        (
+            ["model.parametrization=mup", "model.weight_std=0.02"],
+            "model.weight_std must be null for model.parametrization=mup",
+        ),
         (
             ["model.parametrization=mup", "optimizer=sgd"],
             "model.parametrization=mup scales the rates of Adam and AdamW, got optimizer=sgd",
