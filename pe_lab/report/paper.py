@@ -168,13 +168,17 @@ def methods(asked: ReportSubject) -> str:
         "shared_variances": compares and asked.compared.share_variances,
         "decided": asked.decided is not None,
         "sequential": results.declared.decide is not None,
-        "notes": [
-            escaped(note) for note in (not_learned(cells), few_runs(cells["pe"].nunique(), counts.min())) if note
-        ],
+        "notes": _notes(cells, counts.min()),
         "failed": len(results.failed),
         "versions": _versions(cells),
     }
     return _rendered("methods.tex", **values)
+
+
+def _notes(cells: pd.DataFrame, seeds: int) -> list[str]:
+    """Return sentences on what was not learned, and on few encodings and seeds; without advice."""
+    known = not_learned(cells, advice=False), few_runs(cells["pe"].nunique(), seeds, advice=False)
+    return [escaped(note) for note in known if note]
 
 
 def _task(name: str) -> str:

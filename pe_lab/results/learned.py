@@ -19,11 +19,15 @@ def uses_position(rows: pd.DataFrame) -> pd.Series:
     return (rows["test_loss"].astype(float) < level).astype(float).where(level - best > NO_GAP)
 
 
-def not_learned(rows: pd.DataFrame) -> str:
+def not_learned(rows: pd.DataFrame, advice: bool = True) -> str:
     """Return sentences that say on which tasks no model uses position yet, or has learned much; empty if on none.
 
     Where the best loss without position is unknown or the best possible one, models are compared with a guess instead:
     see `learned_share`.
+
+    Args:
+        rows: cells.
+        advice: whether a last sentence says what to do.
     """
     used, share = uses_position(rows), learned_share(rows)
     tasks = rows["data"] if "data" in rows else pd.Series("", rows.index)
@@ -42,7 +46,9 @@ def not_learned(rows: pd.DataFrame) -> str:
             else f"These models have learned little{where}: the lowest test loss is {most_of_task:.0%} of the way from "
             f"that of {to} to the best possible."
         )
-    return " ".join([*found, "Train longer before you compare encodings."]) if found else ""
+    if found and advice:
+        found.append("Train longer before you compare encodings.")
+    return " ".join(found)
 
 
 def has_learned(rows: pd.DataFrame) -> pd.Series:

@@ -70,16 +70,15 @@ MARKS = {
 ENOUGH_SEEDS = 12  # with which fewer than FEWEST encodings have the stated error rates, see docs/protocol.md
 
 
-def few_runs(encodings: int, seeds: int) -> str:
+def few_runs(encodings: int, seeds: int, advice: bool = True) -> str:
     """Return a sentence that says that verdicts are wrong more often than stated; empty if they are not, or are none.
 
     Args:
         encodings: that are compared.
         seeds: of each, at least.
+        advice: whether it says what to do.
     """
     if not 2 <= encodings < FEWEST or not 2 <= seeds < ENOUGH_SEEDS:
         return ""
-    return (
-        f"With {encodings} encodings and {seeds} seeds, verdicts may be wrong more often than stated: compare at least "
-        f"{FEWEST} encodings, or use {ENOUGH_SEEDS} seeds."
-    )
+    text = f"With {encodings} encodings and {seeds} seeds, verdicts may be wrong more often than stated"
+    return f"{text}: compare at least {FEWEST} encodings, or use {ENOUGH_SEEDS} seeds." if advice else f"{text}."

@@ -16,7 +16,9 @@ from pe_lab.report import paper
 from pe_lab.report.__main__ import main
 from pe_lab.report.question import ReportSubject
 from pe_lab.results import frame
+from pe_lab.results.learned import not_learned
 from pe_lab.results.table import summarise
+from pe_lab.results.verdicts import few_runs
 
 FACTS = ("nats", "copy", "depth 2", "epochs 1 and 4")
 NAMES = {"rope": 0.5, "alibi": 0.3, "mine_50%": 0.8}  # the last has characters of LaTeX
@@ -195,6 +197,9 @@ def test_the_methods_say_what_was_not_learned_and_that_seeds_are_few(study: Path
     text = paper.methods(asked)
     assert ("uses position" in text) == (blind < 1)
     assert "With 3 encodings and 4 seeds" in " ".join(text.split())
+    for note in (not_learned, lambda _, **given: few_runs(3, 4, **given)):  # what to do is not for a paper
+        assert note(rows, advice=False) in text
+        assert not note(rows) or note(rows) not in text
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_it_is_said_first_and_for_the_tasks_where_no_cell_has_learned() -> None:
     table = rows(copy=0.4)
     assert learned.not_learned(table)
     assert render(summarise(table)).splitlines()[0] == learned.not_learned(table)
+    assert learned.not_learned(table).startswith(f"{learned.not_learned(table, advice=False)} ")
     table.loc[0, "test_loss"] = 0.1  # one cell is enough
     assert learned.not_learned(table) == ""
     assert not render(summarise(table)).startswith("None")

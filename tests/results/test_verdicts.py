@@ -42,4 +42,5 @@ def test_few_encodings_with_few_seeds_are_told(encodings: int, seeds: int, few: 
     """One encoding has no verdict, and neither has one seed."""
     sentence = few_runs(encodings, seeds)
     assert bool(sentence) == few
+    assert bool(few_runs(encodings, seeds, advice=False)) == few
     assert not few or {str(encodings), str(seeds)} <= set(sentence.replace(",", "").split())
