@@ -15,7 +15,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     told_settings,
 )
-from pe_lab.results.learned import has_learned
+from pe_lab.results.learned import has_learned, uses_position
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -23,7 +23,7 @@ from pe_lab.statistics.margins import Margins
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MOST_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
-NONE_LEARNED = "not learned: no encoding is better than the best without position, or than a guess"
+BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
 LEAST_RIGHT = 0.05  # share of right answers below which nothing is recommended
 NONE_RIGHT = f"not learned: no encoding has {LEAST_RIGHT:.0%} of the answers right"
 NOBODY = "–"  # in place of an encoding; one of them is named none
@@ -72,14 +72,14 @@ def choices(
     """
     compared = compared or families(rows, records, None, metric)
     lines, names = [], setting_columns(rows)
-    used = dict(_by_setting(rows[names].assign(used=has_learned(rows)), names))
+    judged = rows[names].assign(learned=has_learned(rows), by_position=uses_position(rows).notna())
+    parts = dict(_by_setting(judged, names))
     for setting, ranked in _by_setting(compared.ranks(), names):
         best = _best(ranked, f"test {metric}, {setting}", compared, GRID, names)
-        lines += _without_encoding(best, NONE_LEARNED) if used[setting]["used"].max() == 0 else best
-    if POOLED in compared.tables and has_learned(rows).max() == 0:
-        lines += _without_encoding(
-            _best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED), NONE_LEARNED
-        )
+        why = _not_learned(parts[setting])
+        lines += _without_encoding(best, why) if why else best
+    if POOLED in compared.tables and (why := _not_learned(judged)):
+        lines += _without_encoding(_best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED), why)
     elif POOLED in compared.tables:
         lines += _pooled(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
@@ -88,6 +88,19 @@ def choices(
             right = lower_is_better(compared.tables[need][1]) or not best or best[0][2] >= LEAST_RIGHT
             lines += best if right else _without_encoding(best, NONE_RIGHT)
     return pd.DataFrame(lines, columns=COLUMNS)
+
+
+def _not_learned(judged: pd.DataFrame) -> str:
+    """Say with what cells were compared if none has learned; empty if one has, or if that is unknown of all.
+
+    Args:
+        judged: with learned (1, 0 or NaN) and by_position (whether that is by the best loss without position).
+    """
+    known = judged[judged["learned"].notna()]
+    if known.empty or known["learned"].max() == 1:
+        return ""
+    levels = [level for level, there in ((BLIND, True), (GUESS, False)) if (known["by_position"] == there).any()]
+    return f"not learned: no encoding is better than {' or, in other settings, than '.join(levels)}"
 
 
 def _by_setting(rows: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.DataFrame]]:

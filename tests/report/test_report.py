@@ -22,7 +22,7 @@ from pe_lab import statistics
 from pe_lab.report import answer, choice
 from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import main
-from pe_lab.report.choice import NOBODY, POOLED, choices, families
+from pe_lab.report.choice import BLIND, GUESS, NOBODY, POOLED, choices, families
 from pe_lab.report.comparing import methods
 from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import Drawn, ReportTable, Section
@@ -653,6 +653,30 @@ def test_a_setting_with_a_dot_in_its_name_has_its_own_equivalents(cells):
     found = choices(rows, pd.DataFrame()).set_index("need")["how sure"]
     assert found["test loss, norm post"] == "equivalent to alibi; better than 2 of the other 3"
     assert found["test loss, norm pre"] == "better than each of the other 3"
+
+
+@pytest.mark.parametrize(
+    ("floors", "compared"),
+    [
+        ({"bayes": 0.0, "position_blind": 0.1, "prior": 9.0}, {BLIND}),  # better than a guess
+        ({"bayes": 0.0, "position_blind": 0.0, "prior": 0.1}, {GUESS}),  # position wins nothing
+    ],
+)
+def test_what_was_not_learned_names_what_losses_were_compared_with(floors, compared):
+    rows = made_cells({"rope": 0.5, "none": 0.6})
+    rows = rows.assign(**{f"floor_{name}_loss": value for name, value in floors.items()})
+    for why in choices(rows, pd.DataFrame())["how sure"]:
+        assert {level for level in (BLIND, GUESS) if level in why} == compared
+
+
+def test_what_was_not_learned_over_settings_names_both_levels():
+    rows = made_cells({"rope": 0.5, "none": 0.6})
+    rows = rows.assign(floor_bayes_loss=0.0, floor_prior_loss=0.1)
+    rows["floor_position_blind_loss"] = np.where(rows["depth"] == 1, 0.1, 0.0)
+    found = choices(rows, pd.DataFrame()).set_index("need")["how sure"]
+    pooled = found[found.index.str.contains("all settings")]
+    assert len(pooled)
+    assert all(BLIND in why and GUESS in why for why in pooled)
 
 
 def test_no_encoding_is_chosen_where_none_is_better_than_the_best_without_position(cells):
