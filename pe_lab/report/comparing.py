@@ -27,7 +27,7 @@ def grid(asked: ReportSubject) -> Section:
     cells, metric = asked.results.cells, asked.metric
     parts: list[Part] = [*floors_in_words(floors(cells, metric))]
     if cells[counted_in(cells)].nunique() > 1:
-        caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; grey lines are floors"
+        caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
         parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
     caption = "Mean over seeds, encodings by their mean rank, floors below the line"
     code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
