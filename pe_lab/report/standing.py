@@ -11,21 +11,21 @@ import pandas as pd
 from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
 from pe_lab.results.verdicts import (
-    ALIKE,
     BETTER,
     EQUAL,
+    EQUIVALENT,
     NO_SEED,
     ONE_SEED,
     SLIGHTLY_WORSE,
     UNDECIDED,
     WORSE,
-    direction,
     reverse,
 )
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.comparisons import turned
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
+SAME = {EQUIVALENT, EQUAL}  # verdicts without a significant difference, and within the margin
 UNDECIDABLE = {ONE_SEED, NO_SEED, EQUAL}  # verdicts without a test
 
 
@@ -40,9 +40,9 @@ class Standing:
         means: by encoding, the best first.
         lines: the comparisons of every two; their verdicts say that encodings are equivalent, or the first certainly
             the best.
-        open: encodings that no other is significantly better than: the best is one of them.
-        near: encodings that are significantly behind others, and each time by less than the margin.
-        behind: the rest: another one is significantly better, and not only slightly.
+        open: encodings than which no other is better: their best rank is 1, see `Families.ranks`.
+        near: those of them that are slightly worse than another one, which does not rank.
+        behind: the rest.
     """
 
     metric: str
@@ -67,12 +67,10 @@ class Standing:
         """
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
-        beaten = {}  # verdicts by which others are ahead
-        for name in means:
-            beaten[name] = [one for one in turned(name, lines)["verdict"] if direction(one) == WORSE]
-        near = [name for name, found in beaten.items() if {*found} == {SLIGHTLY_WORSE}]
-        undefeated = [name for name, found in beaten.items() if not found]
-        behind = [name for name in means if name not in (*near, *undefeated)]
+        verdicts = {name: set(turned(name, lines)["verdict"]) for name in means}
+        undefeated = [name for name, found in verdicts.items() if WORSE not in found]
+        near = [name for name in undefeated if SLIGHTLY_WORSE in verdicts[name]]
+        behind = [name for name in means if name not in undefeated]
         return cls(metric, what, where, means, lines, undefeated, near, behind)
 
     def verdicts(self, names: list[str]) -> set[str]:
@@ -125,16 +123,17 @@ class Standing:
         else:
             text = f"{_capital(mean)}, but the best may be any of {listed(self.open, len(names))}{self._alike()}"
         if self.near:
-            text += f"; {listed(self.near, len(names))} {_is(self.near)} significantly behind, by less than the margin"
+            text += f"; {listed(self.near, len(names))} {_is(self.near)} significantly worse than another one, "
+            text += "but by less than the margin, which does not rank"
         if self.behind:
             text += f"; {listed(self.behind, len(names))} {_is(self.behind)} significantly worse than another one"
         return f"{text}."
 
     def _alike(self) -> str:
         """Say which of the encodings that may be the best are significantly alike: each two, or some and the first."""
-        if any(self.line(one, other)["verdict"] not in ALIKE for one, other in combinations(self.open, 2)):
+        if any(self.line(one, other)["verdict"] not in SAME for one, other in combinations(self.open, 2)):
             first = self.open[0]
-            same = [name for name in self.open[1:] if self.line(first, name)["verdict"] in ALIKE]
+            same = [name for name in self.open[1:] if self.line(first, name)["verdict"] in SAME]
             return f", of which {listed(same, None)} {_is(same)} equivalent to `{first}`" if same else ""
         found = self.verdicts(self.open)
         if found == {EQUAL}:
