@@ -71,6 +71,7 @@ def _program(arguments: argparse.Namespace) -> None:
     elif arguments.export is not None:
         print(*tables.write(rows, Path(arguments.export)), sep="\n")
     else:
+        print("comparing encodings on the shipped results: up to half a minute", file=sys.stderr)
         print(tables.text(rows, arguments.tasks))
 
 

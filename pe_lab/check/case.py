@@ -1,6 +1,7 @@
 """An encoding under check: in the layouts and the small models that its promises speak of."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
 
@@ -79,8 +80,11 @@ class EncodingCase:
         return Sizes(self.width, self.num_heads, length, causal, grid_width, depth=self.depth, marks=MARKS)
 
     def encoding(self, length: int = T) -> PositionalEncoding:
-        """Return the encoding; it takes layouts on a line and draws no positions at random."""
-        return on_a_line(self.make(self.sizes(length, self.grid)))
+        """Return the encoding as it starts; it takes layouts on a line and draws no positions at random."""
+        encoding = self.make(self.sizes(length, self.grid))
+        with suppress(ValueError):  # a class without reset_parameters is told so by a check of its own
+            initialise(encoding, seed=0)
+        return on_a_line(encoding)
 
     def model(self, length: int = T, implementation: str = "auto", grid: int | None = None) -> Transformer:
         """Return a float64 model whose encoding takes layouts on a line, with parameters off their initial values.

@@ -126,6 +126,12 @@ def cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictCo
             "seed must not be given beside decide, which begins with the first seeds of decide.seeds and adds others: "
             "leave it out, or add ~hydra.sweeper.params.seed if the study gives it"
         )
+    names = list(dict.fromkeys(cfg.pe.name for cfg in cfgs))
+    if (baseline := cfgs[0].tune.baseline) is not None and (baseline not in names or len(names) < 2):
+        raise ValueError(
+            f"tune.baseline must be one of at least two encodings of the sweep, got {baseline}: the sweep has "
+            f"{', '.join(names)}"
+        )
     return cfgs
 
 

@@ -93,8 +93,8 @@ class Structured(InMemory):
         longer = type(self)(self.seed, self.name, length=length, extra=length - self.task.length)
         if not longer.chosen["test"]:
             raise ValueError(
-                f"evaluate.lengths must leave a progression in 0 ... {VALUES - 1} for data={self.name}: there is none "
-                f"in its test with {longer.terms} terms, got {factor:g}"
+                f"evaluate.lengths must be smaller for data={self.name}, got {factor:g}: no progression of its test in "
+                f"0 ... {VALUES - 1} has {longer.terms} terms"
             )
         return longer
 

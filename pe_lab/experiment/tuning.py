@@ -256,9 +256,6 @@ def races_of(cfgs: list[DictConfig]) -> list[TunedSeed]:
         ValueError: the settings do not make one, or set what the races choose.
     """
     endpoint_of(cfgs[0])
-    baseline, names = cfgs[0].tune.baseline, list(dict.fromkeys(cfg.pe.name for cfg in cfgs))
-    if baseline is not None and (baseline not in names or len(names) < 2):
-        raise ValueError(f"tune.baseline must be one of two encodings or more, {', '.join(names)}, got {baseline}")
     return [TunedSeed.of(cfg) for cfg in cfgs]
 
 

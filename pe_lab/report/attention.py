@@ -69,7 +69,8 @@ def _chosen(asked: ReportSubject) -> list[dict[str, object]]:
         return []
     names = setting_columns(cells)
     ordered = sort_by_setting(cells, names)
-    last = ordered[(ordered[names].astype(str) == ordered[names].astype(str).iloc[-1]).all(axis=1)]
+    values = ordered[names].map(str)  # a missing value equals itself
+    last = ordered[(values == values.iloc[-1]).all(axis=1)]
     last = last[last["seed"] == last["seed"].min()].drop_duplicates("pe")
     # classes of files that this process knows: what else a ledger names is not imported
     files = config.folders()

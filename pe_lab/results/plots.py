@@ -122,7 +122,8 @@ def _shades(
     least = margins.reindex(wide.columns).fillna(0)
     span = np.maximum(wide.max() - wide.min(), least).replace(0, 1)
     behind = (wide - wide.min() if sign > 0 else wide.max() - wide) / span
-    meaning = "from the worst to the best of a column" + (", at least the margin" if (least > 0).any() else "")
+    apart = ", which are at least the margin apart" if (least > 0).any() else ""
+    meaning = f"from the worst to the best of a column{apart}"
     return 1 - behind, meaning
 
 
@@ -482,7 +483,8 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], "layer", highlight)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlabel="layer (0: embedding)", ylabel=metric.replace("_", " "), title=setting)
+        first = "layer (0: embedding)" if (data["layer"] == 0).any() else "layer"
+        axes.set(xlabel=first, ylabel=metric.replace("_", " "), title=setting)
     draw_legend(figure, panels, highlight)
     return Plot(figure, data)
 

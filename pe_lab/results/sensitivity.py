@@ -91,7 +91,7 @@ class Sensitivity:
                 text += f". It depends on `{follows[0]}`: {pe} is {self._follows(follows[0])}"
             return f"{text}."
         if counts["better"] and counts["worse"]:
-            sure = "but the contrary one is significant nowhere" if certain else "and no difference is significant"
+            sure = "but it is never significantly reversed" if certain else "and no difference is significant"
             return f"The direction is not the same everywhere, {sure}."
         if not counts["better"] and not counts["worse"]:
             return "No direction is known." if not counts["equal"] else "The results are equal bit for bit."

@@ -73,6 +73,16 @@ class MatrixIsNoParameter(Sound):
         self.register_buffer("table", torch.zeros(2, 2))
 
 
+class StartsInReset(Sound):
+    """Has its initial values from reset_parameters alone: the constructor leaves memory as it is."""
+
+    def __init__(self, sizes, name="starts_in_reset"):
+        super().__init__(sizes, name)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.fill_(float("nan"))
+
+
 class NeverDrawn(Sound):
     def reset_parameters(self):
         pass
@@ -435,7 +445,7 @@ class Declares(Sound):
         self.done = done
 
 
-@pytest.mark.parametrize("cls", [Sound, Vectors, Idle, Declares])
+@pytest.mark.parametrize("cls", [Sound, Vectors, Idle, Declares, StartsInReset])
 def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[PositionalEncoding]) -> None:
     found = list(examine(PROMISES, EncodingCase("mine", partial(cls, name="mine"))))
     assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}

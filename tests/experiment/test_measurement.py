@@ -284,7 +284,7 @@ def test_two_processes_measure_once(start, tmp_path):
         (["evaluate.policy=[]"], "evaluate.policy must be a list, each one of raw"),
         (["evaluate.lengths=[10000]"], "evaluate.lengths must lead to at most 131072 tokens, got 10000 times 16"),
         (["evaluate.offset=[99999999999]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24"),
-        (["evaluate.lengths=[16]"], "evaluate.lengths must leave a progression in 0 ... 127 for data=structured"),
+        (["evaluate.lengths=[16]"], "evaluate.lengths must be smaller for data=structured, got 16"),
         (["evaluate.lengths=[0.5]"], "evaluate.lengths must be a list, each at least 1, got [0.5]"),
         (["evaluate.policy=[yarn]", "pe=alibi"], "evaluate.policy=yarn is defined for rope, got alibi"),
         (["evaluate.policy=[rerope]", "pe=alibi"], "evaluate.policy=rerope is defined for rope, got alibi"),

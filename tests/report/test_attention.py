@@ -59,6 +59,14 @@ def test_a_folder_of_tables_has_no_attention_and_lost_weights_are_named(ledger: 
     assert str(weights.parent) in lost
 
 
+def test_cells_counted_in_steps_beside_cells_counted_in_epochs_are_drawn(tmp_path: Path) -> None:
+    short = [*TINY, "pe=rope", "data=bag", "data.train=200", "trainer.batch_size=100", "model.depth=1"]
+    for count in ("steps=3", "epochs=1"):
+        sweep.run(in_ledger(tmp_path, *short, count))
+    drawn = attention(ReportSubject(frame.load(tmp_path), "", "", "rope", "loss", pd.DataFrame())).parts
+    assert [isinstance(part, Drawn) for part in drawn] == [True]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("study", [True, False], ids=["of a study", "of no study"])
 def test_an_evaluation_prints_little_and_writes_all(ledger: Path, study: bool, capsys: pytest.CaptureFixture) -> None:
