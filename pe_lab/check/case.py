@@ -81,10 +81,14 @@ class EncodingCase:
 
     def encoding(self, length: int = T) -> PositionalEncoding:
         """Return the encoding as it starts; it takes layouts on a line and draws no positions at random."""
-        encoding = self.make(self.sizes(length, self.grid))
+        return on_a_line(self.started(self.sizes(length, self.grid)))
+
+    def started(self, sizes: Sizes) -> PositionalEncoding:
+        """Return the encoding with its initial parameters."""
+        encoding = self.make(sizes)
         with suppress(ValueError):  # a class without reset_parameters is told so by a check of its own
             initialise(encoding, seed=0)
-        return on_a_line(encoding)
+        return encoding
 
     def model(self, length: int = T, implementation: str = "auto", grid: int | None = None) -> Transformer:
         """Return a float64 model whose encoding takes layouts on a line, with parameters off their initial values.
