@@ -1,5 +1,6 @@
 """What the gallery says of each encoding: its formula, its source, known failures, equalities; read from a file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -50,10 +51,16 @@ class Failure:
     row: str | None = None
 
     @property
-    def entry(self) -> str:
-        """The heading that `row` links to, in words: its date, then its title in lower case."""
-        date, title = str(self.row).partition("#")[2][:10], str(self.row).partition("#")[2][11:]
-        return f"{date}, {title.replace('-', ' ')}"
+    def file(self) -> str:
+        """The file of the repository that `row` links to."""
+        page = str(self.row).partition("#")[0]
+        return "sweeps/LOG.md" if page == "findings.md" else f"docs/{page}"
+
+    @property
+    def heading(self) -> str:
+        """The heading that `row` links to, in lower case: of a finding its date, then its title."""
+        words = str(self.row).partition("#")[2].replace("-", " ")
+        return re.sub(r"^(\d{4}) (\d\d) (\d\d) ", r"\1-\2-\3, ", words)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,17 @@ def test_the_curve_is_that_of_the_data(browser: Browser, site: Path) -> None:
     )
     points = [[tuple(map(float, point.split())) for point in line[1:].split("L")] for line in drawn if "L" in line]
     assert len(points) == 4
+    heights = [at[1] for line in points for at in line]
+    upright = browser.evaluate("document.querySelector('.gallery-drawing .grid[d*=V]').getAttribute('d')")
+    _, top, bottom = map(float, re.findall(r"[\d.]+", upright))
+    assert top < min(heights) < max(heights) < bottom
+    entries = browser.evaluate(
+        "[...document.querySelectorAll('.gallery-drawing text')].filter(one => one.textContent.startsWith('head '))"
+        ".map(one => [one.getBBox().x, one.getBBox().x + one.getBBox().width, one.getBBox().y + one.getBBox().height])"
+    )
+    assert len(entries) == 4
+    assert all(low < top for _, _, low in entries)  # the legend stands above the curves
+    assert all(before[1] < after[0] for before, after in pairwise(entries))
     drops = [line[-1][1] - line[0][1] for line in points]
     assert drops[0] > drops[1] > drops[2] > drops[3] > 0  # the slopes of the heads fall by a factor of 4
     assert drops[0] / drops[1] == pytest.approx(4, rel=0.02)

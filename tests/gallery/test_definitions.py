@@ -193,6 +193,8 @@ def test_measured_failures_have_the_numbers_of_their_section(name: str) -> None:
             continue
         where, _, anchor = failure.row.partition("#")
         section = sections(where)[anchor]
+        assert (ROOT / failure.file).is_file()
+        assert failure.heading.replace(",", "").replace(" ", "-") == anchor
         numbers = re.findall(r"\d+\.\d+", failure.text)
         assert not [number for number in numbers if number not in section], failure.text
         if anchor.startswith("2026"):
@@ -322,7 +324,7 @@ def test_an_entry_is_read() -> None:
     assert one.failures == (gallery.Failure("It fails.", source="https://arxiv.org/abs/2104.09864"),)
     assert one.equals == (gallery.Equality("two", "`one` is two", "tests/a.py::test_a"),)
     assert two.equals == (gallery.Equality("one", "`one` is two", "tests/a.py::test_a"),)
-    assert two.published == (gallery.Published("Deux", "https://example.org/two", "it is French", None),)
+    assert two.published == (gallery.PublishedAs("Deux", "https://example.org/two", "it is French", None),)
     assert one.sliders == {"theta": (1, 2, 3)}
     assert two.enters == ("logits", "values")
 

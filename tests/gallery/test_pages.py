@@ -19,8 +19,9 @@ from pe_lab.benchmark.tasks import tasks
 from pe_lab.benchmark.verdicts import TOO_FEW, margin_in_words
 from pe_lab.gallery.advice import advice
 from pe_lab.gallery.content import Content
+from pe_lab.gallery.definitions import Failure
 from pe_lab.gallery.marks import SHAPES, mark
-from pe_lab.gallery.page import Page, PageSection, fixed, number, slot
+from pe_lab.gallery.page import Page, PageSection, fixed, number, plain, slot
 from pe_lab.gallery.pages import COST, claims, encoding, leaderboard, needs, pages, task
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
@@ -136,11 +137,11 @@ def printed(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
     found = {}
     for part in tables.text(tables.read(folder)).split("\n\n"):
         lines = part.splitlines()
-        name = lines[0].partition(" (")[0]
-        if lines[1:] and lines[1].startswith(f"{tables.UNBEATEN}: "):
-            best = lines[1].partition(": ")[2].split(", ")
+        name = lines[0].partition(":")[0]
+        best = [line.partition(": ")[2].split(", ") for line in lines if line.startswith(f"{tables.UNBEATEN}: ")]
+        if best:
             heads = next(number for number, line in enumerate(lines) if line.split()[0] == "pe")
-            found[name] = [line.split()[0] for line in lines[heads + 1 :]], best
+            found[name] = [line.split()[0] for line in lines[heads + 1 :]], best[0]
     return found
 
 
@@ -365,6 +366,34 @@ def test_in_the_documentation_pages_link_to_its_other_pages(content: Content) ->
     alone, inside = (encoding(replace(content, documented=one), "rope").html() for one in (False, True))
     assert "../../audit.html" in inside
     assert "../../audit.html" not in alone
+
+
+def test_code_is_introduced_with_the_options_of_an_encoding(content: Content) -> None:
+    for name, made in content.portraits.items():
+        (said,) = (section.html for section in encoding(content, name).sections if section.title == "Code")
+        first = re.sub(r"<[^>]+>", "", said).partition(". ")[0]
+        options = [f"{key}={plain(value)}" for key, value in made.options.items() if key != "name"]
+        assert first.split(" with ") == [made.target, *([", ".join(options)] if options else [])]
+    assert len(content.portraits["none"].options) == 1
+    assert len(content.portraits["rope"].options) > 1
+    assert [plain(value) for value in (None, True, 1e4, "x")] == ["null", "true", "10000.0", "x"]
+
+
+def test_measured_failures_say_where_also_outside_of_the_documentation(content: Content) -> None:
+    rows = ("audit.md#cost", "your-model.md#decoding-with-a-cache", "findings.md#2026-11-21-mutants")
+    said = replace(content.definitions["rope"], failures=tuple(Failure("It fails.", row=row) for row in rows))
+    shown: dict[bool, list[str]] = {}
+    for documented in (False, True):
+        made = replace(content, definitions={"rope": said}, documented=documented)
+        (html,) = (one.html for one in encoding(made, "rope").sections if one.title == "Known failures")
+        shown[documented] = re.findall(r"It fails. \((.*)\)</li>", html)
+    assert shown[False] == [
+        '<a href="#properties">measured here</a>',
+        "measured here: <code>docs/your-model.md</code>, decoding with a cache",
+        "measured here: <code>sweeps/LOG.md</code>, 2026-11-21, mutants",
+    ]
+    links = [f"../../{row.replace('.md', '.html')}" for row in rows]
+    assert shown[True] == [f'<a href="{link}">measured here</a>' for link in links]
 
 
 def test_source_with_a_fence_stays_in_its_block() -> None:

@@ -66,8 +66,10 @@
   // -- curves: sliders choose one of those that the page has ---------------------------------------------------------
 
   const SVG = "http://www.w3.org/2000/svg"
-  const HEIGHT = 260
-  const EDGE = { top: 12, right: 12, bottom: 40, left: 62 }
+  const HEIGHT = 280
+  const EDGE = { top: 32, right: 12, bottom: 40, left: 62 } // the legend stands above
+  const KEY = 74 // width of an entry of the legend
+  const ROOM = 0.05 // of the range of values, above and below the curves
 
   function curve(figure) {
     const data = JSON.parse(figure.querySelector("script").textContent)
@@ -117,7 +119,8 @@
   function draw(data, scores, width) {
     const all = scores.flat()
     let [low, high] = [Math.min(...all), Math.max(...all)]
-    if (high - low < 1e-9) [low, high] = [low - 1, high + 1]
+    const room = high - low < 1e-9 ? 1 : ROOM * (high - low)
+    ;[low, high] = [low - room, high + room]
     const last = data.distances[data.distances.length - 1]
     const x = at => EDGE.left + (at / last) * (width - EDGE.left - EDGE.right)
     const y = at => EDGE.top + ((high - at) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom)
@@ -132,14 +135,13 @@
       svg.append(text(short(tick), { x: x(tick), y: HEIGHT - EDGE.bottom + 16, "text-anchor": "middle" }))
     }
     svg.append(text("distance", { x: (EDGE.left + width - EDGE.right) / 2, y: HEIGHT - 6, "text-anchor": "middle" }))
-    svg.append(text(data.unit, { transform: `translate(12 ${HEIGHT / 2 - 14}) rotate(-90)`, "text-anchor": "middle" }))
+    svg.append(text(data.unit, { transform: `translate(12 ${(EDGE.top + HEIGHT - EDGE.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }))
     scores.forEach((head, place) => {
       const points = head.map((score, at) => `${x(data.distances[at]).toFixed(1)} ${y(score).toFixed(1)}`)
       svg.append(made("path", { class: `line head-${place}`, d: `M${points.join("L")}` }))
-      const left = width - EDGE.right - 70
-      const top = EDGE.top + 14 + 15 * place
-      svg.append(made("path", { class: `line head-${place}`, d: `M${left} ${top - 4}h20` }))
-      svg.append(text(`head ${place + 1}`, { x: left + 25, y: top }))
+      const left = Math.max(0, Math.min(EDGE.left, width - KEY * scores.length)) + KEY * place
+      svg.append(made("path", { class: `line head-${place}`, d: `M${left} 12h20` }))
+      svg.append(text(`head ${place + 1}`, { x: left + 25, y: 16 }))
     })
     return svg
   }
