@@ -106,7 +106,9 @@ def edge_note(found: pd.DataFrame, rates: Sequence[float]) -> str:
     middle = np.sqrt(min(rates) * max(rates))
     low, high = (at < middle).any(), (at > middle).any()
     beyond = "lower and higher" if low == high else "lower" if low else "higher"
-    if len(rates) == 2:  # each is an edge
+    if (shares == 1).all() and low != high:
+        start = f"In every seed the {'lowest' if low else 'highest'} learning rate, {at.iloc[0]:g}, was best"
+    elif len(rates) == 2:  # each is an edge
         start = "Two learning rates were tried, so each best one is the lowest or the highest"
     elif (shares == 1).all():
         start = "In every seed the best learning rate is the lowest or the highest that was tried"
