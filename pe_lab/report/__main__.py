@@ -116,8 +116,12 @@ def report(arguments: argparse.Namespace) -> None:
     if results.refused:
         print(f"partial: {len(results.refused)} entries were refused; the report lists them", file=sys.stderr)
     if arguments.paper is not None:
-        print(f"{Path(arguments.paper) / 'paper.tex'}: {count} files; pdflatex, run in that folder, shows them all")
+        print(_written(Path(arguments.paper), count))
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
+
+
+def _written(folder: Path, count: int) -> str:
+    return f"{folder / 'paper.tex'}: {count} files; pdflatex, run in that folder, shows them all"
 
 
 def _report_tuned(results: "Results", load: str, arguments: argparse.Namespace, out: Path, began: float) -> None:
@@ -126,7 +130,7 @@ def _report_tuned(results: "Results", load: str, arguments: argparse.Namespace, 
     Raises:
         ValueError: an option is given that it has no use for, or a table is missing or of another kind.
     """
-    for name in ("baseline", "against", "margin", "audit", "paper"):
+    for name in ("baseline", "against", "margin", "audit"):
         if getattr(arguments, name):
             raise ValueError(
                 f"--{name} must not be given for {results.name}, whose learning rates are tuned for each seed: what it "
@@ -135,11 +139,16 @@ def _report_tuned(results: "Results", load: str, arguments: argparse.Namespace, 
     if arguments.metric != "loss":
         raise ValueError(f"--metric must be loss for a study with rates tuned for each seed, got {arguments.metric!r}")
     print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
-    from pe_lab.report import tuned  # loads torch
+    from pe_lab.report import tuned, tuned_paper  # loads torch
     from pe_lab.report.page import html
 
-    found = tuned.sections(tuned.TunedStudy(results, command(results.name), load))
+    study = tuned.TunedStudy(results, command(results.name), load)
+    found = tuned.sections(study)
+    if arguments.paper is not None:
+        count = len(tuned_paper.write(study, Path(arguments.paper)))
     write_text(out / "report.html", html(f"pe_lab: {results.name}", found))
+    if arguments.paper is not None:
+        print(_written(Path(arguments.paper), count))
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
 

@@ -29,6 +29,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     told_settings,
 )
+from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.learned import not_learned
 from pe_lab.results.table import summarise
@@ -43,11 +44,13 @@ OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}  #
 MOST_PANELS = 6  # of a figure of curves
 ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": "$<$", ">": "$>$"}
-TABLES, FIGURES = ("means", "differences"), {"curves": "by epochs", "forest": "against the baseline"}
-FILES = (
+TABLES, FIGURES = ("means", "outcomes", "differences"), ("curves", "runs", "forest")
+FILES = (  # that are written for some study
     *("paper.tex", "methods.tex", *(f"{name}.tex" for name in TABLES)),
     *(f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "svg")),
 )
+
+CaptionedPlot = tuple[plots.Plot, str]
 
 
 def require_new(folder: Path) -> None:
@@ -63,13 +66,28 @@ def write(asked: ReportSubject, folder: Path) -> list[str]:
         ValueError: there is no cell, or a file is there already.
     """
     require_new(folder)
-    if asked.results.cells.empty:
-        raise ValueError(f"--paper must be of a study with cells, got none in {asked.results.name}")
-    tables, drawn = _tables(asked), _figures(asked)
+    require_cells(asked.results)
+    return save(folder, _tables(asked), _figures(asked), methods(asked))
+
+
+def require_cells(results: Results) -> None:
+    """Raise ValueError if there is no cell."""
+    if results.cells.empty:
+        raise ValueError(f"--paper must be of a study with cells, got none in {results.name}")
+
+
+def save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, CaptionedPlot], paragraph: str) -> list[str]:
+    """Write tables, figures, the paragraph on methods and a document that shows them all; return the files' names.
+
+    Args:
+        tables: in LaTeX, by name.
+        drawn: figures by name.
+        paragraph: in LaTeX.
+    """
     texts = {f"{name}.tex": text for name, text in tables.items()}
-    texts["methods.tex"] = methods(asked)
+    texts["methods.tex"] = paragraph
     captions = {name: escaped(caption) for name, (_, caption) in drawn.items()}
-    texts["paper.tex"] = _rendered("paper.tex", tables=list(tables), figures=captions)
+    texts["paper.tex"] = rendered("paper.tex", tables=list(tables), figures=captions)
     for name, text in texts.items():
         write_text(folder / name, text)
     for name, (plot, _) in drawn.items():
@@ -90,23 +108,13 @@ def _tables(asked: ReportSubject) -> dict[str, str]:
     means = means.assign(
         **{metric: [_mean(*values) for values in zip(table["loss"], table["low"], table["high"], strict=True)]}
     )
-    what = f"{in_words(metric)}{_unit(metric)}"
+    what = f"{in_words(metric)}{unit(metric)}"
     caption = f"Test {what}{place(cells)}: mean over seeds and half of its 95 % t interval"
     found = {"means": tabular(means, caption, "tab:means", settings)}
     if cells["pe"].nunique() > 1:
         decided = asked.decided
         lines = asked.compared.compare(GRID) if decided is None else with_one(decided, asked.baseline)
         lines = sort_by_setting(lines, setting_columns(cells))
-        digits = decimals(lines)
-        shown = lines[[*varied_columns(lines, setting_columns(cells)), "pe", "seeds"]].rename(
-            columns={"pe": "encoding"}
-        )
-        shown = shown.assign(
-            difference=[_number(value, digits) for value in lines["difference"]],
-            interval=[_interval(*values, digits) for values in zip(lines["low"], lines["high"], strict=True)],
-            p=[_p_value(value) for value in lines["p_holm"]],
-            verdict=lines["verdict"],
-        )
         tested = "with 95 % intervals and p values of sequential tests"
         if decided is None:
             over = counted(asked.compared.sizes()[0], "comparison")
@@ -115,50 +123,62 @@ def _tables(asked: ReportSubject) -> dict[str, str]:
                 f"Holm's correction over {over}: an interval without 0 may stand beside a p value above 0.05"
             )
         caption = f"Paired differences in test {what} from {asked.baseline}{place(cells)}, {tested}"
-        found["differences"] = tabular(shown, caption, "tab:differences", settings)
+        found["differences"] = differences(lines, caption, setting_columns(cells))
     return found
 
 
-def _figures(asked: ReportSubject) -> dict[str, tuple[plots.Plot, str]]:
+def differences(lines: pd.DataFrame, caption: str, settings: list[str]) -> str:
+    """Return the table of comparisons with a baseline in LaTeX.
+
+    Args:
+        lines: in the order of the table: settings, pe, seeds, difference, low, high, p_holm, margin and verdict.
+        caption: of the table.
+        settings: the names of all columns of settings; those that vary are shown.
+    """
+    digits, varied = decimals(lines), varied_columns(lines, settings)
+    shown = lines[[*varied, "pe", "seeds"]].rename(columns={"pe": "encoding"})
+    shown = shown.assign(
+        difference=[_number(value, digits) for value in lines["difference"]],
+        interval=[_interval(*values, digits) for values in zip(lines["low"], lines["high"], strict=True)],
+        p=[_p_value(value) for value in lines["p_holm"]],
+        verdict=lines["verdict"],
+    )
+    return tabular(shown, caption, "tab:differences", varied)
+
+
+def _figures(asked: ReportSubject) -> dict[str, CaptionedPlot]:
     """Return the figures with their captions, by name."""
     cells, metric = asked.results.cells, asked.metric
-    length = counted_in(cells)
-    panels = cells[[name for name in told_settings(cells, setting_columns(cells)) if name != length]].drop_duplicates()
-    found, what = {}, f"{in_words(metric)}{_unit(metric)}"
-    if cells[length].nunique() > 1 and len(panels) <= MOST_PANELS:
-        caption = f"Test {what}{place(cells)}: means over seeds with 95 % t intervals, and floors"
-        found["curves"] = plots.over_epochs(cells, metric), caption
+    found, what = curves(cells, metric), f"{in_words(metric)}{unit(metric)}"
     if cells["pe"].nunique() > 1 and asked.compared.compare(GRID)["difference"].notna().any():
-        _, unit, where = answer.drawn(asked.compared, asked.decided)
-        of = "the share of the gap that remains" if unit == REMAINING else f"test {what}"
+        _, drawn, where = answer.drawn(asked.compared, asked.decided)
+        of = "the share of the gap that remains" if drawn == REMAINING else f"test {what}"
         caption = f"Paired differences in {of} from {asked.baseline}{place(cells)}{where}, with 95 % intervals"
         found["forest"] = answer.forest(asked.compared, asked.decided), caption
     return found
 
 
+def curves(cells: pd.DataFrame, metric: str) -> dict[str, CaptionedPlot]:
+    """Return the figure over the length of training by its name; none of one length, or of too many settings."""
+    length = counted_in(cells)
+    panels = cells[[name for name in told_settings(cells, setting_columns(cells)) if name != length]].drop_duplicates()
+    if cells[length].nunique() == 1 or len(panels) > MOST_PANELS:
+        return {}
+    what = f"{in_words(metric)}{unit(metric)}"
+    caption = f"Test {what}{place(cells)}: means over seeds with 95 % t intervals, and floors"
+    return {"curves": (plots.over_epochs(cells, metric), caption)}
+
+
 def methods(asked: ReportSubject) -> str:
     """Return a paragraph in LaTeX: the settings, seeds, statistics, margin and versions of the study."""
     results, cells = asked.results, asked.results.cells
-    identity, compares = _identity(asked), cells["pe"].nunique() > 1
-    names = varied_columns(cells, told_settings(cells, setting_columns(cells)))
-    settings = {name: _values(cells[name]) for name in names if name != "data"}
-    for name in ("depth", counted_in(cells)):
-        settings.setdefault(name, _values(cells[name]))
+    identity, compares = identity_of(results), cells["pe"].nunique() > 1
     counts = cells.groupby(["pe", *setting_columns(cells)], dropna=False)["seed"].nunique()
     declared = results.declared.margin.get(asked.metric)
     source = "the default of the task" if declared is None else "declared before training"
-    values: dict[str, Any] = {
-        "encodings": [escaped(name) for name in cells["pe"].unique()],
-        "tasks": [_task(str(name)) for name in cells["data"].unique()] if "data" in cells else ["unknown"],
-        "model": {name: identity[f"model.{name}"] for name in ("width", "num_heads")} if identity else None,
-        "parameters": _range(cells["parameters"]),
-        "optimizer": OPTIMIZERS.get(name := str(identity.get("optimizer.name")), escaped(name)) if identity else None,
-        "batch_size": identity.get("trainer.batch_size"),
-        "sequences": None if identity.get("trainer.fresh") else identity.get("data.train"),
-        "settings": {escaped(name): [escaped(value) for value in known] for name, known in settings.items()},
+    few = few_runs(cells["pe"].nunique(), counts.min(), advice=False)
+    values: dict[str, Any] = training(results, cells, counts) | {
         "rates": escaped(rates_in_words(results, _rate(identity, cells))),
-        "seeds": f"{counts.min()}" if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}",
-        "seed_names": escaped(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
         "metric": escaped(asked.metric),
         "baseline": escaped(asked.baseline) if compares else "",
         "margin": escaped(str(asked.compared.margin)) if compares else "",
@@ -168,17 +188,38 @@ def methods(asked: ReportSubject) -> str:
         "shared_variances": compares and asked.compared.share_variances,
         "decided": asked.decided is not None,
         "sequential": results.declared.decide is not None,
-        "notes": _notes(cells, counts.min()),
+        "notes": [escaped(note) for note in (not_learned(cells, advice=False), few) if note],
+    }
+    return rendered("methods.tex", **values)
+
+
+def training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[str, Any]:
+    """Return what any paragraph on methods says of models, tasks, training, seeds and versions.
+
+    Args:
+        results: of the study.
+        cells: of the results.
+        counts: of seeds, for each encoding and setting.
+    """
+    identity = identity_of(results)
+    names = varied_columns(cells, told_settings(cells, setting_columns(cells)))
+    settings = {name: _values(cells[name]) for name in names if name != "data"}
+    for name in ("depth", counted_in(cells)):
+        settings.setdefault(name, _values(cells[name]))
+    return {
+        "encodings": [escaped(name) for name in cells["pe"].unique()],
+        "tasks": [_task(str(name)) for name in cells["data"].unique()] if "data" in cells else ["unknown"],
+        "model": {name: identity[f"model.{name}"] for name in ("width", "num_heads")} if identity else None,
+        "parameters": _range(cells["parameters"]),
+        "optimizer": OPTIMIZERS.get(name := str(identity.get("optimizer.name")), escaped(name)) if identity else None,
+        "batch_size": identity.get("trainer.batch_size"),
+        "sequences": None if identity.get("trainer.fresh") else identity.get("data.train"),
+        "settings": {escaped(name): [escaped(value) for value in known] for name, known in settings.items()},
+        "seeds": f"{counts.min()}" if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}",
+        "seed_names": escaped(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
         "failed": len(results.failed),
         "versions": _versions(cells),
     }
-    return _rendered("methods.tex", **values)
-
-
-def _notes(cells: pd.DataFrame, seeds: int) -> list[str]:
-    """Return sentences on what was not learned, and on few encodings and seeds; without advice."""
-    known = not_learned(cells, advice=False), few_runs(cells["pe"].nunique(), seeds, advice=False)
-    return [escaped(note) for note in known if note]
 
 
 def _task(name: str) -> str:
@@ -200,10 +241,10 @@ def _range(column: pd.Series) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _unit(metric: str) -> str:
+def unit(metric: str) -> str:
     """Return the unit of a metric in brackets, or nothing."""
-    unit = amount(0, metric).removeprefix("0").strip()
-    return f" ({unit})" if unit else ""
+    name = amount(0, metric).removeprefix("0").strip()
+    return f" ({name})" if name else ""
 
 
 def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:
@@ -211,10 +252,10 @@ def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:
     return identity.get("optimizer.lr") if "optimizer.lr" not in cells else None
 
 
-def _identity(asked: ReportSubject) -> dict[str, Any]:
+def identity_of(results: Results) -> dict[str, Any]:
     """Return the settings of the first cell, by dotted name; none where there is no ledger."""
     try:
-        run = Ledger(asked.results.source).named(str(asked.results.cells["run"].iloc[0]))
+        run = Ledger(results.source).named(str(results.cells["run"].iloc[0]))
         return settings_of_identity(run.identity())
     except (LedgerError, OSError):
         return {}
@@ -308,7 +349,7 @@ def _interval(low: float, high: float, digits: int) -> str:
     return "" if pd.isna(low) else f"$[{_written(low, digits)}, {_written(high, digits)}]$"
 
 
-def _rendered(name: str, **values: Any) -> str:
+def rendered(name: str, **values: Any) -> str:
     text: str = _environment().get_template(name).render(**values)
     return text.strip() + "\n"
 

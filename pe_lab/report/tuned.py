@@ -142,6 +142,16 @@ class TunedStudy:
         return lines.assign(margin=self.endpoint.margin)
 
     @cached_property
+    def drawn(self) -> pd.DataFrame:
+        """The comparisons that a figure can show; no line without an interval.
+
+        Where no run of either encoding solved the task, nothing was tested.
+        """
+        if self.compared.empty or self.compared["low"].isna().all():
+            return self.compared.head(0)
+        return self.compared[self.compared["verdict"] != Verdict.BOTH_UNSOLVED]
+
+    @cached_property
     def ranked(self) -> pd.DataFrame:
         """A line per setting and encoding: runs, the mean, and the range of ranks that all pairs leave open."""
         keys = settings(self.outcomes)
@@ -173,7 +183,7 @@ def _answer(study: TunedStudy) -> Section:
     title = f"Which of {names} encodings has the {best} {study.measured} on {tasks}, at learning rates tuned for each?"
     warning = not_learned(study.results.cells)
     edges = edge_note(known, study.rates)
-    notes = [*_seed_notes(study), *([edges] if edges else [])]
+    notes = [*seed_notes(study), *([edges] if edges else [])]
     notes += [*missing(study.results), *surroundings(study.results.cells)]
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), _sentences(study)]
     parts += [f"**Note.** {note}" for note in notes]
@@ -203,12 +213,18 @@ def _sentences(study: TunedStudy) -> str:
     )
 
 
-def _seed_notes(study: TunedStudy) -> list[str]:
+def seed_notes(study: TunedStudy, advice: bool = True) -> list[str]:
+    """Return sentences on few seeds, if they are few.
+
+    Args:
+        study: the subject of the report.
+        advice: whether they say what to do.
+    """
     keys = [*settings(study.outcomes), "pe"]
     seeds = study.known.groupby(keys, sort=False, dropna=False)["seed"].nunique()
     fewest, most = int(seeds.min()), int(seeds.max())
     if fewest >= ENOUGH:
-        return list(filter(None, [few_runs(study.known["pe"].nunique(), fewest)]))
+        return list(filter(None, [few_runs(study.known["pe"].nunique(), fewest, advice)]))
     which = "All" if fewest == most else "Some"
     return [
         f"{which} encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
@@ -221,26 +237,27 @@ def _opening_figure(study: TunedStudy) -> list[Part]:
     keys = settings(study.outcomes)
     ordered = sort_by_setting(study.known, keys)
     last = ordered[keys].iloc[-1:]
-    if len(study.compared) and study.compared["low"].notna().any():
-        shown = study.compared.merge(last, on=keys)
+    if len(study.drawn):
+        shown = study.drawn.merge(last, on=keys)
         where = settings_in_words(ordered, keys)[-1]
         caption = f"Differences from {study.baseline} at {where}, with 95 % intervals, not corrected; "
         caption += "the grey band is the margin"
         if len(shown):
-            return [_forest(study, shown, caption)]
+            return [forest(study, shown, caption)]
     best = study.with_floors.merge(last, on=keys)
     order = best.groupby("pe", sort=False)["y"].mean().sort_values(kind="stable").index[:MOST_DRAWN]
     which = f"the best {MOST_DRAWN}" if best["pe"].nunique() > MOST_DRAWN else ""
-    return [_runs(study, best[best["pe"].isin(order)], which)]
+    return [seed_values(study, best[best["pe"].isin(order)], which)]
 
 
-def _forest(study: TunedStudy, lines: pd.DataFrame, caption: str) -> Drawn:
-    shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
+def forest(study: TunedStudy, lines: pd.DataFrame, caption: str) -> Drawn:
+    """Return the figure of some of `study.drawn`."""
     kind = "octaves" if study.endpoint.kind == "steps" else "loss"
-    return Drawn(plots.forest(shown, kind), caption, f"plots.forest(study.compared, {kind!r})")
+    return Drawn(plots.forest(lines, kind), caption, f"plots.forest(study.drawn, {kind!r})")
 
 
-def _runs(study: TunedStudy, runs: pd.DataFrame, which: str = "") -> Drawn:
+def seed_values(study: TunedStudy, runs: pd.DataFrame, which: str = "") -> Drawn:
+    """Return the figure of what each seed reached."""
     caption = f"{study.measured.capitalize()} of each seed{f', {which}' if which else ''}; a bar is their mean"
     if study.endpoint.kind == "steps":
         caption += ", an open mark a run that did not solve it"
@@ -280,9 +297,9 @@ def _differences(study: TunedStudy) -> Section:
         return Section("Differences")
     parts: list[Part] = []
     on_top = study.settings_count == 1  # in the figure of the first screen
-    if lines["low"].notna().any() and not on_top:
+    if len(study.drawn) and not on_top:
         caption = f"Differences from {study.baseline} with 95 % intervals, not corrected; the grey band is the margin"
-        parts.append(_forest(study, lines, caption))
+        parts.append(forest(study, study.drawn, caption))
     columns = [*settings(study.outcomes), "pe", "seeds", "difference", "low", "high", "p_holm", "p_equivalent_holm"]
     parts.append(ReportTable(lines[[*columns, "verdict"]], f"Comparisons with {study.baseline}", "study.compared"))
     return Section("Differences", parts)
@@ -293,7 +310,8 @@ def _values(study: TunedStudy) -> Section:
     known = study.with_floors
     table = ReportTable(study.ranked, f"Mean {study.measured}", "study.ranked")
     drawn_above = study.settings_count == 1 and study.compared.empty and known["pe"].nunique() <= MOST_DRAWN
-    parts: list[Part] = [text, *floors_in_words(floors(known)), *([] if drawn_above else [_runs(study, known)]), table]
+    drawn = [] if drawn_above else [seed_values(study, known)]
+    parts: list[Part] = [text, *floors_in_words(floors(known)), *drawn, table]
     return Section("Values and ranks", parts)
 
 

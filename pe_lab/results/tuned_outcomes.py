@@ -53,7 +53,7 @@ def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd
             low, high = share_interval(solved, table["runs"].to_numpy())
             table["solved"] = [f"{s} [{a:.2f}, {b:.2f}]" for s, a, b in zip(solved, low, high, strict=True)]
             table["steps"] = (2 ** table.pop("y")).round().astype(int)
-            table["95 % interval"] = _between([(2**a, 2**b) for a, b in ends], ",.0f")
+            table["95 % interval"] = _between([(2**a, 2**b) for a, b in ends], ".0f")
         else:
             table["loss"] = table.pop("y")
             table["95 % interval"] = _between(ends, ".4f")
@@ -87,7 +87,7 @@ def with_floors(found: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     return merge(found, cells[[*keys, *names]].drop_duplicates(keys), keys, how="left")
 
 
-def edge_note(found: pd.DataFrame, rates: Sequence[float]) -> str:
+def edge_note(found: pd.DataFrame, rates: Sequence[float], advice: bool = True) -> str:
     """Return sentences on the encodings whose best rate is the lowest or the highest that was tried in many seeds.
 
     Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
@@ -96,6 +96,7 @@ def edge_note(found: pd.DataFrame, rates: Sequence[float]) -> str:
     Args:
         found: see `outcome_table`.
         rates: that were tried.
+        advice: whether it says what to do.
     """
     known = found[found[LR].notna() & ~found["solved"].eq(False)]
     shares = known["edge"].astype(float).groupby(known["pe"], sort=False).mean()
@@ -115,7 +116,8 @@ def edge_note(found: pd.DataFrame, rates: Sequence[float]) -> str:
     else:
         where = ", ".join(f"{name} {share:.0%}" for name, share in wide.items())
         start = f"The best learning rate is the lowest or the highest that was tried in many seeds: {where}"
-    return f"{start}. The best may lie beyond: add {beyond} rates."
+    text = f"{start}. The best may lie beyond"
+    return f"{text}: add {beyond} rates." if advice else f"{text}."
 
 
 def settings(found: pd.DataFrame) -> list[str]:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from frames import results_of
+from latex_tables import parsed
 from pe_lab import statistics
 from pe_lab.report import paper
 from pe_lab.report.__main__ import main
@@ -50,21 +51,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     monkeypatch.setattr(statistics, "coverage", lambda *_: 0.95)
     monkeypatch.setattr(sys, "argv", ["pe_lab.report", *map(str, words)])
     main()
-
-
-def parsed(text: str) -> list[list[str]]:
-    """Return the rows of a table, the head first; raises AssertionError unless its structure is sound."""
-    opened = re.findall(r"\\begin\{(\w+)\}", text)
-    assert opened[::-1] == re.findall(r"\\end\{(\w+)\}", text)
-    (columns,) = re.findall(r"\\begin\{(?:tabular|longtable)\}\{([lr]+)\}", text)
-    assert [text.count(rule) for rule in (r"\toprule", r"\bottomrule")] == [1, 1]
-    body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
-    rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if line.endswith(r" \\")]
-    assert {len(row) for row in rows} == {len(columns)}
-    for line in body.splitlines():
-        assert len(re.findall(r"(?<!\\)[$]", line)) % 2 == 0
-        assert not re.search(r"(?<!\\)[%#]", line)
-    return rows
 
 
 def test_tables_have_the_numbers_of_the_study(study: Path, monkeypatch, tmp_path: Path) -> None:
@@ -120,15 +106,15 @@ def test_the_document_compiles(study: Path, monkeypatch, tmp_path: Path) -> None
     subprocess.run(command, cwd=tmp_path / "paper", check=True, capture_output=True, timeout=120)
 
 
-@pytest.mark.parametrize(("name", "there"), [("methods.tex", "methods.tex"), ("forest.pdf", "forest.pdf")])
-def test_what_is_there_is_not_replaced(study: Path, name: str, there: str, monkeypatch, tmp_path, capsys) -> None:
+@pytest.mark.parametrize("name", ["methods.tex", "forest.pdf", "outcomes.tex"])
+def test_what_is_there_is_not_replaced(study: Path, name: str, monkeypatch, tmp_path, capsys) -> None:
     folder = tmp_path / "paper"
     folder.mkdir()
     (folder / name).write_text("mine")
     with pytest.raises(SystemExit):
         run(monkeypatch, study, "--paper", folder)
     error = capsys.readouterr().err
-    assert error == f"error: --paper must be a folder without {there}, got '{folder}': choose another\n"
+    assert error == f"error: --paper must be a folder without {name}, got '{folder}': choose another\n"
     assert [path.name for path in folder.iterdir()] == [name]
     assert (folder / name).read_text() == "mine"
     assert not (study / "report.html").exists()

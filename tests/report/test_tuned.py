@@ -8,12 +8,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
+from latex_tables import parsed
+from pe_lab.report import tuned_paper
 from pe_lab.report.__main__ import main
 from pe_lab.report.parts import Code, Drawn, ReportTable
 from pe_lab.report.tuned import TunedStudy, sections
 from pe_lab.results import frame, plots
-from pe_lab.results.tuned_outcomes import endpoint, with_baseline
+from pe_lab.results.learned import not_learned
+from pe_lab.results.tuned_outcomes import edge_note, endpoint, with_baseline
+from pe_lab.results.verdicts import few_runs
 
 LOSS = {"rope": 0.5, "lrope": 0.5, "alibi": 0.3, "learnable": 0.9, "t5": 0.52}
 STEPS = {"rope": 7.0, "lrope": 7.1, "alibi": 4.0, "none": 11.0, "t5": 9.0}
@@ -242,7 +247,6 @@ def test_the_page_is_written_by_the_command(tmp_path: Path, monkeypatch: pytest.
     [
         (["--margin", "0.1 nats"], "--margin must not be given"),
         (["--baseline", "alibi"], "--baseline must not be given"),
-        (["--paper", "paper"], "--paper must not be given"),
         (["--metric", "accuracy"], "--metric must be loss"),
     ],
 )
@@ -256,6 +260,116 @@ def test_what_the_study_declares_is_not_asked_for(
     assert error.startswith(f"error: {message}")
     assert error.count("\n") == 1
     assert not (folder / "report.html").exists()
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", text)]
+
+
+def test_a_paper_has_the_losses_and_the_comparisons_of_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = written(tmp_path / "study", solvable=False), tmp_path / "paper"
+    assert report(monkeypatch, str(source), "--paper", str(folder)) == 0
+    study = TunedStudy(frame.load(source))
+    head, *rows = parsed((folder / "outcomes.tex").read_text())
+    assert head == ["depth", "steps", "encoding", "runs", "loss", "interval", "ranks"]
+    ranked = study.ranked.set_index(["depth", "steps", "pe"])
+    assert len(rows) == len(ranked) == 4 * 5
+    for depth, steps, pe, runs, loss, interval, ranks in rows:
+        line = ranked.loc[(int(depth), int(steps), pe)]
+        assert (int(runs), ranks) == (line["runs"], line["ranks"])
+        assert numbers(loss) == pytest.approx([line["mean"]], abs=5.1e-5)
+        assert numbers(interval) == numbers(line["95 % interval"])
+    head, *rows = parsed((folder / "differences.tex").read_text())
+    assert head == ["depth", "steps", "encoding", "seeds", "difference", "interval", "p", "verdict"]
+    compared = study.compared.set_index(["depth", "steps", "pe"])
+    assert len(rows) == len(compared) == 4 * 4
+    for depth, steps, pe, seeds, difference, interval, _, verdict in rows:
+        line = compared.loc[(int(depth), int(steps), pe)]
+        assert (int(seeds), verdict) == (line["seeds"], line["verdict"])
+        assert numbers(difference) == pytest.approx([line["difference"]], abs=5.1e-4)
+        assert numbers(interval) == pytest.approx([line["low"], line["high"]], abs=5.1e-4)
+    document = (folder / "paper.tex").read_text()
+    named = re.findall(r"\\(?:input|includegraphics(?:\[[^]]*\])?)\{(\w+)\}", document)
+    assert named == ["methods", "outcomes", "differences", "curves", "runs", "forest"]
+    for name in named[3:]:
+        assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert "<svg" in (folder / f"{name}.svg").read_text()
+    texts = [(folder / f"{name}.tex").read_text() for name in ("outcomes", "differences", "paper")]
+    captions = [caption for text in texts for caption in re.findall(r"\\caption\{(.*)\}", text)]
+    assert len(captions) == 5
+    for caption in captions:
+        assert all(fact in caption for fact in ("nats", "copy", "depth 1 and 4", "steps 100 and 400"))
+
+
+def test_a_paper_has_the_steps_to_solve_and_the_exact_intervals_of_shares(tmp_path: Path) -> None:
+    study = TunedStudy(frame.load(written(tmp_path / "study", solvable=True)))
+    outcomes = study.outcomes.set_index(["depth", "pe", "seed"]).sort_index()
+    outcomes.loc[(1, "t5", 0), ["y", "solved"]] = np.log2(CAP), False
+    outcomes.reset_index()[list(study.outcomes)].to_csv(tmp_path / "study/outcomes.csv", index=False)
+    study = TunedStudy(frame.load(tmp_path / "study"))
+    written_files = tuned_paper.write(study, tmp_path / "paper")
+    assert not any(name.startswith("curves") for name in written_files)  # losses of runs that stop early
+    head, *rows = parsed((tmp_path / "paper/outcomes.tex").read_text())
+    assert head == ["depth", "encoding", "runs", "solved", "steps", "interval", "ranks"]
+    for depth, pe, runs, solved, steps, *_ in rows:
+        part = outcomes.loc[(int(depth), pe)]
+        count = int(part["solved"].sum())
+        low, high = binomtest(count, 5).proportion_ci(method="exact")
+        assert int(runs) == 5
+        assert numbers(solved) == pytest.approx([count, low, high], abs=5.1e-3)
+        assert numbers(steps) == [round(2 ** part["y"].mean())]
+    methods = " ".join((tmp_path / "paper/methods.tex").read_text().split())
+    assert "1 octave" in methods
+    assert "<<" not in methods
+
+
+def test_the_methods_of_a_paper_have_the_protocol_and_no_advice(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    rows = pd.read_csv(folder / "rows.csv").assign(floor_position_blind_loss=-1.0, floor_bayes_loss=-2.0)
+    rows[rows["pe"] != "t5"].to_csv(folder / "rows.csv", index=False)
+    outcomes = pd.read_csv(folder / "outcomes.csv")
+    outcomes = outcomes[outcomes["pe"] != "t5"]
+    outcomes.loc[outcomes.index[0], ["y", "optimizer.lr"]] = np.nan
+    outcomes.to_csv(folder / "outcomes.csv", index=False)
+    declared = json.loads((folder / "declared.json").read_text())
+    declared["tune"] |= {"scaled": [[1e-3, 1.0], [3e-3, 0.14]], "fraction": 0.25}
+    (folder / "declared.json").write_text(json.dumps(declared))
+    study = TunedStudy(frame.load(folder))
+    text = " ".join(tuned_paper.methods(study).split())
+    facts = ["0.001, 0.003, 0.01", "0.003 and 0.14", r"25\,\% of the steps", "0.05 nats", "12 comparisons with rope"]
+    facts += ["4 to 5 seeds (0 to 4)", "copy", "1, 4", "Holm", "Benjamini and Hochberg", "In 1 of the cells"]
+    for fact in facts:
+        assert fact in text
+    assert "moderated" not in text  # of four encodings
+    edges = edge_note(study.known, study.rates, advice=False).replace("%", r"\%")
+    assert edges
+    assert edges in text
+    assert not_learned(study.results.cells, advice=False) in text
+    for advice in (not_learned(study.results.cells), edge_note(study.known, study.rates), few_runs(4, 5)):
+        assert advice.replace("%", r"\%") not in text
+
+
+def test_where_nothing_is_solved_a_report_and_a_paper_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, folder = written(tmp_path / "study", solvable=True), tmp_path / "paper"
+    outcomes = pd.read_csv(source / "outcomes.csv")
+    outcomes.assign(solved=False, y=np.log2(CAP)).to_csv(source / "outcomes.csv", index=False)
+    assert report(monkeypatch, str(source), "--paper", str(folder)) == 0
+    assert not (folder / "forest.pdf").exists()
+    head, *rows = parsed((folder / "differences.tex").read_text())
+    for row in rows:
+        assert row[head.index("difference")] == row[head.index("interval")] == row[head.index("p")] == ""
+    assert "comparisons with rope" not in (folder / "methods.tex").read_text()
+
+
+def test_a_paper_without_a_baseline_has_no_table_of_differences(tmp_path: Path) -> None:
+    study = TunedStudy(frame.load(one_setting(tmp_path / "study", baseline=None)))
+    files = tuned_paper.write(study, tmp_path / "paper")
+    assert not {"differences.tex", "forest.pdf"} & set(files)
+    assert {"outcomes.tex", "runs.pdf", "paper.tex"} <= set(files)
 
 
 @pytest.mark.parametrize("damage", ["missing", "column"])
