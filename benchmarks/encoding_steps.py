@@ -2,18 +2,21 @@
 
     python -m benchmarks encoding_steps                           # every encoding for causal sequences
     python -m benchmarks encoding_steps --encodings path,dape_v2 --sizes 16x35,8x128 --rounds 200
+    python -m benchmarks encoding_steps --to sweeps/results/steps.csv   # the table of the gallery and the documentation
 
 A step is forward pass, backward pass, clipping, optimizer and `constrain` of the model and the optimizer of
 `model=pe_bench`, on random tokens without padding. All encodings take a step in turn, in another order each round, and
 times are those of the thread, so that other programs on the machine hardly count. Ratios are medians over rounds.
 """
 
+import csv
 import random
-import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -32,6 +35,7 @@ from pe_lab.training.optimization import Optimization
 
 BASELINES = ("rope", "none")
 VOCABULARY = 32
+COLUMNS = ("sequences", "tokens", "pe", "ms", *BASELINES)  # the last ones are ratios of times
 WARM_UP = 5  # rounds that are not counted
 
 
@@ -94,6 +98,7 @@ def main() -> None:
     parser.add_argument("--encodings", help="names, separated by commas; all by default")
     parser.add_argument("--sizes", default="16x35,8x128", help="sequences x tokens, separated by commas")
     parser.add_argument("--rounds", type=int, default=100, help="steps of each encoding, at least 2")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="also write the table as CSV")
     run_benchmark(parser, _time)
 
 
@@ -108,6 +113,7 @@ def _time(arguments: Namespace) -> None:
     sizes = [size(text) for text in arguments.sizes.split(",")]
     torch.set_num_threads(1)
     keep_freed_memory()  # as a run does
+    rows: list[tuple[int | str | float, ...]] = []
     for batch, length in sizes:
         steps = {}
         for name in dict.fromkeys((*BASELINES, *asked)):
@@ -118,7 +124,11 @@ def _time(arguments: Namespace) -> None:
                     raise
         taken = seconds(steps, arguments.rounds)
         print(f"{batch} x {length}: encoding, ms, ratio to {' and to '.join(BASELINES)}")
-        median = statistics.median
         for name in sorted(taken, key=lambda name: median(taken[name])):
-            ratios = (median(a / b for a, b in zip(taken[name], taken[base], strict=True)) for base in BASELINES)
-            print(f"{name:22}{1000 * median(taken[name]):8.2f}" + "".join(f"{ratio:7.2f}" for ratio in ratios))
+            ratios = [median(a / b for a, b in zip(taken[name], taken[base], strict=True)) for base in BASELINES]
+            ms = 1000 * median(taken[name])
+            print(f"{name:22}{ms:8.2f}" + "".join(f"{ratio:7.2f}" for ratio in ratios))
+            rows.append((batch, length, name, round(ms, 2), *(round(ratio, 2) for ratio in ratios)))
+    if arguments.to:
+        with arguments.to.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])

@@ -46,6 +46,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "benchmark": benchmark,
         "measured_tasks": measured_tasks,
         "longer_text": longer_text,
+        "steps": steps,
         "replicated": replicated,
         "protocol_pairs": lambda: protocol_tables.errors("all pairs"),
         "protocol_baseline": lambda: protocol_tables.errors("baseline"),
@@ -562,7 +563,9 @@ def measured_tasks() -> str:
 def longer_text() -> str:
     """Return what pe-bench 2 says of text at 4 times the training length."""
     from pe_lab.benchmark import measured
+    from pe_lab.gallery.content import STEP, step_times
 
+    times = step_times()[STEP]
     found = next((one for one in measured.read() if one.task.name == "causal_text"), None)
     need = "**A small causal language model at 4 times its training length**"
     if found is None:
@@ -584,15 +587,29 @@ def longer_text() -> str:
         else ""
     )
     lines = [
-        "| encoding | 1 × | 2 × | 4 ×, 95 % interval | ranks at 4 × | seeds | seeds that chose the highest rate |",
-        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| encoding | 1 × | 2 × | 4 ×, 95 % interval | ranks at 4 × | seeds | seeds that chose the highest rate | "
+        "training step |",
+        f"| :--- |{' ---: |' * 7}",
     ]
     for row in longest.table.itertuples():
         at_4x = f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
         losses = f"{row.loss_1x:.3f} | {row.loss_2x:.3f} | {at_4x}"
         ranks = " to ".join(dict.fromkeys((str(row.first), str(row.last))))
-        lines.append(f"| `{row.pe}` | {losses} | {ranks} | {row.runs} | {highest[row.pe]} |")
+        cost = f"{times[row.pe]:.2f}" if row.pe in times else ""
+        lines.append(f"| `{row.pe}` | {losses} | {ranks} | {row.runs} | {highest[row.pe]} | {cost} |")
     return "\n\n".join([textwrap.fill(text, 100) for text in (said, edge) if text] + ["\n".join(lines)])
+
+
+def steps() -> str:
+    """Return a table of the training steps that take longer than with `rope` by a tenth, slowest first."""
+    from pe_lab.gallery.content import STEP, step_times
+
+    times = step_times()
+    slow = [name for name, time in sorted(times[STEP].items(), key=lambda item: -item[1]) if time >= 1.1]
+    lines = [f"| encoding | {' | '.join(times)} |", f"| :--- |{' ---: |' * len(times)}"]
+    lines += [f"| `{name}` | {' | '.join(f'{of[name]:.2f}' for of in times.values())} |" for name in slow]
+    said = f"Encodings that are not listed take less than 1.1 times as long as `rope` with {STEP}."
+    return f"{wrapped(said)}\n\n" + "\n".join(lines)
 
 
 def replicated() -> str:

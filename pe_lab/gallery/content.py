@@ -28,6 +28,7 @@ from pe_lab.system.tables import read_csv
 REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; not in an installed package
 CACHE = Path("build") / "gallery-cache"
+STEP = "8 × 128"  # sequences and tokens of the batch whose training step is the cost of an encoding
 SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
 
 
@@ -40,6 +41,7 @@ class Content:
         results: of the benchmark, the tasks that are measured, by name.
         claims: of the literature, by name in conf/replication/claims.yaml, with their verdicts.
         audit: a row per encoding with a column per measure; may be empty.
+        steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
         documented: whether the pages stand in the documentation, and can link to its other pages.
     """
 
@@ -48,6 +50,7 @@ class Content:
     results: dict[str, TaskResults]
     claims: dict[str, Finding]
     audit: pd.DataFrame
+    steps: dict[str, float]
     documented: bool
 
     @classmethod
@@ -79,7 +82,8 @@ class Content:
         table = None if studies is None else studies / "audit" / "table.csv"
         audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
         portraits = _portraits(chosen, set(audit.index), cache)
-        return cls(chosen, portraits, tasks, _claims(studies), audit, documented)
+        steps = {} if studies is None else step_times(studies).get(STEP, {})
+        return cls(chosen, portraits, tasks, _claims(studies), audit, steps, documented)
 
     @cached_property
     def names(self) -> set[str]:
@@ -126,6 +130,19 @@ class Content:
             return f'<a href="{root}encodings/{name}.html">{code}</a>' if name in self.names else code
 
         return Markup(re.sub(r"`([^`]+)`", link, str(escape(text))))
+
+
+def step_times(studies: Path = STUDIES) -> dict[str, dict[str, float]]:
+    """Return the CPU time of a training step relative to `rope`, by "sequences × tokens" and encoding.
+
+    Measured by `python -m benchmarks encoding_steps --to sweeps/results/steps.csv`; empty where there is no such file.
+    """
+    path = studies / "steps.csv"
+    rows = read_csv(path).to_dict("records") if path.is_file() else []
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(f"{row['sequences']} × {row['tokens']}", {})[str(row["pe"])] = float(row["rope"])
+    return found
 
 
 def _claims(studies: Path | None) -> dict[str, Finding]:

@@ -9,14 +9,13 @@ from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import ENOUGH, decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
-from pe_lab.gallery.content import Content
+from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark
 from pe_lab.gallery.page import Page, PageSection, rendered
 from pe_lab.results.styles import COMMON
 
 LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
-COST = "time_1024"  # a column of the audit
 WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
 FACETS = {
     "family": "family",
@@ -71,7 +70,7 @@ def needs(content: Content) -> Page:
     ]
     lines += [_need(content, one, content.results.get(one.name)) for one in tasks_of_benchmark()]
     lines.sort(key=lambda line: line["advice"].kind == NOT_MEASURED)
-    html = rendered("needs.html", **_common(content, ""), lines=lines, tokens=int(COST.removeprefix("time_")))
+    html = rendered("needs.html", **_common(content, ""), lines=lines, batch=STEP.split(" × "))
     return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
 
 
@@ -185,7 +184,6 @@ def _need(content: Content, one: BenchmarkTask, found: TaskResults | None) -> di
     line |= {"advice": said, "seeds": (fewest, most), "count": len(found.table), "margin": margin_in_words(one)}
     line |= {"at": at, "unit": "steps to solve" if one.solvable else "nats", "places": None if one.solvable else 3}
     line |= {"parameters": found.rows.groupby("pe")["positional_parameters"].max().to_dict()}
-    line |= {"times": content.audit[COST].dropna().to_dict() if COST in content.audit else {}}
     return line | {"common": [pe for pe in said.avoid if pe in COMMON[:WELL_KNOWN]]}
 
 

@@ -22,7 +22,7 @@ from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import Failure
 from pe_lab.gallery.marks import SHAPES, mark
 from pe_lab.gallery.page import Page, PageSection, fixed, number, plain, slot
-from pe_lab.gallery.pages import COST, claims, encoding, leaderboard, needs, pages, task
+from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
 from pe_lab.replication import judge
@@ -252,11 +252,16 @@ def test_needs_show_interval_ranks_and_cost_of_what_to_use_and_the_margin(conten
     use, _, avoid = lines_of(html, "need")["induction"].partition("<strong>Avoid</strong>")
     for name, item in zip(content.results["induction"].best, re.findall(r"<li>.*?</li>", use), strict=True):
         line = table.loc[name]
-        time = content.audit.loc[name, COST]
-        for text in (f"[{number(line['low'])}, {number(line['high'])}]", "0 parameters", f"{time:.1f}"):
+        for text in (
+            f"[{number(line['low'])}, {number(line['high'])}]",
+            "0 parameters",
+            f"×&nbsp;{content.steps[name]:.2f}",
+        ):
             assert text in item
         assert f"rank {line['first']}–{line['last']}" in item
     assert f"margin: {margin_in_words(task_named('induction'))}" in avoid
+    assert content.steps["rope"] == 1
+    assert "step&nbsp;" not in needs(replace(content, steps={})).html()
 
 
 def test_results_at_each_length_are_columns_that_sort_as_numbers(content: Content) -> None:
