@@ -351,6 +351,16 @@ def test_the_methods_of_a_paper_have_the_protocol_and_no_advice(tmp_path: Path) 
         assert advice.replace("%", r"\%") not in text
 
 
+def test_the_methods_of_a_paper_say_that_encodings_are_few(tmp_path: Path) -> None:
+    folder = one_setting(tmp_path / "study")
+    for name in ("rows.csv", "outcomes.csv"):
+        table = pd.read_csv(folder / name)
+        table[table["pe"] != "t5"].to_csv(folder / name, index=False)
+    text = tuned_paper.methods(TunedStudy(frame.load(folder)))
+    assert few_runs(4, 5, advice=False) in text
+    assert few_runs(4, 5) not in text
+
+
 def test_where_nothing_is_solved_a_report_and_a_paper_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
