@@ -125,4 +125,4 @@ def _placebo(found: Mapping[str, pd.DataFrame]) -> str:
 
 
 def _shown(table: pd.DataFrame) -> str:
-    return str(table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))
+    return str(table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:#.4g}".rstrip(".")))
