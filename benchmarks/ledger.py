@@ -115,7 +115,8 @@ def time_ledger(cells: int) -> None:
     import pandas as pd
 
     from pe_lab.report.page import html
-    from pe_lab.report.sections import Question, sections
+    from pe_lab.report.question import ReportSubject
+    from pe_lab.report.sections import sections
     from pe_lab.results.frame import load
 
     if cells < 1:
@@ -125,7 +126,7 @@ def time_ledger(cells: int) -> None:
         began = time.perf_counter()
         results = load(folder)
         loaded = time.perf_counter()
-        found = sections(Question(results, "", "", results.cells["pe"].iloc[0], "loss", pd.DataFrame()))
+        found = sections(ReportSubject(results, "", "", results.cells["pe"].iloc[0], "loss", pd.DataFrame()))
         size = len(html("made up", found))
         reported = time.perf_counter()
         asked = [

@@ -566,8 +566,8 @@ MUTANTS = [
         "families.py",
         ("passes_zeros=True", "passes_zeros=False"),
         (
-            "Table(part.embeddings.position_embeddings.weight)",
-            "Table(part.embeddings.position_embeddings.weight.flip(0))",
+            "TableSettings(part.embeddings.position_embeddings.weight)",
+            "TableSettings(part.embeddings.position_embeddings.weight.flip(0))",
         ),
         ('remove=_table("embeddings.position_embeddings")', "remove=_nothing"),
         ('value="value",', 'value="query",'),
@@ -575,7 +575,7 @@ MUTANTS = [
     *of_model(
         "gpt2",
         "families.py",
-        ("Table(part.wpe.weight)", "Table(part.wpe.weight.flip(0))"),
+        ("TableSettings(part.wpe.weight)", "TableSettings(part.wpe.weight.flip(0))"),
         ('remove=_table("wpe")', "remove=_nothing"),
         ('value="c_attn",\n        fused="blocks"', 'value="c_attn",\n        fused="heads"'),
     ),

@@ -39,7 +39,7 @@ class SelftestResult:
     Attributes:
         failed: the reason why the kernels are not trusted; None: they are.
         milliseconds: of triton and sdpa, by the kind of terms: see selftest.kind.
-        rows: of the table: see selftest.Row.
+        rows: of the table: see selftest.SelftestRow.
     """
 
     failed: str | None

@@ -27,7 +27,7 @@ def tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype) -> 
     """Return cosine and sine of pos * omega.
 
     Args:
-        pos: [B|1, T] integers.
+        pos: [B|1, T] positions, integers or float64.
         omega: [H|1, d/2] angular frequencies.
         dtype: of the tables, float32 or float64.
     """

@@ -143,7 +143,8 @@ class RowsOf:
 class Terms:
     """The effect of an encoding on the logits, weights and values of attention.
 
-    Each table by distance, and the gain, may also have a first axis of its own for the sequences, [B, ...].
+    Each table by distance, and the gain, may also have a first axis of its own for the sequences, [B, ...]. There are T
+    queries and S keys, T of them without a cache; d and e are the dimensions of keys and of values.
 
     Args:
         lift: changes queries and keys, first of all.
@@ -155,12 +156,12 @@ class Terms:
         bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.
         gate: [1|H, 2R+1] factors on the logits, before the bias.
         clip: whether distances beyond R use the ends of a table; otherwise they are an error.
-        decay: [B, H, T] cumulative log gates c; c_i - c_j is added to the logits.
-        bias_full: [B|1, H|1, T, T] added to the logits, or what computes it: see `computed`.
+        decay: [B|1, H|1, S] cumulative log gates c; c_i - c_j is added to the logits.
+        bias_full: [B|1, H|1, T, S] added to the logits, or what computes it: see `computed`.
         score: added to the logits z, before the gate and all else.
         weights: how logits become weights.
         after: [1|H, 2R+1] factors on the weights, which are not normalized again.
-        values: [1|H, 2R+1, d] relative vectors added to the values.
+        values: [1|H, 2R+1, e] relative vectors added to the values.
         rotary_v, rotary_out: applied to the values, and to the result.
         carried: vectors that are mixed by the same weights as the values, for the encoding of the next layer, which
             gets them as `Layout.carried`.

@@ -1,0 +1,1 @@
+"""Files, processes, memory, errors and arguments of programs: nothing here knows what an encoding is."""

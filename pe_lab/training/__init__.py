@@ -1,0 +1,11 @@
+"""The LightningModule and the data of one training.
+
+What calls what in a step, after `experiment.executor` has called Lightning's `fit`:
+
+    data.SplitBatches                     the batches of a split; the order follows from seed and epoch
+    module.training_step                  the loss of a batch, from logits of the slots that have an answer
+    module.configure_gradient_clipping    clips gradients to `trainer.clip`, and logs their norm
+    module.optimizer_step                 the step of the optimizer, then `constrain` of the encodings
+    module.validation_step                sums up the metrics of the validation split
+    graph                                 the same step as a CUDA graph, where one is used
+"""
