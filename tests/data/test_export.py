@@ -233,7 +233,8 @@ def test_the_command_writes_the_same_bytes_twice_and_leaves_nothing_else(tmp_pat
         (["export", "seed=3"], f"data must be one of {', '.join(NAMES)}, got nothing"),
         (
             ["export", "data=bags"],
-            f"data='bags': did you mean bag? data must be one of {', '.join(NAMES[:3])} and {len(NAMES) - 3} others; pe-lab run --help lists all",
+            f"data='bags': did you mean bag? data must be one of {', '.join(NAMES[:3])} and {len(NAMES) - 3} others; "
+            "pe-lab run --help lists all",
         ),
         (["export", "data=bag", "pe=rope"], "export takes data=…, data.<option>=…, seed=… and out=…: got 'pe=rope'"),
         (["export", "data=bag", "out="], "export takes data=…, data.<option>=…, seed=… and out=…: got 'out='"),
