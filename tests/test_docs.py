@@ -111,13 +111,6 @@ def test_files_that_pages_name_exist() -> None:
             assert missing == [], page.name
 
 
-def test_docstrings_of_the_changelog_are_in_the_code() -> None:
-    rows = re.findall(r"^\| `(pe_lab[\w.]+)` \| .+ \| (.+) \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert len(rows) == 5
-    for module, after in rows:
-        assert f'"""{after}' in (ROOT / f"{module.replace('.', '/')}.py").read_text()
-
-
 def test_the_readme_is_one_page() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
