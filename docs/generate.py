@@ -8,14 +8,15 @@ import argparse
 import csv
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import protocol_tables
+import replication_tables
 import yaml
+from replication_tables import wrapped
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURE = ROOT / "docs/figures/depth_epochs_pe.svg"
@@ -24,7 +25,6 @@ HELD_OUT = ROOT / "sweeps/results/depth_epochs_pe"  # of structured_heldout
 RESULTS = {"depth_epochs_pe": MAIN, "fair_depth_epochs_pe": ROOT / "sweeps/results/fair_depth_epochs_pe_tuned"}
 BENCHMARK = ROOT / "pe_lab/benchmark/results"
 EXPORT = ROOT / "sweeps/results/export.csv"
-REPLICATION = ROOT / "pe_lab/replication/values.csv"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -54,10 +54,10 @@ def parts() -> dict[str, Callable[[], str]]:
         "protocol_alternatives": protocol_tables.alternatives,
         "protocol_tuning": protocol_tables.tuning,
         "protocol_pilot": protocol_tables.pilot,
-        "replication": replication,
-        "not_run": not_run,
-        "claims": claims,
-        "universes": universes,
+        "replication": replication_tables.replication,
+        "not_run": replication_tables.not_run,
+        "claims": replication_tables.claims,
+        "universes": replication_tables.universes,
     }
 
 
@@ -188,185 +188,6 @@ def settings() -> str:
             ]
             sections[-1] += "\n\n" + "\n".join(lines)
     return "\n\n".join(sections)
-
-
-def findings() -> dict[str, Any]:
-    """Return the findings on all entries of the registry, from the shipped values."""
-    from pe_lab.replication import judge, load
-    from pe_lab.replication.values import Values, values_of
-
-    values = values_of(REPLICATION) if REPLICATION.exists() else {}
-    entries = load(ROOT / "conf/replication")
-    return {name: judge(entry, values.get(name, Values()).by_label) for name, entry in entries.items()}
-
-
-def replication() -> str:
-    """Return how many entries have which verdict, and a table of those that are judged: numbers, then claims."""
-    found = [finding for finding in findings().values() if not finding.entry.everywhere]
-    numbers = [finding for finding in found if not finding.entry.studies]
-    claimed = sorted(
-        (finding for finding in found if finding.entry.studies), key=lambda one: "://" not in one.entry.paper
-    )
-    lines = ["| entry | source | what is said | published | ours | verdict |", f"|{' :--- |' * 6}"]
-    for finding in numbers + claimed:
-        if finding.compared:
-            entry = finding.entry
-            theirs = ", ".join(f"{label}: {value.published.mean:.3g}" for label, value in reported(finding).items())
-            cells = [f"`{entry.name}`", by(entry), entry.says, theirs, ours_of(finding), str(finding.verdict)]
-            lines.append(f"| {' | '.join(cells)} |")
-    counts = (
-        f"{len(numbers)} numbers of other authors are listed: {verdicts_of(numbers)}. "
-        f"{len(claimed)} claims have no number: {verdicts_of(claimed)}."
-    )
-    return "\n".join([wrapped(counts), "", *lines])
-
-
-def reported(finding: Any) -> dict[str, Any]:
-    """Return the published numbers of an entry by label; none for a claim."""
-    return {} if finding.entry.studies else finding.entry.values
-
-
-def verdicts_of(found: list[Any]) -> str:
-    """Return how many findings have which verdict, as text."""
-    counts: dict[str, int] = {}
-    for finding in found:
-        counts[str(finding.verdict)] = counts.get(str(finding.verdict), 0) + 1
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-
-
-def ours_of(finding: Any) -> str:
-    """Return what we get: the means of published numbers, the difference of a claim of one part, or counts of parts."""
-    if reported(finding):
-        means = ", ".join(f"{label}: {value:.3g}" for label, value in finding.ours.items())
-        return f"{means} ({finding.seeds} seeds)"
-    if len(finding.compared) > 1:
-        return parts_of(finding)
-    return ", ".join(f"{label}: {interval_of(one)}" for label, one in finding.compared.items())
-
-
-def interval_of(one: Any) -> str:
-    """Return a difference with its interval."""
-    return f"{float(one.difference):+.3g} [{float(one.low):+.3g}, {float(one.high):+.3g}]"
-
-
-def parts_of(finding: Any) -> str:
-    """Return how many parts of a claim are shown, contradicted and open."""
-    from pe_lab.replication.verdicts import PARTS
-
-    agreements = [str(one.agreement) for one in finding.compared.values()]
-    counts = [f"{agreements.count(state)} {word}" for state, word in PARTS.items() if state in agreements]
-    return f"of {len(agreements)} parts {', '.join(counts)}" if len(agreements) > 1 else counts[0]
-
-
-def not_run() -> str:
-    """Return a table of the sources of published numbers: how many are listed and judged, and what the rest needs."""
-    by_source: dict[str, list[Any]] = {}
-    for name, finding in findings().items():
-        if not finding.entry.studies:
-            by_source.setdefault(name.partition("/")[0], []).append(finding)
-    lines = [
-        "| source | paper | unit | tolerance | entries | judged | the others |",
-        "| :--- | :--- | :--- | ---: | ---: | ---: | :--- |",
-    ]
-    for source, found in by_source.items():
-        first = found[0].entry
-        rest = [finding.entry for finding in found if not finding.compared]
-        hours = sorted((entry.minutes or 0) * entry.seeds / 60 for entry in rest if not entry.lacks)
-        ends = dict.fromkeys(map(hours_of, hours[:1] + hours[-1:]))
-        needs = [f"{len(hours)}: {' to '.join(ends)} core-hours each"] if hours else []
-        lacks = [entry.lacks for entry in rest if entry.lacks]
-        needs += [f"{lacks.count(what)}: no {what}" for what in dict.fromkeys(lacks)]
-        paper = f"{by(first)}{'' if first.seen else '; we did not read the numbers there'}"
-        cells = [f"`{source}`", paper, first.unit, f"{first.tolerance:g}", str(len(found)), str(len(found) - len(rest))]
-        lines.append(f"| {' | '.join([*cells, '; '.join(needs)])} |")
-    return "\n".join(lines)
-
-
-def by(entry: Any) -> str:
-    """Return who published an entry, as a link where there is an address."""
-    return f"[{entry.paper.rpartition('/')[2]}]({entry.paper})" if "://" in entry.paper else entry.paper
-
-
-def hours_of(hours: float) -> str:
-    """Return a number of hours with one digit after the point below ten, with none above."""
-    return f"{hours:.1f}" if hours < 10 else f"{hours:,.0f}"
-
-
-def claims() -> str:
-    """Return a table of claims (in their own setting, in others, the command) and one of their decided parts."""
-    from pe_lab.replication import universe
-    from pe_lab.replication.entry import UNIVERSE
-    from pe_lab.replication.verdicts import PARTS
-
-    found = findings()
-    head = ["claim", "in its own setting", "in other settings", "the command that repeats it"]
-    lines = [f"| {' | '.join(head)} |", f"|{' :--- |' * len(head)}"]
-    decided = ["| claim | part | claimed | ours, 95 % interval | seeds | it is |", f"|{' :--- |' * 6}"]
-    for name, finding in found.items():
-        entry, short = finding.entry, name.partition("/")[2]
-        if not entry.studies or entry.everywhere:
-            continue
-        everywhere, where = found.get(f"{name}/{UNIVERSE}"), "none declared"
-        if everywhere is not None:
-            where = in_settings(universe.states(everywhere)) if everywhere.compared else f"not run: {everywhere.why}"
-        command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
-        lines.append(f"| `{short}` | {finding.verdict}: {parts_of(finding)} | {where} | {command} |")
-        for label, one in finding.compared.items():
-            state = PARTS[str(one.agreement)]
-            if state != "open":
-                cells = [f"`{short}`", label, str(entry.values[label]), interval_of(one), str(finding.seeds), state]
-                decided.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n\nParts that are decided:\n\n" + "\n".join(decided)
-
-
-def in_settings(states: Any) -> str:
-    """Return in how many settings a claim holds, is contradicted and is undecided."""
-    from pe_lab.replication.universe import FAILS, HOLDS, OPEN
-
-    counts = [f"{state} in {(states['state'] == state).sum()}" for state in (HOLDS, FAILS, OPEN)]
-    return f"{', '.join(counts)} of {len(states)} settings"
-
-
-def universes() -> str:
-    """Return where each claim that was asked in its universe holds, and where it turns, with its drawing."""
-    from pe_lab.replication import universe
-
-    sections = []
-    for name, finding in findings().items():
-        if finding.entry.everywhere and finding.compared:
-            claim = name.split("/")[1]
-            grid = "; ".join(f"`{key}` {', '.join(map(str, values))}" for key, values in finding.entry.universe.items())
-            asked = f"{finding.entry.says} Asked at {grid}, with {finding.seeds} seeds in each setting."
-            sections += [
-                f"### {claim}, everywhere",
-                wrapped(f"{asked} Result: {in_settings(universe.states(finding))}."),
-                "\n".join(
-                    wrapped(f"- `{row.setting}`: {', '.join(f'{state} in {row[state]}' for state in row.index[1:])}")
-                    for _, row in universe.by_value(universe.states(finding)).iterrows()
-                ),
-                turned(universe.turns(finding)),
-                f"![{finding.entry.says} In every setting](figures/{picture(name)})",
-            ]
-    return "\n\n".join(sections)
-
-
-def turned(lines: list[str]) -> str:
-    """Return which settings that differ in one value have opposite verdicts."""
-    if not lines:
-        return "No two neighbouring settings have opposite verdicts."
-    listed = "\n".join(wrapped(f"- {line}") for line in lines)
-    return f"Neighbouring settings with opposite verdicts:\n\n{listed}"
-
-
-def picture(name: str) -> str:
-    """Return the file of the drawing of a universe."""
-    return f"{name.replace('/', '_')}.svg"
-
-
-def wrapped(text: str) -> str:
-    """Return a paragraph, or an item of a list, in lines of at most 100 characters."""
-    indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def rows_of(found: list[tuple[str, Any]]) -> str:
@@ -597,7 +418,7 @@ def longer_text() -> str:
         ranks = " to ".join(dict.fromkeys((str(row.first), str(row.last))))
         cost = f"{times[row.pe]:.2f}" if row.pe in times else ""
         lines.append(f"| `{row.pe}` | {losses} | {ranks} | {row.runs} | {highest[row.pe]} | {cost} |")
-    return "\n\n".join([textwrap.fill(text, 100) for text in (said, edge) if text] + ["\n".join(lines)])
+    return "\n\n".join([wrapped(text) for text in (said, edge) if text] + ["\n".join(lines)])
 
 
 def steps() -> str:
@@ -650,9 +471,9 @@ def draw_figure() -> None:
     from pe_lab.results import frame, plots
     from pe_lab.system.drawing import svg
 
-    for name, finding in findings().items():
+    for name, finding in replication_tables.findings().items():
         if finding.entry.everywhere and finding.compared:
-            (FIGURE.parent / picture(name)).write_text(svg(universe.draw(finding).figure, name))
+            (FIGURE.parent / replication_tables.picture(name)).write_text(svg(universe.draw(finding).figure, name))
     cells = frame.load(str(MAIN)).cells
     with mpl.rc_context({"font.size": 13}):
         figure = plots.over_epochs(cells, panel_width=2.6, beside=False, baseline="rope").figure
