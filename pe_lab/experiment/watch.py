@@ -10,7 +10,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from pe_lab.ledger.progress import Progress, RequestedCell, Snapshot, Upcoming
+from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.system.errors import in_one_line, printable
+from pe_lab.system.files import LedgerError
 
 CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
 START_TIMEOUT = 10  # seconds after which a thread that has not started counts as ended
@@ -85,8 +87,7 @@ class Watch:
         line = _line(self.state, len(self.progress.cells), self.later)
         new = [cell for cell in self.state.done if cell not in before]
         for count, cell in enumerate(new, _ended(self.state, self.later) - len(new) + 1):
-            loss = self.progress.test_loss(cell)
-            measured = "" if loss is None else f"test loss {loss:.3g}, "
+            measured = self._loss(cell)
             ended = _count(count, len(self.progress.cells), self.later)
             bar.write(f"{cell.name:28} done   {measured}{ended}", file=sys.stderr)
         bar.n = self.state.fraction_done
@@ -94,6 +95,16 @@ class Watch:
         if bar.disable and time.monotonic() - self.printed > LOG_EVERY:
             self.printed = time.monotonic()
             print(line, file=sys.stderr)
+
+    def _loss(self, cell: RequestedCell) -> str:
+        """Return the test loss of a trained cell as text; of a try of tuning, which decides, the validation loss."""
+        if self.later is None:
+            loss = self.progress.test_loss(cell)
+            return "" if loss is None else f"test loss {loss:.3g}, "
+        with suppress(LedgerError, OSError, LookupError, ValueError):  # unreadable, or without a validation
+            by_step = validation_by_step(self.progress.ledger.named(cell.run).checkpoint(cell.epochs))
+            return f"validation loss {by_step[max(by_step)]['loss']:.3g}, "
+        return ""
 
 
 def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:

@@ -18,6 +18,7 @@ from pe_lab.results.columns import (
 from pe_lab.results.learned import has_learned, uses_position
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
+from pe_lab.statistics.comparisons import EQUAL, EQUIVALENT, SLIGHTLY_BETTER, SLIGHTLY_WORSE
 from pe_lab.statistics.margins import Margins
 
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
@@ -26,6 +27,11 @@ POOLED = "pooled over settings"
 BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
 LEAST_RIGHT = 0.05  # share of right answers below which nothing is recommended
 NONE_RIGHT = f"not learned: no encoding has {LEAST_RIGHT:.0%} of the answers right"
+RELATIONS = {  # of the first to those that differ by less than the margin: the words, and the verdicts on it
+    "slightly better than": (SLIGHTLY_BETTER,),
+    "slightly worse than": (SLIGHTLY_WORSE,),
+    "equivalent to": (EQUAL, EQUIVALENT),
+}
 NOBODY = "–"  # in place of an encoding; one of them is named none
 
 
@@ -128,7 +134,7 @@ def _best(
         return []
     first = ranked.iloc[0]
     tied = list(ranked["pe"].iloc[1:][ranked["best"].iloc[1:] == 1])
-    alike = compared.equivalent(first["pe"], name, **{column: first[column] for column in settings})
+    alike = compared.alike(first["pe"], name, **{column: first[column] for column in settings})
     sure = _certainty(first, tied, alike, len(ranked))
     return [[need, first["pe"], first["mean"], sure, int(ranked["seeds"].min())]]
 
@@ -138,21 +144,24 @@ def _without_encoding(lines: list[list[Any]], why: str) -> list[list[Any]]:
     return [[need, NOBODY, value, why, seeds] for need, _, value, _, seeds in lines]
 
 
-def _certainty(first: pd.Series, tied: list[str], alike: list[str], count: int) -> str:
+def _certainty(first: pd.Series, tied: list[str], alike: dict[str, str], count: int) -> str:
     """Say how sure it is that the first of `count` encodings is the best.
 
     Args:
         tied: those than which none is better.
-        alike: those that are equivalent to the first.
+        alike: the verdicts on the first, compared with those that differ by less than the margin.
     """
     if first["seeds"] < 2:
         return "not at all: one seed"
     if first["worst"] == 1:
         return f"better than each of the other {count - 1}" if count > 2 else "better than the other"
     beaten = count - int(first["worst"])
-    equivalent, undecided = [pe for pe in tied if pe in alike], [pe for pe in tied if pe not in alike]
-    words = [f"equivalent to {_named(equivalent)}"] if equivalent else []
-    if undecided or not equivalent:
+    undecided = [pe for pe in tied if pe not in alike]
+    words = []
+    for relation, verdicts in RELATIONS.items():
+        names = [pe for pe in tied if alike.get(pe) in verdicts]
+        words += [f"{relation} {_named(names)}"] if names else []
+    if undecided or not words:
         words.append(f"may also be {_named(undecided) or 'another'}")
     return "; ".join([*words, f"better than {beaten} of the other {count - 1}"])
 
@@ -190,8 +199,8 @@ def _cheapest(compared: Families, ranked: pd.DataFrame, pool: pooling.Pool, need
     within = f"within the margin of {margin:.3g}{unit} of the best mean ({compared.margins[POOLED]})"
     sure = f"fewest FLOPs, then parameters, of the {len(among)} {within}" if len(among) > 1 else f"no other is {within}"
     if chosen != best:
-        certain = chosen in compared.equivalent(best, POOLED)
-        sure += f"; {'equivalent' if certain else 'not shown to be equivalent'} to {best}"
+        certain = chosen in compared.alike(best, POOLED)
+        sure += f"; {'' if certain else 'not '}certainly within the margin of {best}"
     return [[f"{need}, cheapest", chosen, among[chosen], sure, int(ranked["seeds"].min())]]
 
 

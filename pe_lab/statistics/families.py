@@ -17,6 +17,7 @@ from pe_lab.statistics.comparisons import (
     counted,
     differences,
     pairing_in_words,
+    reverse,
     share_variances,
     turned,
 )
@@ -124,14 +125,22 @@ class Families:
         lines.attrs["comparisons"] = self.sizes()[0]
         return lines
 
-    def equivalent(self, pe: str, name: str = GRID, /, **setting: Any) -> list[str]:
-        """Return the encodings equivalent to one in a setting: their difference is significantly below the margin."""
+    def alike(self, pe: str, name: str = GRID, /, **setting: Any) -> dict[str, str]:
+        """Return the encodings that differ from one by certainly less than the margin in a setting.
+
+        Returns:
+            The verdict on `pe` in its comparison with each of them: equivalent, equal, slightly better or worse.
+        """
         lines = self.lines[name]
         for column, value in setting.items():
             lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
         lines = lines[lines["verdict"].isin(ALIKE)]
-        pairs = zip(lines["pe"], lines["baseline"], strict=True)
-        return [one if other == pe else other for one, other in pairs if pe in (one, other)]
+        pairs = zip(lines["pe"], lines["baseline"], lines["verdict"], strict=True)
+        return {
+            other if one == pe else one: verdict if one == pe else reverse(verdict)
+            for one, other, verdict in pairs
+            if pe in (one, other)
+        }
 
     def ranks(self, name: str = GRID, among: Collection[str] | None = None) -> pd.DataFrame:
         """Return the range of ranks of each encoding; it ranks below another only if that one is better.

@@ -517,9 +517,11 @@ def test_what_a_choice_calls_equivalent_is_so_by_the_verdicts(number):
             continue
         ranked = compared.ranks(line["need"])
         tied = set(ranked["pe"][ranked["best"] == 1]) - {line["encoding"]}
-        alike = set(compared.equivalent(line["encoding"], line["need"]))
-        named = re.match("equivalent to (.*?);", line["how sure"])
-        assert set(named[1].split(", ") if named else []) == tied & alike
+        verdicts = compared.alike(line["encoding"], line["need"])
+        named = {}
+        for relation, names in re.findall("(equivalent to|slightly better than) ([^;]*);", line["how sure"]):
+            named |= dict.fromkeys(names.split(", "), relation.rpartition(" ")[0])
+        assert named == {pe: verdict for pe, verdict in verdicts.items() if pe in tied}
         count += 1
     assert count
 
@@ -571,7 +573,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     assert cheapest["encoding"] == "rope"  # equal FLOPs, no parameters
     assert cheapest["how sure"] == (
         "fewest FLOPs, then parameters, of the 2 within the margin of 0.02 nats of the best mean (0.05 gap); "
-        "equivalent to learnable"
+        "certainly within the margin of learnable"
     )
     alone = choices(learned(made_cells({"learnable": 0.5, "rope": 0.6})), pd.DataFrame()).set_index("need")
     cheapest = alone.loc["test loss, all settings, cheapest"]
@@ -582,7 +584,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     cheapest = choices(bare, pd.DataFrame()).set_index("need").loc["test loss, all settings, cheapest"]
     assert cheapest["how sure"] == (
         "fewest FLOPs, then parameters, of the 3 within the margin of 0.02 nats of the best mean (0.02 nats); "
-        "equivalent to learnable"
+        "certainly within the margin of learnable"
     )
 
 
@@ -627,7 +629,7 @@ def test_an_equivalent_that_another_encoding_beats_is_not_named_beside_the_best(
     cells["test_loss"] = [values[pe][seed] for pe, seed in zip(cells["pe"], cells["seed"], strict=True)]
     compared = families(cells, pd.DataFrame(), "a", margin=Margin(0.15, "nats"))
     assert compared.lines[GRID]["verdict"].tolist() == ["slightly worse", "equivalent", "worse"]
-    assert compared.equivalent("a") == ["b", "c"]
+    assert compared.alike("a") == {"b": "slightly better", "c": "equivalent"}
     (line,) = choices(cells, pd.DataFrame(), compared=compared).to_dict("records")
     assert (line["encoding"], line["how sure"]) == ("a", "equivalent to c; better than 0 of the other 2")
 

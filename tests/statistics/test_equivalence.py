@@ -185,14 +185,15 @@ def test_families_correct_equivalence_as_they_correct_differences():
     assert str(both).endswith("for equivalence within 0.1 gap")
 
 
-def test_the_equivalents_of_an_encoding_are_those_of_its_setting():
+def test_encodings_alike_are_those_of_the_setting_with_their_verdicts():
     values = {"a": [0.0] * 6, "b": apart(0.0, 0.1), "c": apart(0.3, 0.1), "d": apart(2.0, 0.1), "e": [0.0] * 6}
     rows = pd.concat([rows_of(values), rows_of({pe: apart(0.0, 5.0)[:: 1 - 2 * (pe == "a")] for pe in "ab"}, depth=2)])
     compared = Families.of({GRID: (rows, "loss")}, "b", NATS)
-    assert compared.equivalent("a", depth=1) == ["b", "c", "e"]
-    assert compared.equivalent("b", depth=1) == ["a", "c", "e"]
-    assert compared.equivalent("d", depth=1) == []
-    assert compared.equivalent("a", depth=2) == []
+    assert compared.alike("a", depth=1) == {"b": "equivalent", "c": "slightly better", "e": "equal"}
+    assert compared.alike("b", depth=1) == {"a": "equivalent", "c": "slightly better", "e": "equivalent"}
+    assert compared.alike("c", depth=1) == {"a": "slightly worse", "b": "slightly worse", "e": "slightly worse"}
+    assert compared.alike("d", depth=1) == {}
+    assert compared.alike("a", depth=2) == {}
 
 
 def test_an_encoding_does_not_rank_behind_one_that_is_better_within_the_margin():
