@@ -1,4 +1,4 @@
-"""The colour and the marker of each encoding as SVG: those of the figures, see `pe_lab.results.styles`."""
+"""The colour and the marker of each encoding as SVG, alone or in its interval: those of `pe_lab.results.styles`."""
 
 from functools import cache
 
@@ -22,6 +22,7 @@ SHAPES = {
     "*": "M0 -4.8L1.3 -1.6L4.7 -1.5L2 0.6L2.9 3.9L0 2L-2.9 3.9L-2 0.6L-4.7 -1.5L-1.3 -1.6z",
     "p": "M0 -4.5L4.3 -1.4L2.6 3.7H-2.6L-4.3 -1.4z",
 }
+STRIP = 150  # width of the axis of an interval, in pixels
 
 
 @cache
@@ -30,3 +31,20 @@ def mark(name: str) -> Markup:
     look = style(name)
     svg = '<svg class="gallery-mark" viewBox="-6 -6 12 12" width="12" height="12" aria-hidden="true">{}</svg>'
     return Markup(svg).format(Markup('<path d="{}" fill="{}"/>').format(SHAPES[look.marker], look.colour))
+
+
+def strip(name: str, low: float, middle: float, high: float) -> Markup:
+    """Return an interval with the mark of its encoding.
+
+    Args:
+        low, middle, high: places on the axis, from 0 at the left to 1 at the right.
+    """
+    look = style(name)
+    ends = [STRIP * x for x in (low, middle, high)]
+    svg = (
+        '<svg class="gallery-strip" viewBox="-6 -6 {} 12" width="{}" height="12" aria-hidden="true">'
+        '<path d="M0 0H{}" class="grid"/><path d="M{:.1f} 0H{:.1f}" stroke="{}" stroke-width="2"/>'
+        '<path d="{}" fill="{}" transform="translate({:.1f})"/></svg>'
+    )
+    sizes = (STRIP + 12, STRIP + 12, STRIP)
+    return Markup(svg).format(*sizes, ends[0], ends[2], look.colour, SHAPES[look.marker], look.colour, ends[1])

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask
@@ -11,7 +13,7 @@ from pe_lab.benchmark.verdicts import ENOUGH, decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.formulas import mathml
-from pe_lab.gallery.marks import mark
+from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, rendered
 from pe_lab.results.styles import COMMON
 
@@ -137,7 +139,7 @@ def task(content: Content, one: BenchmarkTask) -> Page:
     if found is not None:
         lengths = [column for column in found.table if column.startswith(f"{found.unit}_")]
         values |= {"lines": found.table.to_dict("records"), "shades": found.quality(), "lengths": lengths}
-        values |= {"choices": _choices(content)}
+        values |= {"choices": _choices(content)} | dict(zip(("strips", "axis"), _strips(found), strict=True))
     html = rendered("task.html", **_common(content, "../"), **values)
     return Page(f"tasks/{one.name}", f"Task: {one.name}", [PageSection("", html)], wide=True)
 
@@ -167,6 +169,22 @@ def _choices(content: Content) -> dict[str, list[str]]:
         for facet, value in content.facets(name).items():
             values[facet] |= set(value.split("|"))
     return {facet: sorted(found) for facet, found in values.items()}
+
+
+def _strips(found: TaskResults) -> tuple[dict[str, Markup], tuple[float, float]]:
+    """Return the interval of each encoding that solves the task, and the ends of their axis.
+
+    The axis of steps is logarithmic and ends at the cap.
+    """
+    table = found.table.set_index("pe")[["low", "mean", "high"]].astype(float)
+    steps = found.task.cfg.steps
+    if found.task.solvable:
+        table = table[found.table["solved"].to_numpy() > 0].clip(upper=steps)
+    ends = np.array([table["low"].min(), steps if found.task.solvable else table["high"].max()])
+    scale = np.log if found.task.solvable else np.asarray
+    first, last = scale(ends)
+    places = (scale(table.to_numpy()) - first) / (last - first)
+    return {str(pe): strip(str(pe), *place) for pe, place in zip(table.index, places, strict=True)}, tuple(ends)
 
 
 def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
