@@ -23,7 +23,8 @@ from faults.programs import Program, limit_memory
 from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.config.declarations import declarations
-from pe_lab.config.ranges import NAME, RANGES
+from pe_lab.config.ranges import NAME
+from pe_lab.config.schema import RANGES
 from pe_lab.data.text import corpus
 from pe_lab.encodings.options import Range
 from pe_lab.experiment.cell import Cell

@@ -16,9 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_lab.config import trainer
 from pe_lab.config.overrides import TWICE, of_checkpoint, parsed
 from pe_lab.config.parts import fill_parts
-from pe_lab.config.ranges import require
 from pe_lab.config.rules import check
-from pe_lab.config.schema import OF_STUDIES, folder
+from pe_lab.config.schema import OF_STUDIES, folder, require
 from pe_lab.config.users import Folders, folders, tell_hydra
 from pe_lab.encodings.options import shown
 

@@ -13,8 +13,7 @@ import yaml
 
 from pe_lab.config import trainer
 from pe_lab.config.declarations import declarations
-from pe_lab.config.ranges import RANGES
-from pe_lab.config.schema import folder
+from pe_lab.config.schema import RANGES, folder
 from pe_lab.encodings.options import BOOLEAN, Range
 
 # in the order of --help

@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.config.declarations import declarations
 from pe_lab.config.looks import looks_of
 from pe_lab.config.parts import PARTS
-from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import NAMED, TYPED, Config, Decide, Model, Solve, Tune
+from pe_lab.config.ranges import NAME
+from pe_lab.config.schema import NAMED, RANGES, TYPED, Config, Decide, Model, Solve, Tune, require
 from pe_lab.config.trainer import check_trainer
 from pe_lab.config.users import Folders, find_classes, folders, is_package
 from pe_lab.encodings import options

@@ -1,70 +1,82 @@
-"""The typed root of the configuration, and where its files are."""
+"""The typed root of the configuration with the ranges of its settings, and where its files are.
 
-from dataclasses import dataclass, field, fields, make_dataclass
+A class here states the type and the range of each setting; conf/ its default and what it means.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from pe_lab.config import trainer
+from pe_lab.config import ranges, trainer
+from pe_lab.encodings import options
+from pe_lab.encodings.options import Count, Folder, NonNegative, Positive, Range, at_least, declared, one_of
 
 
 @dataclass
 class Model:
-    """The transformer, see conf/model/base.yaml for every setting."""
+    """The transformer, see conf/model/base.yaml for every setting.
 
-    depth: int = MISSING
-    width: int = MISSING
-    num_heads: int = MISSING
-    mlp_ratio: Any = MISSING
-    norm: str = MISSING
-    dropout: float = MISSING
-    embedding_std: float = MISSING
+    A default here means "as before there was this setting": it is left out of the identity of a training, see
+    `Transformer.neutral`, and must never change.
+    """
+
+    depth: Count = MISSING
+    width: Count = MISSING
+    num_heads: Count = MISSING
+    mlp_ratio: Annotated[Any, ranges.RATIO] = MISSING
+    norm: Annotated[str, one_of("pre", "post", "sandwich")] = MISSING
+    dropout: Annotated[float, ranges.FRACTION] = MISSING
+    embedding_std: Positive = MISSING
     scale_tokens: bool = MISSING
-    attention_dropout: float = 0.0
-    parametrization: str = "standard"
-    base_width: int = 64
-    base_head_dim: int = 16
-    norm_type: str = "layer"
-    mlp: str = "gelu"
-    num_kv_heads: int | None = None
+    attention_dropout: Annotated[float, ranges.FRACTION] = 0.0
+    parametrization: Annotated[str, one_of("standard", "mup")] = "standard"
+    base_width: Count = 64
+    base_head_dim: Count = 16
+    norm_type: Annotated[str, one_of("layer", "rms", "rms_plain")] = "layer"
+    mlp: Annotated[str, one_of("gelu", "swiglu", "relu2")] = "gelu"
+    num_kv_heads: Count | None = None
     qk_norm: bool = False
     bias: bool = True
     tie_embeddings: bool = False
-    residual_scale: str = "none"
-    weight_std: float | None = None
-    head_dim: int | None = None
+    residual_scale: Annotated[str, one_of("none", "depth")] = "none"
+    weight_std: Positive | None = None
+    head_dim: Count | None = None
     embedding_norm: bool = False
-    logit_cap: float | None = None
-    checkpointing: str = "none"
+    logit_cap: Positive | None = None
+    checkpointing: Annotated[str, one_of("none", "layer", "selective")] = "none"
 
 
 @dataclass
 class LabTrainer:
     """How a cell is trained: what Lightning's Trainer has no argument for, or another name."""
 
-    device: str = MISSING
-    precision: str = MISSING
-    batch_size: int = MISSING
-    clip: float | None = MISSING
-    log_every: int = MISSING
-    save_every: float = MISSING
-    graph: Any = "auto"  # or True, or False
+    device: Annotated[str, one_of("auto", "cpu", "cuda")] = MISSING
+    precision: Annotated[str, one_of("32", "bf16-mixed")] = MISSING
+    batch_size: Count = MISSING
+    clip: Positive | None = MISSING
+    log_every: Count = MISSING
+    save_every: NonNegative = MISSING
+    graph: Annotated[Any, ranges.GRAPH] = "auto"
     fresh: bool = False
     _target_: str = "lightning.Trainer"
 
 
 # all arguments of Lightning's Trainer, so that they are given without +; null: not given
 Trainer: Any = make_dataclass(
-    "Trainer", [(name, Any, field(default=None)) for name in trainer.NAMES], bases=(LabTrainer,)
+    "Trainer",
+    [(name, Annotated[Any, allowed], field(default=None)) for name, allowed in trainer.ranges().items()],
+    bases=(LabTrainer,),
 )
 
 
 @dataclass
 class Attention:
-    implementation: str = MISSING
+    implementation: Annotated[str, one_of("auto", "reference", "sdpa", "flex", "blocked", "triton")] = MISSING
 
 
 @dataclass
@@ -78,9 +90,9 @@ class Solve:
         per_doubling: evaluations for each doubling of the steps after it.
     """
 
-    level: float | None = None
-    first: int = 60
-    per_doubling: int = 2
+    level: Annotated[float, ranges.SCORE] | None = None
+    first: Count = 60
+    per_doubling: Count = 2
 
 
 @dataclass
@@ -98,23 +110,23 @@ class Tune:
             compared, each setting by itself.
     """
 
-    rates: list[float] | None = None
-    scaled: list[Any] = field(default_factory=list)
-    fraction: float = 0.25
-    steps: int | None = None
-    margin: str | None = None
-    baseline: str | None = None
+    rates: Annotated[list[float], ranges.ladder(2)] | None = None
+    scaled: Annotated[list[Any], ranges.each(ranges.RATE_AND_SCALE, fewest=0)] = field(default_factory=list)
+    fraction: Annotated[float, ranges.PART] = 0.25
+    steps: Count | None = None
+    margin: Annotated[str, ranges.TUNED_MARGIN] | None = None
+    baseline: Annotated[str, ranges.NAME] | None = None
 
 
 @dataclass
 class Evaluate:
     """Measurements on a trained cell: every length, under every policy, at every offset; answers generated or not."""
 
-    lengths: list[float] = field(default_factory=lambda: [1.0])
-    policy: list[str] = field(default_factory=lambda: ["raw"])
-    offset: list[int] = field(default_factory=lambda: [0])
-    stride: int | None = None
-    decode: str = "none"
+    lengths: Annotated[list[float], ranges.each(at_least(1))] = field(default_factory=lambda: [1.0])
+    policy: Annotated[list[str], ranges.each(ranges.POLICY)] = field(default_factory=lambda: ["raw"])
+    offset: Annotated[list[int], ranges.each(ranges.OFFSET)] = field(default_factory=lambda: [0])
+    stride: Count | None = None
+    decode: Annotated[str, one_of("none", "greedy")] = "none"
 
 
 @dataclass
@@ -128,10 +140,10 @@ class Decide:
         best: with `baseline: best`, how many encodings are looked for; null: 1.
     """
 
-    baseline: str | None = None
-    seeds: str = "5..12"
-    looks: list[int] | None = None
-    best: int | None = None
+    baseline: Annotated[str, ranges.BASELINE] | None = None
+    seeds: Annotated[str, ranges.SEEDS] = "5..12"
+    looks: Annotated[list[int], ranges.each(ranges.COUNT)] | None = None
+    best: Count | None = None
 
 
 @dataclass
@@ -139,10 +151,10 @@ class Study:
     """What a study reads and a cell does not have: workers, how seeds are tuned and added, what difference matters."""
 
     tune: Tune = field(default_factory=Tune)
-    workers: int | None = None
-    margin: str | None = None
+    workers: Count | None = None
+    margin: Annotated[str, ranges.MARGIN] | None = None
     decide: Decide = field(default_factory=Decide)
-    budget: float | None = None
+    budget: Annotated[float, ranges.CORE_HOURS] | None = None
 
 
 @dataclass
@@ -159,12 +171,37 @@ class Config(Study):
     evaluate: Evaluate = field(default_factory=Evaluate)
     probe: dict[str, Any] = field(default_factory=dict)
     callbacks: dict[str, Any] = field(default_factory=dict)
-    epochs: int | None = 16
-    steps: int | None = None
+    epochs: Count | None = 16
+    steps: Count | None = None
     solve: Solve = field(default_factory=Solve)
-    seed: int = 0
-    ledger: str = "ledger"
-    study_name: str | None = None
+    seed: Annotated[int, at_least(0)] = 0
+    ledger: Folder = "ledger"
+    study_name: Annotated[str, ranges.NAME] | None = None
+
+
+def _declared(typed: type, prefix: str = "") -> Iterator[tuple[str, Range]]:
+    """Yield the settings of a class of the schema by their dotted names, with the ranges that it declares."""
+    for name, annotation in get_type_hints(typed, include_extras=True).items():
+        if isinstance(annotation, type) and is_dataclass(annotation):
+            yield from _declared(annotation, f"{prefix}{name}.")
+        elif (allowed := declared(annotation)) is not None:
+            yield prefix + name, allowed
+
+
+# of all settings but those of `pe` and `data`, whose classes declare their options themselves
+RANGES: dict[str, Range] = dict(_declared(Config)) | ranges.UNTYPED
+
+
+def require(setting: str, value: Any) -> None:
+    """Check the value of a setting.
+
+    Args:
+        setting: dotted name, a key of RANGES.
+
+    Raises:
+        ValueError: one line with the setting, the requirement and the value.
+    """
+    options.require(setting, value, RANGES[setting])
 
 
 TYPED = (

@@ -103,12 +103,12 @@ NAMES = sorted({**TAKEN, **DECIDED, **ALIASES})  # of all arguments but `precisi
 
 
 def ranges() -> dict[str, Range]:
-    """Return the ranges of all arguments of lightning.Trainer, by setting."""
+    """Return the ranges of all arguments of lightning.Trainer, by name."""
     found = TAKEN | {name: one for name, (_, one) in ALIASES.items()}
     for name, (values, why) in DECIDED.items():
         words = f"left out{''.join(f' or {value}' for value in values)}: {why}"
         found[name] = Range(words, lambda x, values=values: x in values and not isinstance(x, bool))
-    return {f"trainer.{name}": replace(found[name], optional=True) for name in NAMES}
+    return {name: replace(found[name], optional=True) for name in NAMES}
 
 
 def arguments(trainer: DictConfig) -> dict[str, Any]:

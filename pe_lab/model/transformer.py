@@ -1,11 +1,13 @@
 """The transformer."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from fractions import Fraction
 from math import prod
 from typing import ClassVar
 
 import torch
+from omegaconf import MISSING
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,7 +20,7 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.model import checkpointing
 from pe_lab.model.blocks import Layer, Linear, TiedHead, Tokens, make_norm, mean_over_tokens
-from pe_lab.model.parametrization import STANDARD, MaximalUpdate, query_factor, width_factor
+from pe_lab.model.parametrization import MaximalUpdate, query_factor, width_factor
 from pe_lab.model.rows import ALL, Rows, Some, tokens_of
 
 COUNTED = 1024  # tokens of the longest sequence whose operations are counted by running the model
@@ -39,21 +41,7 @@ class Transformer(nn.Module):
 
     revision: ClassVar[int] = 2
     neutral: ClassVar[dict[str, object]] = {
-        "attention_dropout": 0.0,
-        "parametrization": STANDARD,
-        "base_width": 64,
-        "base_head_dim": 16,
-        "norm_type": "layer",
-        "mlp": "gelu",
-        "num_kv_heads": None,
-        "qk_norm": False,
-        "bias": True,
-        "tie_embeddings": False,
-        "residual_scale": "none",
-        "weight_std": None,
-        "head_dim": None,
-        "embedding_norm": False,
-        "logit_cap": None,
+        setting.name: setting.default for setting in fields(Model) if setting.default != MISSING
     }
 
     def __init__(

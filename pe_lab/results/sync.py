@@ -7,7 +7,7 @@ floors, test, cost, other lengths, probes. Online it replaces the W&B run with t
 import sys
 from pathlib import Path
 
-from pe_lab.config.ranges import require
+from pe_lab.config.schema import require
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from configs import group_of, in_ledger, pe_settings
 from pe_lab import config
 from pe_lab.config import overrides as read
-from pe_lab.config.ranges import RANGES
+from pe_lab.config.schema import RANGES
 from pe_lab.system.errors import in_one_line
 
 

@@ -1,5 +1,6 @@
 """The settings reference: every key of conf/ has words, which stand beside it."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ from omegaconf import OmegaConf
 
 from pe_lab import config
 from pe_lab.config import help, reference
-from pe_lab.config.trainer import TAKEN
+from pe_lab.config.schema import NAMED, RANGES, TYPED, Config
+from pe_lab.config.trainer import ALIASES, DECIDED, TAKEN
 
 OTHERS = ("study", "replication")  # not settings of a cell
 FILES = [file for file in sorted(config.folder().rglob("*.yaml")) if file.parent.name not in OTHERS]
@@ -34,6 +36,17 @@ def test_every_key_of_a_file_is_a_setting_of_it() -> None:
         names = {one.name for one in reference.settings(file)}
         package = file.read_text().startswith("# @package ") and file not in PRESETS
         assert {name.split(".")[-1] if package else name.split(".")[0] for name in names} == keys, file
+
+
+@pytest.mark.parametrize(("group", "typed"), [("", Config), *TYPED])
+def test_a_setting_of_the_schema_has_a_range_and_is_written_in_conf(group: str, typed: type) -> None:
+    """And the reverse: what conf/ has is in the schema, with the name that it has there."""
+    others = {"pe", "data", "optimizer", *NAMED, *dict(TYPED)} if group == "" else {"_target_"}
+    others |= {*ALIASES, *DECIDED} if group == "trainer" else set()
+    settings = {f"{group}.{setting.name}".lstrip(".") for setting in fields(typed) if setting.name not in others}
+    written = {one.name for one in reference.of_config()}
+    assert settings <= RANGES.keys()
+    assert settings == {name for name in written if name.rpartition(".")[0] == group and name not in others}
 
 
 def test_a_range_is_shown_where_values_are_checked() -> None:
