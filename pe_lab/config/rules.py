@@ -47,6 +47,8 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
     for path in [*encodings, "data"]:
         _check_options(OmegaConf.select(cfg, path), path)
     _check_heads(cfg)
+    _check_mup(cfg.model)
+    hidden_width(cfg.model)  # refuses one that is not whole
     _check_length(cfg)
     _check_schedule(cfg)
     _check_tune(cfg)
@@ -82,33 +84,36 @@ def _check_options(leaf: DictConfig, path: str) -> None:
 
 def _check_heads(cfg: DictConfig) -> None:
     """Check that the width can be divided among the heads, and a head's dimensions into the pairs of a rotation."""
-    width, num_heads, given = cfg.model.width, cfg.model.num_heads, cfg.model.head_dim
-    if given is None and width % num_heads:
+    width, num_heads, num_kv_heads = cfg.model.width, cfg.model.num_heads, cfg.model.num_kv_heads
+    if cfg.model.head_dim is None and width % num_heads:
         raise ValueError(
             f"model.width must be divisible by model.num_heads, got model.width={width}, model.num_heads={num_heads}: "
             f"or give model.head_dim"
         )
-    if given is not None and cfg.model.parametrization == "mup":
-        raise ValueError(f"model.head_dim must be null for model.parametrization=mup, got {given}")
-    num_kv_heads = cfg.model.num_kv_heads
     if num_kv_heads is not None and num_heads % num_kv_heads:
         raise ValueError(
             f"model.num_kv_heads must divide model.num_heads, got model.num_kv_heads={num_kv_heads}, "
             f"model.num_heads={num_heads}"
         )
-    hidden_width(cfg.model)  # refuses one that is not whole
-    if cfg.model.weight_std is not None and cfg.model.parametrization == "mup":
+    if "pairing" in cfg.pe and (dim := head_dim(cfg.model)) % 2:
+        sizes = f"model.width={width}, model.num_heads={num_heads}"
+        source = sizes if cfg.model.head_dim is None else f"model.head_dim={dim}"
+        raise ValueError(f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {dim} ({source})")
+
+
+def _check_mup(model: DictConfig) -> None:
+    """Check that mup alone decides how weights start and how wide a head is."""
+    if model.parametrization != "mup":
+        return
+    if model.head_dim is not None:
+        raise ValueError(f"model.head_dim must be null for model.parametrization=mup, got {model.head_dim}")
+    if model.weight_std is not None:
         raise ValueError(
             f"model.weight_std must be null for model.parametrization=mup, whose weights start by their inputs, got "
-            f"{cfg.model.weight_std}"
+            f"{model.weight_std}"
         )
-    if cfg.model.tie_embeddings and cfg.model.parametrization == "mup":
+    if model.tie_embeddings:
         raise ValueError("model.tie_embeddings=true is not defined for model.parametrization=mup: choose one of them")
-    if "pairing" in cfg.pe and head_dim(cfg.model) % 2:
-        made_of = f"model.head_dim={given}" if given else f"model.width={width}, model.num_heads={num_heads}"
-        raise ValueError(
-            f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {head_dim(cfg.model)} ({made_of})"
-        )
 
 
 def head_dim(model: Model | DictConfig) -> int:
