@@ -31,7 +31,7 @@ from pe_lab.model.parametrization import MUP, STANDARD
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.termination import no_exit
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
-from pe_lab.training.graph import refuses
+from pe_lab.training.graph import decide, refuses
 from pe_lab.training.metrics import directions
 from pe_lab.training.optimization import Optimization
 
@@ -128,12 +128,10 @@ class Cell:
         cell = cls(cfg, device, dataset, encoding, type(made), *chosen, made.phased, graph=False)
         if cell.batches_per_epoch < 1:
             raise ValueError(f"trainer.limit_train_batches must leave a batch, got {cfg.trainer.limit_train_batches}")
-        hindrance, asked = trainer.hinders_graph(cfg, cell.trainer_arguments), cfg.trainer.graph
-        if asked is True and hindrance:
-            raise ValueError(f"trainer.graph=True cannot be used with {hindrance}: use trainer.graph=auto or false")
-        # where true is impossible otherwise, it is refused when the training is made
-        auto = asked == "auto" and not hindrance and refuses(made, optimization.made, device) is None
-        return replace(cell, graph=asked is True or auto)
+        # a device or an optimizer without graphs is refused when the training is made
+        of_step = None if cfg.trainer.graph is True else refuses(made, optimization.made, device)
+        graph, _ = decide(cfg, trainer.prevents_graph(cfg, cell.trainer_arguments), of_step)
+        return replace(cell, graph=graph)
 
     @property
     def unit(self) -> Literal["epochs", "steps"]:

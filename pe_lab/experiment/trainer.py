@@ -34,8 +34,8 @@ def made(cfg: DictConfig) -> dict[str, Any]:
     return given | ({"callbacks": _made_callbacks(cfg)} if _callbacks_of(cfg) else {})
 
 
-def hinders_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> str | None:
-    """Return what a config gives to a Trainer that steps replayed as a CUDA graph cannot honour; None: nothing.
+def prevents_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> str | None:
+    """Return why the Trainer of a config cannot train with steps replayed as a CUDA graph; None: it can.
 
     Args:
         of_cell: returns the arguments of the cell's Trainer.
@@ -43,19 +43,17 @@ def hinders_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> str
     Raises:
         ValueError: Lightning makes no Trainer of it, in one line.
     """
-    if cfg.model.checkpointing != "none":
-        return "model.checkpointing"
     given = arguments(cfg.trainer)
     if not (given or _callbacks_of(cfg)):
         return None
     import lightning as L
 
-    from pe_lab.training.fit import prevents_graph
+    from pe_lab.training import fit
 
     silence_lightning()
     tried = {name: value for name, value in of_cell().items() if name not in ON_GPU}  # they act on the whole process
     try:
-        return prevents_graph(L.Trainer(**tried | {"accelerator": "cpu", "logger": False}), cfg)
+        return fit.prevents_graph(L.Trainer(**tried | {"accelerator": "cpu", "logger": False}))
     except Exception as error:  # Lightning raises its own and others, for values and their combinations
         named = [f"trainer.{name}={shown(value)}" for name, value in given.items()]
         named += [f"callbacks={list(names)}"] if (names := _callbacks_of(cfg)) else []

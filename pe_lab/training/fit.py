@@ -14,13 +14,12 @@ PRECISIONS = ("32-true", "bf16-mixed")
 WITHIN_STEPS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 
 
-def check_fit(trainer: L.Trainer, cfg: DictConfig, per_epoch: int, phased: bool, graph: bool) -> None:
+def check_fit(trainer: L.Trainer, cfg: DictConfig, per_epoch: int, phased: bool) -> None:
     """Raise ValueError, in one line, unless a Trainer can honour the settings of a cell beside its own arguments.
 
     Args:
         per_epoch: optimizer steps of an epoch.
         phased: whether the encoding changes in the course of the training.
-        graph: whether steps are replayed as a CUDA graph.
     """
     asked, precision = cfg.trainer, str(trainer.precision)
     if precision not in PRECISIONS:
@@ -42,29 +41,26 @@ def check_fit(trainer: L.Trainer, cfg: DictConfig, per_epoch: int, phased: bool,
         raise ValueError("the settings of Sequences must be those of the module that is trained on them, got others")
     if trainer.world_size > 1 and trainer.overfit_batches > 0:
         raise ValueError(f"overfit_batches must be 0 with several devices, got {trainer.overfit_batches:g}")
-    if graph and (name := prevents_graph(trainer, cfg)):
-        raise ValueError(f"trainer.graph={asked.graph} cannot be used with {name}: use trainer.graph=auto or false")
     _check_callbacks(trainer, cfg, phased)
     if cfg.optimizer.schedule != "constant" or phased:
         _check_length(trainer, cfg, per_epoch)
 
 
-def prevents_graph(trainer: L.Trainer, cfg: DictConfig) -> str | None:
-    """Return what a Trainer or a model was given that steps replayed as a CUDA graph cannot honour; None: nothing."""
-    if cfg.model.checkpointing != "none":  # it reads the state of the random generator
-        return "model.checkpointing"
-    if trainer.world_size > 1:
-        return "several devices"
-    if trainer.accumulate_grad_batches > 1:
-        return "accumulate_grad_batches"
-    if trainer.gradient_clip_algorithm == "value":
-        return "gradient_clip_algorithm='value'"
-    given: Any = trainer  # its type does not say that it has callbacks
-    hooks = ((name, one) for one in given.callbacks for name in WITHIN_STEPS)
-    found = [
-        f"{type(one).__name__}.{name}" for name, one in hooks if getattr(type(one), name) != getattr(L.Callback, name)
+def prevents_graph(trainer: Any) -> str | None:
+    """Return why a lightning.Trainer cannot train with steps replayed as a CUDA graph; None: it can."""
+    hooks = [
+        f"{type(callback).__name__}.{name}"
+        for callback in trainer.callbacks
+        for name in WITHIN_STEPS
+        if getattr(type(callback), name) != getattr(L.Callback, name)
     ]
-    return found[0] if found else None
+    conditions = (
+        ("several devices", trainer.world_size > 1),
+        ("accumulate_grad_batches", trainer.accumulate_grad_batches > 1),
+        ("gradient_clip_algorithm='value'", trainer.gradient_clip_algorithm == "value"),
+        *((hook, True) for hook in hooks),
+    )
+    return next((f"cannot be used with {feature}" for feature, present in conditions if present), None)
 
 
 def _check_callbacks(trainer: L.Trainer, cfg: DictConfig, phased: bool) -> None:

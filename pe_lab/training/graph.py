@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from pe_lab.data.base import Batch
@@ -58,20 +59,22 @@ def refuses(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device
     return None
 
 
-def used(
-    setting: bool | str, encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device: torch.device
-) -> tuple[bool, str]:
-    """Return whether steps are to be captured, and why, for the record.
+def decide(cfg: DictConfig, *obstacles: str | None) -> tuple[bool, str]:
+    """Decide whether the steps of a training are replayed as a CUDA graph, and say why, for the record.
 
     Args:
-        setting: trainer.graph: true, false or "auto". The others as for `refuses`.
+        cfg: of the cell. `trainer.graph` is true, false or "auto": wherever nothing prevents it.
+        obstacles: why steps cannot be captured, as the end of a sentence; None where they can.
 
     Raises:
-        ValueError: it is true, and they cannot be.
+        ValueError: `trainer.graph` is true, and there is an obstacle.
     """
-    reason = refuses(encodings, optimizer, device) if setting else None
+    setting = cfg.trainer.graph
+    if cfg.model.checkpointing != "none":  # it reads the state of the random generator
+        obstacles = ("cannot be used with model.checkpointing", *obstacles)
+    reason = next(filter(None, obstacles), None) if setting else None
     if reason and setting is True:
-        raise ValueError(f"trainer.graph=true {reason}; use trainer.graph=false")
+        raise ValueError(f"trainer.graph=true {reason}: use trainer.graph=auto or false")
     return bool(setting) and not reason, f"trainer.graph={str(setting).lower()}{f'; none: {reason}' if reason else ''}"
 
 

@@ -21,7 +21,7 @@ from pe_lab.model import Transformer
 from pe_lab.training.checkpoints import SafeTensorsIO, exactly, finish_epoch, is_safetensors
 from pe_lab.training.data import Loader, Settings, as_config, batches_done, make_dataset
 from pe_lab.training.fit import check_fit, prevents_graph
-from pe_lab.training.graph import CapturedStep, used
+from pe_lab.training.graph import CapturedStep, decide, refuses
 from pe_lab.training.metrics import MetricSums, answers, batch_metrics, cross_entropy, drawn, slot_losses
 from pe_lab.training.optimization import Optimization
 
@@ -105,12 +105,9 @@ class Training(L.LightningModule):
             return
         trainer = self.trainer
         self.choose_graph(trainer.strategy.root_device)
-        if self.graph and self.cfg.trainer.graph == "auto" and (name := prevents_graph(trainer, self.cfg)):
-            self.graph, self.graph_reason = False, f"trainer.graph=auto; none: cannot be used with {name}"
-            self.automatic_optimization = True
         self.batches_per_epoch = limited(self._batches(), trainer.limit_train_batches)
         per_epoch = -(-self.batches_per_epoch // trainer.accumulate_grad_batches)
-        check_fit(trainer, self.cfg, per_epoch, self.model.encodings.first.phased, self.graph)
+        check_fit(trainer, self.cfg, per_epoch, self.model.encodings.first.phased)
         self.log_every = trainer.log_every_n_steps
         if trainer.gradient_clip_val is not None:
             self.clip, self.clips_values = trainer.gradient_clip_val, trainer.gradient_clip_algorithm == "value"
@@ -176,7 +173,7 @@ class Training(L.LightningModule):
 
     def on_train_end(self) -> None:
         if self.captured is not None and self.captured.given_up:
-            self.graph_reason = f"trainer.graph=auto; none: {self.captured.given_up}"
+            _, self.graph_reason = decide(self.cfg, self.captured.given_up)
         self.captured = None  # Lightning moves the parameters away from where a graph would look for them
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -288,10 +285,11 @@ class Training(L.LightningModule):
         """Decide whether steps are replayed as a CUDA graph.
 
         Raises:
-            ValueError: it is asked for, and they cannot be.
+            ValueError: trainer.graph is true, and they cannot be.
         """
-        asked = self.cfg.trainer.graph
-        self.graph, self.graph_reason = used(asked, self.model, self.optimization.made, device)
+        of_step = refuses(self.model, self.optimization.made, device)
+        of_trainer = None if self._trainer is None else prevents_graph(self._trainer)
+        self.graph, self.graph_reason = decide(self.cfg, of_step, of_trainer)
         self.automatic_optimization = not self.graph
 
     def constrain(self) -> None:

@@ -173,7 +173,7 @@ REFUSED = {
     "a package that is not there": (["+callbacks.mine={_target_: nowhere.Mine}"], "callbacks.mine._target_ must be "),
     "a graph that accumulates": (
         ["trainer.graph=true", "trainer.accumulate_grad_batches=2"],
-        "trainer.graph=True cannot be used with accumulate_grad_batches",
+        "trainer.graph=true cannot be used with accumulate_grad_batches",
     ),
 }
 

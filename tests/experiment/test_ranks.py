@@ -50,7 +50,7 @@ def require_equal(one: Job, two: Job) -> None:
         (["trainer.devices=51"], "trainer.batch_size must leave no batch smaller than the number of devices, 51"),
         (["trainer.devices=2", "data.train=201"], "trainer.batch_size must leave no batch smaller than"),
         (["trainer.devices=2", "trainer.overfit_batches=1"], "trainer.overfit_batches must be null"),
-        (["trainer.devices=2", "trainer.graph=true"], "trainer.graph=True cannot be used with several devices"),
+        (["trainer.devices=2", "trainer.graph=true"], "trainer.graph=true cannot be used with several devices"),
     ],
 )
 def test_devices_that_do_not_fit_are_refused_in_one_line(words: list[str], start: str) -> None:

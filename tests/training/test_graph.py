@@ -4,7 +4,7 @@ Without a GPU, a graph is a function that is called again on its buffers.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from configs import in_ledger
 from pe_lab.data.base import Batch
 from pe_lab.experiment.job import Job
 from pe_lab.training import graph, module
-from pe_lab.training.graph import USUAL, CapturedStep, refuses, tensors, used
+from pe_lab.training.graph import USUAL, CapturedStep, decide, refuses, tensors
 from pe_lab.training.module import Training
 
 
@@ -183,7 +183,7 @@ def test_what_cannot_be_captured_is_refused_in_one_line(tmp_path: Path) -> None:
     assert refuses(made.model, sgd, cuda) == "needs an optimizer whose steps can be captured, Adam or AdamW, got SGD"
     drawn = training(tmp_path, "pe=randomized_rope")
     assert "draws its positions" in refuses(drawn.model, adam, cuda)
-    with pytest.raises(ValueError, match=r"^trainer.graph=true needs a CUDA device, got cpu; use trainer.graph=false$"):
+    with pytest.raises(ValueError, match=r"^trainer.graph=true needs a CUDA device, got cpu: "):
         training(tmp_path, "trainer.graph=true")
 
 
@@ -246,7 +246,7 @@ def test_on_a_gpu_auto_checks_the_graph_and_trains_on(pe: str, replays: int, tmp
 
 def test_a_graph_is_made_when_training_starts_and_left_when_it_ends(tmp_path: Path, monkeypatch) -> None:
     """Lightning moves the parameters to the CPU in between."""
-    monkeypatch.setattr(graph, "refuses", lambda *_: None)
+    monkeypatch.setattr(module, "refuses", lambda *_: None)
     for asked, check in (("true", False), ("auto", True)):
         made = training(tmp_path, f"trainer.graph={asked}")
         assert not made.automatic_optimization
@@ -335,10 +335,18 @@ def test_a_failed_capture_is_given_up_where_it_was_not_asked_for(tmp_path: Path)
 
 
 def test_auto_is_used_where_nothing_refuses_and_says_why_not(tmp_path: Path) -> None:
-    made, cuda, cpu = training(tmp_path).model, torch.device("cuda"), torch.device("cpu")
-    adam = torch.optim.Adam
-    assert used("auto", made, adam, cuda) == (True, "trainer.graph=auto")
-    assert used(True, made, adam, cuda) == (True, "trainer.graph=true")
-    assert used(False, made, adam, cuda) == used(False, made, torch.optim.SGD, cpu) == (False, "trainer.graph=false")
-    assert used("auto", made, adam, cpu) == (False, "trainer.graph=auto; none: needs a CUDA device, got cpu")
+    def decided(setting: str, *obstacles: str | None, more: Sequence[str] = ()) -> tuple[bool, str]:
+        (cfg,) = in_ledger(tmp_path, *TINY, f"trainer.graph={setting}", *more, multirun=False)
+        return decide(cfg, *obstacles)
+
+    assert decided("auto", None, None) == (True, "trainer.graph=auto")
+    assert decided("true", None) == (True, "trainer.graph=true")
+    assert decided("false", None) == decided("false", "needs more") == (False, "trainer.graph=false")
+    assert decided("auto", None, "needs more", "and more") == (False, "trainer.graph=auto; none: needs more")
+    with pytest.raises(ValueError, match=r"^trainer.graph=true needs more: "):
+        decided("true", None, "needs more")
+    recomputing = ["model.checkpointing=layer"]  # it reads the state of the random generator
+    assert not decided("auto", None, more=recomputing)[0]
+    with pytest.raises(ValueError, match=r"^trainer.graph=true .*model.checkpointing"):
+        decided("true", None, more=recomputing)
     assert training(tmp_path, "trainer.graph=auto").automatic_optimization
