@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from configs import TINY_MODEL
 from pe_lab import cli, run
 from pe_lab.system.arguments import Parser, run_program
 
@@ -107,7 +108,7 @@ def test_the_script_is_installed_under_its_name() -> None:
     assert found == ["pe_lab.cli:main"]
 
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1"]
+TINY = [*TINY_MODEL, "epochs=1"]
 TINY += ["data=bag", "data.train=64", "logger=none"]
 
 

@@ -12,11 +12,12 @@ import pytest
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 
+from configs import TINY_MODEL
 from pe_lab import cli, run
 from pe_lab.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[1]
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "epochs=1"]
+TINY = [*TINY_MODEL, "trainer.device=cpu", "epochs=1"]
 TINY += ["data=bag", "data.train=64", "logger=none"]
 SHOWN = {  # what is printed, and nothing is trained
     "--help": "trainer.batch_size=64",

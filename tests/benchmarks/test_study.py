@@ -6,10 +6,9 @@ import sys
 import pytest
 
 from benchmarks import ROOT
+from configs import TINY_MODEL
 
 pytestmark = pytest.mark.slow
-
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2"]
 
 
 def bench(*words: str) -> tuple[int, str, str]:
@@ -25,7 +24,7 @@ def bench(*words: str) -> tuple[int, str, str]:
 
 
 def test_the_lab_and_the_plain_loop_end_with_the_same_losses():
-    status, out, err = bench("study", "pe=rope", "epochs=1,2", *TINY, "trainer.batch_size=512")
+    status, out, err = bench("study", "pe=rope", "epochs=1,2", *TINY_MODEL, "trainer.batch_size=512")
     assert status == 0, err
     assert "2 cells" in out
     assert "median ratio" in out
@@ -35,7 +34,7 @@ def test_the_lab_and_the_plain_loop_end_with_the_same_losses():
 
 def test_another_task_is_compared_alike():
     few = ["data.train=64", "data.validation=16", "data.test=16", "trainer.batch_size=32", "epochs=2"]
-    status, out, err = bench("study", "data=pattern", "pe=none", *few, *TINY)
+    status, out, err = bench("study", "data=pattern", "pe=none", *few, *TINY_MODEL)
     assert status == 0, err
     assert float(out.partition("largest difference of a test loss")[2].split()[0]) < 1e-3
 

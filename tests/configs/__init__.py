@@ -15,6 +15,9 @@ NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 # of each kind of term one encoding, for what depends on the kind alone
 FEW = ("alibi", "cope", "cpe", "fire", "forgetting", "path", "rope", "shaw", "stick_breaking", "urpe", "window")
 
+TINY_MODEL = ["model.depth=1", "model.width=16", "model.num_heads=2"]  # overrides for what is trained in tests
+TINY = [*TINY_MODEL, "trainer.batch_size=512", "trainer.device=cpu"]  # 9 steps an epoch of `structured`
+
 
 def slow_but_for(few: Collection[str] = FEW) -> list:
     """Return the names of all encodings for a test that is slow but for a few of them."""

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
+from configs import TINY_MODEL
 from fits import fit
 from pe_lab.attention import attend
 from pe_lab.config import expand
@@ -24,7 +25,7 @@ from pe_lab.training.module import Training
 
 B, H, d, T = 2, 2, 6, 9
 SIZES = Sizes(H * d, H, T)
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=32", "trainer.device=cpu"]
+TINY = [*TINY_MODEL, "trainer.batch_size=32", "trainer.device=cpu"]
 DATA = ["data=copy", "data.longest=5", "data.train=256", "data.validation=9", "data.test=9", "logger=none"]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs import in_ledger
+from configs import TINY, in_ledger
 from pe_lab.data.seeding import derive
 from pe_lab.encodings.bias_learned import KerpleLog
 from pe_lab.experiment import executor
@@ -20,7 +20,6 @@ from pe_lab.model.blocks import MultiHeadAttention
 from pe_lab.training.divergence import NotFiniteError
 from pe_lab.training.module import Training
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 TIMED = {"tokens_per_second"}  # rows that differ between two runs
 
 

@@ -4,14 +4,13 @@ import gc
 
 import pytest
 
+from configs import TINY
 from pe_lab import config
 from pe_lab.data.base import InMemory
 from pe_lab.experiment import job as jobs_module
 from pe_lab.experiment import logs
 from pe_lab.experiment.job import Job
 from pe_lab.training.module import Training
-
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
 def kept(kind: type) -> list[object]:

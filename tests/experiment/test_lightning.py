@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs import in_ledger
+from configs import TINY, in_ledger
 from fits import fit
 from pe_lab import config
 from pe_lab.config.trainer import ALIASES, DECIDED, NAMES, TAKEN, VALIDATION
@@ -21,7 +21,6 @@ from pe_lab.experiment.job import Job
 from pe_lab.system.files import digest
 from pe_lab.training.module import Training
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 STOPS = ["callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=10"]
 
 

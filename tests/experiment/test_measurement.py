@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs import in_ledger
+from configs import TINY, in_ledger
 from faults.programs import Program
 from pe_lab import config
 from pe_lab.attention import sdpa
@@ -25,8 +25,6 @@ from pe_lab.probes.rank import RankProbe
 from pe_lab.system.files import LedgerError
 from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
-
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
 def cell(ledger, *overrides: str) -> Job:

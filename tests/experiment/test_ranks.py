@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
-from configs import in_ledger
+from configs import TINY_MODEL, in_ledger
 from faults.programs import Program
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.system.files import digest
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none", "pe=rope"]
+TINY = [*TINY_MODEL, "trainer.device=cpu", "logger=none", "pe=rope"]
 TINY += ["data=copy", "data.train=200", "data.longest=8", "trainer.batch_size=50", "optimizer.eps=1e-3"]
 TWO = ["trainer.devices=2", "trainer.strategy=ddp"]
 

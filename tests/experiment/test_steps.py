@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs import in_ledger
+from configs import TINY_MODEL, in_ledger
 from pe_lab import config
 from pe_lab.data.induction import Induction
 from pe_lab.data.mqar import MQAR
@@ -21,7 +21,7 @@ from pe_lab.experiment.sweep import run
 from pe_lab.results.frame import load
 from pe_lab.training.module import Training
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
+TINY = [*TINY_MODEL, "trainer.device=cpu", "logger=none"]
 TASK = ["data=induction", "data.train=320", "data.validation=50", "data.test=50", "trainer.batch_size=32"]  # 10 steps
 
 

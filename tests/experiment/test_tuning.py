@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from configs import in_ledger
+from configs import TINY_MODEL, in_ledger
 from pe_lab import config
 from pe_lab.experiment import executor
 from pe_lab.experiment.rounds import Outcome, drive
@@ -20,7 +20,7 @@ from pe_lab.results.tuned_outcomes import with_baseline
 from pe_lab.statistics import Endpoint
 from scores import put_scores
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
+TINY = [*TINY_MODEL, "trainer.device=cpu", "logger=none"]
 TASK = ["data=induction", "data.train=320", "data.validation=50", "data.test=50", "trainer.batch_size=32"]
 GRID = ["steps=32", "solve.first=2", "solve.per_doubling=1", "solve.level=0.9"]  # 2, 4, 8, 16, 32; choice at 8
 LADDER = "tune.rates=[1e-3,3e-3,1e-2]"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import FEW, NAMES, composed, pe_class, pe_settings
+from configs import FEW, NAMES, TINY_MODEL, composed, pe_class, pe_settings
 from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.arithmetic import Addition
@@ -134,7 +134,7 @@ class Mean(Probe):
     def __call__(self, model, dataset, seed):
         return [row("mean", capture(model, dataset, "test", seed).hidden[0].mean().item() ** self.power)]
 """
-TINY = ("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "epochs=1", "logger=none")
+TINY = (*TINY_MODEL, "trainer.batch_size=512", "epochs=1", "logger=none")
 
 
 def cell(ledger: Path, *overrides: str) -> Cell:

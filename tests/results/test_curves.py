@@ -5,13 +5,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.results.columns import MEASURED
 from pe_lab.results.curves import Measured, gather, layers, lengths
 from pe_lab.results.rows import settings_of
-
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
 def served(ledger, *overrides: str) -> list[Job]:

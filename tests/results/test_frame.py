@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.ledger import COLUMNS, identity, make, record
-from configs import in_ledger
+from configs import TINY_MODEL, in_ledger
 from pe_lab import config
 from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
@@ -27,7 +27,7 @@ from pe_lab.statistics import compare_cells
 from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
 from pe_lab.system.tables import read_csv
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu"]
+TINY = [*TINY_MODEL, "trainer.batch_size=4522", "trainer.device=cpu"]
 
 PAID = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0, "attention": "sdpa"}
 

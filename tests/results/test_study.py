@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ledger import record
-from configs import in_ledger
+from configs import TINY_MODEL, in_ledger
 from frames import results_of
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.tables import CellsMissingError, report
@@ -29,7 +29,7 @@ from pe_lab.results.rows import rows_of
 from pe_lab.results.table import as_markdown
 from pe_lab.system.files import LedgerError
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu"]
+TINY = [*TINY_MODEL, "trainer.batch_size=4522", "trainer.device=cpu"]
 TINY += ["logger=none", "epochs=1"]
 GRID = {
     "pe.name": ("rope", "alibi"),

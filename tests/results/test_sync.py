@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 import wandb
 
+from configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import sync
 from pe_lab.tracking import wandb_run
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 ASKED = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
 
 

@@ -8,14 +8,13 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
+from configs import TINY
 from paged import text_of
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.report import __main__ as program
 from pe_lab.results import frame, wandb_project
 from pe_lab.results.columns import ENVIRONMENT
-
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
 
@@ -22,7 +23,6 @@ FILE = Path(__file__).parents[2] / "sweeps" / "dashboard.py"
 SECTIONS = ["All runs", "floors", "Learning curves", "Lengths", "Probes", "Cost", "Pictures"]
 WORDS = ["study_name=question", "pe=rope,none", "epochs=1,4", "model.depth=1,4", "seed=0,1"]
 FACETS = [{"depth": depth, "epochs": epochs} for depth in (1, 4) for epochs in (1, 4)]
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import torch
 import wandb
 from matplotlib import colormaps
 
+from configs import TINY
 from pe_lab import config
 from pe_lab.audit import pictures as audit
 from pe_lab.experiment.cell import Cell
@@ -27,8 +28,6 @@ from pe_lab.tracking.pictures import GAP, TILE, attention_picture, encoding_pict
 from pe_lab.tracking.wandb_config import tags
 from pe_lab.tracking.wandb_mode import wandb_mode
 from pe_lab.tracking.wandb_run import BEST, WandbRun
-
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
 def serve(ledger: Path, *overrides: str) -> list[Job]:

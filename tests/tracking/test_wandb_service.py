@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import wandb
 
+from configs import TINY
 from faults.wandb_server import Server, serving
 from offline import contents
 from pe_lab import config
@@ -27,7 +28,6 @@ from pe_lab.tracking.wandb_service import LateError, end_service, within
 
 LIMIT = 1.0  # seconds
 GENEROUS = 45.0  # that a test which goes on may take, whatever else runs; without a limit they take minutes
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 SETTINGS = {
     "pe": {"name": "rope"},
     "data": {"name": "structured"},

@@ -7,14 +7,14 @@ import lightning as L
 import pytest
 import torch
 
-from configs import in_ledger
+from configs import TINY_MODEL, in_ledger
 from fits import fit
 from pe_lab.system.files import LedgerError
 from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
 from pe_lab.training.module import Training
 from pe_lab.training.packing import pack, unpack
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=64", "trainer.device=cpu"]
+TINY = [*TINY_MODEL, "trainer.batch_size=64", "trainer.device=cpu"]
 MINE = """
 import math
 import torch

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import in_ledger
+from configs import TINY_MODEL, in_ledger
 from pe_lab.data.base import Batch
 from pe_lab.experiment.job import Job
 from pe_lab.training import graph, module
@@ -26,7 +26,7 @@ def all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "answers", lambda model, batch: (model(batch.tokens, batch.layout), batch.targets))
 
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=32", "logger=none"]
+TINY = [*TINY_MODEL, "trainer.batch_size=32", "logger=none"]
 
 
 def training(ledger: Path, *overrides: str) -> Training:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import fits
-from configs import in_ledger
+from configs import TINY_MODEL, in_ledger
 from pe_lab.attention import attend
 from pe_lab.data.base import IGNORE, epoch_order
 from pe_lab.experiment.callbacks import Curve, StepTime
@@ -26,7 +26,7 @@ from pe_lab.model import blocks
 from pe_lab.training.metrics import answers
 from pe_lab.training.module import Training
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=1024", "trainer.device=cpu"]
+TINY = [*TINY_MODEL, "trainer.batch_size=1024", "trainer.device=cpu"]
 STEPS = 5  # of an epoch: 4,525 sequences, the last batch is smaller
 
 

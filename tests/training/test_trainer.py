@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import CSVLogger
 from safetensors.torch import load_file
 from torch import Tensor
 
-from configs import in_ledger
+from configs import TINY, in_ledger
 from fits import fit, trainer
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
@@ -30,7 +30,6 @@ from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.data import Order
 from pe_lab.training.module import Training
 
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 SCHEDULED = ["optimizer=adamw", "optimizer.schedule=cosine", "optimizer.warmup_steps=3", "trainer.clip=0.5"]
 STEPS = 9  # of an epoch
 
