@@ -206,7 +206,7 @@ def require(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
         ValueError: naming the first such row.
     """
     for number, row in enumerate(rows.to_dict("records"), 1):
-        plain = {str(name): _plain(str(name), value) for name, value in row.items()}
+        plain = {str(name): _typed(str(name), value) for name, value in row.items()}
         wrong = _complaint(plain, NEEDED if task.solvable else [name for name in NEEDED if name != "solved"])
         if wrong := wrong or _contradiction(plain, task):
             raise ValueError(f"{where} {wrong} in row {number}, {row.get('pe')}, seed {row.get('seed')}")
@@ -219,7 +219,7 @@ def require(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
             raise ValueError(f"{where} must have one digest of {name} of {of}, got {' and '.join(part[name].unique())}")
 
 
-def _plain(name: str, value: Any) -> Any:
+def _typed(name: str, value: Any) -> Any:
     """Return a value as it is meant: None where there is none, whole numbers as such."""
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return None
@@ -290,7 +290,7 @@ def _refused(what: str, known: str, new: str, where: str, replace: bool) -> bool
 def _difference(known: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Return the first result in which two rows of a cell differ."""
     for name in new:
-        one, other = (_plain(name, row.get(name)) for row in (known, new))
+        one, other = (_typed(name, row.get(name)) for row in (known, new))
         if name not in OWN and name not in KEY and one != other:
             return name
     return None

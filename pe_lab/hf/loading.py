@@ -15,6 +15,7 @@ from transformers.utils import logging
 from pe_lab.encodings.stack import Stack
 from pe_lab.hf.configs import ATTENTION, ORIGINAL
 from pe_lab.hf.replacement import replace
+from pe_lab.system.errors import in_one_line
 
 CONFIG, GENERATION, WEIGHTS, INDEX = (
     "config.json",
@@ -123,7 +124,7 @@ def _json(file: Path) -> Description:
     try:
         found = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} must be JSON, got {type(error).__name__}: {_line(error)}") from None
+        raise ValueError(f"{file} must be JSON, got {type(error).__name__}: {in_one_line(error)}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{file} must have a JSON object, got a {type(found).__name__}")
     return found
@@ -191,13 +192,9 @@ def _checked(where: str | Path, function: Callable[..., Result], *args: Any, **k
     try:
         return function(*args, **kwargs)
     except ValueError as error:
-        raise ValueError(_line(error)) from None
+        raise ValueError(in_one_line(error)) from None
     except Exception as error:  # which class it is depends on the setting and on the version of transformers
-        raise ValueError(f"{where} must describe a model, got {type(error).__name__}: {_line(error)}") from None
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+        raise ValueError(f"{where} must describe a model, got {type(error).__name__}: {in_one_line(error)}") from None
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -216,7 +213,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         try:
             read = load_file(folder / name)
         except Exception as error:  # SafetensorError is one of them
-            raise ValueError(f"{folder / name} must have safetensors, got {_line(error)}") from None
+            raise ValueError(f"{folder / name} must have safetensors, got {in_one_line(error)}") from None
         twice = sorted(weights.keys() & read.keys())
         if twice:
             raise ValueError(f"weights must be in one file each, got {twice[0]} again in {folder / name}")

@@ -18,6 +18,7 @@ from pe_lab.ledger.run import EPOCHS, IDENTITY, Run, read_cost
 from pe_lab.ledger.states import verify_state
 from pe_lab.ledger.studies import read_cells, studies
 from pe_lab.ledger.tree import REMOVE, Tree
+from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import ASIDE, COMMANDS, LedgerError, entries, is_file, kind, read_json, unread
 from pe_lab.system.files import verify as verify_files
 from pe_lab.system.names import unknown_name
@@ -200,7 +201,7 @@ def _complaint(counts: Counts, path: Path, check: Callable[[], object], run: Run
     except OSError as error:
         yield from counts.note(error)
     except LedgerError as error:
-        yield Damage(path, " ".join(str(error).split()), check, run)
+        yield Damage(path, in_one_line(error), check, run)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,14 @@ from pe_lab.report.standing import (
     table_of,
 )
 from pe_lab.results import plots
-from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns, sort_by_setting, told_settings
+from pe_lab.results.columns import (
+    REMAINING,
+    lower_is_better,
+    setting_columns,
+    sort_by_setting,
+    told_settings,
+    value_text,
+)
 from pe_lab.results.learned import not_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
@@ -228,18 +235,12 @@ def _values(column: pd.Series) -> str:
     values = list(column.drop_duplicates())
     if pd.api.types.is_numeric_dtype(column):
         values = sorted(values, key=lambda value: (pd.isna(value), value))
-    return joined([_plain(value) for value in values]) if len(values) <= MOST_VALUES else f"of {len(values)} values"
+    return joined([value_text(value) for value in values]) if len(values) <= MOST_VALUES else f"of {len(values)} values"
 
 
 def _seeds(counts: pd.Series) -> str:
     low, high = int(counts.min()), int(counts.max())
     return f"{low if low == high else f'{low} to {high}'} seed{'s' * (high != 1)}"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, (int, float, np.number)):
-        return "none" if pd.isna(value) else f"{value:g}"
-    return "none" if value is None else str(value)
 
 
 def _capital(text: str) -> str:

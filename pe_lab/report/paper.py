@@ -28,6 +28,7 @@ from pe_lab.results.columns import (
     setting_columns,
     sort_by_setting,
     told_settings,
+    value_text,
 )
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
@@ -310,8 +311,7 @@ def _cell(value: Any) -> str:
 
 
 def _values(column: pd.Series) -> list[str]:
-    values = column.drop_duplicates().sort_values()
-    return [f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value) for value in values]
+    return [value_text(value) for value in column.drop_duplicates().sort_values()]
 
 
 def decimals(lines: pd.DataFrame) -> int:

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 
 from pe_lab.report import choice
 from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Code, Part, ReportTable, Section
-from pe_lab.results.columns import lower_is_better, setting_columns
+from pe_lab.results.columns import lower_is_better, setting_columns, value_text
 from pe_lab.results.frame import Results
 from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import Families, Margin
@@ -99,7 +98,9 @@ def question(asked: ReportSubject) -> Section:
     if len(cells):
         varied = varied_columns(cells, setting_columns(cells))
         counts = [counted(cells["pe"].nunique(), "encoding")]
-        counts += [f"{name} {', '.join(_plain(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied]
+        counts += [
+            f"{name} {', '.join(value_text(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied
+        ]
         seeds = tuple(sorted(cells["seed"].unique()))
         parts.append(f"{counted(len(cells), 'cell')}: {'; '.join(counts)}; seeds {seeds_in_words(seeds)}.")
         direction = "lower" if lower_is_better(asked.metric) else "higher"
@@ -209,7 +210,3 @@ def varied_columns(data: pd.DataFrame, names: list[str]) -> list[str]:
 def seeds_in_words(seeds: tuple[int, ...]) -> str:
     whole = seeds == tuple(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 2
     return f"{seeds[0]} to {seeds[-1]}" if whole else ", ".join(map(str, seeds))
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pe_lab.data.score import LEVELS
@@ -35,6 +36,13 @@ def checkpoint(row: Mapping[str, Any]) -> int:
     """Return what names the checkpoint of a cell in its run: the steps of its training if they are given, or epochs."""
     steps = row.get("steps")
     return int(row["epochs"] if steps is None or pd.isna(steps) else steps)
+
+
+def value_text(value: object) -> str:
+    """Return the value of a setting as tables, figures and sentences show it: a number with up to six digits."""
+    if isinstance(value, (int, float, np.number)):
+        return "none" if pd.isna(value) else f"{value:g}"
+    return "none" if value is None else str(value)
 
 
 def counted_in(rows: pd.DataFrame) -> str:

@@ -15,6 +15,7 @@ from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run, number
 from pe_lab.results.columns import COST, FIRST, LENGTHS, MEASURED, SHOWN, checkpoint
 from pe_lab.results.rows import Settings, describe, rows_of
+from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import CHECKSUMS, LedgerError, entries, is_file, parse_json, read_json, read_verified, unread
 
 # settings of a cell by their names in the identity of its run
@@ -96,7 +97,7 @@ def _refusing(refused: list[str]) -> Iterator[None]:
     except OSError as error:
         refused.append(unread(error))
     except ValueError as error:
-        refused.append(_line(error))
+        refused.append(in_one_line(error))
 
 
 def _length(target: int, summary: dict[str, Any]) -> dict[str, float]:
@@ -200,7 +201,7 @@ def summary_and_environment(run: Run, target: int) -> dict[str, Any]:
     try:
         summary, environment = map(parse_json, contents)
     except ValueError as error:
-        raise LedgerError(f"ledger entry {checkpoint} cannot be read: {_line(error)}") from None
+        raise LedgerError(f"ledger entry {checkpoint} cannot be read: {in_one_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):
         raise LedgerError(f"ledger entry {checkpoint} must have a summary and an environment, got something else")
     if summary.get("run") != run.name or number(summary) != target:
@@ -233,10 +234,6 @@ def _failure(path: Path, run: Run) -> dict[str, Any]:
     if not _is_count(path.stem) or not isinstance(found, dict):
         raise LedgerError(f"ledger entry {path} must say why a number of epochs was not reached, got something else")
     return {name: found.get(name) for name in FAILURE} | {"run": run.name}
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _distinguishing(cells: pd.DataFrame) -> list[str]:

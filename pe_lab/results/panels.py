@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from pe_lab.results.columns import counted_in, setting_columns, told_settings
+from pe_lab.results.columns import counted_in, setting_columns, told_settings, value_text
 from pe_lab.results.styles import style
 from pe_lab.statistics.intervals import interval
 
@@ -35,8 +35,8 @@ def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
 
 
 def _in_words(name: str, value: Any) -> str:
-    number = f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value)
-    return number if name in ("data", "policy") else f"{name.rpartition('.')[2]} {number}"
+    text = value_text(value)
+    return text if name in ("data", "policy") else f"{name.rpartition('.')[2]} {text}"
 
 
 def means(rows: pd.DataFrame, along: list[str] | None = None, names: list[str] | None = None) -> pd.DataFrame:

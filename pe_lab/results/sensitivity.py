@@ -13,7 +13,7 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.columns import REMAINING, lower_is_better, merge, setting_columns
+from pe_lab.results.columns import REMAINING, lower_is_better, merge, setting_columns, value_text
 from pe_lab.results.pooling import remaining
 from pe_lab.results.verdicts import ALIKE, BETTER, WORSE, direction
 from pe_lab.statistics.cells import keys_of, require_baseline, wide
@@ -106,7 +106,7 @@ class Sensitivity:
             sign = BETTER if line["better"] else WORSE
             if line[sign] < line["settings"] - line["unknown"] or not line[sign]:
                 return ""
-            values[sign].append(_plain(line["value"]))
+            values[sign].append(value_text(line["value"]))
         if not values[BETTER] or not values[WORSE]:
             return ""
         return f"better at {', '.join(values[BETTER])}; worse at {', '.join(values[WORSE])}"
@@ -273,7 +273,3 @@ def _counts(lines: pd.DataFrame) -> pd.Series:
 
 def _ordered(values: pd.Series) -> bool:
     return bool(pd.api.types.is_numeric_dtype(values))
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value)

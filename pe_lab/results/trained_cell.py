@@ -96,7 +96,7 @@ def find(folder: Path, study: str | None, settings: Mapping[str, Any]) -> tuple[
     chosen: list[str] = []
     for given, value in settings.items():
         name = _setting(given, names)
-        kept = [cell for cell in cells if cell[2].get(name, "null") == _plain(value)]
+        kept = [cell for cell in cells if cell[2].get(name, "null") == _flattened(value)]
         if not kept:
             known = _sorted([own for _, _, own in cells], name)
             raise ValueError(unknown_name(given, known, value, where + "".join(f", {word}" for word in chosen)))
@@ -126,7 +126,7 @@ def _setting(given: str, names: list[str]) -> str:
     return same[0]
 
 
-def _plain(value: Any) -> Any:
+def _flattened(value: Any) -> Any:
     """Return a value as `config.flatten` has it."""
     return "null" if value is None else str(list(value)) if isinstance(value, (list, tuple)) else value
 

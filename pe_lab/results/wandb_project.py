@@ -12,6 +12,7 @@ from pe_lab.encodings.options import shown
 from pe_lab.results.columns import SHOWN
 from pe_lab.results.frame import Results
 from pe_lab.results.rows import Settings, rows_of
+from pe_lab.system.errors import in_one_line
 from pe_lab.system.plain import complaint
 
 PREFIX = "wandb:"  # marks a source as a W&B project
@@ -71,8 +72,8 @@ def _fetch(project: str) -> list[Any]:
     try:
         return list(wandb.Api(timeout=20).runs(project))
     except (wandb.errors.Error, ValueError, OSError) as error:
-        line = " ".join(str(error).split())
-        raise ValueError(f"the W&B project must be one that can be read, got {project!r}: {line}") from None
+        reason = in_one_line(error)
+        raise ValueError(f"the W&B project must be one that can be read, got {project!r}: {reason}") from None
 
 
 def _settings(config: dict[str, Any]) -> Settings:
