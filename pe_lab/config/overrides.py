@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.trainer import devices_of
 from pe_lab.config.users import FLAGS, Folders, folders
-from pe_lab.encodings.checkpoint import read
+from pe_lab.encodings.hf_config import read
 from pe_lab.encodings.options import SHOWN, shown, within
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line

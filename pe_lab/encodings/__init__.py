@@ -1,6 +1,6 @@
 """Positional encodings: base.py and terms.py are the interface, layout.py and facts.py positions.
 
-Making: sizes, options, named, public, checkpoint. Within a model: stack, merge, cache, memory. Shared by families:
+Making: sizes, options, named, public, hf_config. Within a model: stack, merge, cache, memory. Shared by families:
 angles, rates. Beyond the training length: policies, policy_names. Each other file is a family.
 
 `from pe_lab.encodings import RoPE` and all other names of public.py, and `make`, which makes an encoding by its name.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.checkpoint import ENCODINGS, READ, scaling
+from pe_lab.encodings.hf_config import ENCODINGS, READ, scaling
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import known
 from pe_lab.encodings.rotary import RoPE

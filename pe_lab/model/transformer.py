@@ -18,7 +18,7 @@ from pe_lab.encodings.cache import Cache, require_left_padding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
-from pe_lab.model import checkpointing
+from pe_lab.model import recomputation
 from pe_lab.model.blocks import Layer, Linear, TiedHead, Tokens, make_norm, mean_over_tokens
 from pe_lab.model.parametrization import MaximalUpdate, query_factor, width_factor
 from pe_lab.model.rows import ALL, Rows, Some, tokens_of
@@ -125,7 +125,7 @@ class Transformer(nn.Module):
             x = self.norm_tokens(x)
         x, positions = self.encodings(x, layout, cache)
         x = self.dropout(rows.drop(x))
-        recompute = checkpointing.BY_NAME[self.checkpointing] if torch.is_grad_enabled() else None
+        recompute = recomputation.BY_NAME[self.checkpointing] if torch.is_grad_enabled() else None
         if recompute is not None:
             positions.prepare()
         for index, layer in enumerate(self.layers):

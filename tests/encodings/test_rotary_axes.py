@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Alibi, AxialRoPE, Layout, MRoPE, OptionError, RoPE, Sizes, make
-from pe_lab.encodings.checkpoint import of_config
+from pe_lab.encodings.hf_config import of_config
 
 B, H, d, T = 2, 2, 16, 9
 D = H * d

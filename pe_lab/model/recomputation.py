@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a layer computes again for the gradients, instead of keeping it."""
+"""Recomputation of activations: what a layer computes again for its gradients (`model.checkpointing`)."""
 
 from collections.abc import Callable
 from functools import partial

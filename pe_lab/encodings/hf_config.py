@@ -1,4 +1,4 @@
-"""The positions of a published checkpoint, as an encoding with options, read from its config.json.
+"""The positions of a model that transformers describes, as an encoding with options, read from its config.json.
 
 These are its rotations, the layers that have none, and the temperature of its attention by position; windows are not
 read. Both spellings of transformers are read: `rope_parameters` of version 5, and `rope_scaling` beside `rope_theta` of

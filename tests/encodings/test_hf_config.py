@@ -20,7 +20,7 @@ from configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.config import expand
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.checkpoint import ENCODINGS, of_config, read
+from pe_lab.encodings.hf_config import ENCODINGS, of_config, read
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import known
 from pe_lab.encodings.options import OptionError
