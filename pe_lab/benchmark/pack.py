@@ -86,17 +86,17 @@ def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> t
 
 def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
-    race = TunedSeed.of(cfg)
-    while (need := race.next()) is not None:
-        known = _outcome(race.cell(need))
+    tuned = TunedSeed.of(cfg)
+    while (need := tuned.next()) is not None:
+        known = _outcome(tuned.cell(need))
         if known is None:
             return None
-        race.take(need, known)
-    cell, winner = Cell.from_config(cfg), race.winner()
+        tuned.take(need, known)
+    cell, winner = Cell.from_config(cfg), tuned.winner()
     row: dict[str, Any] = {"benchmark": NAME, "task": task.name, "pe": cfg.pe.name, "seed": cfg.seed}
-    row |= {"settings": _digest(cell, task), "encoding": digest(_options(cell, race.scale))}
-    row |= {"revision": cell.identity["pe"]["revision"]} | _found(race)
-    row |= dict.fromkeys(rows.lengths_of(task.cfg.evaluate.lengths)) | _tries(race)
+    row |= {"settings": _digest(cell, task), "encoding": digest(_options(cell, tuned.scale))}
+    row |= {"revision": cell.identity["pe"]["revision"]} | _found(tuned)
+    row |= dict.fromkeys(rows.lengths_of(task.cfg.evaluate.lengths)) | _tries(tuned)
     if winner is None:  # all tries diverged
         return row
     job = Job.from_config(winner)
@@ -176,18 +176,18 @@ def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if name != scale}
 
 
-def _found(race: TunedSeed) -> dict[str, Any]:
-    result = race.result()
+def _found(tuned: TunedSeed) -> dict[str, Any]:
+    result = tuned.result()
     rate = result.pop(LR)
     return result | {"y": _number(result["y"]), "lr": _number(rate), "steps": None}
 
 
-def _tries(race: TunedSeed) -> dict[str, Any]:
+def _tries(tuned: TunedSeed) -> dict[str, Any]:
     """Return what is known of each try: its pass in log2 steps, its value at the choice and at its last evaluation."""
-    (task,) = race.plan.tasks
+    (task,) = tuned.plan.tasks
     row: dict[str, Any] = {}
-    curves = {trial.attempt: curve for trial, curve in race.curves.items()}
-    for number, attempt in enumerate(race.plan.tries[race.cfg.pe.name], 1):
+    curves = {trial.attempt: curve for trial, curve in tuned.curves.items()}
+    for number, attempt in enumerate(tuned.plan.tries[tuned.cfg.pe.name], 1):
         curve = curves.get(attempt, {})
         passed = None
         if task.level is not None:

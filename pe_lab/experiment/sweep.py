@@ -80,9 +80,9 @@ def run(
 
         require_question(cfgs)
     if tunes:
-        from pe_lab.experiment.tuning import races_of
+        from pe_lab.experiment.tuning import tuned_seeds
 
-        races_of(cfgs)  # refuses what makes no race
+        tuned_seeds(cfgs)  # refuses settings that cannot be tuned
     if train and not elsewhere:
         require_margin(study.margin, cells)
     declare(cfgs[0])

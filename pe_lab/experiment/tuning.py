@@ -1,7 +1,7 @@
 """Let every seed of a study tune for itself, so that the choice of a learning rate is part of what is repeated.
 
-Each cell of the study is a race of its tries: `pe_lab.statistics.tuning` says which of them is trained next, and how
-far. Try by try, so that a later one is not trained beyond the steps at which an earlier one solved the task.
+Each cell of the study is a seed with several tries: `pe_lab.statistics.tuning` says which of them is trained next, and
+how far. Try by try, so that a later one is not trained beyond the steps at which an earlier one solved the task.
 """
 
 import math
@@ -94,7 +94,7 @@ class TunedSeed:
     Attributes:
         cfg: of the cell, whose learning rate and starting scale are not used.
         scale: the setting of the starting scale, if its encoding has one.
-        plan: of this race alone.
+        plan: of this seed alone.
         progress: what is known of each try.
         curves: validation score, or minus the loss, by step, for each try.
         seconds: core-seconds of each run, up to where it was needed.
@@ -111,7 +111,7 @@ class TunedSeed:
 
     @classmethod
     def of(cls, cfg: DictConfig) -> "TunedSeed":
-        """Make the race of a cell.
+        """Return the seed that a cell describes, before any of its tries is trained.
 
         Raises:
             ValueError: the settings of `tune`, `solve` and `steps` do not make one.
@@ -159,7 +159,7 @@ class TunedSeed:
         return min(needs, key=lambda need: abs(2 * tries.index(need.trial.attempt) - len(tries) + 1), default=None)
 
     def ahead(self) -> tuple[list[int], bool]:
-        """Return the steps of each training that the race may still need, the next one first, and whether all are sure.
+        """Return the steps of each training that the seed may still need, the next one first, and whether all are sure.
 
         The best try goes on as the last, unless a try solves the task before.
         """
@@ -249,11 +249,11 @@ def _tries(study: str | None) -> str | None:
     return study and f"{study}-tries"
 
 
-def races_of(cfgs: list[DictConfig]) -> list[TunedSeed]:
-    """Return the race of each cell.
+def tuned_seeds(cfgs: list[DictConfig]) -> list[TunedSeed]:
+    """Return the seed of each cell, with the tries that it chooses from.
 
     Raises:
-        ValueError: the settings do not make one, or set what the races choose.
+        ValueError: the settings do not make one, or set what the seeds choose.
     """
     endpoint_of(cfgs[0])
     return [TunedSeed.of(cfg) for cfg in cfgs]
@@ -266,37 +266,37 @@ def tuned(cfgs: list[DictConfig]) -> Stage:
         The cells of the chosen tries; those of which every try diverged have none.
 
     Raises:
-        ValueError: see `races_of`.
+        ValueError: see `tuned_seeds`.
         CellsMissingError: a try failed for another reason than a loss that is not finite.
     """
-    races, number = races_of(cfgs), 0
-    varied = (LR, *sorted({race.scale for race in races if race.scale}))
-    while waiting := [(race, need) for race in races if (need := race.next()) is not None]:
+    seeds, number = tuned_seeds(cfgs), 0
+    varied = (LR, *sorted({seed.scale for seed in seeds if seed.scale}))
+    while waiting := [(seed, need) for seed in seeds if (need := seed.next()) is not None]:
         number += 1
-        cells = [race.cell(need) for race, need in waiting]
-        text, later = _progress(races, number)
+        cells = [seed.cell(need) for seed, need in waiting]
+        text, later = _progress(seeds, number)
         done = yield Round(cells, text, varied=varied, later=later)
-        for (race, need), outcome in zip(waiting, done, strict=True):
-            race.take(need, outcome)
-    chosen = [winner for race in races if (winner := race.winner()) is not None]
-    write(races)
-    text = f"tuning ended after {number} rounds: {len(chosen)} of {len(races)} cells have a learning rate"
+        for (seed, need), outcome in zip(waiting, done, strict=True):
+            seed.take(need, outcome)
+    chosen = [winner for seed in seeds if (winner := seed.winner()) is not None]
+    write(seeds)
+    text = f"tuning ended after {number} rounds: {len(chosen)} of {len(seeds)} cells have a learning rate"
     yield Round(chosen, text, varied=varied)
     return chosen
 
 
-def _progress(races: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
+def _progress(seeds: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
     """Return what a round does, in one line, and what later rounds may need.
 
     Args:
         number: of the round, from 1.
     """
-    ahead = [(race, *race.ahead()) for race in races]
-    waiting = [(race, steps, sure) for race, steps, sure in ahead if steps]
-    work = sum(sum(steps[1:]) * epoch_cost(race.cfg.model.depth) for race, steps, _ in waiting)
+    ahead = [(seed, *seed.ahead()) for seed in seeds]
+    waiting = [(seed, steps, sure) for seed, steps, sure in ahead if steps]
+    work = sum(sum(steps[1:]) * epoch_cost(seed.cfg.model.depth) for seed, steps, _ in waiting)
     later = Upcoming(sum(len(steps) - 1 for _, steps, _ in waiting), work, all(sure for *_, sure in waiting))
     last = number - 1 + max(len(steps) for _, steps, _ in waiting)
-    count, tries = f"{len(waiting)} cell{'s' * (len(waiting) > 1)}", len(races[0].cfg.tune.rates)
+    count, tries = f"{len(waiting)} cell{'s' * (len(waiting) > 1)}", len(seeds[0].cfg.tune.rates)
     what = f"learning rate {number} of {tries} of each" if number <= tries else "the best learning rate of each goes on"
     return f"tuning, round {number} of {'' if later.exact else 'at most '}{last}: {count}, {what}", later
 
@@ -304,29 +304,29 @@ def _progress(races: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def outcome_table(races: list[TunedSeed]) -> pd.DataFrame:
-    """Return a line per cell: its settings, and the result of its race."""
-    described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs")
-    lines = zip(described.to_dict("records"), races, strict=True)
-    return pd.DataFrame([settings | race.result() for settings, race in lines])
+def outcome_table(seeds: list[TunedSeed]) -> pd.DataFrame:
+    """Return a line per cell: its settings, and its result."""
+    described = describe([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs")
+    lines = zip(described.to_dict("records"), seeds, strict=True)
+    return pd.DataFrame([settings | seed.result() for settings, seed in lines])
 
 
-def try_table(races: list[TunedSeed]) -> pd.DataFrame:
+def try_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per evaluation of each try: settings, rate, scale, step, value (the score, or minus the loss)."""
-    described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs")
+    described = describe([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs")
     return pd.DataFrame(
         settings | {LR: trial.attempt.rate, "start_scale": trial.attempt.scale, "step": step, "value": value}
-        for race, settings in zip(races, described.to_dict("records"), strict=True)
-        for trial, curve in race.curves.items()
+        for seed, settings in zip(seeds, described.to_dict("records"), strict=True)
+        for trial, curve in seed.curves.items()
         for step, value in sorted(curve.items())
     )
 
 
-def loss_table(races: list[TunedSeed]) -> pd.DataFrame:
+def loss_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per cell that has a chosen try: its settings, the test loss of the try, and its floors."""
-    described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs").to_dict("records")
-    pairs = [(race, race.chosen, settings) for race, settings in zip(races, described, strict=True)]
-    chosen = [(settings, race.losses.get(trial)) for race, trial, settings in pairs if trial is not None]
+    described = describe([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs").to_dict("records")
+    pairs = [(seed, seed.chosen, settings) for seed, settings in zip(seeds, described, strict=True)]
+    chosen = [(settings, seed.losses.get(trial)) for seed, trial, settings in pairs if trial is not None]
     return pd.DataFrame([settings | losses for settings, losses in chosen if losses])
 
 
@@ -336,13 +336,13 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
     return tuned_outcomes.endpoint(cfg.tune.margin, math.log2(cfg.steps / cfg.solve.first) if solves else None)
 
 
-def write(races: list[TunedSeed]) -> None:
+def write(seeds: list[TunedSeed]) -> None:
     """Print what came out, and write its tables into the folder of the study, if it has one.
 
     They are outcomes.csv, tries.csv and, with a baseline, verdicts.csv.
     """
-    found, losses, cfg = outcome_table(races), loss_table(races), races[0].cfg
-    tables = {"outcomes.csv": found, "tries.csv": try_table(races)}
+    found, losses, cfg = outcome_table(seeds), loss_table(seeds), seeds[0].cfg
+    tables = {"outcomes.csv": found, "tries.csv": try_table(seeds)}
     if len(losses) and (warning := not_learned(losses)):
         print(warning)
     shown = tuned_outcomes.with_floors(found, losses) if len(losses) else found
@@ -357,13 +357,14 @@ def write(races: list[TunedSeed]) -> None:
             shown = verdicts[[*tuned_outcomes.settings(found), "encoding", "difference", "low", "high", "verdict"]]
             names = {"encoding": "pe", "difference": f"difference, {unit}"}
             print(f"{as_text(shown.rename(columns=names).round(4), [])}\n")
-    seeds = found[found["y"].notna()].groupby([*tuned_outcomes.settings(found), "pe"], dropna=False)["seed"].nunique()
-    if len(seeds) and (note := few_runs(found["pe"].nunique(), int(seeds.min()))):
+    keys = [*tuned_outcomes.settings(found), "pe"]
+    repeats = found[found["y"].notna()].groupby(keys, dropna=False)["seed"].nunique()
+    if len(repeats) and (note := few_runs(found["pe"].nunique(), int(repeats.min()))):
         print(note)
     if note := tuned_outcomes.edge_note(found, cfg.tune.rates):
         print(note)
     hours = found["core_seconds"].sum() / 3600
-    print(f"{hours:.2f} core-hours of training steps for {len(races)} cells and their tries")
+    print(f"{hours:.2f} core-hours of training steps for {len(seeds)} cells and their tries")
     if cfg.study_name:
         ledger = Path(cfg.ledger)
         for file, table in tables.items():

@@ -5,10 +5,10 @@ the level, all stop. If none has passed by then, only the best by validation goe
 without a level has no pass: its best goes on to the cap, a fixed number of steps.
 
 Everything follows from the declared plan and the validation scores so far. So the order in which trials are trained
-does not matter, scores beyond the end of a race are not used, and a study that was killed goes on.
+does not matter, scores after the step at which a seed is decided are not used, and a study that was killed goes on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -166,17 +166,18 @@ def outcomes(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> list[TunedO
         ValueError: progress has a trial that is not planned, more scores than evaluations, or a score that is NaN.
     """
     _check(plan, progress)
-    return [_outcome(plan, task, encoding, seed, progress) for seed, task, encoding in _races(plan)]
-
-
-def _races(plan: Plan) -> Iterator[tuple[int, TunedTask, str]]:
-    return ((seed, task, encoding) for seed in plan.seeds for task in plan.tasks for encoding in plan.tries)
+    return [
+        _outcome(plan, task, encoding, seed, progress)
+        for seed in plan.seeds
+        for task in plan.tasks
+        for encoding in plan.tries
+    ]
 
 
 def _outcome(
     plan: Plan, task: TunedTask, encoding: str, seed: int, progress: Mapping[Trial, TrialProgress]
 ) -> TunedOutcome:
-    """Follow the race of one encoding's tries."""
+    """Return what the tries of one encoding came to, on one task with one seed."""
     tries = plan.tries[encoding]
     trials = [Trial(encoding, task.name, seed, attempt) for attempt in tries]
     states = [progress.get(trial, TrialProgress()) for trial in trials]

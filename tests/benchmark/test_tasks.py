@@ -14,7 +14,7 @@ from pe_lab.experiment.tuning import TunedSeed, endpoint_of
 
 OF_TASKS = ("data", "trainer.batch_size", "trainer.fresh", "steps", "solve.level", "tune.margin", "study_name")
 STUDIES = sorted(path.stem for path in (config.folder() / "study").glob(f"{STUDY}_*.yaml"))
-UNCHANGED = ("drope",)  # encodings that no race can have: they change in the course of training
+UNCHANGED = ("drope",)  # encodings whose rates cannot be tuned: they change in the course of training
 
 
 def test_every_file_of_the_benchmark_is_a_task_and_every_task_a_file() -> None:
@@ -27,8 +27,8 @@ def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
     assert re.fullmatch(r"[a-z][\w ,:-]{3,30}", of.asks), of.asks
     assert of.question.count("?") == 1
     assert of.cfg.study_name == of.study == f"{STUDY}_{of.name}"
-    race = TunedSeed.of(of.cfg)
-    assert len(race.plan.tries["none"]) == len(of.cfg.tune.rates) >= 3
+    seed = TunedSeed.of(of.cfg)
+    assert len(seed.plan.tries["none"]) == len(of.cfg.tune.rates) >= 3
     assert endpoint_of(of.cfg).kind == ("steps" if of.solvable else "loss")
     cell = Cell.from_config(of.cfg)
     assert of.cfg.trainer.fresh or of.name == "causal_text" or cell.steps_per_epoch >= cell.target

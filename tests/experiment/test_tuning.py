@@ -12,7 +12,7 @@ from pe_lab import config
 from pe_lab.experiment import executor
 from pe_lab.experiment.rounds import Outcome, drive
 from pe_lab.experiment.sweep import run
-from pe_lab.experiment.tuning import TunedSeed, evaluations, races_of, tuned
+from pe_lab.experiment.tuning import TunedSeed, evaluations, tuned, tuned_seeds
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.__main__ import main as report
 from pe_lab.results.frame import load
@@ -211,12 +211,12 @@ def test_losses_are_printed_beside_their_floors_and_what_was_not_learned_before_
 
 def test_an_encoding_with_a_starting_scale_has_as_many_tries_of_both(tmp_path):
     scaled = "tune.scaled=[[1e-3,0.14],[3e-3,0.14],[3e-3,1.0]]"
-    races = races_of(cells(tmp_path, "pe=rope,sinusoidal", scaled))
-    tries = {race.cfg.pe.name: race.plan.tries[race.cfg.pe.name] for race in races}
+    seeds = tuned_seeds(cells(tmp_path, "pe=rope,sinusoidal", scaled))
+    tries = {seed.cfg.pe.name: seed.plan.tries[seed.cfg.pe.name] for seed in seeds}
     assert [tuple(each) for each in tries["sinusoidal"]] == [(1e-3, 0.14), (3e-3, 0.14), (3e-3, 1.0)]
     assert [tuple(each) for each in tries["rope"]] == [(1e-3, None), (3e-3, None), (1e-2, None)]
-    need = races[1].next()
-    assert races[1].cell(need).pe.size == 0.14
+    need = seeds[1].next()
+    assert seeds[1].cell(need).pe.size == 0.14
 
 
 def test_the_steps_of_evaluation_are_those_of_the_training_and_its_last():
