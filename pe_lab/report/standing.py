@@ -1,6 +1,7 @@
 """Which encodings may be the best, by the verdicts of a report's families, and how to say it."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -27,6 +28,32 @@ from pe_lab.statistics.comparisons import turned
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
 SAME = {EQUIVALENT, EQUAL}  # verdicts without a significant difference, and within the margin
 UNDECIDABLE = {ONE_SEED, NO_SEED, EQUAL}  # verdicts without a test
+MEAN = "The {superlative} mean {what} is that of `{first}` ({value})."
+SENTENCES = {  # by what is decided: see `Standing.case`
+    "equal": "All {count} encodings have the same {what}, to the bit in every seed: {value}.",
+    "untested": f"Nothing can be decided without two shared seeds. {MEAN}",
+    "contradictory": f"No best encoding can be named: comparisons over unequal seeds contradict each other. {MEAN}",
+    "better": "`{first}` has the {comparative} {what}, {value}: significantly better than `{second}` by {gap} "
+    "(95 % interval {low:.3g} to {high:.3g}).",
+    "best": "`{first}` has the {superlative} {what}, {value}: significantly better than each other encoding. "
+    "The next is `{second}`, worse by {gap} (95 % interval {low:.3g} to {high:.3g}).",
+    "only": f"{MEAN} Only {{open}} can be the best.",
+    "open": f"{MEAN} The best may be any of {{open}}.",
+}
+NOTES = {  # behind "only" and "open"
+    "bitwise": "They are equal bit for bit.",
+    "all alike": "They are equivalent within the margin.",
+    "alike": "Equivalent to the first of them: {alike}.",
+    "near": "Slightly worse than another one, which does not rank: {near}.",
+    "behind": "Significantly worse than another one: {behind}.",
+}
+OVER_SETTINGS = {  # by how many of the settings have one encoding that can be the best: all the same, some, none
+    "same": "In each of {count} settings, {why}, only {names} can be the best.",
+    "some": "Of {count} settings, {why}, {clear} have only one encoding that can be the best: {leads}.",
+    "none": "In none of {count} settings, {why}, is it clear which encoding is the best.",
+}
+IN_ALL = {0: "No encoding can be the best in all of them.", 1: "Only {names} can be the best in all of them."}
+IN_ALL_OF_SEVERAL = "In all of them, the best may be any of {names}."
 
 
 @dataclass(frozen=True)
@@ -98,60 +125,53 @@ class Standing:
         turned = {"difference": -line["difference"], "low": -line["high"], "high": -line["low"]}
         return turned | {"verdict": reverse(line["verdict"])}
 
-    def words(self) -> str:
-        """Say which encodings may be the best, in one sentence."""
-        text = self._words()
-        return f"{self.where}, {text[0].lower()}{text[1:]}" if self.where else text
-
-    def _words(self) -> str:
+    @property
+    def case(self) -> str:
+        """What the verdicts decide: a key of SENTENCES."""
         names, verdicts = list(self.means), self.verdicts(list(self.means))
-        what, first, value = self.what, names[0], amount(self.means[names[0]], self.metric)
         if verdicts == {EQUAL}:
-            return f"All {len(names)} encodings have the same {what}, to the bit in every seed: {value}."
-        mean = f"the {superlative(self.metric)} mean {what} is that of `{first}` ({value})"
+            return "equal"
         if verdicts <= UNDECIDABLE:
-            return (
-                f"Nothing can be decided without two shared seeds: {mean}, but the best may be any of the {len(names)}."
-            )
+            return "untested"
         if not self.open:
-            return f"No best encoding can be named: {mean}, but comparisons over unequal seeds contradict each other."
-        if self.open == [first] and all(self.line(first, other)["verdict"] == BETTER for other in names[1:]):
-            return self._certain()
-        if len(self.open) == 1:
-            sure = f"only `{self.open[0]}` can be the best"
-            text = f"{_capital(sure)}; {mean}" if self.open[0] != first else f"{_capital(mean)}, and {sure}"
-        else:
-            text = f"{_capital(mean)}, but the best may be any of {listed(self.open, len(names))}{self._alike()}"
-        if self.near:
-            text += f"; {listed(self.near, len(names))} {_is(self.near)} significantly worse than another one, "
-            text += "but by less than the margin, which does not rank"
-        if self.behind:
-            text += f"; {listed(self.behind, len(names))} {_is(self.behind)} significantly worse than another one"
-        return f"{text}."
+            return "contradictory"
+        if self.open == names[:1] and all(self.line(names[0], other)["verdict"] == BETTER for other in names[1:]):
+            return "better" if len(names) == 2 else "best"
+        return "only" if len(self.open) == 1 else "open"
 
-    def _alike(self) -> str:
-        """Say which of the encodings that may be the best are significantly alike: each two, or some and the first."""
-        if any(self.line(one, other)["verdict"] not in SAME for one, other in combinations(self.open, 2)):
-            first = self.open[0]
-            same = [name for name in self.open[1:] if self.line(first, name)["verdict"] in SAME]
-            return f", of which {listed(same, None)} {_is(same)} equivalent to `{first}`" if same else ""
-        found = self.verdicts(self.open)
-        if found == {EQUAL}:
-            return ", which are equal bit for bit"
-        return ", which are equivalent within the margin"
+    @property
+    def alike(self) -> list[str]:
+        """Those of the encodings that may be the best whose difference from the first of them is within the margin."""
+        return [name for name in self.open[1:] if self.line(self.open[0], name)["verdict"] in SAME]
 
-    def _certain(self) -> str:
-        """Say which encoding is significantly the best, and by how much."""
-        first, second = list(self.means)[:2]
+    @property
+    def all_alike(self) -> bool:
+        """Whether every two of the encodings that may be the best are within the margin of each other."""
+        return all(self.line(one, other)["verdict"] in SAME for one, other in combinations(self.open, 2))
+
+    @property
+    def notes(self) -> list[str]:
+        """What is said beside the encodings that may be the best: keys of NOTES."""
+        if self.case not in ("only", "open"):
+            return []
+        alike = "bitwise" if self.verdicts(self.open) == {EQUAL} else "all alike" if self.all_alike else "alike"
+        notes = [alike] if self.alike else []
+        return notes + [name for name in ("near", "behind") if getattr(self, name)]
+
+    def words(self) -> str:
+        """Say which encodings may be the best."""
+        (first, second, *_), count = self.means, len(self.means)
         line = self.line(first, second)
         low, high = sorted((abs(line["low"]), abs(line["high"])))
-        by = f"{amount(abs(line['difference']), self.metric)} (95 % interval {low:.3g} to {high:.3g})"
-        value = amount(self.means[first], self.metric)
-        if len(self.means) == 2:
-            has = f"`{first}` has the {comparative(self.metric)} {self.what}, {value}"
-            return f"{has}: significantly better than `{second}` by {by}."
-        has = f"`{first}` has the {superlative(self.metric)} {self.what}, {value}"
-        return f"{has}: significantly better than each other encoding. The next is `{second}`, worse by {by}."
+        values = {
+            **{"first": first, "second": second, "count": count, "what": self.what, "low": low, "high": high},
+            **{"value": amount(self.means[first], self.metric), "gap": amount(abs(line["difference"]), self.metric)},
+            **{"superlative": superlative(self.metric), "comparative": comparative(self.metric)},
+            **{name: listed(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
+        }
+        templates = [SENTENCES[self.case], *(NOTES[name] for name in self.notes)]
+        text = " ".join(template.format(**values) for template in templates)
+        return f"{self.where}: {text}" if self.where else text
 
 
 def overall(compared: Families) -> Standing | None:
@@ -192,41 +212,50 @@ def by_setting(compared: Families) -> list[Standing]:
     return found
 
 
-def in_each_setting(found: list[Standing], why: str = "which cannot be averaged") -> str:
-    """Say which encodings are the best or may be in settings that are not averaged, in one sentence.
+@dataclass(frozen=True)
+class SettingCounts:
+    """Which encodings can be the best in settings that are not averaged.
+
+    Attributes:
+        count: of settings.
+        alone: the number of settings in which an encoding is the only one, by encoding.
+        always: the encodings that can be the best in all settings.
+    """
+
+    count: int
+    alone: dict[str, int]
+    always: list[str]
+
+    @classmethod
+    def of(cls, standings: Sequence[Standing]) -> "SettingCounts":
+        alone = Counter(standing.open[0] for standing in standings if len(standing.open) == 1)
+        first = standings[0].open if standings else []
+        always = [name for name in first if all(name in standing.open for standing in standings)]
+        return cls(len(standings), dict(alone), always)
+
+    def words(self, why: str) -> str:
+        """Say so; `why` settings are not averaged."""
+        clear, names = sum(self.alone.values()), listed(self.always, None)
+        case = "none" if not clear else "same" if set(self.alone.values()) == {self.count} else "some"
+        leads = joined([f"`{name}` in {number}" for name, number in self.alone.items()])
+        text = OVER_SETTINGS[case].format(count=self.count, why=why, clear=clear, leads=leads, names=names)
+        if case == "same":
+            return text
+        return f"{text} {IN_ALL.get(len(self.always), IN_ALL_OF_SEVERAL).format(names=names)}"
+
+
+def in_each_setting(standings: Sequence[Standing], why: str = "which cannot be averaged") -> str:
+    """Say which encodings are the best or may be in settings that are not averaged.
 
     Args:
-        found: what is open in each setting that has two encodings or more.
+        standings: of each setting that has two encodings or more.
         why: they are not averaged.
     """
-    if not found:
+    if not standings:
         return "No setting has results of two encodings."
-    if len(found) == 1:
-        return replace(found[0], where="In the only setting with two encodings or more").words()
-    count = len(found)
-    alone = Counter(one.open[0] for one in found if len(one.open) == 1)
-    if set(alone.values()) == {count}:
-        return f"In each of {count} settings, {why}, only `{next(iter(alone))}` can be the best."
-    text = f"In none of {count} settings, {why}, is it clear which encoding is the best"
-    if alone:
-        (first, most), *others = alone.items()
-        parts = [
-            f"only `{first}` can be the best in {most}",
-            *(f"only `{name}` in {number}" for name, number in others),
-        ]
-        text = f"Of {count} settings, {why}, {joined(parts)}"
-        if unclear := count - alone.total():
-            text += f", and in {unclear} it is not clear which encoding is the best"
-    return f"{text}; {_in_all(found)}."
-
-
-def _in_all(found: list[Standing]) -> str:
-    """Say which encodings can be the best in all of two or more settings."""
-    where = "both" if len(found) == 2 else f"all {len(found)}"
-    always = [name for name in found[0].open if all(name in one.open for one in found)]
-    if len(always) == 1:
-        return f"`{always[0]}` is the only encoding that can be the best in {where}"
-    return f"{listed(always, None) if always else 'no encoding'} can be the best in {where}"
+    if len(standings) == 1:
+        return replace(standings[0], where="In the only setting with two encodings or more").words()
+    return SettingCounts.of(standings).words(why)
 
 
 def in_words(metric: str) -> str:
@@ -266,14 +295,6 @@ def listed(names: list[str], among: int | None) -> str:
 def joined(words: list[str]) -> str:
     """Return words in a list, the last one after `and`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
-
-
-def _is(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _key(key: Any) -> tuple[object, ...]:

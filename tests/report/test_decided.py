@@ -13,6 +13,7 @@ from pe_lab.report.decided import CAUTION, decisions
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.question import question as question_section
+from pe_lab.report.standing import SettingCounts
 from pe_lab.results import frame
 from pe_lab.statistics import Margin
 
@@ -52,8 +53,9 @@ def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,)))
     assert set(question.compared.compare()["verdict"]) == {"better", "worse"}
     first, second = answer.sentences(question)
-    assert first.startswith("The lowest mean test loss is that of `alibi`")
-    assert "but the best may be any of `alibi` and `rope`; `none` is significantly worse than another one." in first
+    (found,) = decided.sequential(question.compared, question.decided)
+    assert (found.case, found.open, found.behind) == ("open", ["alibi", "rope"], ["none"])
+    assert first == found.words()
     assert second == (
         "Verdicts on 2 comparisons with `rope`: 1 worse and 1 undecided. The default margin is 0.02 nats. Differences "
         "are paired over 6 seeds. Seeds were added in up to 2 looks, while a comparison was undecided. Encodings were "
@@ -67,14 +69,18 @@ def test_seeds_of_the_first_look_are_not_called_added(tmp_path) -> None:
 
 
 def test_encodings_that_were_not_compared_are_not_called_alike(tmp_path) -> None:
-    first, _ = answer.sentences(asked(tmp_path, cells((4,)), lines((4,), ("equivalent", "equivalent"))))
-    assert first.endswith("any of `alibi`, `rope` and `none`, of which `rope` is equivalent to `alibi`.")
+    question = asked(tmp_path, cells((4,)), lines((4,), ("equivalent", "equivalent")))
+    (found,) = decided.sequential(question.compared, question.decided)
+    assert (found.open, found.alike, found.all_alike) == (["alibi", "rope", "none"], ["rope"], False)
 
 
 def test_several_settings_are_answered_one_by_one(tmp_path) -> None:
     table = lines(verdicts=("better", "worse"))
-    first, second = answer.sentences(asked(tmp_path, cells(), table))
-    assert first == "In each of 2 settings, each decided on its own, only `alibi` can be the best."
+    question = asked(tmp_path, cells(), table)
+    first, second = answer.sentences(question)
+    counts = SettingCounts.of(decided.sequential(question.compared, question.decided))
+    assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"])
+    assert first == counts.words("each decided on its own")
     assert second.startswith("Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse.")
 
 
@@ -123,8 +129,9 @@ def test_an_encoding_that_failed_has_a_decision_and_no_cells(tmp_path) -> None:
     table = table.assign(seeds=table["seeds"].mask(failed, 0), verdict="undecided")
     rows = cells((4,))
     question = asked(tmp_path, rows[rows["pe"] != "none"], table)
-    first, second = answer.sentences(question)
-    assert first.endswith("but the best may be any of `alibi` and `rope`.")
+    _, second = answer.sentences(question)
+    (found,) = decided.sequential(question.compared, question.decided)
+    assert (found.case, found.open, found.notes) == ("open", ["alibi", "rope"], [])
     assert second.startswith("Verdicts on 2 comparisons with `rope`: all undecided. ")
     assert "paired over 0 to 6 seeds" in second
     assert [part for part in answer.answer(question).parts if isinstance(part, Drawn)]

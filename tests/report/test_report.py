@@ -28,6 +28,7 @@ from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import Drawn, ReportTable, Section
 from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.sections import sections
+from pe_lab.report.standing import overall
 from pe_lab.results import columns, frame, plots, pooling, rates, sensitivity, specification
 from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import GRID, Margin
@@ -831,21 +832,17 @@ def test_margin_and_pair_can_be_chosen_on_the_command_line(study, monkeypatch):
 def test_the_answer_calls_the_best_what_the_verdicts_do(number):
     """Settings of two tasks are pooled; encodings that lack a cell are in no pooled mean."""
     asked = question(made_study(number), baseline="pe0")
-    first, _ = answer.sentences(asked)
     compared = asked.compared
     table = POOLED if POOLED in compared.tables else GRID
     ranked = compared.ranks(table).set_index("pe")
     if len(ranked) < 2 or (table == GRID and asked.results.cells[["data", "depth"]].drop_duplicates().shape[0] > 1):
         pytest.skip("there is no mean over all settings")
-    if named := re.search("`(pe[0-9])` has the low", first):
-        assert ranked.loc[named[1], "worst"] == 1
-    else:
-        (worst,) = {ranked["worst"].iloc[0]}
-        assert worst > 1 or "less than the margin" in first
-    for pe in ranked.index[ranked["best"] > 1]:
-        assert not re.search(f"may be any of [^;]*`{pe}`", first)
-    behind = re.search(r"; ([^;]*) (?:is|are) significantly worse than another one", first)
-    assert set(re.findall("pe[0-9]", behind[1])) == set(ranked.index[ranked["best"] > 1]) if behind else True
+    found = overall(compared)
+    best = found.case in ("best", "better")
+    assert ranked["worst"].iloc[0] == 1 if best else ranked["worst"].iloc[0] > 1 or found.near
+    assert set(found.open) == set(ranked.index[ranked["best"] == 1])
+    assert set(found.behind) == set(ranked.index[ranked["best"] > 1])
+    assert answer.sentences(asked)[0] == found.words()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """The sentence about the best encoding says no more than the verdicts."""
 
+import re
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from pe_lab.report.standing import Standing, amount, by_setting, in_each_setting, joined, listed, overall
+from pe_lab.report.standing import SettingCounts, Standing, amount, by_setting, in_each_setting, joined, listed, overall
 from pe_lab.statistics import GRID, REMAINING, Families, Margin
 
 
@@ -24,28 +25,21 @@ def standing(means: dict[str, float], metric: str = "loss", what: str = "test lo
 
 def test_the_best_is_named_only_if_it_is_better_than_each_other() -> None:
     means = {"a": 1.0, "b": 1.5, "c": 2.0}
-    assert standing(means, a_b="better", a_c="better").words() == (
-        "`a` has the lowest test loss, 1 nats: significantly better than each other encoding. The next is `b`, "
-        "worse by 0.5 nats (95 % interval 0.4 to 0.6)."
-    )
-    text = standing(means, a_c="better", b_c="better").words()
-    assert text == (
-        "The lowest mean test loss is that of `a` (1 nats), but the best may be any of `a` and `b`; `c` is "
-        "significantly worse than another one."
-    )
-    assert "significantly better than each" not in standing(means, a_b="better").words()
+    best = standing(means, a_b="better", a_c="better")
+    assert (best.case, best.open, best.behind, best.notes) == ("best", ["a"], ["b", "c"], [])
+    assert all(text in best.words() for text in ("`a`", "1 nats", "`b`", "0.5 nats", "0.4 to 0.6"))
+    both = standing(means, a_c="better", b_c="better")
+    assert (both.case, both.open, both.behind, both.notes) == ("open", ["a", "b"], ["c"], ["behind"])
+    assert standing(means, a_b="better").case == "open"
 
 
 def test_nothing_decided_leaves_all_open() -> None:
-    assert standing({"a": 1.0, "b": 1.5}).words() == (
-        "The lowest mean test loss is that of `a` (1 nats), but the best may be any of `a` and `b`."
-    )
+    neither = standing({"a": 1.0, "b": 1.5})
+    assert (neither.case, neither.open, neither.notes) == ("open", ["a", "b"], [])
 
 
 def test_of_two_one_may_significantly_be_better() -> None:
-    assert standing({"a": 1.0, "b": 1.5}, a_b="better").words() == (
-        "`a` has the lower test loss, 1 nats: significantly better than `b` by 0.5 nats (95 % interval 0.4 to 0.6)."
-    )
+    assert standing({"a": 1.0, "b": 1.5}, a_b="better").case == "better"
 
 
 def test_a_comparison_may_have_the_best_as_its_baseline() -> None:
@@ -53,18 +47,25 @@ def test_a_comparison_may_have_the_best_as_its_baseline() -> None:
     ranked = pd.DataFrame({"pe": ["base", "other"], "mean": [0.9, 0.7]})
     lines = [["other", "base", -0.2, -0.3, -0.1, "worse"]]
     lines = pd.DataFrame(lines, columns=["pe", "baseline", "difference", "low", "high", "verdict"])
-    assert Standing.of(ranked, lines, "accuracy", "test accuracy").words() == (
-        "`base` has the higher test accuracy, 0.9: significantly better than `other` by 0.2 (95 % interval 0.1 to 0.3)."
-    )
+    better = Standing.of(ranked, lines, "accuracy", "test accuracy")
+    assert (better.case, better.open) == ("better", ["base"])
+    assert all(text in better.words() for text in ("`base`", "0.9", "`other`", "by 0.2", "0.1 to 0.3"))
+
+
+def test_every_case_and_every_note_can_be_said() -> None:
+    """A template names only what a standing knows, and says which encodings it is about."""
+    found = standing(
+        {"a": 1.0, "b": 1.01, "c": 1.02, "d": 2.0},
+        a_b="equivalent", b_c="slightly better", a_d="better", b_d="better", c_d="better",
+    )  # fmt: skip
+    assert (found.case, found.notes) == ("open", ["alike", "near", "behind"])
+    assert re.findall("`([a-d])`", found.words()) == ["a", "a", "b", "c", "b", "c", "d"]
 
 
 def test_one_that_is_behind_by_less_than_the_margin_may_be_the_best() -> None:
     found = standing({"a": 1.0, "b": 1.01, "c": 2.0}, a_b="slightly better", a_c="better", b_c="better")
     assert (found.open, found.near, found.behind) == (["a", "b"], ["b"], ["c"])
-    text = found.words()
-    assert "any of `a` and `b`" in text
-    assert "only" not in text
-    assert "equivalent" not in text  # the difference is significant
+    assert (found.case, found.notes) == ("open", ["near", "behind"])  # not alike: the difference is significant
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -103,41 +104,39 @@ def test_slightly_worse_turns_to_the_other_one() -> None:
 def test_equivalence_is_said_only_if_every_two_are_equivalent() -> None:
     means = {"a": 1.0, "b": 1.01, "c": 1.02}
     all_three = dict.fromkeys(("a_b", "a_c", "b_c"), "equivalent")
-    assert "which are equivalent within the margin." in standing(means, **all_three).words()
-    some = standing(means, a_b="equivalent", a_c="equivalent").words()
-    assert some.endswith("any of `a`, `b` and `c`, of which `b` and `c` are equivalent to `a`.")
-    assert "equivalent" not in standing(means, b_c="equivalent").words()
-    assert "which are equivalent" in standing(means, **all_three | {"b_c": "equal"}).words()
+    assert standing(means, **all_three).notes == ["all alike"]
+    some = standing(means, a_b="equivalent", a_c="equivalent")
+    assert (some.notes, some.alike, some.all_alike) == (["alike"], ["b", "c"], False)
+    assert standing(means, b_c="equivalent").notes == []
+    assert standing(means, **all_three | {"b_c": "equal"}).notes == ["all alike"]
 
 
 def test_ties_to_the_bit_are_said() -> None:
     same = standing({"a": 1.0, "b": 1.0, "c": 1.0}, a_b="equal", a_c="equal", b_c="equal")
-    assert same.words() == "All 3 encodings have the same test loss, to the bit in every seed: 1 nats."
+    assert same.case == "equal"
     two = standing({"a": 1.0, "b": 1.0, "c": 2.0}, a_b="equal", a_c="better", b_c="better")
-    assert "the best may be any of `a` and `b`, which are equal bit for bit; `c` is" in two.words()
+    assert (two.case, two.open, two.notes) == ("open", ["a", "b"], ["bitwise", "behind"])
 
 
 def test_one_seed_decides_nothing() -> None:
     pairs = {"a_b": "one seed", "a_c": "no shared seed", "b_c": "one seed"}
-    assert standing({"a": 1.0, "b": 1.5, "c": 2.0}, **pairs).words() == (
-        "Nothing can be decided without two shared seeds: the lowest mean test loss is that of `a` (1 nats), but the "
-        "best may be any of the 3."
-    )
+    assert standing({"a": 1.0, "b": 1.5, "c": 2.0}, **pairs).case == "untested"
 
 
 def test_contradictions_of_unequal_seeds_name_no_best() -> None:
     circle = standing({"a": 1.0, "b": 1.1, "c": 1.2}, a_b="better", b_c="better", a_c="worse")
-    assert circle.words().startswith("No best encoding can be named: the lowest mean test loss is that of `a`")
-    turned = standing({"a": 1.0, "b": 1.1}, a_b="worse").words()
-    assert turned.startswith("Only `b` can be the best; the lowest mean test loss is that of `a` (1 nats);")
+    assert (circle.case, circle.open) == ("contradictory", [])
+    turned = standing({"a": 1.0, "b": 1.1}, a_b="worse")
+    assert (turned.case, turned.open, turned.behind) == ("only", ["b"], ["a"])
 
 
 def test_the_highest_accuracy_and_the_smallest_rest_are_the_best() -> None:
     text = standing({"a": 0.9, "b": 0.8}, "accuracy", "test accuracy", a_b="undecided").words()
-    assert text.startswith("The highest mean test accuracy is that of `a` (0.9), but")
+    assert "highest" in text
+    assert "lowest" not in text
     rest = standing({"a": 0.01, "b": 0.2}, REMAINING, "share of the gap", a_b="better").words()
-    start = "`a` has the lower share of the gap, 0.01 of the gap: significantly better than `b` by 0.19 of"
-    assert rest.startswith(start)
+    assert "lower" in rest
+    assert all(value in rest for value in ("0.01 of the gap", "0.19 of the gap"))
 
 
 @pytest.mark.parametrize(
@@ -182,22 +181,15 @@ def families(rows: pd.DataFrame) -> Families:
 def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
     compared = families(cells())
     assert overall(compared) is None
-    why = "settings, which cannot be averaged,"
-    assert in_each_setting(by_setting(compared)) == f"In each of 2 {why} only `a` can be the best."
-    turned = in_each_setting(by_setting(families(cells(turned=True))))
-    assert turned == (
-        f"Of 2 {why} only `a` can be the best in 1 and only `c` in 1; no encoding can be the best in both."
-    )
+    counts = SettingCounts.of(by_setting(compared))
+    assert counts == SettingCounts(2, {"a": 2}, ["a"])
+    turned = SettingCounts.of(by_setting(families(cells(turned=True))))
+    assert turned == SettingCounts(2, {"a": 1, "c": 1}, [])
     rows = cells()
     rows.loc[rows["data"] == "sort", "test_loss"] = np.random.default_rng(1).normal(1, 0.3, 15)
-    assert in_each_setting(by_setting(families(rows))) == (
-        f"Of 2 {why} only `a` can be the best in 1, and in 1 it is not clear which encoding is the best; `a` is the "
-        f"only encoding that can be the best in both."
-    )
+    assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {"a": 1}, ["a"])
     rows["test_loss"] = np.random.default_rng(2).normal(1, 0.3, len(rows))
-    assert in_each_setting(by_setting(families(rows))) == (
-        f"In none of 2 {why} is it clear which encoding is the best; `a`, `c` and `b` can be the best in both."
-    )
+    assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {}, ["a", "c", "b"])
 
 
 def left_open(*names: str) -> Standing:
@@ -206,40 +198,31 @@ def left_open(*names: str) -> Standing:
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("found", "expected", "said"),
     [
-        (["a", "a", "a"], "In each of 3 settings, W, only `a` can be the best."),
+        (["a", "a", "a"], SettingCounts(3, {"a": 3}, ["a"]), ["3", "W", "`a`"]),
         (
             ["a", "a", "c", "ab", "ab", ""],
-            "Of 6 settings, W, only `a` can be the best in 2 and only `c` in 1, and in 3 it is not clear which "
-            "encoding is the best; no encoding can be the best in all 6.",
+            SettingCounts(6, {"a": 2, "c": 1}, []),
+            ["6", "W", "3", "`a`", "2", "`c`", "1"],
         ),
-        (
-            ["ab", "ca", "bca"],
-            "In none of 3 settings, W, is it clear which encoding is the best; `a` is the only encoding that can be "
-            "the best in all 3.",
-        ),
-        (
-            ["ab", "cd"],
-            "In none of 2 settings, W, is it clear which encoding is the best; no encoding can be the best in both.",
-        ),
-        (
-            ["abcdefgh"] * 3,
-            "In none of 3 settings, W, is it clear which encoding is the best; `a`, `b`, `c` and 5 more can be the "
-            "best in all 3.",
-        ),
-        ([], "No setting has results of two encodings."),
+        (["ab", "ca", "bca"], SettingCounts(3, {}, ["a"]), ["3", "W", "`a`"]),
+        (["ab", "cd"], SettingCounts(2, {}, []), ["2", "W"]),
+        (["abcdefgh"] * 3, SettingCounts(3, {}, list("abcdefgh")), ["3", "W", "`a`", "`b`", "`c`", "5"]),
     ],
 )
-def test_settings_are_summed_up_in_one_sentence(found: list[str], expected: str) -> None:
-    assert in_each_setting([left_open(*names) for names in found], "W") == expected
+def test_settings_are_summed_up_by_counts(found: list[str], expected: SettingCounts, said: list[str]) -> None:
+    standings = [left_open(*names) for names in found]
+    assert SettingCounts.of(standings) == expected
+    assert re.findall("`[a-z]`|[0-9]|W", in_each_setting(standings, "W")) == said
 
 
 def test_of_settings_with_one_encoding_each_nothing_is_said() -> None:
     rows = cells()
     of_one = rows["data"] == "sort"
     alone = in_each_setting(by_setting(families(rows[~of_one | (rows["pe"] == "a")])))
-    assert alone.startswith("In the only setting with two encodings or more, `a` has the lowest test loss, ")
+    assert alone.startswith("In the only setting")
+    assert in_each_setting([])
 
 
 def test_one_setting_is_not_averaged_and_several_are() -> None:
@@ -249,12 +232,13 @@ def test_one_setting_is_not_averaged_and_several_are() -> None:
     both = cells().assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
     found = overall(families(both))
     assert found is not None
-    assert found.words().startswith("Averaged over 2 tasks, `a` has the lowest share of the gap in test loss that")
-    assert found.metric == REMAINING
+    assert (found.metric, found.open) == (REMAINING, ["a"])
+    assert "2 tasks" in found.where
+    assert found.words().startswith(found.where)
     lacking = both[~((both["pe"] == "c") & (both["data"] == "sort"))]
     found = overall(families(lacking))
     assert found is not None
-    assert "without 1 encoding that no seed has in all of them" in found.words()
+    assert "without 1 encoding" in found.where
     assert set(found.means) == {"a", "b"}
 
 
