@@ -30,7 +30,7 @@ SAME = {EQUIVALENT, EQUAL}  # verdicts without a significant difference, and wit
 UNDECIDABLE = {ONE_SEED, NO_SEED, EQUAL}  # verdicts without a test
 MEAN = "The {superlative} mean {what} is that of `{first}` ({value})."
 SENTENCES = {  # by what is decided: see `Standing.case`
-    "equal": "All {count} encodings have the same {what}, to the bit in every seed: {value}.",
+    "equal": "The {count} encodings have the same {what}, to the bit in every seed: {value}.",
     "untested": f"Nothing can be decided without two shared seeds. {MEAN}",
     "contradictory": f"No best encoding can be named: comparisons over unequal seeds contradict each other. {MEAN}",
     "better": "`{first}` has the {comparative} {what}, {value}: significantly better than `{second}` by {gap} "

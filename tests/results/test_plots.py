@@ -120,7 +120,7 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
         ({0.5: 360}, ["depth 4, steps 360"]),
         ({0.5: 360, 1.0: 720}, ["steps 360", "steps 720"]),
         ({0.5: np.nan}, ["depth 4, epochs 0.5"]),
-        ({0.5: np.nan, 1.0: 720}, ["epochs 0.5, steps nan", "epochs 1, steps 720"]),
+        ({0.5: np.nan, 1.0: 720}, ["epochs 0.5, steps none", "epochs 1, steps 720"]),
     ],
 )
 def test_trainings_that_are_counted_in_steps_are_named_by_steps(trained: dict[float, float], titles: list[str]) -> None:
