@@ -199,6 +199,10 @@ class Dataset(CheckedOptions, ABC):
         """Return options whose content, not value, is part of the identity, such as the digest of a path's files."""
         return {}
 
+    def spelled(self, tokens: Tensor) -> list[str]:
+        """Return tokens [T] for people to read: numbers, unless the task has words for them."""
+        return [str(token) for token in tokens.tolist()]
+
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
         """Return the metrics that are declared in `own_metrics`, by name.
 

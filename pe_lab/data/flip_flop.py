@@ -109,6 +109,9 @@ class FlipFlop(Hashed):
         self.require_longer(factor, length, "length", self.task.length)
         return self._alike(length=length, published_tests=self.published_tests)
 
+    def spelled(self, tokens: Tensor) -> list[str]:
+        return ["wri01"[token] for token in tokens.tolist()]  # in the order of WRITE, READ, PASS, ZERO, ONE
+
     def draw(self, source: torch.Generator) -> Tensor:
         """Draw BLOCK sequences of tokens."""
         shape = BLOCK, self.instructions

@@ -97,6 +97,9 @@ class MQAR(InMemory):
             )
         return MQAR(self.seed, self.name, length, pairs, self.task.vocabulary, self.power, **self.sizes)
 
+    def spelled(self, tokens: Tensor) -> list[str]:
+        return ["·" if token == BLANK else str(token) for token in tokens.tolist()]
+
     def size(self, split: str) -> int:
         return self.sizes[split]
 

@@ -19,6 +19,7 @@ ROOM = 20  # problems for each that is asked of a split without copies: about ha
 BLOCK = 4096  # problems of a draw
 IDLE = 100  # draws in a row without a new problem, after which a split is complete
 ANSWER, LAST = range(2)
+MARKERS = ("START", "SEP", "END", "PAD")  # the tokens after the symbols
 
 
 class Problems(InMemory):
@@ -58,7 +59,7 @@ class Problems(InMemory):
         """Set the sizes of the problems."""
         self.n = n
         length = 3 + sum(per_n * n[-1] + more for per_n, more in (self.prompt_length, self.answer_length))
-        vocabulary = self.symbols + 4
+        vocabulary = self.symbols + len(MARKERS)
         self.task = Task(vocabulary, length, outputs=vocabulary, causal=True, marks=self.largest_mark(n[-1]))
 
     @abstractmethod
@@ -114,12 +115,16 @@ class Problems(InMemory):
         """Whether the problems are longer than those of training; then all are in the test split."""
         return self.n[0] > self.longest
 
+    def spelled(self, tokens: Tensor) -> list[str]:
+        words = [*map(str, range(self.symbols)), *MARKERS]
+        return [words[token] for token in tokens.tolist()]
+
     def make(self, split: str) -> Batch:
         return self.write(*self.problems(split))
 
     def write(self, n: Tensor, prompt: Tensor) -> Batch:
         """Return problems, sizes [N] and prompts [N, P], with their answers as sequences."""
-        start, sep, end, pad = range(self.symbols, self.symbols + 4)
+        start, sep, end, pad = range(self.symbols, self.symbols + len(MARKERS))
         slot = torch.arange(self.task.length).expand(len(n), -1)
         at_sep = 1 + _length(self.prompt_length, n)[:, None]
         at_end = at_sep + 1 + _length(self.answer_length, n)[:, None]

@@ -15,6 +15,7 @@ from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, rendered
+from pe_lab.gallery.samples import data_of
 from pe_lab.results.styles import COMMON
 
 LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
@@ -135,7 +136,7 @@ def encoding(content: Content, name: str) -> Page:
 def task(content: Content, one: BenchmarkTask) -> Page:
     """Return the page of a task."""
     found = content.results.get(one.name)
-    values: dict[str, Any] = {"task": one, "found": found, "margin": margin_in_words(one)}
+    values: dict[str, Any] = {"task": one, "found": found, "margin": margin_in_words(one), "data": data_of(one)}
     if found is not None:
         lengths = [column for column in found.table if column.startswith(f"{found.unit}_")]
         values |= {"lines": found.table.to_dict("records"), "shades": found.quality(), "lengths": lengths}

@@ -9,6 +9,9 @@ from urllib.parse import unquote
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from hydra.utils import instantiate
+from markupsafe import escape
 
 import tuned
 from pe_lab.benchmark import tables
@@ -17,6 +20,8 @@ from pe_lab.benchmark.measured import read as read_measured
 from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks
 from pe_lab.benchmark.verdicts import TOO_FEW, margin_in_words
+from pe_lab.data.base import IGNORE
+from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import Failure
@@ -29,6 +34,7 @@ from pe_lab.replication import judge
 from pe_lab.results.styles import MARKERS, NONE, OWN_MARKERS, style
 from pe_lab.statistics.pairs import Verdict
 
+SAMPLE = re.compile(r'<tr><th scope="row">(tokens|asked|class)</th>(.*?)</tr>')
 NEEDS = re.compile(r'<tr data-need="(\w+)" data-length="([\d.]+)" data-advice="([\w ]+)">')
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
@@ -127,6 +133,11 @@ def test_every_number_of_results_has_its_link(site: Path, read: dict[Path, Read]
             (one, links)
             for one, links in Read(text[text.index('id="results"') : text.index('id="properties"')]).cells
             if re.match(r"(loss |score )?−?\d", one)
+        ]
+    if name.startswith("tasks/"):
+        text = (site / name).read_text()
+        numbers = [
+            (one, links) for one, links in Read(text[text.index('id="table-task"') :]).cells if one[:1].isdigit()
         ]
     assert len(numbers) >= 3
     assert [text for text, links in numbers if not links] == []
@@ -429,6 +440,31 @@ def test_numbers_are_shown_with_a_minus_sign_and_never_as_minus_zero() -> None:
 def test_nothing_is_shown_as_not_a_number(content: Content) -> None:
     for page in pages(content):
         assert "nan" not in re.sub(r"<code>.*?</code>|<script.*?</script>", "", page.html(), flags=re.DOTALL).lower()
+
+
+@pytest.mark.parametrize("name", [one.name for one in tasks()])
+def test_the_page_of_a_task_has_its_data_and_a_sequence(content: Content, name: str) -> None:
+    one = task_named(name)
+    html = task(content, one).sections[0].html
+    dataset = instantiate(one.cfg.data)(seed=0)
+    few = dataset.batch("validation", torch.arange(4))
+    sizes = (few.layout.segment != PADDING).sum(1)
+    size, batch = int(sizes.max()), few[sizes.argmax()[None]]
+    lines = {head: re.findall(r"<td[^>]*>(.*?)</td>", cells) for head, cells in SAMPLE.findall(html)}
+    first = {"copy": "START", "reverse": "START", "flip_flop": "w"}  # its words, not their numbers
+    assert lines["tokens"][0] == first.get(name, lines["tokens"][0])
+    assert lines.pop("tokens") == [escape(word) for word in dataset.spelled(batch.tokens[0, :size])]
+    (answers,) = lines.values()
+    asked = batch.targets[0, :size] != IGNORE
+    assert [bool(answer) for answer in answers] == asked.tolist()
+    said = re.sub(r"<[^>]+>", "", html)
+    lengths = [dataset.task.length, *(dataset.longer(factor).task.length for factor in (2.0, 4.0))]
+    for number_ in (*lengths, dataset.task.vocabulary, one.cfg.trainer.batch_size, one.cfg.steps):
+        assert re.search(rf"\b{number_}\b", said), number_
+    assert (f"{dataset.size('train'):,} training sequences" in said) != one.cfg.trainer.fresh
+    assert ("some of them again" in said) == (name == "causal_text")
+    assert f"data={one.cfg.data.name} " in said
+    assert "data.vocabulary_size" not in said  # text is read as bytes
 
 
 def test_marks_are_those_of_the_figures() -> None:

@@ -163,6 +163,11 @@ class Text(Dataset):
         text = rows[:, : tokens.shape[1]]
         return Batch(tokens, targets, role, targets != IGNORE, packed(text == self.text.end, self.causal))
 
+    def spelled(self, tokens: Tensor) -> list[str]:
+        """Return the text of tokens [T], with signs for spaces and ends of lines."""
+        found = (self.text.spelling[token].decode(errors="backslashreplace") for token in tokens.tolist())
+        return [word.replace(" ", "␣").replace("\n", "↵") for word in found]
+
     @cached_property
     def bytes_of(self) -> Tensor:
         """Return [vocabulary], the number of bytes of each token; END counts as one."""

@@ -1,0 +1,73 @@
+"""The data of a task of the benchmark: what a sequence is, its sizes, and one of its sequences."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+
+from pe_lab import config
+from pe_lab.benchmark.tasks import BenchmarkTask
+from pe_lab.benchmark.tasks import task as task_named
+from pe_lab.data.base import IGNORE, Dataset
+from pe_lab.encodings.layout import PADDING
+
+LOOKED_AT = 4  # validation sequences of which the longest is shown
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The data of a task, from the settings of its cells.
+
+    Attributes:
+        what: what a sequence is: the first comment of its file in conf/data.
+        options: of `data`, those that have an effect.
+        lengths: tokens of a test sequence, by multiple of the training length.
+        vocabulary: number of different tokens.
+        training: number of training sequences, of one epoch if they are drawn anew in each.
+        tokens: the longest of the first validation sequences of seed 0, without padding.
+        answers: of that sequence: for each token what is asked there, empty where nothing is; or the one class.
+        pooled: whether a sequence has one answer, its class.
+    """
+
+    what: str
+    options: dict[str, Any]
+    lengths: dict[float, int]
+    vocabulary: int
+    training: int
+    tokens: list[str]
+    answers: list[str]
+    pooled: bool
+
+
+def data_of(task: BenchmarkTask) -> TaskData:
+    """Return the data of a task; its validation sequences are made at the first call, in less than a second."""
+    return _made(task.name)
+
+
+@cache
+def _made(name: str) -> TaskData:
+    cfg = task_named(name).cfg
+    dataset: Dataset = instantiate(cfg.data)(seed=0)
+    first = dataset.batch("validation", torch.arange(LOOKED_AT))
+    batch = first[(first.layout.segment != PADDING).sum(1).argmax()[None]]
+    there = batch.layout.segment[0] != PADDING
+    asked = batch.targets[0] if dataset.task.pooled else batch.targets[0][there]
+    words = dataset.spelled(asked.clamp(min=0)) if not dataset.task.pooled else list(map(str, asked.tolist()))
+    lengths = {
+        float(factor): (dataset if factor == 1 else dataset.longer(factor)).task.length
+        for factor in cfg.evaluate.lengths
+    }
+    lines = (config.folder() / "data" / f"{cfg.data.name}.yaml").read_text().splitlines()
+    options = {key: value for key, value in config.resolved(cfg.data).items() if key[0] != "_" and key != "name"}
+    return TaskData(
+        what=next(line for line in lines if line.startswith("# ")).removeprefix("# "),
+        options={key: value for key, value in options.items() if dataset.content().get(key, value) is not None},
+        lengths=lengths,
+        vocabulary=dataset.task.vocabulary,
+        training=dataset.size("train"),
+        tokens=dataset.spelled(batch.tokens[0][there]),
+        answers=["" if target == IGNORE else word for target, word in zip(asked.tolist(), words, strict=True)],
+        pooled=dataset.task.pooled,
+    )
