@@ -32,11 +32,17 @@ class TaskResults:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A line per encoding, the best mean first: see `verdicts.endpoints`; then score_1x and more, or loss_1x."""
+        """A line per encoding, the best mean first: see `verdicts.endpoints`; then score_1x and more, or loss_1x.
+
+        Means of steps and their intervals end at the cap: a mean of steps that count as the cap cannot exceed it.
+        """
         scores = verdicts.scores(self.rows, self.task)
         wide = scores.pivot(index="pe", columns="length", values="mean")
         wide.columns = [f"{self.unit}_{length:g}x" for length in wide.columns]
         table = verdicts.endpoints(self.rows, self.task)
+        if self.task.solvable and len(table):
+            shown = ["mean", "low", "high"]
+            table[shown] = table[shown].clip(upper=self.task.cfg.steps)
         return table.merge(wide.reset_index(), on="pe", how="left") if len(table) else table
 
     @property

@@ -15,10 +15,12 @@ from tqdm import tqdm
 
 from pe_lab.audit.report import legend
 from pe_lab.benchmark import measured
+from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.kinds import kind_of
+from pe_lab.gallery.page import fixed
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
 from pe_lab.replication import Finding, judge, load
 from pe_lab.replication.values import SHIPPED, Values, values_of
@@ -107,6 +109,24 @@ class Content:
         """Return the lines of an encoding in the tables of the tasks that it is measured on."""
         tables = [(task, task.table.set_index("pe", drop=False)) for task in self.results.values()]
         return [(task, table.loc[name].to_dict()) for task, table in tables if name in table.index]
+
+    def failures(self, name: str) -> list[tuple[str, str]]:
+        """Return the tasks on which an encoding failed, and how, by the measured rows.
+
+        It solved the task in fewer than half of the seeds, or its test score at more than the training length is below
+        0, that of the best model without position.
+        """
+        found = []
+        for task, line in self.on_tasks(name):
+            if not task.task.solvable:
+                continue
+            said = [f"solved in {line['solved']} of {line['runs']} seeds"] if 2 * line["solved"] < line["runs"] else []
+            longer = [length for length in of_rows.lengths(task.rows) if length > 1]
+            scores = {length: line[f"{task.unit}_{length:g}x"] for length in longer}
+            below = [f"{fixed(score)} at {length:g} ×" for length, score in scores.items() if score < 0]
+            said += [f"test score {' and '.join(below)} the training length"] if below else []
+            found += [(task.task.name, "; ".join(said))] if said else []
+        return found
 
     def undefined(self, name: str) -> dict[str, str]:
         """Return why an encoding is not defined for tasks, by task."""

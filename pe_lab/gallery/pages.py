@@ -121,7 +121,7 @@ def encoding(content: Content, name: str) -> Page:
         "Score against distance": {},
         "Picture": {},
         "Properties": {"properties": content.properties(name), "audited": name in content.audit.index},
-        "Known failures": {},
+        "Known failures": {"failing": content.failures(name)},
         "Claims": {"claims": {one: content.claims[one] for one in said.claims}},
         "Equal to": {},
         "Code": {},
@@ -180,7 +180,7 @@ def _strips(found: TaskResults) -> tuple[dict[str, Markup], tuple[float, float]]
     table = found.table.set_index("pe")[["low", "mean", "high"]].astype(float)
     steps = found.task.cfg.steps
     if found.task.solvable:
-        table = table[found.table["solved"].to_numpy() > 0].clip(upper=steps)
+        table = table[found.table["solved"].to_numpy() > 0]
     ends = np.array([table["low"].min(), steps if found.task.solvable else table["high"].max()])
     scale = np.log if found.task.solvable else np.asarray
     first, last = scale(ends)

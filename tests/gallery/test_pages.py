@@ -19,7 +19,7 @@ from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.measured import read as read_measured
 from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks
-from pe_lab.benchmark.verdicts import TOO_FEW, margin_in_words
+from pe_lab.benchmark.verdicts import TOO_FEW, endpoints, margin_in_words
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
@@ -393,6 +393,38 @@ def test_code_is_introduced_with_the_options_of_an_encoding(content: Content) ->
     assert len(content.portraits["none"].options) == 1
     assert len(content.portraits["rope"].options) > 1
     assert [plain(value) for value in (None, True, 1e4, "x")] == ["null", "true", "10000.0", "x"]
+
+
+def test_failures_are_found_in_the_rows(content: Content) -> None:
+    of = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "none": 8.0})
+    rope, none = (rows["pe"].eq(pe) for pe in ("rope", "none"))
+    rows.loc[rope & rows["seed"].lt(3), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
+    rows.loc[rope, "loss_x4"] = rows.loc[rope, "level_x4"] * 2 - rows.loc[rope, "best_x4"]  # a score of -1
+    rows.loc[none & rows["seed"].lt(2), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
+    made = replace(content, results={"induction": TaskResults(of, rows)})
+    said = "solved in 2 of 5 seeds; test score −1.00 at 4 × the training length"
+    assert made.failures("rope") == [("induction", said)]
+    assert made.failures("none") == []
+    pages_ = {name: {one.title: one.html for one in encoding(made, name).sections} for name in ("rope", "none")}
+    assert f'<li><a href="../tasks/induction.html">induction</a>: {said}</li>' in pages_["rope"]["Known failures"]
+    assert "tasks/induction.html" not in pages_["none"]["Known failures"]
+    assert content.failures("alibi") == []  # a loss, as of causal_text, is no score
+
+
+def test_means_and_intervals_of_steps_end_at_the_cap() -> None:
+    of = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "none": 9.0, "alibi": 12.5})
+    some = rows["pe"].eq("none") & rows["seed"].gt(0)
+    rows.loc[some, ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
+    table = TaskResults(of, rows).table.set_index("pe")
+    raw = endpoints(rows, of).set_index("pe")
+    assert raw.loc["none", "high"] > of.cfg.steps
+    assert table.loc[["none", "alibi"], "high"].tolist() == [of.cfg.steps] * 2
+    assert table.loc["none", "mean"] == raw.loc["none", "mean"] < of.cfg.steps
+    assert table.loc["rope", ["mean", "low", "high"]].equals(raw.loc["rope", ["mean", "low", "high"]])
+    text = TaskResults(task_named("causal_text"), tuned.table("causal_text", {"rope": 5000.0, "none": 1.0})).table
+    assert text["mean"].max() > 4000  # nats have no cap
 
 
 def test_measured_failures_say_where_also_outside_of_the_documentation(content: Content) -> None:
