@@ -239,6 +239,8 @@ def test_angles_are_exact_where_bfloat16_cannot_count(kind: type[RoPE]) -> None:
         (Yarn, {}),
         (Yarn, {"ramp": "code"}),
         (Yarn, {"beta_fast": 3.0, "beta_slow": 0.7}),
+        (Yarn, {"beta_fast": 4.0, "attention_factor": 1.0}),  # llama3
+        (LongRoPE, {}),
     ],
 )
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
