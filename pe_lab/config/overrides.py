@@ -79,7 +79,8 @@ def studies(words: list[str]) -> list[list[str]]:
     file = folders().file("study", chosen[0].partition("=")[2]) if len(chosen) == 1 else None
     if file is None:
         return []
-    made_of = OmegaConf.load(file).get("studies")
+    study = OmegaConf.load(file)
+    made_of = study.get("studies") if isinstance(study, DictConfig) else None
     if made_of is None:
         return []
     if {"-m", "--multirun"}.isdisjoint(words):
@@ -131,7 +132,7 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    parser, parsed, sizes = OverridesParser.create(loader), [], {}
+    parser, parsed, sizes = OverridesParser.create(loader), list[Any](), dict[str, int]()
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
             meant = [f"{group}={text}" for group, files in known.files.items() if text in files]
@@ -214,6 +215,8 @@ def _swept(value: Any) -> int:
         return len(value.list)
     if not isinstance(value, RangeSweep):
         return 1
+    assert value.start is not None
+    assert value.stop is not None  # the parser refuses a range without
     try:
         steps = (value.stop - value.start) / value.step
         return max(0, math.ceil(min(steps, MOST + 1)))
@@ -271,7 +274,7 @@ def _places(device: str, devices: int) -> int:
         return max(1, len(shared) // devices)
     from joblib import cpu_count
 
-    return max(1, cpu_count() // devices)
+    return max(1, int(cpu_count()) // devices)
 
 
 def _per_place(settings: Mapping[str, Any], trainer: DictConfig) -> float:

@@ -5,7 +5,7 @@ from dataclasses import fields
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -277,14 +277,15 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
 
 def _check_named(group: str, given: DictConfig, files: Folders) -> None:
     """Raise ValueError unless each of a group has a class, and one of a file the class of the file."""
-    for name, leaf in given.items():
+    for key, leaf in given.items():
+        name = str(key)
         target = leaf.get("_target_") if OmegaConf.is_dict(leaf) else None
         if not NAME.holds(name) or not isinstance(target, str) or name[0] == "_":
             raise ValueError(
                 f"{group}.{name} must be settings with a _target_, got {shown(_plain(leaf))}: a file of conf/{group} "
                 f"begins with # @package {group}.<name>"
             )
-        written = _settings(files, group, name) if files.file(group, str(name)) else {}
+        written = _settings(files, group, name) if files.file(group, name) else {}
         if written and target != written.get("_target_"):
             raise ValueError(
                 f"{group}.{name}._target_ must be {written.get('_target_')}, got {shown(target)}: give a class of your "
@@ -320,4 +321,4 @@ def _settings(files: Folders, group: str, name: str) -> dict[str, Any]:
 @cache
 def _written(file: Path, changed: int) -> DictConfig:
     """Load a YAML file as it was at that time; the cells of a sweep share a few files."""
-    return OmegaConf.load(file)
+    return cast(DictConfig, OmegaConf.load(file))

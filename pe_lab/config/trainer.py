@@ -4,6 +4,7 @@ Nothing is imported from Lightning.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -49,6 +50,10 @@ def _batches(fewest: int) -> Range:
         f"a number of batches, at least {fewest}, or a share in {'(' if fewest else '['}0, 1] such as 0.5",
         lambda x: (is_integer(x) and x >= fewest) or (isinstance(x, float) and (0 < x <= 1 or x == fewest == 0)),
     )
+
+
+def _is_one_of(values: tuple[Any, ...], value: Any) -> bool:
+    return value in values and not isinstance(value, bool)
 
 
 def _made(words: str) -> Range:
@@ -107,7 +112,7 @@ def ranges() -> dict[str, Range]:
     found = TAKEN | {name: one for name, (_, one) in ALIASES.items()}
     for name, (values, why) in DECIDED.items():
         words = f"left out{''.join(f' or {value}' for value in values)}: {why}"
-        found[name] = Range(words, lambda x, values=values: x in values and not isinstance(x, bool))
+        found[name] = Range(words, partial(_is_one_of, values))
     return {name: replace(found[name], optional=True) for name in NAMES}
 
 
