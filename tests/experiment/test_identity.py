@@ -25,10 +25,11 @@ OWN = ("pe=none", "pe.name=mine", "pe._target_=mymod.Mine")
 def folder(tmp_path, monkeypatch):
     """A folder that Python imports the user's modules from."""
     monkeypatch.syspath_prepend(tmp_path)
-    before = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    for name, module in list(sys.modules.items()):
+        places = [vars(module).get("__file__"), *vars(module).get("__path__", [])]  # a namespace has no file
+        if any(str(place).startswith(str(tmp_path)) for place in places):
+            del sys.modules[name]
 
 
 def write(folder: Path, **modules: str) -> None:
