@@ -57,8 +57,7 @@ class TaskResults:
 
     @cached_property
     def best(self) -> list[str]:
-        """The encodings with enough seeds that learned the task and that no other significantly beats, the best mean
-        first."""
+        """The encodings with enough seeds that learned the task and than which none is `better`, best mean first."""
         enough = (self.table["runs"] >= verdicts.ENOUGH).to_numpy()
         return list(self.table.loc[(self.table["first"] == 1) & self._learned.to_numpy() & enough, "pe"])
 

@@ -14,7 +14,7 @@ from pe_lab.benchmark.twins import called_different, placebo
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
 
-UNBEATEN = "not significantly beaten by any other"
+UNBEATEN = "best (no other is significantly better by more than the margin)"
 
 
 def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:

@@ -346,7 +346,7 @@ def write(seeds: list[TunedSeed]) -> None:
     if len(losses) and (warning := not_learned(losses)):
         print(warning)
     shown = tuned_outcomes.with_floors(found, losses) if len(losses) else found
-    for text, table in tuned_outcomes.summaries(shown, endpoint_of(cfg)):
+    for text, table in tuned_outcomes.summaries(shown, endpoint_of(cfg), cfg.tune.baseline):
         print(f"{text}\n{as_text(table.round(4), [])}\n")
     if cfg.tune.baseline is not None:
         tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(found, endpoint_of(cfg), cfg.tune.baseline)

@@ -116,6 +116,11 @@ class TunedStudy:
         return curves if curves.empty else curves[curves[counted_in(curves)] == curves[counted_in(curves)].max()]
 
     @property
+    def trains_for_several_lengths(self) -> bool:
+        """Whether losses are compared after several declared lengths of training."""
+        return self.endpoint.kind == "loss" and self.cells[counted_in(self.cells)].nunique() > 1
+
+    @property
     def settings_count(self) -> int:
         """The number of settings in which encodings are compared."""
         return len(self.known[settings(self.outcomes)].drop_duplicates())
@@ -158,7 +163,9 @@ class TunedStudy:
         parts = self.with_floors.groupby(keys, sort=False, dropna=False)
         tables = [
             table.assign(**dict(zip(keys, key, strict=True)))
-            for (key, _), (_, table) in zip(parts, summaries(self.with_floors, self.endpoint), strict=True)
+            for (key, _), (_, table) in zip(
+                parts, summaries(self.with_floors, self.endpoint, self.baseline), strict=True
+            )
         ]
         found = pd.concat(tables, ignore_index=True).rename(columns={"loss": "mean"})
         return found[[*keys, *(name for name in found if name not in keys)]]
@@ -233,7 +240,14 @@ def seed_notes(study: TunedStudy, advice: bool = True) -> list[str]:
 
 
 def _opening_figure(study: TunedStudy) -> list[Part]:
-    """Return a figure that fits beside the answer: with several settings, comparisons of the last; or all seeds."""
+    """Return a figure that fits beside the answer.
+
+    It has the losses over the lengths of training; else, with several settings, comparisons of the last; or all seeds.
+    """
+    if study.trains_for_several_lengths:
+        length = counted_in(study.cells)
+        caption = f"Test loss after so many {length}, tuned for each: means over seeds with 95 % t intervals"
+        return [Drawn(plots.over_epochs(study.cells), caption, "plots.over_epochs(study.cells)")]
     keys = settings(study.outcomes)
     ordered = sort_by_setting(study.known, keys)
     last = ordered[keys].iloc[-1:]
@@ -278,8 +292,9 @@ def _methods(study: TunedStudy) -> Section:
         f"trains each encoding at {tries}, goes on with the best by validation, and counts as one "
         "repetition of all that.",
         "Encodings are compared by paired differences within seeds; their variances are moderated by those of all "
-        "pairs of a setting. Comparisons with a baseline are one family, corrected by Holm's method; ranks are from "
-        "all pairs of a setting, corrected by that of Benjamini and Hochberg. Equivalent needs five seeds.",
+        "pairs of a setting. Comparisons with a baseline are one family, corrected by Holm's method. Other pairs, from "
+        "which ranks follow too, are corrected over all pairs of a setting by the method of Benjamini and Hochberg. "
+        "Equivalent needs five seeds.",
     ]
     if study.command:
         parts.append(f"Trained with `{study.command}`.")
@@ -306,7 +321,7 @@ def _differences(study: TunedStudy) -> Section:
 
 
 def _values(study: TunedStudy) -> Section:
-    text = "An encoding ranks below all that are significantly better, and above all that are significantly worse."
+    text = "An encoding ranks below all with the verdict better, and above all with the verdict worse."
     known = study.with_floors
     table = ReportTable(study.ranked, f"Mean {study.measured}", "study.ranked")
     drawn_above = study.settings_count == 1 and study.compared.empty and known["pe"].nunique() <= MOST_DRAWN
@@ -316,17 +331,14 @@ def _values(study: TunedStudy) -> Section:
 
 
 def _over_training(study: TunedStudy) -> Section:
-    """Return the loss after each declared length of training, and validation during the longest trainings."""
+    """Return validation during the longest trainings; runs that solve their task stop."""
     parts: list[Part] = []
-    if study.endpoint.kind == "loss":  # runs that solve their task stop
-        if study.cells[length := counted_in(study.cells)].nunique() > 1:
-            caption = f"Test loss after so many {length}, tuned for each: means over seeds with 95 % t intervals"
-            parts.append(Drawn(plots.over_epochs(study.cells), caption, "plots.over_epochs(study.cells)"))
-        if not study.curves.empty and (study.curves["metric"] == "loss").any():
-            ended = study.cells[study.cells[length] == study.cells[length].max()]
-            caption = "Validation loss of the longest trainings, at the rates that were chosen"
-            code = "plots.learning_curves(study.curves, rows=study.cells)"
-            parts.append(Drawn(plots.learning_curves(study.curves, rows=ended), caption, code))
+    length = counted_in(study.cells)
+    if study.endpoint.kind == "loss" and not study.curves.empty and (study.curves["metric"] == "loss").any():
+        ended = study.cells[study.cells[length] == study.cells[length].max()]
+        caption = "Validation loss of the longest trainings, at the rates that were chosen"
+        code = "plots.learning_curves(study.curves, rows=study.cells)"
+        parts.append(Drawn(plots.learning_curves(study.curves, rows=ended), caption, code))
     return Section("During training", parts)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from pe_lab.results.columns import floors, merge
 from pe_lab.results.rates import LR
 from pe_lab.results.table import floor_heading
-from pe_lab.statistics import Endpoint, compare, interval, rank_ranges, share_interval
+from pe_lab.statistics import Endpoint, Verdict, compare, interval, rank_ranges, share_interval
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
 MOST_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
@@ -33,14 +33,20 @@ def endpoint(margin: str | None, octaves: float | None) -> Endpoint:
     return Endpoint.parse(kind, margin or ENDPOINTS[kind], np.inf if octaves is None else octaves)
 
 
-def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd.DataFrame]]:
+def summaries(
+    found: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None
+) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield, for each setting, its name and a line per encoding: runs, solved, steps or loss, 95 % interval, ranks.
 
-    Beside losses stand their floors, means over seeds, where they are known.
+    Beside losses stand their floors, means over seeds, where they are known. Ranks follow from the verdicts on all
+    pairs of a setting; with a baseline, those on its pairs are of `with_baseline`.
 
     Args:
         found: see `outcome_table`; with the columns of `with_floors`, or without.
+        endpoint: what is compared.
+        baseline: an encoding.
     """
+    compared = pd.DataFrame() if baseline is None else with_baseline(found, endpoint, baseline)
     keys = settings(found)
     for key, part in found.groupby(keys, sort=False, dropna=False):
         known = part[part["y"].notna()].rename(columns={"pe": "encoding"})
@@ -63,10 +69,23 @@ def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd
         if len(names) > 1:
             runs = known.drop(columns="solved") if endpoint.kind != "steps" else known.astype({"solved": bool})
             verdict = compare(runs[[name for name in ("encoding", "seed", "y", "solved") if name in runs]], endpoint)
+            if len(compared):
+                here = pd.DataFrame([dict(zip(keys, key, strict=True))]).merge(compared) if keys else compared
+                verdict["verdict"] = _replaced(verdict, here)
             first, last = rank_ranges(verdict["verdict"].to_numpy(str), len(names))
             table["ranks"] = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)]
         text = ", ".join(f"{name} {value}" for name, value in zip(keys, key, strict=True))
         yield text, table.rename(columns={"encoding": "pe"})
+
+
+def _replaced(lines: pd.DataFrame, others: pd.DataFrame) -> list[str]:
+    """Return the verdicts of lines, those of other lines on the same pairs in their place."""
+    known = {}
+    for line in others.itertuples():
+        known[line.encoding, line.other] = line.verdict
+        known[line.other, line.encoding] = Verdict(line.verdict).reverse
+    pairs = zip(lines["encoding"], lines["other"], lines["verdict"], strict=True)
+    return [str(known.get((encoding, other), verdict)) for encoding, other, verdict in pairs]
 
 
 def _between(ends: list[tuple[float, float]], digits: str) -> list[str]:
