@@ -160,7 +160,7 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
     lines.append(f"  {counts} of {len(command.progress.cells)} cells{more}; {work}")
     lines += [f"  {command.text}"] if command.text else []
     if snapshot.done and not snapshot.running and not snapshot.waiting and _without_position(command, snapshot.done):
-        lines.append("  none of these models uses position yet: train longer before you compare encodings")
+        lines.append("  none of these models has learned the task: train longer before you compare encodings")
     kinds = {
         "running": [_running(running) for running in snapshot.running],
         "failed": [f"{cell.name:28} {reason}" for cell, reason in snapshot.failed],

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
-from pe_lab.report.effort import rates_in_words
+from pe_lab.report.effort import rates_in_words, setting_in_words
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.standing import (
@@ -33,10 +33,11 @@ from pe_lab.results.columns import (
     told_settings,
     value_text,
 )
-from pe_lab.results.learned import not_learned
+from pe_lab.results.learned import not_learned, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
 from pe_lab.statistics import GRID, Families, interval
+from pe_lab.statistics.comparisons import BETTER, WORSE, direction
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure
@@ -46,15 +47,22 @@ SEEDLESS = {ONE_SEED: "with one seed", NO_SEED: "without a shared seed"}
 def answer(asked: ReportSubject) -> Section:
     """Return the first screen: its title is the question, its parts are the answer, cautions and one figure.
 
-    Where no model uses position yet, the first part says so.
+    Where no model has learned the task, the first part says so.
 
     Raises:
         ValueError: there is no such baseline or metric.
     """
     warning = not_learned(asked.results.cells)
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), " ".join(sentences(asked))]
+    parts += filter(None, [setting_in_words(asked.results)])
     sequentially = decision_notes(asked.results, asked.decided)
-    notes = [*_not_finite(asked), *asked.margin_notes(), *sequentially, *cautions(asked.results, asked.baseline)]
+    notes = [note for note in (partly_learned(asked.results.cells),) if note]
+    notes += [
+        *_not_finite(asked),
+        *asked.margin_notes(),
+        *sequentially,
+        *cautions(asked.results, asked.baseline),
+    ]
     parts += [f"**Note.** {line}" for line in notes]
     return Section(title(asked), [*parts, *_figure(asked)], opening=True)
 
@@ -168,12 +176,23 @@ def _against(asked: ReportSubject, lines: pd.DataFrame) -> str:
         ends = joined([f"{counts[word]} {named[word]}" for word in known])
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(known) == 1 else ''}"
         text += named[known[0]] if len(known) == 1 else ends
+    text += _reversals(lines)
     fair = [_margin(asked, lines), f"Differences are paired over {_seeds(lines['seeds'])}"]
     if "look" in lines:
         looks = int(lines["look"].max())
         added = f"Seeds were added in up to {looks} looks, while a comparison was undecided"
         fair.append(added if looks > 1 else "No seeds were added after the first look")
     return ". ".join([text, *fair, f"Encodings were trained {rates_in_words(asked.results)}."])
+
+
+def _reversals(lines: pd.DataFrame) -> str:
+    """Name the encodings that are better in some settings and worse in others; empty if there are none."""
+    counts = pd.crosstab(lines["pe"], lines["verdict"].map(direction))
+    if not {BETTER, WORSE} <= set(counts):
+        return ""
+    both = counts[(counts[BETTER] > 0) & (counts[WORSE] > 0)]
+    ends = [f"`{pe}` is better in {line[BETTER]} and worse in {line[WORSE]}" for pe, line in both.iterrows()]
+    return f". The order depends on the setting: {joined(ends)}" if ends else ""
 
 
 def _margin(asked: ReportSubject, lines: pd.DataFrame) -> str:

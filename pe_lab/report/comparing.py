@@ -154,8 +154,8 @@ def methods(asked: ReportSubject) -> Section:
         "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
         "within seeds, and seeds are the independent units. Several epochs of one training are not independent "
         "samples.",
-        "Intervals are 95 % t intervals of single means. Verdicts come from p values after Holm's correction, so "
-        "an interval without 0 can belong to a difference that is undecided.",
+        "Intervals are 95 % t intervals, of means or of paired differences, each on its own. Verdicts come from p "
+        "values after Holm's correction, so an interval without 0 can belong to a difference that is undecided.",
         f"The margin is the smallest difference that matters: {asked.compared.margin}. `better` and `worse` mean that "
         "the difference is significantly not 0; `equivalent`, that it is significantly smaller than the margin (two "
         "one-sided t tests); `slightly better` and `slightly worse`, both; `undecided`, that these "
@@ -163,8 +163,9 @@ def methods(asked: ReportSubject) -> Section:
         "A comparison belongs to one of two families. The comparisons with the baseline, in every setting, pooled and "
         "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "
         "are the other family, so that asking about every pair does not hide the answer. In each family, the chance "
-        "that any verdict of better or worse is wrong is at most 5 %, and so is the chance that any verdict of "
-        "equivalent is. Another baseline or margin makes other verdicts: choose them before looking at the results.",
+        "that any verdict of better or worse is wrong is meant to be at most 5 %, and so is that of "
+        "equivalent; with few seeds it can be larger, which a note on top then says. Another baseline or margin makes "
+        "other verdicts: choose them before looking at the results.",
     ]
     if asked.compared.share_variances:
         text.insert(

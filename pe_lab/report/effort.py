@@ -1,11 +1,16 @@
 """How fair a comparison was: whether each encoding had a learning rate of its own, and from which search."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
+from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.rates import LR
+from pe_lab.system.files import LedgerError
 from pe_lab.system.tables import read_csv
 
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
@@ -37,6 +42,39 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
         return "each at its own learning rate, with no record of how it was chosen"
     one = "at one learning rate" if rate is None else f"at the learning rate {rate:g}"
     return one if alone else f"{one} for all, not tuned for each"
+
+
+def identity_of(results: Results) -> dict[str, Any]:
+    """Return the settings of the first cell, by dotted name; none where there is no ledger."""
+    try:
+        run = Ledger(results.source).named(str(results.cells["run"].iloc[0]))
+        return settings_of_identity(run.identity())
+    except (LedgerError, OSError):
+        return {}
+
+
+def setting_in_words(results: Results) -> str:
+    """Return size, data and optimizer of the models, as far as all cells agree; empty where there is no ledger."""
+    identity = {} if results.cells.empty or "run" not in results.cells else identity_of(results)
+    varied = results.cells.columns  # settings that differ between cells, and rates that were chosen
+    known = {name: value for name, value in identity.items() if name not in varied}
+    fresh = "new ones in every epoch, " if known.get("trainer.fresh") else ""
+    words = {
+        "model.width": "width {}",
+        "model.num_heads": "{} heads",
+        "data.length": "sequences of {} tokens",
+        "data.longest": "sequences of up to {} items",
+        "data.train": "{:,} sequences for training, " + fresh,
+        "trainer.batch_size": "batches of {}",
+        "optimizer.name": "{}",
+        "optimizer.lr": "learning rate {:g}",
+        "solve.level": "solved at a validation score of {:g}",
+        "solve.first": "first measured after {} steps",
+    }
+    if known.get("solve.level") is None:
+        del words["solve.first"]
+    said = [text.format(known[name]).removesuffix(", ") for name, text in words.items() if known.get(name) is not None]
+    return f"Setting: {', '.join(said)}." if said else ""
 
 
 def searched_rates(results: Results) -> pd.DataFrame | None:

@@ -19,6 +19,7 @@ from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
 from pe_lab.system.drawing import svg
 
 LONGEST = 30  # rows of a table that is not folded
+BESIDE = 6.0  # inches: a wider figure of an opening section stands below its text
 LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
 
 
@@ -57,6 +58,7 @@ def _part(part: Part) -> dict[str, Any]:
         return {"kind": "code", "lines": part.lines}
     if isinstance(part, Drawn):
         drawn = {"kind": "figure", "svg": _svg(part.plot.figure, part.caption), "table": _table(part.plot.data)}
+        drawn |= {"wide": part.plot.figure.get_figwidth() > BESIDE}
         return drawn | {"caption": part.caption, "code": part.code}
     return {"kind": "table", "table": _table(part.data), "caption": part.caption, "code": part.code}
 

@@ -13,11 +13,10 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pe_lab import config
-from pe_lab.ledger.ledger import Ledger
 from pe_lab.report import answer
 from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
-from pe_lab.report.effort import rates_in_words
+from pe_lab.report.effort import identity_of, rates_in_words
 from pe_lab.report.question import ReportSubject, seeds_in_words, varied_columns
 from pe_lab.report.standing import amount, in_words
 from pe_lab.results import plots
@@ -31,14 +30,13 @@ from pe_lab.results.columns import (
     value_text,
 )
 from pe_lab.results.frame import Results
-from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.learned import not_learned
 from pe_lab.results.table import summarise
 from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import GRID
 from pe_lab.statistics.comparisons import counted
 from pe_lab.system.drawing import LOOK, svg
-from pe_lab.system.files import LedgerError, write_text
+from pe_lab.system.files import write_text
 
 LONG = 40  # rows from which a table may break over pages
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}  # in print
@@ -251,15 +249,6 @@ def unit(metric: str) -> str:
 def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:
     """Return the learning rate, where all cells have one."""
     return identity.get("optimizer.lr") if "optimizer.lr" not in cells else None
-
-
-def identity_of(results: Results) -> dict[str, Any]:
-    """Return the settings of the first cell, by dotted name; none where there is no ledger."""
-    try:
-        run = Ledger(results.source).named(str(results.cells["run"].iloc[0]))
-        return settings_of_identity(run.identity())
-    except (LedgerError, OSError):
-        return {}
 
 
 def _versions(cells: pd.DataFrame) -> dict[str, str]:

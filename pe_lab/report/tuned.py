@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.comparing import floors_in_words
+from pe_lab.report.effort import setting_in_words
 from pe_lab.report.parts import Code, Drawn, Part, ReportTable, Section
 from pe_lab.report.question import failed, missing, seeds_in_words, surroundings
 from pe_lab.report.standing import joined
@@ -30,6 +31,7 @@ from pe_lab.results.tuned_outcomes import (
 )
 from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import Endpoint, Verdict
+from pe_lab.statistics.moderation import FEWEST
 from pe_lab.system.tables import read_csv
 
 FILE = "outcomes.csv"
@@ -193,6 +195,7 @@ def _answer(study: TunedStudy) -> Section:
     notes = [*seed_notes(study), *([edges] if edges else [])]
     notes += [*missing(study.results), *surroundings(study.results.cells)]
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), _sentences(study)]
+    parts += filter(None, [setting_in_words(study.results)])
     parts += [f"**Note.** {note}" for note in notes]
     return Section(title, [*parts, *_opening_figure(study)], opening=True)
 
@@ -204,7 +207,7 @@ def _sentences(study: TunedStudy) -> str:
     best = ranked.loc[ranked.groupby(keys, sort=False, dropna=False)[column].idxmin(), "pe"]
     count = len(best)
     if count == 1:
-        text = f"`{best.iloc[0]}` has the best mean."
+        text = _best(ranked.sort_values(column, kind="stable"), column)
     else:
         leads = best.value_counts(sort=True)
         text = "The best mean is that of " + joined([f"`{name}` in {number}" for name, number in leads.items()])
@@ -218,6 +221,14 @@ def _sentences(study: TunedStudy) -> str:
         f"{text} Of {len(study.compared)} comparisons with `{study.baseline}`, in one family, the verdicts are: {ends} "
         f"(margin {study.endpoint.margin:g} {unit}{'s' * (study.endpoint.margin != 1)})."
     )
+
+
+def _best(ranked: pd.DataFrame, column: str) -> str:
+    """Say what the best mean of one setting is, and the next."""
+    values = [f"{x:,} steps" if column == "steps" else f"{x:.3f} nats" for x in ranked[column]]
+    names, between = list(ranked["pe"]), ranked["95 % interval"].iloc[0]
+    text = f"`{names[0]}` has the best mean, {values[0]}{f' (95 % interval {between})' * bool(between)}"
+    return f"{text}; the next is `{names[1]}`, {values[1]}." if len(names) > 1 else f"{text}."
 
 
 def seed_notes(study: TunedStudy, advice: bool = True) -> list[str]:
@@ -287,13 +298,15 @@ def _methods(study: TunedStudy) -> Section:
     if scaled := tune.get("scaled"):
         pairs = ", ".join(f"{float(rate):g} @ {float(scale):g}" for rate, scale in scaled)
         tries += f" (one with a starting scale at rate @ scale {pairs})"
+    few = outcomes["pe"].nunique() < FEWEST
+    moderated = "" if few else "; their variances are moderated by those of all pairs of a setting"
     parts: list[Part] = [
         f"{len(outcomes)} cells: {outcomes['pe'].nunique()} encodings; seeds {seeds_in_words(seeds)}. Every seed "
         f"trains each encoding at {tries}, goes on with the best by validation, and counts as one "
         "repetition of all that.",
-        "Encodings are compared by paired differences within seeds; their variances are moderated by those of all "
-        "pairs of a setting. Comparisons with a baseline are one family, corrected by Holm's method. Other pairs, from "
-        "which ranks follow too, are corrected over all pairs of a setting by the method of Benjamini and Hochberg. "
+        f"Encodings are compared by paired differences within seeds{moderated}. Comparisons with a baseline are one "
+        "family, corrected by Holm's method. Other pairs, from which ranks follow too, are corrected over all pairs of "
+        "a setting by the method of Benjamini and Hochberg. "
         "Equivalent needs five seeds.",
     ]
     if study.command:

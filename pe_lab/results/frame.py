@@ -109,8 +109,16 @@ def load(source: str | Path, study: str | None = None) -> Results:
         return _load_study(folder, study)
     cells, failed, refused = from_ledger.read_cells(folder)
     if cells.empty and failed.empty and not refused:
-        raise ValueError(f"the ledger must have a finished cell, got none in {folder}: pe-lab run makes one")
+        raise ValueError(f"the ledger must have a finished cell, got none in {folder}{_hint(folder)}")
     return Results(folder, None, cells, failed, refused)
+
+
+def _hint(folder: Path) -> str:
+    """Return what to do about a folder that has no cell."""
+    if (folder / "outcomes.csv").is_file():
+        return ", which has outcomes.csv without the rows.csv of its cells"
+    studies = sorted(path.parent.name for path in folder.glob("*/rows.csv"))
+    return f": name one of its folders, such as {', '.join(studies[:3])}" if studies else ": pe-lab run makes one"
 
 
 def named_cells(folder: Path, study: str) -> list[tuple[str, int]]:

@@ -1,9 +1,10 @@
-"""Whether any model uses position yet, or has learned anything on a task that does not need it."""
+"""Whether any model is better than the best without position, or, on a task that does not need it, than a guess."""
 
 import numpy as np
 import pandas as pd
 
 from pe_lab.data.score import BEST, BLIND, NO_GAP
+from pe_lab.results.columns import setting_columns
 
 GUESSES = ("prior", "unigram")  # losses of models that do not look at the sequence
 LITTLE = 0.1  # share of the way from a guess to the best possible loss, below which little is learned
@@ -20,7 +21,7 @@ def uses_position(rows: pd.DataFrame) -> pd.Series:
 
 
 def not_learned(rows: pd.DataFrame, advice: bool = True) -> str:
-    """Return sentences that say on which tasks no model uses position yet, or has learned much; empty if on none.
+    """Return sentences that say on which tasks no model uses position, or has learned much; empty if on none.
 
     Where the best loss without position is unknown or the best possible one, models are compared with a guess instead:
     see `learned_share`.
@@ -36,7 +37,7 @@ def not_learned(rows: pd.DataFrame, advice: bool = True) -> str:
     found, count = [], len(best) + len(most)
     if without:
         where = "" if len(without) == count else f" on {', '.join(without)}"
-        found.append(f"No model here uses position yet{where}: no test loss is below the best without position.")
+        found.append(f"No model here has learned the task{where}: no test loss is below the best without position.")
     for task, most_of_task in little.items():
         where = "" if count == 1 else f" on {task}"
         to = "a guess without the sequence"
@@ -49,6 +50,20 @@ def not_learned(rows: pd.DataFrame, advice: bool = True) -> str:
     if found and advice:
         found.append("Train longer before you compare encodings.")
     return " ".join(found)
+
+
+def partly_learned(rows: pd.DataFrame) -> str:
+    """Return a sentence on the settings in which no model has learned the task; empty if those are none, or all.
+
+    Args:
+        rows: cells.
+    """
+    used = uses_position(rows)
+    most = used[used.notna()].groupby([rows[name] for name in setting_columns(rows)], dropna=False).max()
+    if most.empty or not 0 < (without := int((most == 0).sum())) < len(most):
+        return ""
+    where = f"In {without} of {len(most)} settings"
+    return f"{where} no model has learned the task: no test loss is below the best without position."
 
 
 def has_learned(rows: pd.DataFrame) -> pd.Series:
