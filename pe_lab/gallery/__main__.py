@@ -39,6 +39,8 @@ def main() -> None:
                 raise ValueError(f"--{name} must be an existing folder, got {str(folder)!r}")
         known = list(definitions())
         chosen = None if arguments.pe is None else list(dict.fromkeys(arguments.pe.split(",")))
+        if chosen == [""]:
+            raise ValueError("--pe must be names of encodings with commas between them, got ''")
         for name in chosen or []:
             if name not in known:
                 raise ValueError(unknown_name("--pe", known, name, listing=CHOICES))

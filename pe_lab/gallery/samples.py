@@ -12,6 +12,7 @@ from pe_lab.benchmark.tasks import BenchmarkTask
 from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.encodings.layout import PADDING
+from pe_lab.gallery.comments import comment
 
 LOOKED_AT = 4  # validation sequences of which the longest is shown
 
@@ -59,10 +60,9 @@ def _made(name: str) -> TaskData:
         float(factor): (dataset if factor == 1 else dataset.longer(factor)).task.length
         for factor in cfg.evaluate.lengths
     }
-    lines = (config.folder() / "data" / f"{cfg.data.name}.yaml").read_text().splitlines()
     options = {key: value for key, value in config.resolved(cfg.data).items() if key[0] != "_" and key != "name"}
     return TaskData(
-        what=next(line for line in lines if line.startswith("# ")).removeprefix("# "),
+        what=comment("data", cfg.data.name),
         options={key: value for key, value in options.items() if dataset.content().get(key, value) is not None},
         lengths=lengths,
         vocabulary=dataset.task.vocabulary,

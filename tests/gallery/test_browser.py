@@ -1,5 +1,6 @@
 """Pages in a browser: nothing is logged, tables sort and filter, sliders redraw, at two widths, light and dark."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -178,6 +179,20 @@ def test_the_curve_is_that_of_the_data(browser: Browser, site: Path) -> None:
     assert drops[0] / drops[1] == pytest.approx(4, rel=0.02)
     browser.open(site / "encodings/none.html")
     assert browser.evaluate("document.querySelector('figcaption').textContent") == "the same at every distance"
+
+
+def test_the_axis_of_a_curve_has_a_zero(browser: Browser, site: Path) -> None:
+    page = site / "encodings" / "curve.html"
+    heads = [[0, -0.1405], [0, -0.3063]]
+    curves = {"sliders": [], "quantity": "logit", "unit": "logit", "distances": [0, 1], "curves": {"": heads}}
+    data = json.dumps(curves)
+    text = (site / "encodings/alibi.html").read_text()
+    page.write_text(re.sub(r'(<script type="application/json">).*?(</script>)', rf"\g<1>{data}\g<2>", text))
+    browser.open(page)
+    labels = browser.evaluate("[...document.querySelectorAll('.gallery-drawing text')].map(one => one.textContent)")
+    page.unlink()
+    assert labels.count("0") == 2  # of both axes
+    assert not [one for one in labels if "e" in one.removeprefix("head") and one != "distance"]
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("latex2mathml") is None, reason="needs the extra docs")

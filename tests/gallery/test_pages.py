@@ -20,6 +20,7 @@ from pe_lab.benchmark.measured import read as read_measured
 from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks
 from pe_lab.benchmark.verdicts import TOO_FEW, endpoints, margin_in_words
+from pe_lab.config import folder
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
@@ -393,6 +394,15 @@ def test_code_is_introduced_with_the_options_of_an_encoding(content: Content) ->
     assert len(content.portraits["none"].options) == 1
     assert len(content.portraits["rope"].options) > 1
     assert [plain(value) for value in (None, True, 1e4, "x")] == ["null", "true", "10000.0", "x"]
+
+
+def test_a_definition_begins_with_the_encoding_and_names_its_family(content: Content) -> None:
+    for name, made in content.portraits.items():
+        (html,) = (one.html for one in encoding(content, name).sections if one.title == "Definition")
+        words = re.sub(r"<[^>]+>", "", html)
+        own = (folder() / "pe" / f"{name}.yaml").read_text().partition("\n")[0].removeprefix("# ")
+        assert words.startswith(own.replace("`", ""))
+        assert made.family[1:] in words
 
 
 def test_failures_are_found_in_the_rows(content: Content) -> None:

@@ -34,12 +34,15 @@ def test_it_writes_a_site_and_says_where(program: Program, results: Path, cache:
 @pytest.mark.usefixtures("_few", "content")
 def test_encodings_can_be_chosen(program: Program, results: Path, cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "site"
-    status, _, error = program(main, "--pe", "rope,alibi", "--out", out, "--results", results, "--cache", cache)
+    status, _, error = program(main, "--pe", "rope,alibi,rope", "--out", out, "--results", results, "--cache", cache)
     assert (status, error) == (0, "")
     assert {path.stem for path in (out / "encodings").iterdir()} == {"rope", "alibi"}
     status, _, error = program(main, "--pe", "rope,alibbi", "--out", tmp_path / "other")
     assert status == 1
     assert error.startswith("error: --pe='alibbi': did you mean alibi?")
+    assert program(main, "--pe", "", "--out", tmp_path / "other")[2] == (
+        "error: --pe must be names of encodings with commas between them, got ''\n"
+    )
     assert not (tmp_path / "other").exists()
 
 

@@ -151,7 +151,7 @@
     const power = 10 ** Math.floor(Math.log10(raw))
     const step = power * [1, 2, 5, 10].find(factor => factor * power >= raw)
     const found = []
-    for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)))
+    for (let at = Math.ceil(low / step); at <= high / step + 1e-9; at += 1) found.push(Number((at * step).toPrecision(12)))
     return found
   }
 
