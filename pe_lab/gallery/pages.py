@@ -16,8 +16,10 @@ from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, rendered
+from pe_lab.gallery.parts import bound, measure, tasks_of
 from pe_lab.gallery.samples import data_of
 from pe_lab.results.styles import COMMON
+from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
 
 LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
 WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
@@ -106,7 +108,8 @@ def tasks(content: Content) -> Page:
 def claims(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
     about = {name: [pe for pe, said in content.definitions.items() if name in said.claims] for name in content.claims}
-    html = rendered("claims.html", **_common(content, ""), claims=content.claims, about=about)
+    said = {"measure": measure, "bound": bound, "tasks_of": tasks_of}
+    html = rendered("claims.html", **_common(content, ""), claims=content.claims, about=about, **said)
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
 
 
@@ -157,6 +160,7 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "root": root,
         "docs": f"{root}../" if content.documented else "",
         "enough": ENOUGH,
+        "most_at_edge": MOST_AT_EDGE,
         "benchmark": NAME,
         "mark": mark,
         "facet_names": FACETS,

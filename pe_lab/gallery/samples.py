@@ -26,6 +26,7 @@ class TaskData:
         options: of `data`, those that have an effect.
         lengths: tokens of a test sequence, by multiple of the training length.
         vocabulary: number of different tokens.
+        rates: the learning rates that are tried.
         training: number of training sequences, of one epoch if they are drawn anew in each.
         tokens: the longest of the first validation sequences of seed 0, without padding.
         answers: of that sequence: for each token what is asked there, empty where nothing is; or the one class.
@@ -36,6 +37,7 @@ class TaskData:
     options: dict[str, Any]
     lengths: dict[float, int]
     vocabulary: int
+    rates: list[float]
     training: int
     tokens: list[str]
     answers: list[str]
@@ -66,6 +68,7 @@ def _made(name: str) -> TaskData:
         options={key: value for key, value in options.items() if dataset.content().get(key, value) is not None},
         lengths=lengths,
         vocabulary=dataset.task.vocabulary,
+        rates=sorted(float(rate) for rate in cfg.tune.rates),
         training=dataset.size("train"),
         tokens=dataset.spelled(batch.tokens[0][there]),
         answers=["" if target == IGNORE else word for target, word in zip(asked.tolist(), words, strict=True)],

@@ -32,12 +32,12 @@ def parts(finding: Finding) -> pd.DataFrame:
         assert isinstance(test, Claimed)
         measured = {"mean": float(one.difference), "low": float(one.low), "high": float(one.high)}
         part = label.partition(": ")[2]
-        named = {"part": part, "quantity": _quantity(test), "claimed": str(test)}
+        named = {"part": part, "quantity": quantity(test), "claimed": str(test)}
         rows.append({**test.setting, **named, **measured, "agreement": str(one.agreement)})
     return pd.DataFrame(rows)
 
 
-def _quantity(test: Claimed) -> str:
+def quantity(test: Claimed) -> str:
     """Return what the values of a test are, with their unit."""
     metric = str(test.value["metric"])
     name = "test loss" if metric == "loss" else metric.replace("_", " ")

@@ -341,6 +341,28 @@ def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> Non
     assert 'href="encodings/rope.html"' in html
 
 
+def test_parts_of_claims_have_metric_unit_tasks_and_tolerance(content: Content) -> None:
+    html = claims(content).html()
+
+    def parts(name: str) -> list[str]:
+        part = html[html.index(f'id="{name}"') :].partition("</section>")[0]
+        return [re.sub(r"<[^>]+>", "", item) for item in re.findall("<li>.*?</li>", part)]
+
+    (trails,) = parts("rope_trails")
+    assert "(difference in test loss, nats; structured): claimed above 0, ours −0.059" in trails
+    ranking = parts("ranking")
+    assert all("; pattern)" in one for one in ranking)  # of the two tasks of its study
+    near = [one for one in ranking if "near" in one]
+    assert len(near) == 5
+    assert all("(accuracy, share of answers;" in one and "(within 0.05)" in one for one in near)
+    assert all("; copy, reverse, repeat)" in one for one in parts("longer"))
+    assert not [one for one in parts("collapses") if "share" in one or "nats" in one]  # a ratio has no unit
+    assert ["audit of untrained models" in one for one in parts("blind")] == [True, True, False]
+    for name, claim in content.claims.items():
+        for words in claim.entry.studies.values():
+            assert not claim.compared or f"pe-lab run -m {' '.join(words)}" in html[html.index(f'id="{name}"') :]
+
+
 def test_without_studies_claims_are_not_run(content: Content) -> None:
     untested = {name: judge(claim.entry, {}) for name, claim in content.claims.items()}
     html = claims(replace(content, claims=untested)).html()
@@ -403,6 +425,18 @@ def test_a_definition_begins_with_the_encoding_and_names_its_family(content: Con
         own = (folder() / "pe" / f"{name}.yaml").read_text().partition("\n")[0].removeprefix("# ")
         assert words.startswith(own.replace("`", ""))
         assert made.family[1:] in words
+
+
+def test_encodings_at_the_edge_of_the_rates_are_marked(content: Content) -> None:
+    of = task_named("causal_text")
+    rows = tuned.table("causal_text", tuned.LOSSES, 0.01)
+    for pe, seeds in (("t5", 5), ("fire", 2), ("alibi", 1)):
+        rows.loc[rows["pe"].eq(pe) & rows["seed"].lt(seeds), ["lr", "edge"]] = [1e-2, True]
+    lines = lines_of(task(replace(content, results={of.name: TaskResults(of, rows)}), of).sections[0].html)
+    assert {pe for pe, line in lines.items() if "edge" in line} == {"t5", "fire"}  # more than 20 %
+    assert ">0 / 0 / 5</a>" in lines["t5"]
+    assert ">0 / 4 / 1</a>" in lines["alibi"]
+    assert ">0 / 5 / 0</a>" in lines["rope"]
 
 
 def test_failures_are_found_in_the_rows(content: Content) -> None:
