@@ -57,7 +57,7 @@ def setting_in_words(results: Results) -> str:
     """Return size, data and optimizer of the models, as far as all cells agree; empty where there is no ledger."""
     identity = {} if results.cells.empty or "run" not in results.cells else identity_of(results)
     varied = results.cells.columns  # settings that differ between cells, and rates that were chosen
-    known = {name: value for name, value in identity.items() if name not in varied}
+    known = {name: value for name, value in identity.items() if name not in varied and value not in (None, "null")}
     fresh = "new ones in every epoch, " if known.get("trainer.fresh") else ""
     words = {
         "model.width": "width {}",
@@ -71,9 +71,11 @@ def setting_in_words(results: Results) -> str:
         "solve.level": "solved at a validation score of {:g}",
         "solve.first": "first measured after {} steps",
     }
-    if known.get("solve.level") is None:
+    if "solve.level" not in known:
         del words["solve.first"]
-    said = [text.format(known[name]).removesuffix(", ") for name, text in words.items() if known.get(name) is not None]
+    if results.declared.tune is not None:  # every seed has its own
+        del words["optimizer.lr"]
+    said = [text.format(known[name]).removesuffix(", ") for name, text in words.items() if name in known]
     return f"Setting: {', '.join(said)}." if said else ""
 
 

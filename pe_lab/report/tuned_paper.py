@@ -5,6 +5,7 @@ from typing import Any
 
 from pe_lab.report import paper
 from pe_lab.report.answer import place
+from pe_lab.report.effort import identity_of
 from pe_lab.report.paper import CaptionedPlot, escaped
 from pe_lab.report.question import varied_columns
 from pe_lab.report.standing import joined
@@ -86,7 +87,7 @@ def _tested(study: TunedStudy) -> int:
 def methods(study: TunedStudy) -> str:
     """Return a paragraph in LaTeX: the settings, the rates, seeds, statistics, margin and versions of the study."""
     keys, known, tune = settings(study.outcomes), study.known, study.results.declared.tune or {}
-    identity = paper.identity_of(study.results)
+    identity = identity_of(study.results)
     counts = known.groupby([*keys, "pe"], dropna=False)["seed"].nunique()
     encodings = known.groupby(keys, dropna=False)["pe"].nunique()
     number, unit = study.endpoint.margin, study.endpoint.unit

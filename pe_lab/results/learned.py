@@ -58,6 +58,7 @@ def partly_learned(rows: pd.DataFrame) -> str:
     Args:
         rows: cells.
     """
+    rows = rows.reset_index(drop=True)
     used = uses_position(rows)
     most = used[used.notna()].groupby([rows[name] for name in setting_columns(rows)], dropna=False).max()
     if most.empty or not 0 < (without := int((most == 0).sum())) < len(most):

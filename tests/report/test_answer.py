@@ -69,6 +69,15 @@ def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
     assert second.endswith(f"The default margin is 0.1 nats (0.05 of the gap). Differences are {fair}")
 
 
+def test_settings_that_reverse_the_order_are_counted() -> None:
+    rows = cells()
+    turned = rows["pe"].eq("none") & rows["depth"].eq(4)
+    rows.loc[turned, "test_loss"] -= 1.0
+    _, second = sentences(asked(rows))
+    assert "depends on the setting: `none` is better in 1 and worse in 1" in second
+    assert "depends on the setting" not in sentences(asked(cells()))[1]
+
+
 def test_one_setting_is_not_called_averaged() -> None:
     first, second = sentences(asked(cells(depths=(4,))))
     assert first.startswith("`alibi` has the lowest test loss, 0.")

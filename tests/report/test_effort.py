@@ -6,8 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.decided import decisions
-from pe_lab.report.effort import rates_in_words
+from pe_lab.report.effort import rates_in_words, setting_in_words
 from pe_lab.results import frame
 from pe_lab.results.frame import Results, Stored
 from pe_lab.results.rates import LR
@@ -119,3 +120,20 @@ def test_a_search_for_some_of_the_encodings_is_no_search_for_all(tmp_path) -> No
     rows = cells(OWN).drop(columns=LR)
     some = SEARCHED[SEARCHED["pe"] == "rope"]
     assert rates_in_words(results(tmp_path, rows, some)) == "at one learning rate for all, not tuned for each"
+
+
+def test_the_setting_has_what_all_cells_share_and_the_ledger_knows(tmp_path) -> None:
+    identity = {
+        "model": {"width": 64, "num_heads": 4},
+        "data": {"length": 32, "train": 4000},
+        "optimizer": {"name": "adam", "lr": 0.003},
+        "solve": {"level": None, "first": 60},
+    }
+    rows = cells({"rope": (0.003,)}).drop(columns=LR).assign(run=Ledger(tmp_path).run(identity).name)
+    text = setting_in_words(Results(tmp_path, None, rows))
+    assert all(said in text for said in ("width 64", "4 heads", "32 tokens", "4,000 sequences", "adam", "0.003"))
+    assert "60" not in text  # a first evaluation counts where there is a level to reach
+    varied = setting_in_words(Results(tmp_path, None, rows.assign(**{LR: 0.003, "model.width": [64, 128] * 2})))
+    assert "width" not in varied
+    assert "0.003" not in varied
+    assert setting_in_words(Results(tmp_path / "elsewhere", None, rows)) == ""

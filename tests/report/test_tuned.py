@@ -84,6 +84,19 @@ def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> 
     assert "During training" not in found  # without curves
 
 
+def test_ranks_of_the_baseline_are_those_of_its_verdicts() -> None:
+    """In this study the two corrections, over its pairs and over all pairs, disagree on three comparisons."""
+    study = TunedStudy(frame.load(Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe_tuned"))
+    keys, names = ["depth", "steps"], study.outcomes["pe"].nunique()
+    counts = study.compared.groupby(keys)["verdict"].agg(
+        [lambda v: (v == "better").sum(), lambda v: (v == "worse").sum()]
+    )
+    for line in study.ranked[study.ranked["pe"] == "rope"].to_dict("records"):
+        better, worse = counts.loc[(line["depth"], line["steps"])]
+        first, last = 1 + better, names - worse
+        assert line["ranks"] == (f"{first}" if first == last else f"{first} to {last}")
+
+
 def test_steps_to_solve_are_compared_with_the_shares_that_solved(tmp_path: Path) -> None:
     study, found = parts(written(tmp_path / "study", solvable=True, baseline=None))
     assert study.compared.empty
