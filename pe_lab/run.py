@@ -1,7 +1,7 @@
 """Train cells: python -m pe_lab.run trains one, python -m pe_lab.run -m a sweep.
 
-The program is Hydra's: a cell is a job, and a sweep is run by `hydra/sweeper=pe_lab`, in hydra_plugins. Only hydra and
-omegaconf are imported at the top, so that a wrong config is answered before torch is loaded.
+The program is Hydra's: a cell is a job, and a sweep is run by `hydra/sweeper=pe_lab`, in hydra_plugins. Torch,
+Lightning and pandas are not imported at the top, so that a wrong config is answered before they are loaded.
 """
 
 import os

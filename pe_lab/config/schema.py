@@ -1,6 +1,7 @@
 """The typed root of the configuration with the ranges of its settings, and where its files are.
 
-A class here states the type and the range of each setting; conf/ its default and what it means.
+A class here states the type, the range and, where there is one, the neutral value of each setting; conf/ its default
+and what it means.
 """
 
 from collections.abc import Iterator

@@ -3,17 +3,32 @@
 from dataclasses import dataclass
 from typing import Literal
 
+LOWER = ("loss", "bits", "perplexity", "error")  # `statistics.cells.LOWER`, by which verdicts are made
+
 
 @dataclass(frozen=True)
 class Metric:
     """A number that measures a model on a split.
 
     Args:
-        name: as in the tables. `<name>_all` and `<name>_<role>` are the same metric over other answers.
+        name: as in the tables. `<name>_all` and `<name>_<role>` are the same metric over other answers. Rows have no
+            more of it, so that it says which value is the best: it contains one of LOWER, or the highest is.
         better: which of its values is the best.
         unit: of the number.
+
+    Raises:
+        ValueError: the name says otherwise than `better`.
     """
 
     name: str
     better: Literal["min", "max"]
     unit: str
+
+    def __post_init__(self) -> None:
+        lowest = any(word in self.name for word in LOWER)
+        if (self.better == "min") != lowest:
+            words = f"{', '.join(LOWER[:-1])} or {LOWER[-1]}"
+            raise ValueError(
+                f"name of a metric must contain {words} if the lowest value is the best, and only then, "
+                f"got {self.name} with better={self.better}"
+            )

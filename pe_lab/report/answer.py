@@ -260,7 +260,3 @@ def _values(column: pd.Series) -> str:
 def _seeds(counts: pd.Series) -> str:
     low, high = int(counts.min()), int(counts.max())
     return f"{low if low == high else f'{low} to {high}'} seed{'s' * (high != 1)}"
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

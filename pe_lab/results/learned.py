@@ -58,6 +58,8 @@ def partly_learned(rows: pd.DataFrame) -> str:
     Args:
         rows: cells.
     """
+    if rows.empty:
+        return ""
     rows = rows.reset_index(drop=True)
     used = uses_position(rows)
     most = used[used.notna()].groupby([rows[name] for name in setting_columns(rows)], dropna=False).max()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+LOWER = ("loss", "bits", "perplexity", "error")  # in names of metrics whose lowest value is the best
 REMAINING = "remaining"  # a metric: the share of the gap between a task's level and the best possible that is left
 
 
@@ -35,8 +36,8 @@ def metric_column(rows: pd.DataFrame, metric: str) -> str:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether a lower value is better: true for losses and bits, false for accuracies and exact match."""
-    return metric == REMAINING or any(word in metric for word in ("loss", "bits", "perplexity"))
+    """Return whether a lower value is better: of losses, bits, perplexities and errors; see `pe_lab.data.metric`."""
+    return metric == REMAINING or any(word in metric for word in LOWER)
 
 
 def require_baseline(rows: pd.DataFrame, name: str | None) -> str:

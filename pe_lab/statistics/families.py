@@ -38,7 +38,7 @@ class Families:
     Attributes:
         baseline: an encoding.
         tables: the rows that are compared, with their metric, by name.
-        lines: for each table, a line per setting and pair, as in `compare`.
+        lines: for each table, a line per setting and pair, as in `differences` and `add_verdicts`.
         margins: the margin of each table in words.
     """
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from configs import pe_settings
-from pe_lab.config import expand, ranges
+from pe_lab.config import expand, schema
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.layout import Layout
@@ -120,7 +120,7 @@ def test_the_config_accepts_exactly_the_policies_that_exist():
 def test_options_that_a_policy_does_not_have_are_refused(policy):
     for refused in (
         lambda: under(policy, RoPE(SIZES), 2),
-        lambda: ranges.require("evaluate.policy", [policy]),
+        lambda: schema.require("evaluate.policy", [policy]),
     ):
         with pytest.raises(ValueError, match=r"policy must be .*one of raw, pi, .*self_extend\[:GROUP:WINDOW\], .*got"):
             refused()

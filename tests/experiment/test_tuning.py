@@ -206,7 +206,7 @@ def test_losses_are_printed_beside_their_floors_and_what_was_not_learned_before_
     (line,) = [line for line in printed.splitlines() if line.split()[:1] == ["rope"]]
     assert "floor: position-blind" in head
     assert {f"{blind}", "0.125"} <= set(line.split())
-    assert ("uses position" in printed.splitlines()[0]) == (blind < 1)
+    assert ("has learned the task" in printed.splitlines()[0]) == (blind < 1)
 
 
 def test_an_encoding_with_a_starting_scale_has_as_many_tries_of_both(tmp_path):

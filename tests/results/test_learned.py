@@ -86,5 +86,6 @@ def test_settings_without_a_learned_one_are_counted() -> None:
     assert learned.partly_learned(mixed[mixed["depth"] > 1]) == ""  # of all, `not_learned` speaks
     one = mixed["pe"].eq("rope") & mixed["depth"].gt(1)
     assert learned.partly_learned(mixed.assign(test_loss=mixed["test_loss"].where(~one, 0.1))) == ""
+    assert learned.partly_learned(mixed.iloc[:0][["pe", "data", "depth", "seed"]]) == ""  # every cell failed
     bare = mixed.drop(columns=[name for name in mixed if name.startswith("floor_")])
     assert learned.partly_learned(bare) == ""

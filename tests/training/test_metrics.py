@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from functools import cache
+from typing import Literal
 
 import hydra
 import pytest
@@ -13,13 +14,15 @@ from torch.testing import assert_close
 from configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.base import IGNORE, Batch
-from pe_lab.data.metric import Metric
+from pe_lab.data.flip_flop import FlipFlop
+from pe_lab.data.metric import LOWER, Metric
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import PAD, Structured
 from pe_lab.data.text.base import Text
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.model import Transformer
+from pe_lab.statistics import cells, lower_is_better
 from pe_lab.training import metrics as module
 from pe_lab.training.metrics import (
     METRICS,
@@ -311,3 +314,21 @@ def test_every_metric_is_declared_once() -> None:
     found = evaluate(transformer(), dataset(), "test", NO_AUTOCAST)
     assert {name for name in found if name.removesuffix("_all") in names} >= {*directions(dataset())}
     assert all(any(name == one or name.startswith(f"{one}_") for one in names) for name in found)
+
+
+OWN = FlipFlop(0, published_tests=True).own_metrics
+
+
+@pytest.mark.parametrize("metric", [*METRICS, *OWN, *Text.own_metrics], ids=lambda metric: metric.name)
+def test_verdicts_know_which_value_of_a_metric_is_the_best(metric: Metric) -> None:
+    assert lower_is_better(metric.name) == (metric.better == "min")
+    assert lower_is_better(f"{metric.name}_all") == (metric.better == "min")
+
+
+@pytest.mark.parametrize(("name", "better"), [("wer", "min"), ("loss_saved", "max")])
+def test_a_metric_whose_name_would_turn_its_verdicts_around_is_refused(
+    name: str, better: Literal["min", "max"]
+) -> None:
+    with pytest.raises(ValueError, match=rf"got {name} with better={better}$"):
+        Metric(name, better, "share")
+    assert LOWER == cells.LOWER
