@@ -298,11 +298,14 @@ def _methods(study: TunedStudy) -> Section:
     if scaled := tune.get("scaled"):
         pairs = ", ".join(f"{float(rate):g} @ {float(scale):g}" for rate, scale in scaled)
         tries += f" (one with a starting scale at rate @ scale {pairs})"
+    share = float(tune.get("fraction") or 1)
+    tried = f"{tune['steps']} steps" if tune.get("steps") else f"{share:.0%} of the steps" if share < 1 else ""
+    after = f" after {tried}" if tried else ""
     few = outcomes["pe"].nunique() < FEWEST
     moderated = "" if few else "; their variances are moderated by those of all pairs of a setting"
     parts: list[Part] = [
         f"{len(outcomes)} cells: {outcomes['pe'].nunique()} encodings; seeds {seeds_in_words(seeds)}. Every seed "
-        f"trains each encoding at {tries}, goes on with the best by validation, and counts as one "
+        f"trains each encoding at {tries}, goes on{after} with the best by validation, and counts as one "
         "repetition of all that.",
         f"Encodings are compared by paired differences within seeds{moderated}. Comparisons with a baseline are one "
         "family, corrected by Holm's method. Other pairs, from which ranks follow too, are corrected over all pairs of "
