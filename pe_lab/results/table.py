@@ -32,7 +32,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
     Returns:
         seeds, the mean (called loss), its t interval, the floors, and the paired difference from the baseline over
         shared seeds with its t interval, as `compare` has them; none if a cell occurs twice. Its attribute "floors"
-        names the columns of floors, "baseline" the encoding, and "not_learned" says where no model uses position yet.
+        names the columns of floors, "baseline" the encoding, and "not_learned" says where no model learned the task.
     """
     baseline = baseline or rows["pe"].iloc[0]
     if baseline not in set(rows["pe"]):
@@ -135,7 +135,7 @@ def _shown(value: Any) -> str:
 def render(table: pd.DataFrame) -> str:
     """Return the table of `summarise` as text; settings in which all lines are equal are named once, above.
 
-    The first line says where no model uses position yet.
+    The first line says where no model has learned the task.
     """
     several = table["seeds"].max() > 1
     settings = _settings(table)

@@ -25,7 +25,7 @@ from pe_lab.report.__main__ import main
 from pe_lab.report.choice import BLIND, GUESS, NOBODY, POOLED, choices, families
 from pe_lab.report.comparing import methods
 from pe_lab.report.page import as_text, html
-from pe_lab.report.parts import Drawn, ReportTable, Section
+from pe_lab.report.parts import Code, Drawn, ReportTable, Section
 from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.sections import sections
 from pe_lab.report.standing import overall
@@ -208,7 +208,7 @@ def test_every_line_that_a_figure_names_draws_it_again(study):
     names[name] = eval(line, names)
     for section in sections(asked):
         for part in section.parts:
-            if isinstance(part, str) or not part.code:
+            if isinstance(part, (str, Code)) or not part.code:
                 continue
             again = eval(part.code, names)
             data, expected = (part.plot.data, again.data) if isinstance(part, Drawn) else (part.data, again)
