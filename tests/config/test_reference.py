@@ -101,3 +101,11 @@ def test_help_on_a_choice_shows_its_settings() -> None:
     assert "callbacks.early_stopping.patience=3" in text
     assert "study=text" in text
     assert "trainer.batch_size" not in text
+
+
+@pytest.mark.parametrize("name", ["solve", "tune", "evaluate", "decide"])
+def test_defaults_of_the_file_are_those_of_the_schema(name: str) -> None:
+    """By these it is decided whether a setting was given."""
+    of_schema = next(one.type for one in fields(Config) if one.name == name)
+    written = OmegaConf.load(config.folder() / "config.yaml")[name]
+    assert OmegaConf.to_container(OmegaConf.structured(of_schema)) == OmegaConf.to_container(written)
