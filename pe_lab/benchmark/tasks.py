@@ -6,6 +6,7 @@ from functools import cache
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
+from pe_lab.config import reference
 
 VERSION = 2
 NAME = f"pe-bench {VERSION}"
@@ -65,11 +66,12 @@ def named() -> list[str]:
 
 @cache
 def _task(study: str) -> BenchmarkTask:
-    text = (config.folder() / "study" / f"{study}.yaml").read_text()
-    comment = next(line for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @"))
-    asks, _, question = comment.removeprefix("# ").partition(": ")
+    file = config.folder() / "study" / f"{study}.yaml"
+    asks, _, question = reference.first_comment(file).partition(": ")
     shared = (config.folder() / "search" / f"{STUDY}.yaml").read_text()
-    few = OmegaConf.select(OmegaConf.merge(*map(OmegaConf.create, (shared, text))), "hydra.sweeper.params.pe")
+    few = OmegaConf.select(
+        OmegaConf.merge(*map(OmegaConf.create, (shared, file.read_text()))), "hydra.sweeper.params.pe"
+    )
     (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
     return BenchmarkTask(
         study, asks, question, tuple(named()) if few.startswith("glob(") else tuple(few.split(",")), cfg

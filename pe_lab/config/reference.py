@@ -150,6 +150,12 @@ def _settings(node: yaml.MappingNode, prefix: str, lines: list[str], ranges: dic
         yield Setting(name, default, words, "" if one is None else one.words + (", or null" if one.optional else ""))
 
 
+def first_comment(file: Path) -> str:
+    """Return the first comment of a file of conf, which says what the choice is; empty if there is none."""
+    lines = (line for line in file.read_text().splitlines() if line.startswith("# ") and not line.startswith("# @"))
+    return next(lines, "").removeprefix("# ")
+
+
 def _comment(lines: list[str], key: Any, value: Any) -> str:
     """Return the comment beside a key, and what stands below it at the same column."""
     inline = isinstance(value, yaml.ScalarNode) or value.flow_style

@@ -11,13 +11,12 @@ from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import ENOUGH, decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
-from pe_lab.gallery.comments import comment
+from pe_lab.gallery.claims import bound, measure, tasks_of
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, rendered
-from pe_lab.gallery.parts import bound, measure, tasks_of
-from pe_lab.gallery.samples import data_of
+from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.results.styles import COMMON
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
 
@@ -119,7 +118,7 @@ def encoding(content: Content, name: str) -> Page:
     values: dict[str, Any] = _common(content, "../") | {"name": name, "said": said, "made": made}
     on_tasks = content.on_tasks(name)
     parts: dict[str, dict[str, Any]] = {
-        "Definition": {"formulas": [mathml(one) for one in said.formula], "what": comment("pe", name)},
+        "Definition": {"formulas": [mathml(one) for one in said.formula], "what": sentence("pe", name)},
         "Results": {"on_tasks": on_tasks, "undefined": content.undefined(name), "tasks": tasks_of_benchmark()}
         | {"measured": {found.task.name for found, _ in on_tasks}},
         "Score against distance": {},

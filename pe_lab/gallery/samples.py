@@ -10,11 +10,16 @@ from hydra.utils import instantiate
 from pe_lab import config
 from pe_lab.benchmark.tasks import BenchmarkTask
 from pe_lab.benchmark.tasks import task as task_named
+from pe_lab.config import reference
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.encodings.layout import PADDING
-from pe_lab.gallery.comments import comment
 
 LOOKED_AT = 4  # validation sequences of which the longest is shown
+
+
+def sentence(group: str, name: str) -> str:
+    """Return what a choice of the configuration is, as a sentence: docs/encodings.md and docs/tasks.md have it too."""
+    return f"{reference.first_comment(config.folder() / group / f'{name}.yaml').removesuffix('.')}."
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def _made(name: str) -> TaskData:
     }
     options = {key: value for key, value in config.resolved(cfg.data).items() if key[0] != "_" and key != "name"}
     return TaskData(
-        what=comment("data", cfg.data.name),
+        what=sentence("data", cfg.data.name),
         options={key: value for key, value in options.items() if dataset.content().get(key, value) is not None},
         lengths=lengths,
         vocabulary=dataset.task.vocabulary,

@@ -13,6 +13,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pe_lab import config
+from pe_lab.config import reference
 from pe_lab.report import answer
 from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
@@ -224,8 +225,8 @@ def training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[s
 def _task(name: str) -> str:
     """Return a task with what it is, the first comment of its file, if there is one."""
     file = config.folders().file("data", name)
-    comment = [] if file is None else [line for line in file.read_text().splitlines() if line.startswith("# ")]
-    what = f" ({_inside(comment[0].removeprefix('# '))})" if comment else ""
+    comment = "" if file is None else reference.first_comment(file)
+    what = f" ({_inside(comment)})" if comment else ""
     return escaped(f"{name}{what}")
 
 
