@@ -128,7 +128,8 @@ def claims() -> str:
         if everywhere is not None:
             where = in_settings(universe.states(everywhere)) if everywhere.compared else f"not run: {everywhere.why}"
         command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
-        lines.append(f"| `{short}` | {finding.verdict}: {parts_of(finding)} | {where} | {command} |")
+        own = f"{finding.verdict}: {parts_of(finding) if finding.compared else finding.why}"
+        lines.append(f"| `{short}` | {own} | {where} | {command} |")
         for label, one in finding.compared.items():
             state = PARTS[str(one.agreement)]
             if state != "open":
