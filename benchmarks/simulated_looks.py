@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pe_lab.statistics import Endpoint, Verdict, holm, paired_tests, with_baseline
+from pe_lab.statistics import Endpoint, Verdict, holm, judge, paired_tests, with_baseline
 from pe_lab.statistics.looks import LOOKS, SPENT, check_looks
-from pe_lab.statistics.pairs import FEWEST_EQUIVALENT, verdicts
+from pe_lab.statistics.pairs import FEWEST_EQUIVALENT
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ def sequential(
         # an open comparison has the evidence of this look alone; a closed one keeps that of the look that closed it
         p = np.where(open_, np.where(unsolved, 1.0, np.minimum(tests.p / part, 1.0)), p)
         p_equivalent = np.where(open_, np.where(solid, np.minimum(tests.p_equivalent / part, 1.0), 1.0), p_equivalent)
-        verdict = verdicts(state["difference"], holm(p), holm(p_equivalent), ahead, unsolved, endpoint)
+        small = np.abs(state["difference"]) < endpoint.margin
+        verdict = judge(state["difference"], holm(p), holm(p_equivalent), small, endpoint.lower_is_better, ahead)
+        verdict = np.where(unsolved, str(Verdict.BOTH_UNSOLVED), verdict)
         open_ = open_ & ((verdict == Verdict.UNDECIDED) | (verdict == Verdict.BOTH_UNSOLVED))
     return Sequential(seeds, verdict, **state, p=holm(p), p_equivalent=holm(p_equivalent), needed=needed)

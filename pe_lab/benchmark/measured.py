@@ -10,7 +10,7 @@ import pandas as pd
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark import verdicts
 from pe_lab.benchmark.tasks import BenchmarkTask, tasks
-from pe_lab.statistics.pairs import Verdict
+from pe_lab.statistics import Verdict
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from scipy import stats
 from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, task, tasks
 from pe_lab.benchmark.twins import TWINS
 from pe_lab.benchmark.undefined import defined
-from pe_lab.benchmark.verdicts import DIFFERENT, FRESH, endpoint, fresh, published, runs
-from pe_lab.statistics import decide, interval, paired_tests, prior_of, share_interval
-from pe_lab.statistics.pairs import LEVEL, NUGGET, Verdict, all_pairs, as_arrays
+from pe_lab.benchmark.verdicts import FRESH, endpoint, fresh, published, runs
+from pe_lab.statistics import DIFFERENT, LEVEL, Verdict, decide, interval, paired_tests, prior_of, share_interval
+from pe_lab.statistics.pairs import NUGGET, all_pairs, as_arrays
 
 DRAWN = 0.25  # share of the cells
 
@@ -115,11 +115,9 @@ def _inside(lines: pd.DataFrame, low: str, high: str) -> Share:
 
 def contrary(verdict: Verdict, other: Verdict) -> bool:
     """Return whether two verdicts on a pair cannot both be right: other directions, or equivalent and a large one."""
-    large = (Verdict.BETTER, Verdict.WORSE)
     if Verdict.EQUIVALENT in (verdict, other):
-        return verdict in large or other in large
-    ahead = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER)
-    return verdict in DIFFERENT and other in DIFFERENT and (verdict in ahead) != (other in ahead)
+        return not {Verdict.BETTER, Verdict.WORSE}.isdisjoint({verdict, other})
+    return {verdict.direction, other.direction} == {"better", "worse"}
 
 
 def replication(found: Mapping[str, pd.DataFrame]) -> Replication:

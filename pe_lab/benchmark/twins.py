@@ -15,8 +15,8 @@ from itertools import combinations
 import pandas as pd
 
 from pe_lab.benchmark.tasks import task
-from pe_lab.benchmark.verdicts import DIFFERENT, pairs, runs
-from pe_lab.statistics import share_interval
+from pe_lab.benchmark.verdicts import pairs, runs
+from pe_lab.statistics import DIFFERENT, share_interval
 
 TWINS: tuple[tuple[str, ...], ...] = (("none", "integer", "normalized", "temperature"), ("rope", "rope_dynamic_ntk"))
 NEAR: tuple[tuple[str, str], ...] = (

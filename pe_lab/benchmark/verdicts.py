@@ -9,13 +9,19 @@ import pandas as pd
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.benchmark.undefined import defined
-from pe_lab.statistics import Endpoint, compare, compare_shares, interval, rank_ranges, share_interval
-from pe_lab.statistics.pairs import Verdict
+from pe_lab.statistics import (
+    DIFFERENT,
+    Endpoint,
+    Verdict,
+    compare,
+    compare_shares,
+    interval,
+    rank_ranges,
+    share_interval,
+)
 
 FRESH = range(100, 105)  # seeds of the replication; all others are published
 ENOUGH = 5  # seeds
-TOO_FEW = "too few seeds"
-DIFFERENT = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.WORSE, Verdict.SLIGHTLY_WORSE)
 
 
 @cache
@@ -57,13 +63,15 @@ def is_complete(rows: pd.DataFrame) -> bool:
 def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
 
-    The error rates of verdicts are simulated for `ENOUGH` seeds and more; with fewer there is none (TOO_FEW).
+    The error rates of verdicts are simulated for `ENOUGH` seeds and more; with fewer there is none (TOO_FEW_SEEDS).
     """
     found = runs(rows, task)
     if found["encoding"].nunique() < 2:
         return pd.DataFrame(columns=["encoding", "other", "seeds", "difference", "verdict"])
     made = compare(found, endpoint(task))
-    return made.assign(verdict=made["verdict"].astype(object).where(made["seeds"] >= ENOUGH, TOO_FEW))
+    return made.assign(
+        verdict=made["verdict"].astype(object).where(made["seeds"] >= ENOUGH, str(Verdict.TOO_FEW_SEEDS))
+    )
 
 
 def share_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
@@ -144,9 +152,8 @@ def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
 def decided(verdicts: pd.DataFrame) -> dict[str, int]:
     """Return how many pairs differ, are equivalent, are both unsolved, are undecided, and have too few seeds."""
     words = verdicts["verdict"]
-    counts = {"differ": words.isin(DIFFERENT), "equivalent": words == Verdict.EQUIVALENT}
-    counts |= {"both unsolved": words == Verdict.BOTH_UNSOLVED, "undecided": words == Verdict.UNDECIDED}
-    counts |= {TOO_FEW: words == TOO_FEW}
+    others = (Verdict.EQUIVALENT, Verdict.BOTH_UNSOLVED, Verdict.UNDECIDED, Verdict.TOO_FEW_SEEDS)
+    counts = {"differ": words.isin(DIFFERENT)} | {str(word): words == word for word in others}
     return {word: int(found.sum()) for word, found in counts.items()}
 
 

@@ -19,6 +19,7 @@ from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics.adding import Cell, Decision, Question, decide_cells
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margin, margins
+from pe_lab.statistics.verdicts import Verdict
 
 HOUR = 3600.0
 OTHERS = 8  # undecided encodings that are named in a line
@@ -170,7 +171,7 @@ class _StudyState:
     def text(self, decision: Decision) -> str:
         """Describe how far the study is, in one line."""
         lines, looks = decision.lines, self.looks
-        done = sum(line.verdict != "undecided" for line in lines)
+        done = sum(line.verdict != Verdict.UNDECIDED for line in lines)
         text = f"{done} of {len(lines)} comparisons decided"
         if rest := decision.undecided:
             more = f" and {len(rest) - OTHERS} more" if len(rest) > OTHERS else ""

@@ -35,13 +35,12 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.learned import not_learned, partly_learned
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
-from pe_lab.statistics import GRID, Families, interval
-from pe_lab.statistics.comparisons import BETTER, WORSE, direction
+from pe_lab.results.verdicts import MARKS
+from pe_lab.statistics import GRID, Families, Verdict, interval
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure
-SEEDLESS = {ONE_SEED: "with one seed", NO_SEED: "without a shared seed"}
+SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
 
 
 def answer(asked: ReportSubject) -> Section:
@@ -162,8 +161,8 @@ def _against(asked: ReportSubject, lines: pd.DataFrame) -> str:
         lines: comparisons with the baseline, or those of a sequential study.
     """
     counts = lines["verdict"].value_counts()
-    known = [*(word for word in MARKS if word in counts), *(word for word in counts.index if word not in MARKS)]
-    named = {word: SEEDLESS.get(word, word.replace(",", "")) for word in known}
+    known = [word for word in MARKS if word in counts]
+    named = {word: SEEDLESS.get(word, str(word)) for word in known}
     settings = len(lines[list(lines.columns[: list(lines.columns).index("pe")])].drop_duplicates())
     what, others = f"with `{lines['baseline'].iloc[0]}`", lines["pe"].nunique()
     if lines["baseline"].nunique() > 1:
@@ -187,11 +186,11 @@ def _against(asked: ReportSubject, lines: pd.DataFrame) -> str:
 
 def _reversals(lines: pd.DataFrame) -> str:
     """Name the encodings that are better in some settings and worse in others; empty if there are none."""
-    counts = pd.crosstab(lines["pe"], lines["verdict"].map(direction))
-    if not {BETTER, WORSE} <= set(counts):
+    counts = pd.crosstab(lines["pe"], lines["verdict"].map(lambda word: Verdict(word).direction))
+    if not {"better", "worse"} <= set(counts):
         return ""
-    both = counts[(counts[BETTER] > 0) & (counts[WORSE] > 0)]
-    ends = [f"`{pe}` is better in {line[BETTER]} and worse in {line[WORSE]}" for pe, line in both.iterrows()]
+    both = counts[(counts["better"] > 0) & (counts["worse"] > 0)]
+    ends = [f"`{pe}` is better in {line['better']} and worse in {line['worse']}" for pe, line in both.iterrows()]
     return f". The order depends on the setting: {joined(ends)}" if ends else ""
 
 

@@ -18,8 +18,8 @@ from pe_lab.results.columns import (
 from pe_lab.results.learned import has_learned, uses_position
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
-from pe_lab.statistics.comparisons import EQUAL, EQUIVALENT, SLIGHTLY_BETTER, SLIGHTLY_WORSE
 from pe_lab.statistics.margins import Margins
+from pe_lab.statistics.verdicts import Verdict
 
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MOST_NAMED = 5  # ties that are named; further ones are counted
@@ -28,9 +28,9 @@ BLIND, GUESS = "the best without position", "a guess"  # with which cells are co
 LEAST_RIGHT = 0.05  # share of right answers below which nothing is recommended
 NONE_RIGHT = f"not learned: no encoding has {LEAST_RIGHT:.0%} of the answers right"
 RELATIONS = {  # of the first to those that differ by less than the margin: the words, and the verdicts on it
-    "slightly better than": (SLIGHTLY_BETTER,),
-    "slightly worse than": (SLIGHTLY_WORSE,),
-    "equivalent to": (EQUAL, EQUIVALENT),
+    "slightly better than": (Verdict.SLIGHTLY_BETTER,),
+    "slightly worse than": (Verdict.SLIGHTLY_WORSE,),
+    "equivalent to": (Verdict.EQUAL, Verdict.EQUIVALENT),
 }
 NOBODY = "–"  # in place of an encoding; one of them is named none
 

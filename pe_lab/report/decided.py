@@ -5,9 +5,8 @@ import pandas as pd
 from pe_lab.report.standing import Standing, in_words
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.verdicts import reverse
-from pe_lab.statistics import GRID, Families
-from pe_lab.statistics.comparisons import FORMER
+from pe_lab.statistics import GRID, Families, Verdict
+from pe_lab.statistics.comparisons import turned
 from pe_lab.system.tables import read_csv
 
 FILE = "decisions.csv"
@@ -27,7 +26,8 @@ def decisions(results: Results) -> pd.DataFrame | None:
     """Return a line per comparison of a sequential study: setting columns, then as in `Families.lines`; or None.
 
     Raises:
-        ValueError: the table lacks a column, or compares seeds of an encoding or a setting that the cells do not have.
+        ValueError: the table lacks a column, has a word that is no verdict, or compares seeds of an encoding or a
+            setting that the cells do not have.
     """
     path = results.folder / FILE
     if not path.is_file() or results.cells.empty:
@@ -35,6 +35,8 @@ def decisions(results: Results) -> pd.DataFrame | None:
     found = read_csv(path, dtype={"pe": str, "baseline": str, "data": str}, keep_default_na=False, na_values=[""])
     if lacking := [name for name in NEEDED if name not in found]:
         raise ValueError(f"{path} must have the columns {', '.join(lacking)}, got none of that name")
+    if unknown := set(found["verdict"]) - set(Verdict):
+        raise ValueError(f"{path} must have as verdict one of {', '.join(Verdict)}, got {unknown.pop()!r}")
     cells, names = results.cells, [name for name in setting_columns(results.cells) if name in found]
     known = cells[[*names, "pe"]].drop_duplicates()
     with_seeds = found[found["seeds"] > 0]  # the others failed, and have no cells
@@ -45,7 +47,7 @@ def decisions(results: Results) -> pd.DataFrame | None:
             one = asked[strange.to_numpy()].iloc[0]
             words = ", ".join(f"{name}={value}" for name, value in one.items())
             raise ValueError(f"{path} must be of the cells in rows.csv, got {words}")
-    return found.replace({"verdict": FORMER})
+    return found
 
 
 def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
@@ -68,17 +70,7 @@ def with_one(decided: pd.DataFrame, name: str) -> pd.DataFrame:
     """
     if decided["baseline"].nunique() == 1 or name not in {*decided["pe"], *decided["baseline"]}:
         name = str(decided["baseline"].iloc[0])
-    lines = decided[(decided["pe"] == name) | (decided["baseline"] == name)].reset_index(drop=True)
-    turned = lines["pe"] == name
-    swapped = lines.assign(
-        pe=lines["baseline"],
-        baseline=lines["pe"],
-        difference=-lines["difference"],
-        low=-lines["high"],
-        high=-lines["low"],
-        verdict=lines["verdict"].map(reverse),
-    )
-    return lines.mask(turned, swapped)
+    return turned(name, decided, "baseline").reset_index(drop=True)
 
 
 def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:

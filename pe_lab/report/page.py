@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from pe_lab.report.parts import Code, Drawn, Part, Section
-from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
+from pe_lab.results.verdicts import MARKS
+from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import svg
 
 LONGEST = 30  # rows of a table that is not folded
@@ -73,9 +74,9 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
 
 def _looks() -> dict[str, dict[str, str]]:
     """Return symbol and class of each verdict, for page.html."""
-    alike = dict.fromkeys((EQUIVALENT, EQUAL), "alike")
+    alike = dict.fromkeys((Verdict.EQUIVALENT, Verdict.EQUAL), "alike")
     return {
-        verdict: {"symbol": mark.symbol, "look": direction(verdict) or alike.get(verdict, "open")}
+        verdict: {"symbol": mark.symbol, "look": verdict.direction or alike.get(verdict, "open")}
         for verdict, mark in MARKS.items()
     }
 

@@ -11,23 +11,12 @@ import pandas as pd
 
 from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
-from pe_lab.results.verdicts import (
-    BETTER,
-    EQUAL,
-    EQUIVALENT,
-    NO_SEED,
-    ONE_SEED,
-    SLIGHTLY_WORSE,
-    UNDECIDED,
-    WORSE,
-    reverse,
-)
-from pe_lab.statistics import GRID, Families
-from pe_lab.statistics.comparisons import turned
+from pe_lab.statistics import GRID, Families, Verdict
+from pe_lab.statistics.comparisons import exchanged, turned
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
-SAME = {EQUIVALENT, EQUAL}  # verdicts without a significant difference, and within the margin
-UNDECIDABLE = {ONE_SEED, NO_SEED, EQUAL}  # verdicts without a test
+SAME = {Verdict.EQUIVALENT, Verdict.EQUAL}  # verdicts without a significant difference, and within the margin
+UNDECIDABLE = {Verdict.ONE_SEED, Verdict.NO_SEED, Verdict.EQUAL}  # verdicts without a test
 MEAN = "The {superlative} mean {what} is that of `{first}` ({value})."
 SENTENCES = {  # by what is decided: see `Standing.case`
     "equal": "The {count} encodings have the same {what}, to the bit in every seed: {value}.",
@@ -95,8 +84,8 @@ class Standing:
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
         verdicts = {name: set(turned(name, lines)["verdict"]) for name in means}
-        undefeated = [name for name, found in verdicts.items() if WORSE not in found]
-        near = [name for name in undefeated if SLIGHTLY_WORSE in verdicts[name]]
+        undefeated = [name for name, found in verdicts.items() if Verdict.WORSE not in found]
+        near = [name for name in undefeated if Verdict.SLIGHTLY_WORSE in verdicts[name]]
         behind = [name for name in means if name not in undefeated]
         return cls(metric, what, where, means, lines, undefeated, near, behind)
 
@@ -106,36 +95,28 @@ class Standing:
 
     @cached_property
     def _by_pair(self) -> dict[tuple[str, str], dict[str, Any]]:
-        columns = ["difference", "low", "high", "verdict"]
-        return dict(
-            zip(
-                zip(self.lines["pe"], self.lines["baseline"], strict=True),
-                self.lines[columns].to_dict("records"),
-                strict=True,
-            )
-        )
+        lines = pd.concat([self.lines, exchanged(self.lines)])
+        values = lines[["difference", "low", "high", "verdict"]].to_dict("records")
+        return dict(zip(zip(lines["pe"], lines["baseline"], strict=True), values, strict=True))
 
     def line(self, pe: str, other: str) -> dict[str, Any]:
         """Return difference, low, high and verdict of an encoding minus another one; undecided if not compared."""
-        if (pe, other) in self._by_pair:
-            return self._by_pair[pe, other]
-        if (other, pe) not in self._by_pair:
-            return dict.fromkeys(("difference", "low", "high"), float("nan")) | {"verdict": UNDECIDED}
-        line = self._by_pair[other, pe]
-        turned = {"difference": -line["difference"], "low": -line["high"], "high": -line["low"]}
-        return turned | {"verdict": reverse(line["verdict"])}
+        unknown = dict.fromkeys(("difference", "low", "high"), float("nan")) | {"verdict": str(Verdict.UNDECIDED)}
+        return self._by_pair.get((pe, other), unknown)
 
     @property
     def case(self) -> str:
         """What the verdicts decide: a key of SENTENCES."""
         names, verdicts = list(self.means), self.verdicts(list(self.means))
-        if verdicts == {EQUAL}:
+        if verdicts == {Verdict.EQUAL}:
             return "equal"
         if verdicts <= UNDECIDABLE:
             return "untested"
         if not self.open:
             return "contradictory"
-        if self.open == names[:1] and all(self.line(names[0], other)["verdict"] == BETTER for other in names[1:]):
+        if self.open == names[:1] and all(
+            self.line(names[0], other)["verdict"] == Verdict.BETTER for other in names[1:]
+        ):
             return "better" if len(names) == 2 else "best"
         return "only" if len(self.open) == 1 else "open"
 
@@ -154,7 +135,7 @@ class Standing:
         """What is said beside the encodings that may be the best: keys of NOTES."""
         if self.case not in ("only", "open"):
             return []
-        alike = "bitwise" if self.verdicts(self.open) == {EQUAL} else "all alike" if self.all_alike else "alike"
+        alike = "bitwise" if self.verdicts(self.open) == {Verdict.EQUAL} else "all alike" if self.all_alike else "alike"
         notes = [alike] if self.alike else []
         return notes + [name for name in ("near", "behind") if getattr(self, name)]
 

@@ -15,9 +15,9 @@ import pandas as pd
 
 from pe_lab.results.columns import REMAINING, lower_is_better, merge, setting_columns, value_text
 from pe_lab.results.pooling import remaining
-from pe_lab.results.verdicts import ALIKE, BETTER, WORSE, direction
 from pe_lab.statistics.cells import keys_of, require_baseline, wide
 from pe_lab.statistics.comparisons import add_verdicts, differences
+from pe_lab.statistics.verdicts import ALIKE, Verdict
 
 MOST_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
 
@@ -100,16 +100,16 @@ class Sensitivity:
 
     def _follows(self, name: str) -> str:
         """Say which values of a setting go with which sign; empty unless each value has one sign, and both occur."""
-        values: dict[str, list[str]] = {BETTER: [], WORSE: []}
+        values: dict[str, list[str]] = {"better": [], "worse": []}
         levels = self.levels()
         for line in levels[levels["name"] == name].to_dict("records"):
-            sign = BETTER if line["better"] else WORSE
+            sign = "better" if line["better"] else "worse"
             if line[sign] < line["settings"] - line["unknown"] or not line[sign]:
                 return ""
             values[sign].append(value_text(line["value"]))
-        if not values[BETTER] or not values[WORSE]:
+        if not values["better"] or not values["worse"]:
             return ""
-        return f"better at {', '.join(values[BETTER])}; worse at {', '.join(values[WORSE])}"
+        return f"better at {', '.join(values['better'])}; worse at {', '.join(values['worse'])}"
 
 
 def sensitivity(
@@ -259,14 +259,14 @@ def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[st
 def _signs(values: pd.Series, metric: str) -> np.ndarray:
     """Return better, worse, equal, or an empty text where the difference is unknown."""
     good = values < 0 if lower_is_better(metric) else values > 0
-    return np.select([values.isna(), values == 0, good], ["", "equal", BETTER], WORSE)
+    return np.select([values.isna(), values == 0, good], ["", "equal", "better"], "worse")
 
 
 def _counts(lines: pd.DataFrame) -> pd.Series:
-    sure = lines["verdict"].map(direction)
-    found = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in (BETTER, WORSE, "equal")}
+    sure = lines["verdict"].map(lambda word: Verdict(word).direction)
+    found = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in ("better", "worse", "equal")}
     found["unknown"] = (lines["sign"] == "").sum()
-    found |= {f"certainly {sign}": (sure == sign).sum() for sign in (BETTER, WORSE)}
+    found |= {f"certainly {sign}": (sure == sign).sum() for sign in ("better", "worse")}
     found["within"] = lines["verdict"].isin(ALIKE).sum()
     return pd.Series(found, dtype=int)
 

@@ -1,43 +1,12 @@
-"""The look and the direction of each verdict, and whether a study is large enough for their error rates.
+"""The look of each verdict, and whether a study is large enough for their error rates.
 
 A look is a shape and a colour that colour-blind readers can tell apart.
 """
 
 from typing import NamedTuple
 
-from pe_lab.statistics.comparisons import (
-    ALIKE,
-    BETTER,
-    EQUAL,
-    EQUIVALENT,
-    NO_SEED,
-    ONE_SEED,
-    SLIGHTLY_BETTER,
-    SLIGHTLY_WORSE,
-    UNDECIDED,
-    WORSE,
-    direction,
-    reverse,
-)
+from pe_lab.statistics import Verdict
 from pe_lab.statistics.moderation import FEWEST
-
-__all__ = [
-    "ALIKE",
-    "BETTER",
-    "EQUAL",
-    "EQUIVALENT",
-    "MARKS",
-    "NO_SEED",
-    "ONE_SEED",
-    "SLIGHTLY_BETTER",
-    "SLIGHTLY_WORSE",
-    "UNDECIDED",
-    "WORSE",
-    "Mark",
-    "direction",
-    "few_runs",
-    "reverse",
-]
 
 
 class Mark(NamedTuple):
@@ -57,15 +26,15 @@ class Mark(NamedTuple):
 
 
 MARKS = {
-    BETTER: Mark("▲", "#0072B2", "^", True),
-    SLIGHTLY_BETTER: Mark("△", "#0072B2", "^", False),
-    EQUIVALENT: Mark("■", "#009E73", "s", True),
-    EQUAL: Mark("□", "#009E73", "s", False),
-    SLIGHTLY_WORSE: Mark("▽", "#D55E00", "v", False),
-    WORSE: Mark("▼", "#D55E00", "v", True),
-    UNDECIDED: Mark("○", "#7F7F7F", "o", False),
-    ONE_SEED: Mark("×", "#7F7F7F", "x", False),
-    NO_SEED: Mark("·", "#7F7F7F", ".", False),
+    Verdict.BETTER: Mark("▲", "#0072B2", "^", True),
+    Verdict.SLIGHTLY_BETTER: Mark("△", "#0072B2", "^", False),
+    Verdict.EQUIVALENT: Mark("■", "#009E73", "s", True),
+    Verdict.EQUAL: Mark("□", "#009E73", "s", False),
+    Verdict.SLIGHTLY_WORSE: Mark("▽", "#D55E00", "v", False),
+    Verdict.WORSE: Mark("▼", "#D55E00", "v", True),
+    Verdict.UNDECIDED: Mark("○", "#7F7F7F", "o", False),
+    Verdict.ONE_SEED: Mark("×", "#7F7F7F", "x", False),
+    Verdict.NO_SEED: Mark("·", "#7F7F7F", ".", False),
 }
 ENOUGH_SEEDS = 12  # with which fewer than FEWEST encodings have the stated error rates, see docs/protocol.md
 

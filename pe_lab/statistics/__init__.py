@@ -17,9 +17,7 @@ from pe_lab.statistics.intervals import coverage, deviations, interval, percenti
 from pe_lab.statistics.margins import Margin, default_margin, margins
 from pe_lab.statistics.moderation import NOTHING_KNOWN, Prior, fit_prior
 from pe_lab.statistics.pairs import (
-    LEVEL,
     Tests,
-    Verdict,
     all_pairs,
     compare,
     decide,
@@ -42,8 +40,11 @@ from pe_lab.statistics.tuning import (
     TunedTask,
     outcomes,
 )
+from pe_lab.statistics.verdicts import ALIKE, DIFFERENT, LEVEL, Verdict, judge
 
 __all__ = [
+    "ALIKE",
+    "DIFFERENT",
     "GRID",
     "LEVEL",
     "NOTHING_KNOWN",
@@ -81,6 +82,7 @@ __all__ = [
     "fit_prior",
     "holm",
     "interval",
+    "judge",
     "lower_is_better",
     "margins",
     "outcomes",

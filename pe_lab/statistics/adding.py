@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from pe_lab.statistics.cells import unknown
-from pe_lab.statistics.comparisons import BETTER, EQUAL, EQUIVALENT, SLIGHTLY_BETTER, SLIGHTLY_WORSE, UNDECIDED, WORSE
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.looks import check_looks, parts_of
-from pe_lab.statistics.pairs import FEWEST_EQUIVALENT, LEVEL, t_tests
+from pe_lab.statistics.pairs import FEWEST_EQUIVALENT, t_tests
 from pe_lab.statistics.race import Race
+from pe_lab.statistics.verdicts import LEVEL, Verdict, judge
 
 ALL_PAIRS, BEST = "all pairs", "best"
 
@@ -134,7 +134,7 @@ class Decision:
     def undecided(self) -> list[str]:
         """The encodings with an undecided comparison; both of a pair, if all pairs are compared."""
         baselines = {line.baseline for line in self.lines}
-        chosen = [line for line in self.lines if line.verdict == UNDECIDED]
+        chosen = [line for line in self.lines if line.verdict == Verdict.UNDECIDED]
         both = ((line.pe, line.baseline) if len(baselines) > 1 else (line.pe,) for line in chosen)
         return list(dict.fromkeys(pe for pair in both for pe in pair))
 
@@ -281,15 +281,11 @@ class _Study:
 
     def lines(self, margins: Mapping[Setting, float]) -> list[Line]:
         """Return a line per comparison."""
-        (different, equivalent), corrected, signs = self._decided(), holm(self.p), self._signs()
-        lines = []
+        corrected, lines = holm(self.p), []
+        p, p_equivalent = np.where(self.failed, 1.0, corrected)
+        verdict = judge(self.tests[0], p, p_equivalent, p_equivalent < LEVEL, self.question.lower_is_better)
+        verdict = np.where(self.equal, str(Verdict.EQUAL), verdict)
         for index, (setting, pe, other) in enumerate(self.comparisons):
-            verdict = EQUIVALENT if equivalent[index] else UNDECIDED
-            if self.equal[index]:
-                verdict = EQUAL
-            elif different[index]:
-                words = (SLIGHTLY_BETTER, SLIGHTLY_WORSE) if equivalent[index] else (BETTER, WORSE)
-                verdict = words[0 if signs[index] > 0 else 1]
             look = int(self.look[index])
             difference, low, high = map(float, self.tests[:, index])
             lines.append(
@@ -297,7 +293,7 @@ class _Study:
                     setting,
                     pe,
                     other,
-                    verdict,
+                    str(verdict[index]),
                     difference,
                     low,
                     high,

@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 from scipy import special
 
-from pe_lab.statistics.pairs import LEVEL
+from pe_lab.statistics.verdicts import LEVEL
 
 LOOKS = 2
 POWER = 0.9  # with which `needed` seeds decide, if means and deviations are as observed

@@ -6,26 +6,10 @@ import pandas as pd
 from pe_lab.statistics.cells import by_setting, keys_of, lower_is_better, require_baseline, setting_columns, wide
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margin, margins
-from pe_lab.statistics.pairs import LEVEL, Tests, t_tests
+from pe_lab.statistics.pairs import Tests, t_tests
+from pe_lab.statistics.verdicts import LEVEL, Verdict, judge
 
-BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
-SLIGHTLY_BETTER, SLIGHTLY_WORSE = "slightly better", "slightly worse"
-EQUAL, ONE_SEED, NO_SEED = "equal", "one seed", "no shared seed"
-ALIKE = (EQUIVALENT, SLIGHTLY_BETTER, SLIGHTLY_WORSE, EQUAL)  # the difference is certainly too small to matter
-FORMER = {"better, within the margin": SLIGHTLY_BETTER, "worse, within the margin": SLIGHTLY_WORSE}  # in older files
 COLUMNS = ("seeds", "difference", "low", "high", "deviation", "freedom", "p", "margin", "p_equivalent")
-
-
-def direction(verdict: str) -> str:
-    """Return better or worse for a significant difference of any size, otherwise an empty text."""
-    word = verdict.removeprefix("slightly ")
-    return word if word in (BETTER, WORSE) else ""
-
-
-def reverse(verdict: str) -> str:
-    """Return the verdict with the two encodings exchanged."""
-    word = direction(verdict)
-    return verdict.replace(word, WORSE if word == BETTER else BETTER) if word else verdict
 
 
 def differences(
@@ -94,14 +78,15 @@ def add_verdicts(
     """
     different = holm(lines["p"].to_numpy(float)) if different is None else different
     equivalent = holm(lines["p_equivalent"].to_numpy(float)) if equivalent is None else equivalent
-    certain, small = different < LEVEL, equivalent < LEVEL
-    side = np.where((lines["difference"] < 0) == lower_is_better(metric), BETTER, WORSE).astype(object)
-    verdict = np.select([certain & small, certain, small], ["slightly " + side, side, EQUIVALENT], default=UNDECIDED)
-    judged = lines.assign(p_holm=different, p_equivalent_holm=equivalent, verdict=verdict)
-    judged.loc[judged["seeds"] == 1, "verdict"] = ONE_SEED
-    judged.loc[judged["seeds"] == 0, "verdict"] = NO_SEED
-    judged.loc[(judged["seeds"] > 1) & judged["p"].isna() & (judged["difference"] == 0), "verdict"] = EQUAL
-    return judged
+    difference, seeds = lines["difference"].to_numpy(float), lines["seeds"].to_numpy()
+    verdict = judge(difference, different, equivalent, equivalent < LEVEL, lower_is_better(metric))
+    untested = {
+        Verdict.NO_SEED: seeds == 0,
+        Verdict.ONE_SEED: seeds == 1,
+        Verdict.EQUAL: lines["p"].isna().to_numpy() & (difference == 0),
+    }
+    verdict = np.select(list(untested.values()), [str(word) for word in untested], verdict)
+    return lines.assign(p_holm=different, p_equivalent_holm=equivalent, verdict=verdict)
 
 
 def compare_cells(
@@ -137,16 +122,22 @@ def compare_cells(
     return lines
 
 
-def turned(pe: str, lines: pd.DataFrame) -> pd.DataFrame:
-    """Return the comparisons of an encoding with all others, in which it is `pe` and each other is `baseline`."""
-    swap = lines["baseline"] == pe
-    own = lines[swap | (lines["pe"] == pe)].copy()
-    swap = swap[own.index]
-    own.loc[swap, "baseline"], own["pe"] = own.loc[swap, "pe"], pe
-    own.loc[swap, "difference"] *= -1
-    own.loc[swap, ["low", "high"]] = -own.loc[swap, ["high", "low"]].to_numpy()
-    own.loc[swap, "verdict"] = own.loc[swap, "verdict"].map(reverse)
-    return own
+def exchanged(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return comparisons with the two encodings of each exchanged."""
+    return lines.assign(
+        pe=lines["baseline"],
+        baseline=lines["pe"],
+        difference=-lines["difference"],
+        low=-lines["high"],
+        high=-lines["low"],
+        verdict=[str(Verdict(word).reverse) for word in lines["verdict"]],
+    )
+
+
+def turned(name: str, lines: pd.DataFrame, side: str = "pe") -> pd.DataFrame:
+    """Return the comparisons of an encoding with all others, in which it is on one side: `pe` or `baseline`."""
+    own = lines[(lines["pe"] == name) | (lines["baseline"] == name)]
+    return own.mask(own[side] != name, exchanged(own))
 
 
 def pairing_in_words(lines: pd.DataFrame) -> str:

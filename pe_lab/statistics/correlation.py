@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from pe_lab.statistics.pairs import LEVEL
+from pe_lab.statistics.verdicts import LEVEL
 
 RESAMPLINGS = 10_000
 FEWEST = 4  # encodings of which an interval can be given

@@ -37,9 +37,8 @@ class Endpoint:
         return UNITS[self.kind]
 
     @property
-    def sign(self) -> int:
-        """1 where lower is better, -1 where higher is."""
-        return -1 if self.kind == "score" else 1
+    def lower_is_better(self) -> bool:
+        return self.kind != "score"
 
     @classmethod
     def parse(cls, kind: str, margin: str, range: float = np.inf) -> "Endpoint":

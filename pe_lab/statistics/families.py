@@ -10,19 +10,16 @@ import pandas as pd
 
 from pe_lab.statistics.cells import by_setting, lower_is_better, require_baseline, wide
 from pe_lab.statistics.comparisons import (
-    ALIKE,
-    BETTER,
-    WORSE,
     add_verdicts,
     counted,
     differences,
     pairing_in_words,
-    reverse,
     share_variances,
     turned,
 )
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margins, margins_by_metric
+from pe_lab.statistics.verdicts import ALIKE, Verdict
 
 GRID = "each setting"  # name of the table of the cells themselves
 
@@ -135,12 +132,8 @@ class Families:
         for column, value in setting.items():
             lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
         lines = lines[lines["verdict"].isin(ALIKE)]
-        pairs = zip(lines["pe"], lines["baseline"], lines["verdict"], strict=True)
-        return {
-            other if one == pe else one: verdict if one == pe else reverse(verdict)
-            for one, other, verdict in pairs
-            if pe in (one, other)
-        }
+        lines = turned(pe, lines)
+        return dict(zip(lines["baseline"], lines["verdict"], strict=True))
 
     def ranks(self, name: str = GRID, among: Collection[str] | None = None) -> pd.DataFrame:
         """Return the range of ranks of each encoding; it ranks below another only if that one is better.
@@ -168,7 +161,7 @@ class Families:
             here = lines.iloc[number * size : (number + 1) * size]
             for pe in means.index:
                 verdicts = turned(pe, here)["verdict"]
-                best, worst = 1 + (verdicts == WORSE).sum(), len(means) - (verdicts == BETTER).sum()
+                best, worst = 1 + (verdicts == Verdict.WORSE).sum(), len(means) - (verdicts == Verdict.BETTER).sum()
                 line = {"pe": pe, "mean": sign * means[pe], "seeds": int(part[pe].notna().sum())}
                 line |= {"best": best, "worst": worst, "tied": worst - best, "equivalent": verdicts.isin(ALIKE).sum()}
                 ranked.append(setting | line)

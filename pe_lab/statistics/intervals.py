@@ -7,7 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from pe_lab.statistics.cells import by_setting, wide
-from pe_lab.statistics.pairs import LEVEL
+from pe_lab.statistics.verdicts import LEVEL
 
 
 def interval(values: pd.Series) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """Verdicts on pairs of encodings: the paired moderated t test, equivalence, and the ranges of ranks that follow."""
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -11,38 +10,13 @@ from scipy import special
 from pe_lab.statistics.correction import benjamini_hochberg, holm
 from pe_lab.statistics.endpoint import Endpoint
 from pe_lab.statistics.moderation import Prior, fit_prior
+from pe_lab.statistics.verdicts import LEVEL, Verdict, judge
 
-LEVEL = 0.05
 NUGGET = 0.03  # deviation of a run's measurement error, in margins
 FEWEST_EQUIVALENT = 5  # seeds
 ROUNDING = 1e-12  # of the values: differences that are closer to each other are equal
 
 Pairs = tuple[np.ndarray, np.ndarray]  # columns of the first encodings, and of those subtracted from them
-
-
-class Verdict(StrEnum):
-    """The verdict on the first encoding of a pair."""
-
-    BETTER = "better"
-    SLIGHTLY_BETTER = "slightly better"
-    EQUIVALENT = "equivalent"
-    SLIGHTLY_WORSE = "slightly worse"
-    WORSE = "worse"
-    UNDECIDED = "undecided"
-    BOTH_UNSOLVED = "both unsolved"
-
-    @property
-    def reverse(self) -> "Verdict":
-        """The verdict about the second encoding of the pair."""
-        return _REVERSE.get(self, self)
-
-
-_REVERSE = {
-    Verdict.BETTER: Verdict.WORSE,
-    Verdict.WORSE: Verdict.BETTER,
-    Verdict.SLIGHTLY_BETTER: Verdict.SLIGHTLY_WORSE,
-    Verdict.SLIGHTLY_WORSE: Verdict.SLIGHTLY_BETTER,
-}
 
 
 @dataclass(frozen=True)
@@ -216,7 +190,7 @@ def decide(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> Decision
         baseline: the pairs are those with a baseline, corrected by Holm's method; otherwise all pairs, corrected by
             that of Benjamini and Hochberg.
     """
-    unsolved, solid, ahead = np.False_, np.True_, np.zeros(tests.p.shape, int)
+    unsolved, solid, ahead = np.zeros(tests.p.shape, bool), np.True_, np.zeros(tests.p.shape, int)
     if tests.solved is not None and tests.other_solved is not None:
         ahead = tests.solved - tests.other_solved
         unsolved = (tests.seeds > 0) & (tests.solved == 0) & (tests.other_solved == 0)
@@ -224,35 +198,9 @@ def decide(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> Decision
     p = np.where(unsolved, np.nan, tests.p)
     p_equivalent = np.where(solid & (tests.seeds >= FEWEST_EQUIVALENT), tests.p_equivalent, np.nan)
     p, p_equivalent = (holm if baseline else benjamini_hochberg)(p), holm(p_equivalent)
-    return Decisions(p, p_equivalent, verdicts(tests.difference, p, p_equivalent, ahead, unsolved, endpoint))
-
-
-def verdicts(
-    difference: np.ndarray,
-    p: np.ndarray,
-    p_equivalent: np.ndarray,
-    ahead: np.ndarray,
-    unsolved: np.ndarray | np.bool_,
-    endpoint: Endpoint,
-) -> np.ndarray:
-    """Return verdicts [...], from mean differences and corrected p values.
-
-    Args:
-        ahead: runs that the first encoding solved, minus those of the second.
-        unsolved: whether neither solved any.
-    """
-    wins = endpoint.sign * difference < 0
-    different = (p < LEVEL) & np.where(wins, ahead >= 0, ahead <= 0)
-    large = np.abs(difference) >= endpoint.margin
-    cases = {
-        Verdict.BOTH_UNSOLVED: np.broadcast_to(unsolved, p.shape),
-        Verdict.BETTER: different & wins & large,
-        Verdict.WORSE: different & ~wins & large,
-        Verdict.SLIGHTLY_BETTER: different & wins,
-        Verdict.SLIGHTLY_WORSE: different & ~wins,
-        Verdict.EQUIVALENT: p_equivalent < LEVEL,
-    }
-    return np.select(list(cases.values()), [str(word) for word in cases], str(Verdict.UNDECIDED))
+    small = np.abs(tests.difference) < endpoint.margin
+    verdict = judge(tests.difference, p, p_equivalent, small, endpoint.lower_is_better, ahead)
+    return Decisions(p, p_equivalent, np.where(unsolved, str(Verdict.BOTH_UNSOLVED), verdict))
 
 
 def rank_ranges(verdict: np.ndarray, encodings: int) -> tuple[np.ndarray, np.ndarray]:

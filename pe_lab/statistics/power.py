@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from pe_lab.statistics.pairs import LEVEL
+from pe_lab.statistics.verdicts import LEVEL
 
 POWER = 0.8
 MOST_SEEDS = 10_000  # larger numbers of seeds are reported as infinite

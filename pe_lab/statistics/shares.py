@@ -7,7 +7,8 @@ import pandas as pd
 from scipy import special, stats
 
 from pe_lab.statistics.correction import benjamini_hochberg
-from pe_lab.statistics.pairs import LEVEL, all_pairs, by_task
+from pe_lab.statistics.pairs import all_pairs, by_task
+from pe_lab.statistics.verdicts import LEVEL, Verdict
 
 
 def share_interval(
@@ -78,7 +79,7 @@ def compare_shares(frame: pd.DataFrame) -> pd.DataFrame:
         p = np.array([share_p(*map(int, each)) for each in zip(*counted, strict=True)])
         corrected = benjamini_hochberg(p)
         more = table["share"] > table["other_share"]
-        verdict = np.where(corrected < LEVEL, np.where(more, "more", "fewer"), "undecided")
+        verdict = np.where(corrected < LEVEL, np.where(more, "more", "fewer"), str(Verdict.UNDECIDED))
         found = pd.DataFrame(table | {"p": p, "p_corrected": corrected, "verdict": verdict})
         lines.append(found if task is None else found.assign(task=task))
     return pd.concat(lines, ignore_index=True)

@@ -14,7 +14,7 @@ from pe_lab.benchmark.replication import cells, commands, contrary, replication
 from pe_lab.benchmark.tasks import task, tasks
 from pe_lab.benchmark.undefined import defined
 from pe_lab.benchmark.verdicts import FRESH
-from pe_lab.statistics.pairs import Verdict
+from pe_lab.statistics import Verdict
 
 TASK, TEXT = task("induction"), task("causal_text")
 MEANS = {"rope": 7.0, "alibi": 7.1, "none": 9.0, "t5": 11.0, "fire": 8.0, "learnable": 9.9, "cope": 12.5}
@@ -43,13 +43,14 @@ def test_an_encoding_that_is_octaves_faster_is_better_and_its_mean_is_geometric(
 
 def test_fewer_seeds_than_were_simulated_give_no_verdict() -> None:
     table = verdicts.pairs(tuned.table("induction", MEANS, seeds=range(4)), TASK)
-    assert set(table["verdict"]) == {verdicts.TOO_FEW}
+    assert set(table["verdict"]) == {Verdict.TOO_FEW_SEEDS}
     counts = verdicts.decided(table)
-    assert counts.pop(verdicts.TOO_FEW) == len(table) == 21
+    assert counts.pop(Verdict.TOO_FEW_SEEDS) == len(table) == 21
     assert not any(counts.values())
     later = pd.concat([tuned.table("induction", MEANS), tuned.table("induction", {"bam": 8.0}, seeds=range(4))])
     table = verdicts.pairs(later, TASK)
-    assert ((table["verdict"] == verdicts.TOO_FEW) == ((table["encoding"] == "bam") | (table["other"] == "bam"))).all()
+    few = (table["encoding"] == "bam") | (table["other"] == "bam")
+    assert ((table["verdict"] == Verdict.TOO_FEW_SEEDS) == few).all()
 
 
 def test_shares_of_solved_runs_differ_where_all_of_one_and_none_of_another_solve() -> None:

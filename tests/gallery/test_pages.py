@@ -19,7 +19,7 @@ from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.measured import read as read_measured
 from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks
-from pe_lab.benchmark.verdicts import TOO_FEW, endpoints, margin_in_words
+from pe_lab.benchmark.verdicts import endpoints, margin_in_words
 from pe_lab.config import folder
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
@@ -33,7 +33,7 @@ from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
 from pe_lab.replication import judge
 from pe_lab.results.styles import MARKERS, NONE, OWN_MARKERS, style
-from pe_lab.statistics.pairs import Verdict
+from pe_lab.statistics import Verdict
 
 SAMPLE = re.compile(r'<tr><th scope="row">(tokens|asked|class)</th>(.*?)</tr>')
 NEEDS = re.compile(r'<tr data-need="(\w+)" data-length="([\d.]+)" data-advice="([\w ]+)">')
@@ -290,7 +290,7 @@ def test_the_list_of_tasks_says_how_many_pairs_are_decided(content: Content) -> 
     lines = lines_of(tasks_page(content).html())
     assert list(lines) == [one.name for one in tasks()]
     verdicts = content.results["induction"].pairs["verdict"]
-    share = 1 - verdicts.isin([Verdict.UNDECIDED, TOO_FEW]).mean()
+    share = 1 - verdicts.isin([Verdict.UNDECIDED, Verdict.TOO_FEW_SEEDS]).mean()
     assert 0 < share <= 1
     assert f">{100 * share:.0f} %</a>" in lines["induction"]
     assert "not measured yet" in lines["copy"]

@@ -99,9 +99,9 @@ def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
     assert drawn.loc["none", ["difference", "low", "high"]].tolist() == pytest.approx([0.9, -0.6, 0.5])  # turned round
 
 
-def test_verdicts_of_older_files_have_the_words_of_today(tmp_path) -> None:
-    older = lines((4,), ("better, within the margin", "worse, within the margin"))
-    assert asked(tmp_path, cells((4,)), older).decided["verdict"].tolist() == ["slightly better", "slightly worse"]
+def test_a_word_that_is_no_verdict_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"decisions\.csv must have as verdict one of better, .*, got 'far better'$"):
+        _ = asked(tmp_path, cells((4,)), lines((4,), ("far better", "worse"))).decided
 
 
 def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None:

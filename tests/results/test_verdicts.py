@@ -2,7 +2,8 @@
 
 import pytest
 
-from pe_lab.results.verdicts import MARKS, direction, few_runs
+from pe_lab.results.verdicts import MARKS, few_runs
+from pe_lab.statistics import Verdict
 
 OKABE_ITO = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
 
@@ -30,7 +31,7 @@ def test_colours_are_those_of_okabe_and_ito_or_grey() -> None:
     ],
 )
 def test_only_certain_differences_have_a_direction(verdict, word) -> None:
-    assert direction(verdict) == word
+    assert Verdict(verdict).direction == word
     assert verdict in MARKS
 
 

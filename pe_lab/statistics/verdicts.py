@@ -1,0 +1,72 @@
+"""The verdict on two encodings: its words, and the decision that follows from corrected p values."""
+
+from enum import StrEnum
+
+import numpy as np
+
+LEVEL = 0.05
+
+
+class Verdict(StrEnum):
+    """The verdict on the first encoding of a pair."""
+
+    BETTER = "better"
+    SLIGHTLY_BETTER = "slightly better"  # significantly better, by less than the margin
+    EQUIVALENT = "equivalent"  # the difference is significantly smaller than the margin
+    EQUAL = "equal"  # the same bits in every seed
+    SLIGHTLY_WORSE = "slightly worse"
+    WORSE = "worse"
+    UNDECIDED = "undecided"
+    BOTH_UNSOLVED = "both unsolved"  # no run of either solved the task
+    TOO_FEW_SEEDS = "too few seeds"
+    ONE_SEED = "one seed"
+    NO_SEED = "no shared seed"
+
+    @property
+    def direction(self) -> str:
+        """Better or worse for a significant difference of any size, otherwise an empty text."""
+        return self.removeprefix("slightly ") if self in DIFFERENT else ""
+
+    @property
+    def reverse(self) -> "Verdict":
+        """The verdict on the second encoding of the pair."""
+        return _REVERSE.get(self, self)
+
+
+DIFFERENT = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Verdict.WORSE)
+ALIKE = (Verdict.EQUIVALENT, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Verdict.EQUAL)  # within the margin
+_REVERSE = dict(zip(DIFFERENT, DIFFERENT[::-1], strict=True))
+
+
+def judge(
+    difference: np.ndarray,
+    p: np.ndarray,
+    p_equivalent: np.ndarray,
+    small: np.ndarray,
+    lower_is_better: bool,
+    ahead: np.ndarray | int = 0,
+) -> np.ndarray:
+    """Return the verdicts on pairs [...]: better, slightly better, equivalent, slightly worse, worse or undecided.
+
+    Better or worse: p is below 5 %, and the one with the better mean did not solve fewer runs; *slightly*, if the
+    difference is also small. Otherwise equivalent: p_equivalent is below 5 %. A p value of NaN shows nothing.
+
+    Args:
+        difference: mean of the first encoding minus the second.
+        p: that the mean difference is 0, corrected.
+        p_equivalent: that it is beyond the margin, corrected.
+        small: whether a significant difference counts as smaller than the margin. In tables of cells p_equivalent must
+            be below 5 % too; where seeds tune for themselves, the mean difference must be below the margin.
+        lower_is_better: whether a lower value is better.
+        ahead: runs that the first encoding solved, minus those of the second.
+    """
+    wins = (difference < 0) if lower_is_better else (difference > 0)
+    different = (p < LEVEL) & np.where(wins, np.asarray(ahead) >= 0, np.asarray(ahead) <= 0)
+    cases = {
+        Verdict.SLIGHTLY_BETTER: different & wins & small,
+        Verdict.SLIGHTLY_WORSE: different & ~wins & small,
+        Verdict.BETTER: different & wins,
+        Verdict.WORSE: different & ~wins,
+        Verdict.EQUIVALENT: p_equivalent < LEVEL,
+    }
+    return np.select(list(cases.values()), [str(word) for word in cases], str(Verdict.UNDECIDED))
