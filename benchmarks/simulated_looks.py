@@ -78,10 +78,10 @@ def sequential(
         state = {name: np.where(open_, getattr(tests, name), before) for name, before in state.items()}
         seeds = np.where(open_, look, seeds)
         solid = np.bool_(look >= FEWEST_EQUIVALENT)
-        if tests.solved is not None and tests.other_solved is not None:
-            ahead = np.where(open_, tests.solved - tests.other_solved, ahead)
-            unsolved = np.where(open_, tests.solved + tests.other_solved == 0, unsolved)
-            solid = solid & (tests.solved == look) & (tests.other_solved == look)
+        if tests.solved is not None and tests.baseline_solved is not None:
+            ahead = np.where(open_, tests.solved - tests.baseline_solved, ahead)
+            unsolved = np.where(open_, tests.solved + tests.baseline_solved == 0, unsolved)
+            solid = solid & (tests.solved == look) & (tests.baseline_solved == look)
         # an open comparison has the evidence of this look alone; a closed one keeps that of the look that closed it
         p = np.where(open_, np.where(unsolved, 1.0, np.minimum(tests.p / part, 1.0)), p)
         p_equivalent = np.where(open_, np.where(solid, np.minimum(tests.p_equivalent / part, 1.0), 1.0), p_equivalent)

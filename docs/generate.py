@@ -299,7 +299,7 @@ def verdicts() -> str:
     ]
     for one in chosen.itertuples():
         difference = f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}]"
-        p = f"{one.p_holm:.2g} | {one.p_equivalent_holm:.2g}"
+        p = f"{one.p_corrected:.2g} | {one.p_equivalent_corrected:.2g}"
         lines.append(f"| {one.depth} | {one.epochs} | `{one.pe}` | {difference} | {p} | {one.verdict} |")
     return "\n".join(lines)
 

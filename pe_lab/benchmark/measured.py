@@ -70,8 +70,8 @@ class TaskResults:
     @cached_property
     def beaten(self) -> list[str]:
         """The encodings that another one significantly beats by more than the margin, or that solved no seed."""
-        lost = {str(line.encoding) for line in self.pairs.itertuples() if line.verdict == Verdict.WORSE}
-        lost |= {str(line.other) for line in self.pairs.itertuples() if line.verdict == Verdict.BETTER}
+        lost = {str(line.pe) for line in self.pairs.itertuples() if line.verdict == Verdict.WORSE}
+        lost |= {str(line.baseline) for line in self.pairs.itertuples() if line.verdict == Verdict.BETTER}
         lost |= set(self.table.loc[~self._learned.to_numpy(), "pe"])
         return [pe for pe in self.table["pe"] if pe in lost]
 

@@ -69,10 +69,10 @@ class Replication:
     """What a replication found.
 
     Attributes:
-        pairs: a line per two encodings of a task that were both run again: task, encoding, other; difference, low, high
+        pairs: a line per two encodings of a task that were both run again: task, pe, baseline; difference, low, high
             (95 % interval), verdict: as published; fresh, fresh_verdict: mean difference and verdict of the fresh
             seeds; least, most: the 95 % prediction interval of a fresh mean difference.
-        means: a line per cell: task, encoding, mean, low, high of y as published, and fresh.
+        means: a line per cell: task, pe, mean, low, high of y as published, and fresh.
     """
 
     pairs: pd.DataFrame
@@ -132,18 +132,18 @@ def replication(found: Mapping[str, pd.DataFrame]) -> Replication:
     for name, rows in found.items():
         of = task(name)
         before, again = runs(published(rows), of), runs(fresh(rows), of)
-        names = [pe for pe in before["encoding"].unique() if pe in set(again["encoding"])]
+        names = [pe for pe in before["pe"].unique() if pe in set(again["pe"])]
         for pe in names:
-            own = before.loc[before["encoding"] == pe, "y"]
+            own = before.loc[before["pe"] == pe, "y"]
             low, high = interval(own)
-            line = {"task": name, "encoding": pe, "mean": own.mean(), "low": low, "high": high}
-            means.append(line | {"fresh": again.loc[again["encoding"] == pe, "y"].mean()})
+            line = {"task": name, "pe": pe, "mean": own.mean(), "low": low, "high": high}
+            means.append(line | {"fresh": again.loc[again["pe"] == pe, "y"].mean()})
         if len(names) > 1:
-            pairs.append(_pairs(before, again[again["encoding"].isin(names)], names, of).assign(task=name))
-    columns = ["task", "encoding", "other", "difference", "low", "high", "verdict", "fresh", "fresh_verdict"]
+            pairs.append(_pairs(before, again[again["pe"].isin(names)], names, of).assign(task=name))
+    columns = ["task", "pe", "baseline", "difference", "low", "high", "verdict", "fresh", "fresh_verdict"]
     columns += ["least", "most"]
     table = pd.concat(pairs, ignore_index=True)[columns] if pairs else pd.DataFrame(columns=columns)
-    return Replication(table, pd.DataFrame(means, columns=["task", "encoding", "mean", "low", "high", "fresh"]))
+    return Replication(table, pd.DataFrame(means, columns=["task", "pe", "mean", "low", "high", "fresh"]))
 
 
 def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], of: BenchmarkTask) -> pd.DataFrame:
@@ -166,7 +166,7 @@ def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], of: Benc
     spread = tests.deviation[here] * np.sqrt(1 / tests.seeds[here] + 1 / np.maximum(checks.seeds, 1))
     half = stats.t.ppf(1 - LEVEL / 2, tests.freedom[here]) * spread
     return pd.DataFrame(
-        {"encoding": first[here], "other": second[here], "difference": tests.difference[here]}
+        {"pe": first[here], "baseline": second[here], "difference": tests.difference[here]}
         | {"low": tests.low[here], "high": tests.high[here], "verdict": verdicts[here]}
         | {"fresh": checks.difference, "fresh_verdict": decide(checks, scale).verdict}
         | {"least": tests.difference[here] - half, "most": tests.difference[here] + half}

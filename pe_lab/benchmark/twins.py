@@ -46,15 +46,15 @@ def placebo(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     for name, rows in found.items():
         of, known = task(name), runs(rows, task(name))
         both = [("twins", *pair) for pair in twin_pairs()] + [("near", *pair) for pair in NEAR]
-        present = set(known["encoding"])
+        present = set(known["pe"])
         verdicts = pairs(rows, of)
         for kind, pe, other in both:
             if {pe, other} <= present:
-                y = known.set_index(["seed", "encoding"])["y"].unstack()[[pe, other]].dropna()
-                line = {"kind": kind, "task": name, "pe": pe, "other": other, "seeds": len(y)}
+                y = known.set_index(["seed", "pe"])["y"].unstack()[[pe, other]].dropna()
+                line = {"kind": kind, "task": name, "pe": pe, "baseline": other, "seeds": len(y)}
                 line |= {"apart": (y[pe] - y[other]).abs().max(), "same": _verdict(verdicts, pe, other)}
                 lines.append(line | {"shifted": _verdict(pairs(shifted(rows, other), of), pe, other)})
-    return pd.DataFrame(lines, columns=["kind", "task", "pe", "other", "seeds", "apart", "same", "shifted"])
+    return pd.DataFrame(lines, columns=["kind", "task", "pe", "baseline", "seeds", "apart", "same", "shifted"])
 
 
 def shifted(rows: pd.DataFrame, pe: str) -> pd.DataFrame:
@@ -66,7 +66,7 @@ def shifted(rows: pd.DataFrame, pe: str) -> pd.DataFrame:
 
 
 def _verdict(verdicts: pd.DataFrame, pe: str, other: str) -> str:
-    here = verdicts[verdicts["encoding"].isin([pe, other]) & verdicts["other"].isin([pe, other])]
+    here = verdicts[verdicts["pe"].isin([pe, other]) & verdicts["baseline"].isin([pe, other])]
     return str(here["verdict"].iloc[0])
 
 

@@ -11,6 +11,7 @@ from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.benchmark.undefined import defined
 from pe_lab.statistics import (
     DIFFERENT,
+    LINE,
     Endpoint,
     Verdict,
     compare,
@@ -49,9 +50,9 @@ def fresh(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def runs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
-    """Return encoding, seed, y, and solved where the task has a level; without seeds of which all tries diverged."""
+    """Return pe, seed, y, and solved where the task has a level; without seeds of which all tries diverged."""
     known = rows[rows["y"].notna()]
-    found = pd.DataFrame({"encoding": known["pe"], "seed": known["seed"], "y": known["y"].astype(float)})
+    found = pd.DataFrame({"pe": known["pe"], "seed": known["seed"], "y": known["y"].astype(float)})
     return found.assign(solved=known["solved"].astype(bool)) if task.solvable else found
 
 
@@ -66,8 +67,8 @@ def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     The error rates of verdicts are simulated for `ENOUGH` seeds and more; with fewer there is none (TOO_FEW_SEEDS).
     """
     found = runs(rows, task)
-    if found["encoding"].nunique() < 2:
-        return pd.DataFrame(columns=["encoding", "other", "seeds", "difference", "verdict"])
+    if found["pe"].nunique() < 2:
+        return pd.DataFrame(columns=LINE)
     made = compare(found, endpoint(task))
     return made.assign(
         verdict=made["verdict"].astype(object).where(made["seeds"] >= ENOUGH, str(Verdict.TOO_FEW_SEEDS))
@@ -77,8 +78,8 @@ def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
 def share_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on the shares of solved runs of all pairs, as `compare_shares`; no line without a level."""
     found = runs(rows, task)
-    if not task.solvable or found["encoding"].nunique() < 2:
-        return pd.DataFrame(columns=["encoding", "other", "solved", "other_solved", "verdict"])
+    if not task.solvable or found["pe"].nunique() < 2:
+        return pd.DataFrame(columns=["pe", "baseline", "solved", "baseline_solved", "verdict"])
     return compare_shares(found)
 
 
@@ -93,11 +94,11 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
         passed; or how many nats at the choice.
     """
     known, verdicts = runs(rows, task), pairs(rows, task)
-    names = list(known["encoding"].unique())
+    names = list(known["pe"].unique())
     ranks = dict(zip(names, zip(*rank_ranges(verdicts["verdict"].to_numpy(str), len(names)), strict=True), strict=True))
     lines = []
     for pe in names:
-        own, all_ = known[known["encoding"] == pe], rows[rows["pe"] == pe]
+        own, all_ = known[known["pe"] == pe], rows[rows["pe"] == pe]
         low, high = interval(own["y"])
         line = {"pe": pe, "runs": len(own), "diverged": int(all_["lr"].isna().sum())}
         mean = float(own["y"].mean())

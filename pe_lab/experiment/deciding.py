@@ -215,7 +215,7 @@ def tables(decision: Decision, names: list[str], words: str) -> tuple[dict[str, 
         lines.append(dict(zip(names, values.pop("setting"), strict=True)) | values)
     table = pd.DataFrame(lines)
     shown = table.drop(columns=["p", "p_equivalent", "margin"])
-    numbers = ["difference", "low", "high", "p_holm", "p_equivalent_holm"]
+    numbers = ["difference", "low", "high", "p_corrected", "p_equivalent_corrected"]
     shown[numbers] = shown[numbers].map(lambda value: f"{value:.4g}")
     parts, files = [shown], {"decisions.csv": table.to_csv(index=False)}
     if decision.places:

@@ -354,9 +354,9 @@ def write(seeds: list[TunedSeed]) -> None:
         print(f"{len(verdicts)} comparisons with {cfg.tune.baseline} in one family: {counts}")
         if len(verdicts):
             unit = "octaves" if endpoint_of(cfg).kind == "steps" else "nats"
-            shown = verdicts[[*tuned_outcomes.settings(found), "encoding", "difference", "low", "high", "verdict"]]
-            names = {"encoding": "pe", "difference": f"difference, {unit}"}
-            print(f"{as_text(shown.rename(columns=names).round(4), [])}\n")
+            shown = verdicts[[*tuned_outcomes.settings(found), "pe", "difference", "low", "high", "verdict"]]
+            shown = shown.rename(columns={"difference": f"difference, {unit}"})
+            print(f"{as_text(shown.round(4), [])}\n")
     keys = [*tuned_outcomes.settings(found), "pe"]
     repeats = found[found["y"].notna()].groupby(keys, dropna=False)["seed"].nunique()
     if len(repeats) and (note := few_runs(found["pe"].nunique(), int(repeats.min()))):

@@ -88,7 +88,17 @@ def differences(asked: ReportSubject) -> Section:
         if choice.POOLED in families.tables:
             pooled = families.compare(choice.POOLED)
             shown = pooled[
-                ["pe", "seeds", "difference", "low", "high", "p_holm", "margin", "p_equivalent_holm", "verdict"]
+                [
+                    "pe",
+                    "seeds",
+                    "difference",
+                    "low",
+                    "high",
+                    "p_corrected",
+                    "margin",
+                    "p_equivalent_corrected",
+                    "verdict",
+                ]
             ]
             code = f"compared.compare({choice.POOLED!r})"
             parts.append(ReportTable(shown, f"Pooled differences from {asked.baseline}", code))

@@ -10,7 +10,7 @@ from pe_lab.statistics.comparisons import turned
 from pe_lab.system.tables import read_csv
 
 FILE = "decisions.csv"
-NUMBERS = ("difference", "low", "high", "p_holm", "margin", "p_equivalent_holm", "seeds", "look")
+NUMBERS = ("difference", "low", "high", "p_corrected", "margin", "p_equivalent_corrected", "seeds", "look")
 NEEDED = ("pe", "baseline", "verdict", *NUMBERS)
 CAUTION = (
     "Seeds were added look by look. The verdicts of this first screen are sequential and hold under that; all verdicts "

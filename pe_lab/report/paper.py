@@ -131,7 +131,7 @@ def differences(lines: pd.DataFrame, caption: str, settings: list[str]) -> str:
     """Return the table of comparisons with a baseline in LaTeX.
 
     Args:
-        lines: in the order of the table: settings, pe, seeds, difference, low, high, p_holm, margin and verdict.
+        lines: in the order of the table: settings, pe, seeds, difference, low, high, p_corrected, margin and verdict.
         caption: of the table.
         settings: the names of all columns of settings; those that vary are shown.
     """
@@ -140,7 +140,7 @@ def differences(lines: pd.DataFrame, caption: str, settings: list[str]) -> str:
     shown = shown.assign(
         difference=[_number(value, digits) for value in lines["difference"]],
         interval=[_interval(*values, digits) for values in zip(lines["low"], lines["high"], strict=True)],
-        p=[_p_value(value) for value in lines["p_holm"]],
+        p=[_p_value(value) for value in lines["p_corrected"]],
         verdict=lines["verdict"],
     )
     return tabular(shown, caption, "tab:differences", varied)

@@ -141,12 +141,7 @@ class TunedStudy:
         """Comparisons with the baseline, as `plots.forest` draws them; no line without a baseline."""
         if self.baseline is None:
             return pd.DataFrame()
-        lines = with_baseline(self.outcomes, self.endpoint, self.baseline)
-        if "other" not in lines:
-            return pd.DataFrame()
-        names = {"encoding": "pe", "other": "baseline", "p_corrected": "p_holm"}
-        lines = lines.rename(columns=names | {"p_equivalent_corrected": "p_equivalent_holm"})
-        return lines.assign(margin=self.endpoint.margin)
+        return with_baseline(self.outcomes, self.endpoint, self.baseline)
 
     @cached_property
     def drawn(self) -> pd.DataFrame:
@@ -331,7 +326,16 @@ def _differences(study: TunedStudy) -> Section:
     if len(study.drawn) and not on_top:
         caption = f"Differences from {study.baseline} with 95 % intervals, not corrected; the grey band is the margin"
         parts.append(forest(study, study.drawn, caption))
-    columns = [*settings(study.outcomes), "pe", "seeds", "difference", "low", "high", "p_holm", "p_equivalent_holm"]
+    columns = [
+        *settings(study.outcomes),
+        "pe",
+        "seeds",
+        "difference",
+        "low",
+        "high",
+        "p_corrected",
+        "p_equivalent_corrected",
+    ]
     parts.append(ReportTable(lines[[*columns, "verdict"]], f"Comparisons with {study.baseline}", "study.compared"))
     return Section("Differences", parts)
 

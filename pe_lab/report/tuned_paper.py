@@ -81,7 +81,7 @@ def _differences(study: TunedStudy) -> str:
 
 def _tested(study: TunedStudy) -> int:
     """Return the number of comparisons with the baseline that have a p value."""
-    return int(study.compared["p_holm"].notna().sum()) if len(study.compared) else 0
+    return int(study.compared["p_corrected"].notna().sum()) if len(study.compared) else 0
 
 
 def methods(study: TunedStudy) -> str:

@@ -384,8 +384,8 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     if data["margin"].notna().any():
         handles.append(Patch(color=BAND, label="within the margin"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(panels) > 1 else 2, fontsize=8)
-    columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_holm"]
-    columns += ["margin", "p_equivalent_holm", "verdict"]
+    columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_corrected"]
+    columns += ["margin", "p_equivalent_corrected", "verdict"]
     return Plot(figure, data[columns].reset_index(drop=True))
 
 

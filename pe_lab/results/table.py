@@ -15,7 +15,7 @@ from pe_lab.statistics.margins import Margin
 from pe_lab.system.markup import in_markdown
 from pe_lab.system.names import unknown_name
 
-TESTED = ["p_holm", "p_equivalent_holm", "margin", "verdict"]  # columns of `compare` that a table takes over
+TESTED = ["p_corrected", "p_equivalent_corrected", "margin", "verdict"]  # columns of `compare` that a table takes over
 LONG = 8  # characters of a number from which it is rounded
 
 
@@ -74,8 +74,8 @@ def with_verdicts(
         margin: the smallest difference that matters; None: the default of each task.
 
     Returns:
-        The table with p_holm, p_equivalent_holm, margin and verdict, empty for the baseline; as it is where no
-        encoding has several seeds in common with the baseline. Its attribute "family" describes the comparisons.
+        The table with the columns of TESTED, empty for the baseline; as it is where no encoding has several seeds in
+        common with the baseline. Its attribute "family" describes the comparisons.
 
     Raises:
         ValueError: a cell occurs twice, or the margin does not fit the metric or a setting.

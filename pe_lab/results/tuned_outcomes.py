@@ -13,7 +13,8 @@ import pandas as pd
 from pe_lab.results.columns import floors, merge
 from pe_lab.results.rates import LR
 from pe_lab.results.table import floor_heading
-from pe_lab.statistics import Endpoint, Verdict, compare, interval, rank_ranges, share_interval
+from pe_lab.statistics import LINE, Endpoint, compare, interval, rank_ranges, share_interval
+from pe_lab.statistics.comparisons import exchanged
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
 MOST_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
@@ -49,13 +50,13 @@ def summaries(
     compared = pd.DataFrame() if baseline is None else with_baseline(found, endpoint, baseline)
     keys = settings(found)
     for key, part in found.groupby(keys, sort=False, dropna=False):
-        known = part[part["y"].notna()].rename(columns={"pe": "encoding"})
-        names = list(known["encoding"].unique())
-        values = known.groupby("encoding", sort=False)["y"]
+        known = part[part["y"].notna()]
+        names = list(known["pe"].unique())
+        values = known.groupby("pe", sort=False)["y"]
         table = values.agg(runs="count", y="mean").reset_index()
         ends = [interval(own) if len(own) > 1 else (np.nan, np.nan) for _, own in values]
         if endpoint.kind == "steps":
-            solved = known.groupby("encoding", sort=False)["solved"].sum().astype(int).to_numpy()
+            solved = known.groupby("pe", sort=False)["solved"].sum().astype(int).to_numpy()
             low, high = share_interval(solved, table["runs"].to_numpy())
             table["solved"] = [f"{s} [{a:.2f}, {b:.2f}]" for s, a, b in zip(solved, low, high, strict=True)]
             table["steps"] = (2 ** table.pop("y")).round().astype(int)
@@ -64,28 +65,26 @@ def summaries(
             table["loss"] = table.pop("y")
             table["95 % interval"] = _between(ends, ".4f")
             for floor in floors(known):
-                values = known.groupby("encoding", sort=False)[f"floor_{floor}_loss"].mean()
+                values = known.groupby("pe", sort=False)[f"floor_{floor}_loss"].mean()
                 table[floor_heading(floor)] = values.to_numpy()
         if len(names) > 1:
             runs = known.drop(columns="solved") if endpoint.kind != "steps" else known.astype({"solved": bool})
-            verdict = compare(runs[[name for name in ("encoding", "seed", "y", "solved") if name in runs]], endpoint)
+            verdict = compare(runs[[name for name in ("pe", "seed", "y", "solved") if name in runs]], endpoint)
             if len(compared):
                 here = pd.DataFrame([dict(zip(keys, key, strict=True))]).merge(compared) if keys else compared
                 verdict["verdict"] = _replaced(verdict, here)
             first, last = rank_ranges(verdict["verdict"].to_numpy(str), len(names))
             table["ranks"] = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)]
         text = ", ".join(f"{name} {value}" for name, value in zip(keys, key, strict=True))
-        yield text, table.rename(columns={"encoding": "pe"})
+        yield text, table
 
 
 def _replaced(lines: pd.DataFrame, others: pd.DataFrame) -> list[str]:
     """Return the verdicts of lines, those of other lines on the same pairs in their place."""
-    known = {}
-    for line in others.itertuples():
-        known[line.encoding, line.other] = line.verdict
-        known[line.other, line.encoding] = Verdict(line.verdict).reverse
-    pairs = zip(lines["encoding"], lines["other"], lines["verdict"], strict=True)
-    return [str(known.get((encoding, other), verdict)) for encoding, other, verdict in pairs]
+    both = pd.concat([others, exchanged(others)])
+    known = dict(zip(zip(both["pe"], both["baseline"], strict=True), both["verdict"], strict=True))
+    pairs = zip(lines["pe"], lines["baseline"], lines["verdict"], strict=True)
+    return [known.get((pe, baseline), verdict) for pe, baseline, verdict in pairs]
 
 
 def _between(ends: list[tuple[float, float]], digits: str) -> list[str]:
@@ -157,14 +156,14 @@ def with_baseline(found: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.
         A line per setting and encoding: the settings, then the columns of `pe_lab.statistics.compare`.
     """
     keys = settings(found)
-    runs = found[found["y"].notna()].rename(columns={"pe": "encoding"})
+    runs = found[found["y"].notna()]
     each = runs[keys].drop_duplicates(ignore_index=True)
     runs = runs.merge(each.assign(task=each.index.astype(str)))
-    compared = runs.groupby("task")["encoding"].transform(lambda names: baseline in set(names) and names.nunique() > 1)
+    compared = runs.groupby("task")["pe"].transform(lambda names: baseline in set(names) and names.nunique() > 1)
     runs = runs[compared.astype(bool)]
     if runs.empty:
-        return each.head(0).assign(verdict="")
-    columns = ["encoding", "seed", "y", "task"]
+        return each.head(0).reindex(columns=[*keys, *LINE])
+    columns = ["pe", "seed", "y", "task"]
     if endpoint.kind == "steps":
         columns, runs = [*columns, "solved"], runs.astype({"solved": bool})
     lines = compare(runs[columns], endpoint, baseline, one_family=True)

@@ -40,13 +40,14 @@ from pe_lab.statistics.tuning import (
     TunedTask,
     outcomes,
 )
-from pe_lab.statistics.verdicts import ALIKE, DIFFERENT, LEVEL, Verdict, judge
+from pe_lab.statistics.verdicts import ALIKE, DIFFERENT, LEVEL, LINE, Verdict, judge
 
 __all__ = [
     "ALIKE",
     "DIFFERENT",
     "GRID",
     "LEVEL",
+    "LINE",
     "NOTHING_KNOWN",
     "REMAINING",
     "Agreement",

@@ -92,7 +92,7 @@ class Line:
         verdict: better, worse, slightly better, slightly worse, equivalent, equal, or undecided.
         difference, low, high: mean over seeds, and its 95 % interval; NaN for fewer than 2 seeds.
         seeds, look: with how many seeds it stopped, and the number of that look, from 1.
-        p, p_equivalent: of that look, corrected for the looks; p_holm, p_equivalent_holm: and for the family.
+        p, p_equivalent: of that look, corrected for the looks; p_corrected, p_equivalent_corrected: and for the family.
         margin: in the unit of the metric.
         note: why it stopped undecided.
     """
@@ -107,9 +107,9 @@ class Line:
     seeds: int
     look: int
     p: float
-    p_holm: float
+    p_corrected: float
     p_equivalent: float
-    p_equivalent_holm: float
+    p_equivalent_corrected: float
     margin: float
     note: str = ""
 
@@ -300,9 +300,9 @@ class _Study:
                     seeds=self.looks[look] if look >= 0 else 0,
                     look=look + 1,
                     p=float(self.p[0, index]),
-                    p_holm=float(corrected[0, index]),
+                    p_corrected=float(corrected[0, index]),
                     p_equivalent=float(self.p[1, index]),
-                    p_equivalent_holm=float(corrected[1, index]),
+                    p_equivalent_corrected=float(corrected[1, index]),
                     margin=float(margins.get(setting, np.nan)),
                     note=self.notes[index],
                 )

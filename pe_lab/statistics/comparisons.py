@@ -63,7 +63,7 @@ def _tested(y: np.ndarray, pairs: tuple[np.ndarray, np.ndarray], margin: float) 
 def add_verdicts(
     lines: pd.DataFrame, metric: str, different: np.ndarray | None = None, equivalent: np.ndarray | None = None
 ) -> pd.DataFrame:
-    """Add the columns p_holm, p_equivalent_holm and verdict to lines of differences.
+    """Add the columns p_corrected, p_equivalent_corrected and verdict to lines of differences.
 
     Args:
         lines: from `differences`.
@@ -86,7 +86,7 @@ def add_verdicts(
         Verdict.EQUAL: lines["p"].isna().to_numpy() & (difference == 0),
     }
     verdict = np.select(list(untested.values()), [str(word) for word in untested], verdict)
-    return lines.assign(p_holm=different, p_equivalent_holm=equivalent, verdict=verdict)
+    return lines.assign(p_corrected=different, p_equivalent_corrected=equivalent, verdict=verdict)
 
 
 def compare_cells(
@@ -99,7 +99,7 @@ def compare_cells(
         metric, margin: as in `differences`.
 
     Returns:
-        A line per setting and encoding: as `differences`, with p_holm, p_equivalent_holm and verdict, see
+        A line per setting and encoding: as `differences`, with p_corrected, p_equivalent_corrected and verdict, see
         `add_verdicts`: lines that are equal have no p and are not part of the family. Its attribute "family" describes
         the comparisons in words, "comparisons" is their number, "margin" the margin in words.
 
@@ -124,14 +124,10 @@ def compare_cells(
 
 def exchanged(lines: pd.DataFrame) -> pd.DataFrame:
     """Return comparisons with the two encodings of each exchanged."""
-    return lines.assign(
-        pe=lines["baseline"],
-        baseline=lines["pe"],
-        difference=-lines["difference"],
-        low=-lines["high"],
-        high=-lines["low"],
-        verdict=[str(Verdict(word).reverse) for word in lines["verdict"]],
-    )
+    names = {"pe": "baseline", "low": "high", "solved": "baseline_solved"}
+    lines = lines.rename(columns=names | {new: old for old, new in names.items()})[list(lines)]
+    signed = {name: -lines[name] for name in ("difference", "low", "high")}
+    return lines.assign(**signed, verdict=[str(Verdict(word).reverse) for word in lines["verdict"]])
 
 
 def turned(name: str, lines: pd.DataFrame, side: str = "pe") -> pd.DataFrame:

@@ -31,7 +31,7 @@ class Tests:
         p: two-sided, that the mean is 0.
         p_equivalent: that the mean is beyond the margin, the larger one of two one-sided tests.
         low, high: 95 % confidence interval of the mean, not corrected for other pairs.
-        solved, other_solved: number of these seeds in which each of the two solved the task; None without a level.
+        solved, baseline_solved: number of these seeds in which each of the two solved the task; None without a level.
     """
 
     seeds: np.ndarray
@@ -43,7 +43,7 @@ class Tests:
     low: np.ndarray
     high: np.ndarray
     solved: np.ndarray | None = None
-    other_solved: np.ndarray | None = None
+    baseline_solved: np.ndarray | None = None
 
 
 def all_pairs(encodings: int) -> Pairs:
@@ -165,7 +165,7 @@ def t_tests(
 
 
 def _counts(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> dict[str, np.ndarray]:
-    return dict(zip(("solved", "other_solved"), solved_runs(y, solved, pairs), strict=True))
+    return dict(zip(("solved", "baseline_solved"), solved_runs(y, solved, pairs), strict=True))
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,10 @@ def decide(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> Decision
             that of Benjamini and Hochberg.
     """
     unsolved, solid, ahead = np.zeros(tests.p.shape, bool), np.True_, np.zeros(tests.p.shape, int)
-    if tests.solved is not None and tests.other_solved is not None:
-        ahead = tests.solved - tests.other_solved
-        unsolved = (tests.seeds > 0) & (tests.solved == 0) & (tests.other_solved == 0)
-        solid = (tests.solved == tests.seeds) & (tests.other_solved == tests.seeds)
+    if tests.solved is not None and tests.baseline_solved is not None:
+        ahead = tests.solved - tests.baseline_solved
+        unsolved = (tests.seeds > 0) & (tests.solved == 0) & (tests.baseline_solved == 0)
+        solid = (tests.solved == tests.seeds) & (tests.baseline_solved == tests.seeds)
     p = np.where(unsolved, np.nan, tests.p)
     p_equivalent = np.where(solid & (tests.seeds >= FEWEST_EQUIVALENT), tests.p_equivalent, np.nan)
     p, p_equivalent = (holm if baseline else benjamini_hochberg)(p), holm(p_equivalent)
@@ -224,36 +224,37 @@ def compare(
     """Compare encodings by an endpoint, paired by seed: all pairs, or each with a baseline.
 
     Args:
-        frame: a line per run: encoding, seed, y (log2 steps, score or loss); solved, if the endpoint has a level; task,
+        frame: a line per run: pe, seed, y (log2 steps, score or loss); solved, if the endpoint has a level; task,
             if there are several.
         endpoint: of `y`.
         baseline: an encoding; None: all pairs.
         one_family: whether p values are corrected over the pairs of all tasks; otherwise each task is a family.
 
     Returns:
-        A line per task and pair: encoding, other, the fields of `Tests`, p_corrected, p_equivalent_corrected, verdict
-        (on `encoding`).
+        A line per task and pair: LINE and the other fields of `Tests`. Without a baseline, `baseline` is the second
+        encoding of the pair.
 
     Raises:
         ValueError: a column or a value is missing, y is not finite, solved is not true or false, a run occurs twice, or
             a task has one encoding or not the baseline.
     """
     tested: list[tuple[Tests, pd.DataFrame]] = []
-    for task, part in by_task(frame, "encoding", "seed", "y"):
+    for task, part in by_task(frame, "pe", "seed", "y"):
         names, y, solved = as_arrays(part, task)
         if baseline is not None and baseline not in names:
             raise ValueError(f"baseline must be one of {', '.join(names)}{_of(task)}, got {baseline!r}")
         pairs = all_pairs(len(names)) if baseline is None else with_baseline(len(names), names.index(baseline))
-        line = {"encoding": np.array(names)[pairs[0]], "other": np.array(names)[pairs[1]]}
+        line = {"pe": np.array(names)[pairs[0]], "baseline": np.array(names)[pairs[1]]}
         labels = pd.DataFrame(line if task is None else line | {"task": task})
         tested.append((paired_tests(y, pairs, endpoint, solved), labels))
     tables = []
     for family in [tested] if one_family else [[each] for each in tested]:
         tests = _joined([each for each, _ in family])
         decisions = decide(tests, endpoint, baseline is not None)
-        columns = {name: column for name, column in (vars(tests) | vars(decisions)).items() if column is not None}
+        columns = vars(tests) | {"margin": endpoint.margin} | vars(decisions)
+        columns = {name: column for name, column in columns.items() if column is not None}
         labels = pd.concat([each for _, each in family], ignore_index=True)
-        tables.append(pd.concat([labels[["encoding", "other"]], pd.DataFrame(columns), labels.iloc[:, 2:]], axis=1))
+        tables.append(pd.concat([labels[["pe", "baseline"]], pd.DataFrame(columns), labels.iloc[:, 2:]], axis=1))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -282,7 +283,7 @@ def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.Data
     if missing:
         columns = f"{', '.join(needed[:-1])} and {needed[-1]}"
         raise ValueError(f"runs must have the columns {columns}, got none named {missing[0]}")
-    for name in ("encoding", "seed", "task"):
+    for name in ("pe", "seed", "task"):
         if name in frame:
             _refuse(frame, name, frame[name].isna(), "given")
     if "y" in needed:
@@ -293,7 +294,7 @@ def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.Data
     if "task" in frame and len(frame):
         parts = [(str(task), part) for task, part in frame.groupby("task", sort=False)]
     for task, part in parts:
-        names = part["encoding"].unique()
+        names = part["pe"].unique()
         if len(names) < 2:
             raise ValueError(
                 f"runs{_of(task)} must be of two encodings or more, got {', '.join(map(str, names)) or 'none'}"
@@ -305,7 +306,7 @@ def _refuse(frame: pd.DataFrame, name: str, bad: pd.Series | np.ndarray, what: s
     """Refuse the first run whose value of a column is bad."""
     if bad.any():
         run = frame[bad].iloc[0]
-        keys = [key for key in ("encoding", "seed", "task") if key in frame and key != name]
+        keys = [key for key in ("pe", "seed", "task") if key in frame and key != name]
         where = ", ".join(f"{key} {run[key]}" for key in keys)
         raise ValueError(f"{name} must be {what}, got {run[name]} of the run of {where}")
 
@@ -316,12 +317,12 @@ def as_arrays(frame: pd.DataFrame, task: str | None = None) -> tuple[list[str], 
     Raises:
         ValueError: a run occurs twice.
     """
-    twice = frame[frame.duplicated(["encoding", "seed"])]
+    twice = frame[frame.duplicated(["pe", "seed"])]
     if len(twice):
         run = twice.iloc[0]
-        raise ValueError(f"a run must occur once, got {run['encoding']}, seed {run['seed']} twice{_of(task)}")
-    names = list(frame["encoding"].unique())
-    table = frame.set_index(["seed", "encoding"])
+        raise ValueError(f"a run must occur once, got {run['pe']}, seed {run['seed']} twice{_of(task)}")
+    names = list(frame["pe"].unique())
+    table = frame.set_index(["seed", "pe"])
     y = table["y"].unstack().sort_index()[names].to_numpy(float)
     if "solved" not in frame:
         return names, y, None

@@ -51,34 +51,34 @@ def compare_shares(frame: pd.DataFrame) -> pd.DataFrame:
     """Compare the shares of solved runs of every two encodings of a task, or of each task.
 
     Args:
-        frame: a line per run: encoding, solved; task, if there are several. Each task is a family.
+        frame: a line per run: pe, solved; task, if there are several. Each task is a family.
 
     Returns:
-        A line per task and pair: encoding, other; solved, runs, share, low, high (exact 95 % interval), and the same of
-        the other with the prefix other_; p, p_corrected (Benjamini and Hochberg), verdict (on `encoding`: more, fewer
+        A line per task and pair: pe, baseline; solved, runs, share, low, high (exact 95 % interval), and the same of
+        the other with the prefix baseline_; p, p_corrected (Benjamini and Hochberg), verdict (on `pe`: more, fewer
         or undecided).
 
     Raises:
         ValueError: a column or a value is missing, solved is not true or false, or a task has one encoding.
     """
     lines = []
-    for task, part in by_task(frame, "encoding", "solved"):
-        counts = part.groupby("encoding", sort=False)["solved"].agg(["sum", "count"]).astype(int)
+    for task, part in by_task(frame, "pe", "solved"):
+        counts = part.groupby("pe", sort=False)["solved"].agg(["sum", "count"]).astype(int)
         solved, runs, names = counts["sum"].to_numpy(), counts["count"].to_numpy(), counts.index.to_numpy()
         low, high = share_interval(solved, runs)
         table: dict[str, np.ndarray] = {}
-        for prefix, side in zip(("", "other_"), all_pairs(len(names)), strict=True):
-            table[prefix.rstrip("_") or "encoding"] = names[side]
+        for prefix, side in zip(("", "baseline_"), all_pairs(len(names)), strict=True):
+            table[prefix.rstrip("_") or "pe"] = names[side]
             table |= {f"{prefix}solved": solved[side], f"{prefix}runs": runs[side]}
             table |= {
                 f"{prefix}share": solved[side] / runs[side],
                 f"{prefix}low": low[side],
                 f"{prefix}high": high[side],
             }
-        counted = [table[name] for name in ("solved", "runs", "other_solved", "other_runs")]
+        counted = [table[name] for name in ("solved", "runs", "baseline_solved", "baseline_runs")]
         p = np.array([share_p(*map(int, each)) for each in zip(*counted, strict=True)])
         corrected = benjamini_hochberg(p)
-        more = table["share"] > table["other_share"]
+        more = table["share"] > table["baseline_share"]
         verdict = np.where(corrected < LEVEL, np.where(more, "more", "fewer"), str(Verdict.UNDECIDED))
         found = pd.DataFrame(table | {"p": p, "p_corrected": corrected, "verdict": verdict})
         lines.append(found if task is None else found.assign(task=task))

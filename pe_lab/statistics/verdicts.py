@@ -33,6 +33,11 @@ class Verdict(StrEnum):
         return _REVERSE.get(self, self)
 
 
+LINE = (  # columns of a comparison, behind those of its setting; more may follow
+    *("pe", "baseline", "seeds", "difference", "low", "high"),  # of pe minus baseline, with a 95 % interval
+    *("p", "margin", "p_equivalent"),
+    *("p_corrected", "p_equivalent_corrected", "verdict"),  # the verdict is on pe
+)
 DIFFERENT = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Verdict.WORSE)
 ALIKE = (Verdict.EQUIVALENT, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Verdict.EQUAL)  # within the margin
 _REVERSE = dict(zip(DIFFERENT, DIFFERENT[::-1], strict=True))

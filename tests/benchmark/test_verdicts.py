@@ -33,7 +33,7 @@ def test_an_encoding_that_is_octaves_faster_is_better_and_its_mean_is_geometric(
     assert table["share_low"]["rope"] == pytest.approx(0.478, abs=1e-3)
     assert table["share_high"]["cope"] == pytest.approx(0.522, abs=1e-3)
     assert (table["first"]["rope"], table["last"]["rope"]) == (1, 2)
-    pairs = verdicts.pairs(found, TASK).set_index(["encoding", "other"])["verdict"]
+    pairs = verdicts.pairs(found, TASK).set_index(["pe", "baseline"])["verdict"]
     assert pairs["none", "t5"] == Verdict.BETTER
     assert pairs["alibi", "rope"] == Verdict.EQUIVALENT
     counts = verdicts.decided(verdicts.pairs(found, TASK))
@@ -49,18 +49,18 @@ def test_fewer_seeds_than_were_simulated_give_no_verdict() -> None:
     assert not any(counts.values())
     later = pd.concat([tuned.table("induction", MEANS), tuned.table("induction", {"bam": 8.0}, seeds=range(4))])
     table = verdicts.pairs(later, TASK)
-    few = (table["encoding"] == "bam") | (table["other"] == "bam")
+    few = (table["pe"] == "bam") | (table["baseline"] == "bam")
     assert ((table["verdict"] == Verdict.TOO_FEW_SEEDS) == few).all()
 
 
 def test_shares_of_solved_runs_differ_where_all_of_one_and_none_of_another_solve() -> None:
-    table = verdicts.share_pairs(tuned.table("induction", MEANS), TASK).set_index(["encoding", "other"])
+    table = verdicts.share_pairs(tuned.table("induction", MEANS), TASK).set_index(["pe", "baseline"])
     assert len(table) == 21
     of_unsolved = table[[("cope" in pair) for pair in table.index]]
-    full = of_unsolved[of_unsolved[["solved", "other_solved"]].max(axis=1) == 5]
+    full = of_unsolved[of_unsolved[["solved", "baseline_solved"]].max(axis=1) == 5]
     assert len(full) >= 3
     assert set(full["verdict"]) <= {"more", "fewer"}
-    assert ((full["verdict"] == "more") == (full["solved"] > full["other_solved"])).all()
+    assert ((full["verdict"] == "more") == (full["solved"] > full["baseline_solved"])).all()
     assert table.loc[("alibi", "rope"), "verdict"] == Verdict.UNDECIDED
     assert verdicts.share_pairs(tuned.table("causal_text", {"rope": 2.0, "t5": 2.1}), TEXT).empty
 

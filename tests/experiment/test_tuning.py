@@ -339,7 +339,7 @@ def test_the_best_of_all_rates_up_to_the_steps_of_the_choice_and_beyond_the_one_
     assert {(cfg.steps, cfg.optimizer.lr) for cfg in cfgs} == {(1, 1e-2), (2, 3e-3), (8, 3e-3)}
     assert asked == {1e-3: {1, 2}, 3e-3: {1, 2, 8}, 1e-2: {1, 2}}
     verdicts = pd.read_csv(tmp_path / "studies" / "tuned" / "verdicts.csv")
-    assert verdicts[["steps", "encoding", "other"]].to_numpy().tolist() == [
+    assert verdicts[["steps", "pe", "baseline"]].to_numpy().tolist() == [
         [steps, name, "rope"] for steps in (8, 2, 1) for name in ("alibi", "none")
     ]
     smallest = verdicts.loc[verdicts["p"].idxmin()]
@@ -357,7 +357,7 @@ def test_settings_in_which_the_baseline_diverged_are_not_compared(seeds):
         for seed in range(seeds)
     ]
     verdicts = with_baseline(pd.DataFrame(lines), Endpoint.parse("loss", "0.01 nats"), "rope")
-    assert verdicts[["depth", "encoding"]].to_numpy().tolist() == [[4, "none"], [4, "alibi"]]
+    assert verdicts[["depth", "pe"]].to_numpy().tolist() == [[4, "none"], [4, "alibi"]]
     assert set(verdicts["verdict"]) <= ({"undecided"} if seeds == 1 else {"better", "worse"})
     alone = pd.DataFrame(lines).query("depth == 1")
     assert with_baseline(alone, Endpoint.parse("loss", "0.01 nats"), "rope").empty

@@ -34,7 +34,14 @@ def lines(depths=(1, 4), verdicts=("undecided", "worse"), pairs=(("alibi", "rope
     rows = [
         {"data": "copy", "depth": depth, "epochs": 4, "pe": pe, "baseline": other, "verdict": verdict}
         | {"difference": LOSSES[pe] - LOSSES[other], "low": -0.5, "high": 0.6, "seeds": 6, "look": 2}
-        | {"p": 0.01, "p_holm": 0.02, "p_equivalent": 0.9, "p_equivalent_holm": 1.0, "margin": 0.05, "note": ""}
+        | {
+            "p": 0.01,
+            "p_corrected": 0.02,
+            "p_equivalent": 0.9,
+            "p_equivalent_corrected": 1.0,
+            "margin": 0.05,
+            "note": "",
+        }
         for depth in depths
         for (pe, other), verdict in zip(pairs, verdicts, strict=True)
     ]

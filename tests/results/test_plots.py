@@ -82,7 +82,7 @@ def test_the_forest_fills_the_marks_of_significant_differences() -> None:
     assert compared["verdict"].tolist() == ["undecided", "worse"]
     assert [to_rgb(marks[row].get_markerfacecolor()) == to_rgb(PAPER) for row in (0, 1)] == [True, False]
     assert [marks[row].get_xdata()[0] for row in (0, 1)] == compared["difference"].tolist()
-    assert made.data["p_holm"].tolist() == compared["p_holm"].tolist()
+    assert made.data["p_corrected"].tolist() == compared["p_corrected"].tolist()
 
 
 def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -> None:

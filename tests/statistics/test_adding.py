@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated_looks import sequential
-from pe_lab.statistics import Endpoint, holm
+from pe_lab.statistics import LINE, Endpoint, holm
 from pe_lab.statistics.adding import Cell, Decision, Question, Values, decide_cells
 from pe_lab.statistics.looks import SPENT, parts_of
 
@@ -120,7 +120,7 @@ def test_a_study_decides_as_the_looks_of_the_protocol_do(number, looks):
     end = decide_cells(Question([(SETTING, pe) for pe in names], "e0"), looks, values, {SETTING: 1.0})
     fast = sequential(y, 0, Endpoint("loss", 1.0), looks=looks, spent=parts_of(looks))
     assert [line.seeds for line in end.lines] == fast.seeds.tolist()
-    for name, array in {"p_holm": fast.p, "p_equivalent_holm": fast.p_equivalent, "low": fast.low}.items():
+    for name, array in {"p_corrected": fast.p, "p_equivalent_corrected": fast.p_equivalent, "low": fast.low}.items():
         np.testing.assert_allclose([getattr(line, name) for line in end.lines], array, rtol=1e-12)
     said = [line.verdict.partition(",")[0] for line in end.lines]
     assert said == [str(word).removeprefix("slightly ") for word in fast.verdict]
@@ -190,7 +190,7 @@ def test_an_encoding_that_failed_later_stays_undecided_when_others_leave_the_fam
     assert [line.verdict for line in end.lines] == ["undecided", "worse", "worse"]
     alibi = end.lines[0]
     assert (alibi.seeds, alibi.note) == (3, "seed 3 of alibi failed: killed")
-    assert alibi.p_holm < 0.05
+    assert alibi.p_corrected < 0.05
     assert end.undecided == ["alibi"]
 
 
@@ -223,7 +223,8 @@ def test_settings_are_one_family_and_get_seeds_apart():
     }
     decision = decide_cells(asked, LOOKS, values, {(1,): 0.01, (4,): 0.01})
     assert decision.needed == [(((1,), "rope"), 3), (((1,), "alibi"), 3)]
-    p = np.array([[line.p, line.p_holm] for line in decision.lines])
+    assert set(LINE) <= set(vars(decision.lines[0]))
+    p = np.array([[line.p, line.p_corrected] for line in decision.lines])
     np.testing.assert_allclose(p[:, 1], holm(p[:, 0]))
 
 

@@ -14,6 +14,7 @@ from pe_lab import statistics
 from pe_lab.results.pooling import pool
 from pe_lab.statistics import (
     GRID,
+    LINE,
     REMAINING,
     Families,
     Margin,
@@ -146,8 +147,8 @@ def test_differences_and_intervals_are_those_of_a_paired_t_test():
 def test_p_values_are_corrected_by_holm_over_the_whole_family():
     rows = settings(3)
     compared = compare_cells(rows)
-    np.testing.assert_allclose(compared["p_holm"], holm(compared["p"].to_numpy()), rtol=1e-12)
-    assert (compared["p_holm"] > compared["p"]).any()
+    np.testing.assert_allclose(compared["p_corrected"], holm(compared["p"].to_numpy()), rtol=1e-12)
+    assert (compared["p_corrected"] > compared["p"]).any()
     assert compared.attrs["family"].startswith("9 comparisons: 3 encodings with pe0, in 3 settings,")
     assert (
         compare_cells(rows[rows["depth"] == 0])
@@ -156,7 +157,7 @@ def test_p_values_are_corrected_by_holm_over_the_whole_family():
     )
     pairs = all_pairs(rows)
     assert len(pairs) == 18
-    np.testing.assert_allclose(pairs["p_holm"], holm(pairs["p"].to_numpy()), rtol=1e-12)
+    np.testing.assert_allclose(pairs["p_corrected"], holm(pairs["p"].to_numpy()), rtol=1e-12)
 
 
 def test_a_difference_that_is_separable_alone_is_not_so_in_a_large_family():
@@ -165,7 +166,7 @@ def test_a_difference_that_is_separable_alone_is_not_so_in_a_large_family():
     alone = compare_cells(rows_of({pe: values[pe] for pe in ("a", "b")})).iloc[0]
     among = line(compare_cells(rows_of(values)), pe="b")
     assert alone["p"] < 0.05
-    assert among["p"] < 0.05 < among["p_holm"]
+    assert among["p"] < 0.05 < among["p_corrected"]
     assert (alone["verdict"], among["verdict"]) == ("worse", "undecided")
 
 
@@ -176,9 +177,9 @@ def test_encodings_that_are_equal_to_the_bit_are_outside_of_the_family():
     assert same["verdict"] == "equal"
     assert (same["difference"], same["low"], same["high"]) == (0, 0, 0)
     assert np.isnan(same["p"])
-    assert np.isnan(same["p_holm"])
+    assert np.isnan(same["p_corrected"])
     assert compared.attrs["family"].startswith("2 comparisons: 3 encodings")
-    np.testing.assert_allclose(compared["p_holm"].dropna(), holm(compared["p"].dropna().to_numpy()), rtol=1e-12)
+    np.testing.assert_allclose(compared["p_corrected"].dropna(), holm(compared["p"].dropna().to_numpy()), rtol=1e-12)
     assert compare_cells(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}))["verdict"].tolist() == ["equal"]
 
 
@@ -195,7 +196,7 @@ def test_only_shared_seeds_are_compared():
     assert compared.loc["b", "difference"] == pytest.approx(0.75)
     assert compared.loc["c", "difference"] == 1
     assert compared["verdict"].to_dict() == {"b": "undecided", "c": "one seed", "d": "no shared seed"}
-    assert compared.loc[["c", "d"], ["low", "high", "p", "p_holm", "deviation"]].isna().all(axis=None)
+    assert compared.loc[["c", "d"], ["low", "high", "p", "p_corrected", "deviation"]].isna().all(axis=None)
     assert np.isnan(compared.loc["d", "difference"])
     assert compared.attrs["family"].startswith("1 comparison: ")
 
@@ -252,7 +253,7 @@ def test_pooled_differences_are_means_over_settings_within_a_seed():
         assert found["difference"] == pytest.approx(np.mean(samples), rel=1e-9)
         assert found["p"] == pytest.approx(expected.pvalue, rel=1e-7)
         assert found["low"] == pytest.approx(expected.confidence_interval().low, rel=1e-7)
-    np.testing.assert_allclose(compared["p_holm"], holm(compared["p"].to_numpy()))
+    np.testing.assert_allclose(compared["p_corrected"], holm(compared["p"].to_numpy()))
     assert pool(rows).note.endswith(
         "the mean test loss, in nats. Not included: pe2, for which no seed has all settings."
     )
@@ -372,10 +373,12 @@ def test_a_report_has_two_families_and_every_comparison_is_in_one_of_them(number
     assert compared.sizes() == (with_baseline.sum(), (~with_baseline).sum()) == (15, 15)
     assert compared.sizes("longer") == (3, 3)
     for family in (with_baseline, ~with_baseline):
-        np.testing.assert_allclose(lines.loc[family, "p_holm"], holm(lines.loc[family, "p"].to_numpy()), rtol=1e-12)
+        np.testing.assert_allclose(
+            lines.loc[family, "p_corrected"], holm(lines.loc[family, "p"].to_numpy()), rtol=1e-12
+        )
     alone = compare_cells(compared.tables[GRID][0], "pe2")
     pd.testing.assert_frame_equal(compared.compare()[list(alone)[:8]], alone[list(alone)[:8]])
-    assert (compared.compare()["p_holm"] >= alone["p_holm"]).all()  # there are more of them in the family
+    assert (compared.compare()["p_corrected"] >= alone["p_corrected"]).all()  # there are more of them in the family
     assert compared.compare().attrs["comparisons"] == 15
 
 
@@ -416,7 +419,7 @@ def test_one_encoding_has_nothing_to_be_compared_with():
     rows = rows_of({"a": [1.0, 2.0]})
     for found in (compare_cells(rows), compare_pooled(rows), all_pairs(rows), seeds_needed(compare_cells(rows))):
         assert found.empty
-        assert {"pe", "baseline", "seeds", "difference", "p_holm", "verdict"} <= set(found)
+        assert set(LINE) <= set(found)
     assert compare_cells(rows).attrs["family"].startswith("0 comparisons")
     ranked = ranks(rows)
     assert ranked[["pe", "mean", "best", "worst", "tied"]].to_numpy().tolist() == [["a", 1.5, 1, 1, 0]]

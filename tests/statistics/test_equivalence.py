@@ -128,7 +128,7 @@ def test_what_cannot_be_tested_has_no_p_of_equivalence():
         "none": "no shared seed",
     }
     assert found["p_equivalent"].notna().to_dict() == {"same": False, "one": False, "near": True, "none": False}
-    assert found.loc["near", "p_equivalent_holm"] == found.loc["near", "p_equivalent"]  # alone in its family
+    assert found.loc["near", "p_equivalent_corrected"] == found.loc["near", "p_equivalent"]  # alone in its family
     assert (found["margin"] == 0.5).all()
 
 
@@ -136,7 +136,7 @@ def test_without_a_margin_nothing_is_equivalent():
     values = {"a": apart(1, 0.1), "b": apart(1, 0.1)[::-1], "c": apart(3, 0.2)}
     found = compare_cells(rows_of(values, "perplexity"), metric="perplexity")
     assert found["verdict"].tolist() == ["undecided", "worse"]
-    assert found[["margin", "p_equivalent", "p_equivalent_holm"]].isna().all(axis=None)
+    assert found[["margin", "p_equivalent", "p_equivalent_corrected"]].isna().all(axis=None)
     assert "equivalence within none" in found.attrs["family"]
 
 
@@ -154,8 +154,8 @@ def grid(number: int = 0) -> pd.DataFrame:
 def test_each_of_the_two_kinds_of_tests_is_corrected_over_the_whole_family(ask):
     found = ask(grid(), margin=Margin(0.3, "nats"))
     for name in ("p", "p_equivalent"):
-        np.testing.assert_array_equal(found[f"{name}_holm"], holm(found[name].to_numpy()))
-    assert (found["p_equivalent_holm"] > found["p_equivalent"]).any()
+        np.testing.assert_array_equal(found[f"{name}_corrected"], holm(found[name].to_numpy()))
+    assert (found["p_equivalent_corrected"] > found["p_equivalent"]).any()
     raw = found.assign(small=found["p_equivalent"] < 0.05)
     assert (raw["small"] & ~found["verdict"].str.contains("equivalent|slightly")).any()  # the correction decides some
     assert found["verdict"].nunique() >= 2
@@ -171,7 +171,7 @@ def test_families_correct_equivalence_as_they_correct_differences():
     first = lines["baseline"] == "pe1"
     for family in (first, ~first):
         for name in ("p", "p_equivalent"):
-            np.testing.assert_array_equal(lines.loc[family, f"{name}_holm"], holm(lines.loc[family, name].to_numpy()))
+            np.testing.assert_array_equal(lines.loc[family, f"{name}_corrected"], holm(lines.loc[family, name].to_numpy()))
     assert set(compared.lines[GRID]["margin"]) == {0.3}
     assert set(compared.lines["longer"]["margin"]) == {0.1}
     assert compared.margins == {GRID: "0.3 nats", "longer": "0.1 share"}

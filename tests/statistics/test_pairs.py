@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
 from pe_lab.statistics import (
+    LINE,
     NOTHING_KNOWN,
     Endpoint,
     Verdict,
@@ -22,6 +23,7 @@ from pe_lab.statistics import (
     rank_ranges,
     with_baseline,
 )
+from pe_lab.statistics.comparisons import exchanged
 from pe_lab.statistics.moderation import fit_prior
 
 STEPS = Endpoint("steps", 1.0)
@@ -129,20 +131,15 @@ def test_relabelling_changes_nothing(seed: int, seeds: int) -> None:
     solved = rng.random(y.shape) < rng.choice([0.2, 0.9, 1.0], 8)
     y = np.where(solved, y, 12.0)
     frame = long(y, solved)
-    lines = compare(frame, STEPS).set_index(["encoding", "other"])
+    lines = compare(frame, STEPS).set_index(["pe", "baseline"])
     shuffled = compare(long(y[rng.permutation(seeds)], solved[rng.permutation(seeds)], names=list("abcdefgh")), STEPS)
     assert len(shuffled) == len(lines)
+    assert set(LINE) <= set(shuffled)
+    pd.testing.assert_frame_equal(exchanged(exchanged(shuffled)), shuffled)
     order, rows = rng.permutation(8), rng.permutation(seeds)
     turned = compare(long(y[rows][:, order], solved[rows][:, order], [list("abcdefgh")[k] for k in order]), STEPS)
-    for line in turned.itertuples():
-        swapped = (line.encoding, line.other) not in lines.index
-        before = lines.loc[(line.other, line.encoding) if swapped else (line.encoding, line.other)]
-        verdict = Verdict(before["verdict"])
-        assert line.verdict == (verdict.reverse if swapped else verdict)
-        np.testing.assert_allclose(line.p, before["p"], rtol=1e-7)
-        np.testing.assert_allclose(line.difference, (-1 if swapped else 1) * before["difference"], atol=1e-9)
-        if swapped:
-            np.testing.assert_allclose([line.low, line.solved], [-before["high"], before["other_solved"]], rtol=1e-7)
+    both = pd.concat([turned, exchanged(turned)]).set_index(["pe", "baseline"]).loc[lines.index]
+    pd.testing.assert_frame_equal(both, lines, rtol=1e-7, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=30)
@@ -213,7 +210,7 @@ def test_baseline_families_are_corrected_by_holm_and_all_pairs_by_the_false_disc
     y = draw(6)
     against = compare(long(y), STEPS, baseline="b")
     np.testing.assert_allclose(against["p_corrected"], holm_by_loops(against["p"].tolist()))
-    assert (against["other"] == "b").all()
+    assert (against["baseline"] == "b").all()
     every = compare(long(y), STEPS)
     np.testing.assert_allclose(every["p_corrected"], stats.false_discovery_control(every["p"]))
     for lines in (against, every):
@@ -261,16 +258,16 @@ def set_to(name: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda frame: frame.drop(columns="y"), "columns encoding, seed and y"),
+        (lambda frame: frame.drop(columns="y"), "columns pe, seed and y"),
         (lambda frame: frame.assign(y=frame["y"].where(frame.index != 3)), "y must be finite"),
         (lambda frame: frame.assign(y=frame["y"].where(frame.index != 3, np.inf)), "y must be finite"),
         (lambda frame: frame.assign(y="fast"), "y must be finite, got fast"),
         (lambda frame: pd.concat([frame, frame[:1]]), "a run must occur once"),
-        (lambda frame: frame[frame["encoding"] == "a"], "must be of two encodings or more, got a"),
+        (lambda frame: frame[frame["pe"] == "a"], "must be of two encodings or more, got a"),
         (lambda frame: frame[:0], "must be of two encodings or more, got none"),
         (lambda frame: frame[:0].assign(task="copy"), "must be of two encodings or more, got none"),
         (lambda frame: frame.assign(task=["copy"] * 5 + ["sort"] * 35), "of copy must be of two encodings or more"),
-        *[(set_to(name, np.nan), f"{name} must be given, got nan") for name in ("encoding", "seed", "task")],
+        *[(set_to(name, np.nan), f"{name} must be given, got nan") for name in ("pe", "seed", "task")],
         *[(set_to("solved", value), "solved must be true or false") for value in (np.nan, None, 2, "yes")],
     ],
 )
@@ -322,6 +319,6 @@ def long(y: np.ndarray, solved: np.ndarray | None = None, names: list[str] | Non
     names = names or list("abcdefgh")
     frame = pd.DataFrame(
         [(name, seed, y[seed, k]) for k, name in enumerate(names) for seed in range(len(y))],
-        columns=["encoding", "seed", "y"],
+        columns=["pe", "seed", "y"],
     )
     return frame if solved is None else frame.assign(solved=solved.T.ravel())

@@ -57,18 +57,18 @@ def test_the_two_encodings_and_solved_and_unsolved_may_be_swapped() -> None:
 def test_a_frame_is_compared_task_by_task() -> None:
     solved = {"a": 12, "b": 12, "c": 0, "d": 6}
     rows = [
-        {"task": task, "encoding": name, "seed": seed, "solved": seed < count}
+        {"task": task, "pe": name, "seed": seed, "solved": seed < count}
         for task in ("copy", "place")
         for name, count in solved.items()
         for seed in range(12)
     ]
-    found = compare_shares(pd.DataFrame(rows)).set_index(["task", "encoding", "other"])
+    found = compare_shares(pd.DataFrame(rows)).set_index(["task", "pe", "baseline"])
     assert found.loc[("copy", "a", "c"), "verdict"] == "more"
     assert found.loc[("place", "c", "d"), "verdict"] == "fewer"
     assert found.loc[("place", "a", "b"), "verdict"] == "undecided"
     line = found.loc[("copy", "a", "d")]
-    assert (line["share"], line["other_share"], line["other_runs"]) == (1.0, 0.5, 12)
-    np.testing.assert_allclose([line["low"], line["other_high"]], [0.7354, 0.7891], atol=1e-4)
+    assert (line["share"], line["baseline_share"], line["baseline_runs"]) == (1.0, 0.5, 12)
+    np.testing.assert_allclose([line["low"], line["baseline_high"]], [0.7354, 0.7891], atol=1e-4)
     p = found.loc["copy"]["p"]
     np.testing.assert_allclose(found.loc["copy"]["p_corrected"], stats.false_discovery_control(p))
 
@@ -82,8 +82,8 @@ def test_impossible_counts_are_refused(solved: int, runs: int) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda frame: frame.drop(columns="solved"), "columns encoding and solved, got none named solved"),
-        (lambda frame: frame.assign(encoding="a"), "must be of two encodings or more, got a"),
+        (lambda frame: frame.drop(columns="solved"), "columns pe and solved, got none named solved"),
+        (lambda frame: frame.assign(pe="a"), "must be of two encodings or more, got a"),
         (lambda frame: frame[:0], "must be of two encodings or more, got none"),
         (lambda frame: frame.assign(task=np.nan), "task must be given, got nan"),
         (lambda frame: frame.assign(solved=[1, np.nan]), "solved must be true or false, got nan"),
@@ -92,5 +92,5 @@ def test_impossible_counts_are_refused(solved: int, runs: int) -> None:
 )
 def test_runs_that_do_not_fit_are_refused(change: Callable[[pd.DataFrame], pd.DataFrame], word: str) -> None:
     with pytest.raises(ValueError, match=word) as error:
-        compare_shares(change(pd.DataFrame({"encoding": ["a", "b"], "solved": [True, False]})))
+        compare_shares(change(pd.DataFrame({"pe": ["a", "b"], "solved": [True, False]})))
     assert "\n" not in str(error.value)
