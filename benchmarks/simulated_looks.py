@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pe_lab.statistics import Endpoint, Verdict, holm, judge, paired_tests, with_baseline
+from pe_lab.statistics import FEWEST_SEEDS, Endpoint, Verdict, holm, judge, paired_tests, with_baseline
 from pe_lab.statistics.looks import LOOKS, SPENT, check_looks
-from pe_lab.statistics.pairs import FEWEST_EQUIVALENT
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def sequential(
         tests = paired_tests(known, pairs, endpoint, solved)
         state = {name: np.where(open_, getattr(tests, name), before) for name, before in state.items()}
         seeds = np.where(open_, look, seeds)
-        solid = np.bool_(look >= FEWEST_EQUIVALENT)
+        solid = np.bool_(look >= FEWEST_SEEDS)
         if tests.solved is not None and tests.baseline_solved is not None:
             ahead = np.where(open_, tests.solved - tests.baseline_solved, ahead)
             unsolved = np.where(open_, tests.solved + tests.baseline_solved == 0, unsolved)

@@ -10,7 +10,7 @@ import pandas as pd
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark import verdicts
 from pe_lab.benchmark.tasks import BenchmarkTask, tasks
-from pe_lab.statistics import Verdict
+from pe_lab.statistics import FEWEST_SEEDS, Verdict
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TaskResults:
     @cached_property
     def best(self) -> list[str]:
         """The encodings with enough seeds that learned the task and than which none is `better`, best mean first."""
-        enough = (self.table["runs"] >= verdicts.ENOUGH).to_numpy()
+        enough = (self.table["runs"] >= FEWEST_SEEDS).to_numpy()
         return list(self.table.loc[(self.table["first"] == 1) & self._learned.to_numpy() & enough, "pe"])
 
     @cached_property

@@ -12,12 +12,12 @@ from omegaconf import DictConfig
 from pe_lab import config
 from pe_lab.benchmark import rows
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, tasks
-from pe_lab.config import resolved
+from pe_lab.config import LR, resolved
 from pe_lab.data.score import BEST
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, outcome
-from pe_lab.experiment.tuning import LR, TunedSeed
+from pe_lab.experiment.tuning import TunedSeed
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -139,7 +139,7 @@ def compared(identity: dict[str, Any]) -> dict[str, Any]:
     Encodings of a task differ in the implementation of attention that computes them, and each implementation has a
     revision of its own, so neither is shared: rows name the implementation in a column.
     """
-    left_out = ("seed", "optimizer.lr", "attention", "attention_revision", "epochs")
+    left_out = ("seed", LR, "attention", "attention_revision", "epochs")
     flat = config.flatten(identity)
     return {name: value for name, value in flat.items() if name not in left_out and not name.startswith("pe.")}
 

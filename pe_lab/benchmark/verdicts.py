@@ -9,8 +9,10 @@ import pandas as pd
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.benchmark.undefined import defined
+from pe_lab.results.tuned_outcomes import MOST_AT_EDGE, endpoint_of
 from pe_lab.statistics import (
     DIFFERENT,
+    FEWEST_SEEDS,
     LINE,
     Endpoint,
     Verdict,
@@ -22,14 +24,11 @@ from pe_lab.statistics import (
 )
 
 FRESH = range(100, 105)  # seeds of the replication; all others are published
-ENOUGH = 5  # seeds
 
 
 @cache
 def endpoint(task: BenchmarkTask) -> Endpoint:
     """Return what is compared on a task."""
-    from pe_lab.experiment.tuning import endpoint_of  # loads torch
-
     return endpoint_of(task.cfg)
 
 
@@ -58,20 +57,20 @@ def runs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
 
 def is_complete(rows: pd.DataFrame) -> bool:
     """Return whether most encodings that have rows have enough seeds: a few of your own may have fewer."""
-    return bool((rows.groupby("pe")["seed"].nunique() >= ENOUGH).mean() > 0.5)
+    return bool((rows.groupby("pe")["seed"].nunique() >= FEWEST_SEEDS).mean() > 0.5)
 
 
 def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
 
-    The error rates of verdicts are simulated for `ENOUGH` seeds and more; with fewer there is none (TOO_FEW_SEEDS).
+    With fewer than FEWEST_SEEDS seeds there is no verdict (TOO_FEW_SEEDS).
     """
     found = runs(rows, task)
     if found["pe"].nunique() < 2:
         return pd.DataFrame(columns=LINE)
     made = compare(found, endpoint(task))
     return made.assign(
-        verdict=made["verdict"].astype(object).where(made["seeds"] >= ENOUGH, str(Verdict.TOO_FEW_SEEDS))
+        verdict=made["verdict"].astype(object).where(made["seeds"] >= FEWEST_SEEDS, str(Verdict.TOO_FEW_SEEDS))
     )
 
 
@@ -158,7 +157,7 @@ def decided(verdicts: pd.DataFrame) -> dict[str, int]:
     return {word: int(found.sum()) for word, found in counts.items()}
 
 
-def coverage(found: Mapping[str, pd.DataFrame], seeds: int = ENOUGH) -> pd.DataFrame:
+def coverage(found: Mapping[str, pd.DataFrame], seeds: int = FEWEST_SEEDS) -> pd.DataFrame:
     """Return a line per task: encodings that are defined, that have so many seeds, core-hours, and shares at an edge.
 
     Args:
@@ -169,10 +168,11 @@ def coverage(found: Mapping[str, pd.DataFrame], seeds: int = ENOUGH) -> pd.DataF
         rows, fitting = found.get(task.name, of_rows.frame([])), defined(task)
         counts = rows[rows["pe"].isin(fitting)].groupby("pe")["seed"].nunique()
         used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
-        wide = used.groupby("pe")["edge"].mean() > 0.2
+        wide = used.groupby("pe")["edge"].mean() > MOST_AT_EDGE
         line = {"task": task.name, "defined": len(fitting), "measured": int((counts >= seeds).sum())}
         line |= {"fewest seeds": int(counts.min()) if len(counts) else 0}
         line |= {"solved": float(rows["solved"].astype(float).mean()) if task.solvable and len(rows) else np.nan}
         line |= {"core-hours": float(rows["core_seconds"].sum()) / 3600}
-        lines.append(line | {"edge": used["edge"].astype(float).mean(), "edge above 20 %": int(wide.sum())})
+        line |= {"edge": used["edge"].astype(float).mean(), f"edge above {100 * MOST_AT_EDGE:g} %": int(wide.sum())}
+        lines.append(line)
     return pd.DataFrame(lines)

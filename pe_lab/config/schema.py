@@ -215,6 +215,7 @@ TYPED = (
     ("decide", Decide),
 )
 OF_STUDIES = tuple(each.name for each in fields(Study))
+LR = "optimizer.lr"  # the learning rate, a setting and a column of tables
 NAMED = ("probe", "callbacks", "logger")  # groups of which several files are chosen; each has a package of its own
 ConfigStore.instance().store(name="schema", node=Config)
 

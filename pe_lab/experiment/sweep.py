@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config import of_study
+from pe_lab.config import LR, of_study
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.declaration import declare, require_margin
@@ -26,7 +26,6 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
 
-LR = "optimizer.lr"
 AGAIN = 3  # times that a round is served, while other processes clear failures of its cells
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config import folders
+from pe_lab.config import LR, folders
 from pe_lab.config.parts import inner
 from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
@@ -25,9 +25,9 @@ from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.results.learned import not_learned
 from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.results.table import as_text
+from pe_lab.results.tuned_outcomes import endpoint_of
 from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import (
-    Endpoint,
     Need,
     Plan,
     Trial,
@@ -38,7 +38,6 @@ from pe_lab.statistics import (
     outcomes,
 )
 
-LR = "optimizer.lr"
 # of the cells of tries: they are trained and validated, and nothing else
 UNMEASURED: dict[str, Any] = {
     "probe": {},
@@ -328,12 +327,6 @@ def loss_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     pairs = [(seed, seed.chosen, settings) for seed, settings in zip(seeds, described, strict=True)]
     chosen = [(settings, seed.losses.get(trial)) for seed, trial, settings in pairs if trial is not None]
     return pd.DataFrame([settings | losses for settings, losses in chosen if losses])
-
-
-def endpoint_of(cfg: DictConfig) -> Endpoint:
-    """Return what a study compares: steps to solve, or the loss where there is no level."""
-    solves = cfg.solve.level is not None
-    return tuned_outcomes.endpoint(cfg.tune.margin, math.log2(cfg.steps / cfg.solve.first) if solves else None)
 
 
 def write(seeds: list[TunedSeed]) -> None:

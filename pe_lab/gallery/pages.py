@@ -9,7 +9,7 @@ from markupsafe import Markup
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
-from pe_lab.benchmark.verdicts import ENOUGH, decided, margin_in_words
+from pe_lab.benchmark.verdicts import decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
 from pe_lab.gallery.claims import bound, measure, tasks_of
 from pe_lab.gallery.content import STEP, Content
@@ -19,6 +19,7 @@ from pe_lab.gallery.page import Page, PageSection, rendered
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.results.styles import COMMON
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
+from pe_lab.statistics import FEWEST_SEEDS
 
 LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
 WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
@@ -158,7 +159,7 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "content": content,
         "root": root,
         "docs": f"{root}../" if content.documented else "",
-        "enough": ENOUGH,
+        "enough": FEWEST_SEEDS,
         "most_at_edge": MOST_AT_EDGE,
         "benchmark": NAME,
         "mark": mark,

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pe_lab.config import LR
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
-from pe_lab.results.rates import LR
 from pe_lab.system.files import LedgerError
 from pe_lab.system.tables import read_csv
 
@@ -67,14 +67,14 @@ def setting_in_words(results: Results) -> str:
         "data.train": "{:,} sequences for training, " + fresh,
         "trainer.batch_size": "batches of {}",
         "optimizer.name": "{}",
-        "optimizer.lr": "learning rate {:g}",
+        LR: "learning rate {:g}",
         "solve.level": "solved at a validation score of {:g}",
         "solve.first": "first measured after {} steps",
     }
     if "solve.level" not in known:
         del words["solve.first"]
     if results.declared.tune is not None:  # every seed has its own
-        del words["optimizer.lr"]
+        del words[LR]
     said = [text.format(known[name]).removesuffix(", ") for name, text in words.items() if name in known]
     return f"Setting: {', '.join(said)}." if said else ""
 

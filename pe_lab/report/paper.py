@@ -13,7 +13,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pe_lab import config
-from pe_lab.config import reference
+from pe_lab.config import LR, reference
 from pe_lab.report import answer
 from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
@@ -249,7 +249,7 @@ def unit(metric: str) -> str:
 
 def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:
     """Return the learning rate, where all cells have one."""
-    return identity.get("optimizer.lr") if "optimizer.lr" not in cells else None
+    return identity.get(LR) if LR not in cells else None
 
 
 def _versions(cells: pd.DataFrame) -> dict[str, str]:

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import pandas as pd
 
+from pe_lab.config import LR
 from pe_lab.report import choice
 from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Code, Part, ReportTable, Section
@@ -138,7 +139,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
     if baseline not in set(cells["pe"]):
         lines.append(f"The baseline {baseline} is not among the cells.")
     lines += surroundings(cells)
-    if "optimizer.lr" in cells and "optimizer.lr" not in setting_columns(cells):
+    if LR in cells and LR not in setting_columns(cells):
         lines.append("Encodings have learning rates of their own (column `optimizer.lr`).")
     return lines
 

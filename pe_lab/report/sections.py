@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from pe_lab.config import LR
 from pe_lab.report import comparing
 from pe_lab.report.answer import answer
 from pe_lab.report.attention import attention
@@ -12,7 +13,7 @@ from pe_lab.report.question import ReportSubject, code, failed, question, varied
 from pe_lab.report.standing import listed
 from pe_lab.results import plots
 from pe_lab.results.columns import setting_columns, sort_by_setting, without_whole_windows
-from pe_lab.results.rates import LR, tuned
+from pe_lab.results.rates import tuned
 from pe_lab.results.table import by_task, summarise
 
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")

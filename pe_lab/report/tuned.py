@@ -10,6 +10,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from pe_lab.config import LR
+from pe_lab.report.answer import MOST_DRAWN
 from pe_lab.report.comparing import floors_in_words
 from pe_lab.report.effort import setting_in_words
 from pe_lab.report.parts import Code, Drawn, Part, ReportTable, Section
@@ -20,7 +22,6 @@ from pe_lab.results.columns import counted_in, floors, setting_columns, sort_by_
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import not_learned
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.rates import LR
 from pe_lab.results.tuned_outcomes import (
     edge_note,
     endpoint,
@@ -30,15 +31,13 @@ from pe_lab.results.tuned_outcomes import (
     with_floors,
 )
 from pe_lab.results.verdicts import few_runs
-from pe_lab.statistics import Endpoint, Verdict
-from pe_lab.statistics.moderation import FEWEST
+from pe_lab.statistics import FEWEST_SEEDS, Endpoint, Verdict
+from pe_lab.statistics.moderation import FEWEST_ENCODINGS
 from pe_lab.system.tables import read_csv
 
 FILE = "outcomes.csv"
 NEEDED = ("pe", "seed", "y", "solved", LR, "edge", "trained_steps", "core_seconds")
 CHOSEN = (LR, "start_scale")  # columns of cells that are no settings here
-ENOUGH = 5  # seeds for which the error rates of verdicts are simulated
-MOST_DRAWN = 12  # encodings in the figure of the first screen
 
 IMPORTS = """\
 from pe_lab.report.tuned import TunedStudy
@@ -236,12 +235,12 @@ def seed_notes(study: TunedStudy, advice: bool = True) -> list[str]:
     keys = [*settings(study.outcomes), "pe"]
     seeds = study.known.groupby(keys, sort=False, dropna=False)["seed"].nunique()
     fewest, most = int(seeds.min()), int(seeds.max())
-    if fewest >= ENOUGH:
+    if fewest >= FEWEST_SEEDS:
         return list(filter(None, [few_runs(study.known["pe"].nunique(), fewest, advice)]))
     which = "All" if fewest == most else "Some"
     return [
         f"{which} encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
-        f"{ENOUGH} and more, and none is equivalent with fewer."
+        f"{FEWEST_SEEDS} and more, and none is equivalent with fewer."
     ]
 
 
@@ -296,7 +295,7 @@ def _methods(study: TunedStudy) -> Section:
     share = float(tune.get("fraction") or 1)
     tried = f"{tune['steps']} steps" if tune.get("steps") else f"{share:.0%} of the steps" if share < 1 else ""
     after = f" after {tried}" if tried else ""
-    few = outcomes["pe"].nunique() < FEWEST
+    few = outcomes["pe"].nunique() < FEWEST_ENCODINGS
     moderated = "" if few else "; their variances are moderated by those of all pairs of a setting"
     parts: list[Part] = [
         f"{len(outcomes)} cells: {outcomes['pe'].nunique()} encodings; seeds {seeds_in_words(seeds)}. Every seed "
@@ -305,7 +304,7 @@ def _methods(study: TunedStudy) -> Section:
         f"Encodings are compared by paired differences within seeds{moderated}. Comparisons with a baseline are one "
         "family, corrected by Holm's method. Other pairs, from which ranks follow too, are corrected over all pairs of "
         "a setting by the method of Benjamini and Hochberg. "
-        "Equivalent needs five seeds.",
+        f"Equivalent needs {FEWEST_SEEDS} seeds.",
     ]
     if study.command:
         parts.append(f"Trained with `{study.command}`.")

@@ -13,10 +13,10 @@ from pe_lab.report.tuned import TunedStudy, forest, seed_notes, seed_values
 from pe_lab.results.columns import sort_by_setting
 from pe_lab.results.learned import not_learned
 from pe_lab.results.tuned_outcomes import edge_note, settings
-from pe_lab.statistics import Verdict
+from pe_lab.statistics import FEWEST_SEEDS, Verdict
 from pe_lab.statistics.comparisons import counted
-from pe_lab.statistics.moderation import FEWEST
-from pe_lab.statistics.pairs import FEWEST_EQUIVALENT, NUGGET
+from pe_lab.statistics.moderation import FEWEST_ENCODINGS
+from pe_lab.statistics.pairs import NUGGET
 
 
 def write(study: TunedStudy, folder: Path) -> list[str]:
@@ -104,8 +104,8 @@ def methods(study: TunedStudy) -> str:
         "per_doubling": identity.get("solve.per_doubling"),
         "compares": encodings.max() > 1,
         "nugget": f"{NUGGET:g}",
-        "moderated": FEWEST if encodings.max() >= FEWEST else 0,
-        "fewest": FEWEST_EQUIVALENT,
+        "moderated": FEWEST_ENCODINGS if encodings.max() >= FEWEST_ENCODINGS else 0,
+        "fewest": FEWEST_SEEDS,
         "margin": f"{number:g} {unit}{'s' * (number != 1)}",
         "margin_source": "declared before training" if tune.get("margin") else "the default",
         "baseline": escaped(study.baseline or "") if _tested(study) else "",

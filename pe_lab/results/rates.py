@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from pe_lab.config import LR
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.statistics.intervals import interval
-
-LR = "optimizer.lr"
 
 
 @dataclass(frozen=True)

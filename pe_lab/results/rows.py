@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
-from pe_lab.config import flatten, resolved
+from pe_lab.config import LR, flatten, resolved
 from pe_lab.results.columns import COST, ENVIRONMENT, FIRST
 from pe_lab.system.files import canonical
 
@@ -34,7 +34,7 @@ _NOT_TRAINING = (
 # settings that may have one value per encoding, and are then no setting of their own
 STARTING_SCALES = ("std", "size")  # likewise, options of encodings, and of encodings within them
 COMBINATIONS = ("sum", "heads", "interleave")  # names that say nothing about the parts
-_PER_ENCODING = ("optimizer.lr", "attention.implementation", "attention.revision")
+_PER_ENCODING = (LR, "attention.implementation", "attention.revision")
 
 
 def settings_of(cfg: DictConfig) -> Settings:

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from pe_lab.config import LR
 from pe_lab.results import curves, plots, rates
 from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED, setting_columns
 from pe_lab.results.frame import Results
@@ -36,9 +37,9 @@ def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dic
     wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # table, its setting columns, a line below it
     if cells["data"].nunique() > 1:
         wide["tasks"] = by_task(table), [name for name in settings if name != "data"], ""
-    if rates.LR in settings and len(results.curves):
+    if LR in settings and len(results.curves):
         frames["rates"] = rates.tuned(results).rates
-        wide["rates"] = frames["rates"], [name for name in settings if name != rates.LR], rates.edges(frames["rates"])
+        wide["rates"] = frames["rates"], [name for name in settings if name != LR], rates.edges(frames["rates"])
     if len(records):
         frames["records"] = records
         names = [name for name in records if name not in ("pe", "seed", *MEASURED)]

@@ -6,12 +6,14 @@ trained_steps and core_seconds (of all tries).
 """
 
 from collections.abc import Iterator, Sequence
+from math import log2
 
 import numpy as np
 import pandas as pd
+from omegaconf import DictConfig
 
+from pe_lab.config import LR
 from pe_lab.results.columns import floors, merge
-from pe_lab.results.rates import LR
 from pe_lab.results.table import floor_heading
 from pe_lab.statistics import LINE, Endpoint, compare, interval, rank_ranges, share_interval
 from pe_lab.statistics.comparisons import exchanged
@@ -32,6 +34,12 @@ def endpoint(margin: str | None, octaves: float | None) -> Endpoint:
     """
     kind = "loss" if octaves is None else "steps"
     return Endpoint.parse(kind, margin or ENDPOINTS[kind], np.inf if octaves is None else octaves)
+
+
+def endpoint_of(cfg: DictConfig) -> Endpoint:
+    """Return what the study of a cell compares, by its settings; see `endpoint`."""
+    solves = cfg.solve.level is not None
+    return endpoint(cfg.tune.margin, log2(cfg.steps / cfg.solve.first) if solves else None)
 
 
 def summaries(

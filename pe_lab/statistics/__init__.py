@@ -40,11 +40,12 @@ from pe_lab.statistics.tuning import (
     TunedTask,
     outcomes,
 )
-from pe_lab.statistics.verdicts import ALIKE, DIFFERENT, LEVEL, LINE, Verdict, judge
+from pe_lab.statistics.verdicts import ALIKE, DIFFERENT, FEWEST_SEEDS, LEVEL, LINE, Verdict, judge
 
 __all__ = [
     "ALIKE",
     "DIFFERENT",
+    "FEWEST_SEEDS",
     "GRID",
     "LEVEL",
     "LINE",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-FEWEST = 5  # encodings; fewer say too little about the spread of variances
+FEWEST_ENCODINGS = 5  # fewer say too little about the spread of variances
 SHARE = 0.5  # of the estimated degrees of freedom
 CHANCE = 0.01  # that any of the variances is so small as to be left out
 _ROUNDING = 1e-6  # of the median variance: what is smaller is left out of the first estimate
@@ -102,7 +102,7 @@ def _moments(
     spread = spread - np.where(used, noise, 0.0).sum(-1) / count
     estimate = np.minimum(2 * _inverse_trigamma(np.maximum(spread, 1 / _MOST)), _MOST)
     scale = np.exp(mean + _log_bias(estimate / 2))
-    enough = (np.asarray(encodings) >= FEWEST) & (used.sum(-1) > 1)
+    enough = (np.asarray(encodings) >= FEWEST_ENCODINGS) & (used.sum(-1) > 1)
     parts = (scale, SHARE * np.minimum(estimate, encodings), np.zeros(()), CHANCE / count)
     return Prior(*(np.where(enough, part, 0.0) for part in parts)), enough
 

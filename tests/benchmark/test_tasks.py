@@ -8,9 +8,10 @@ import pytest
 from pe_lab import config
 from pe_lab.benchmark.tasks import COMBINATIONS, STUDY, task, tasks
 from pe_lab.benchmark.undefined import FILE, measured, undefined
+from pe_lab.benchmark.verdicts import endpoint
 from pe_lab.encodings.named import encodings
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.tuning import TunedSeed, endpoint_of
+from pe_lab.experiment.tuning import TunedSeed
 
 OF_TASKS = ("data", "trainer.batch_size", "trainer.fresh", "steps", "solve.level", "tune.margin", "study_name")
 STUDIES = sorted(path.stem for path in (config.folder() / "study").glob(f"{STUDY}_*.yaml"))
@@ -29,7 +30,7 @@ def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
     assert of.cfg.study_name == of.study == f"{STUDY}_{of.name}"
     seed = TunedSeed.of(of.cfg)
     assert len(seed.plan.tries["none"]) == len(of.cfg.tune.rates) >= 3
-    assert endpoint_of(of.cfg).kind == ("steps" if of.solvable else "loss")
+    assert endpoint(of).kind == ("steps" if of.solvable else "loss")
     cell = Cell.from_config(of.cfg)
     assert of.cfg.trainer.fresh or of.name == "causal_text" or cell.steps_per_epoch >= cell.target
     assert list(of.cfg.evaluate.lengths) == [1, 2, 4]

@@ -171,7 +171,9 @@ def test_families_correct_equivalence_as_they_correct_differences():
     first = lines["baseline"] == "pe1"
     for family in (first, ~first):
         for name in ("p", "p_equivalent"):
-            np.testing.assert_array_equal(lines.loc[family, f"{name}_corrected"], holm(lines.loc[family, name].to_numpy()))
+            np.testing.assert_array_equal(
+                lines.loc[family, f"{name}_corrected"], holm(lines.loc[family, name].to_numpy())
+            )
     assert set(compared.lines[GRID]["margin"]) == {0.3}
     assert set(compared.lines["longer"]["margin"]) == {0.1}
     assert compared.margins == {GRID: "0.3 nats", "longer": "0.1 share"}
