@@ -118,7 +118,7 @@ def outcome(job: Job) -> Outcome:
     if not job.trained:
         failure = failure or {"reason": "not reached"}
         seconds = failure.get("core_seconds")
-        if type(seconds) is not float:  # it was killed, or an earlier version recorded it
+        if type(seconds) is not float:  # it was killed
             seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
         reason, diverged = str(failure["reason"]), failure.get("kind") == DIVERGED
         return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=seconds, diverged=diverged)

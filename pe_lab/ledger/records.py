@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.ledger.lease import LeasedFolder
-from pe_lab.ledger.run import SHIPPED, WEIGHTS, Run, read_failure
+from pe_lab.ledger.run import WEIGHTS, Run, read_failure
 from pe_lab.system.files import (
     CHECKSUMS,
     LedgerError,
@@ -42,10 +42,9 @@ class Records(LeasedFolder):
     @cached_property
     def weights(self) -> str:
         """The digest of the weights that were measured."""
-        for file, key in ((CHECKSUMS, WEIGHTS), (SHIPPED, "weights")):
-            found = read_json(self.checkpoint / file)
-            if isinstance(found, dict) and isinstance(weights := found.get(key), str):
-                return weights
+        checksums = read_json(self.checkpoint / CHECKSUMS)
+        if isinstance(checksums, dict) and isinstance(weights := checksums.get(WEIGHTS), str):
+            return weights
         raise LedgerError(f"ledger entry {self.checkpoint} must have the checksum of its weights, got none")
 
     def _entry(self, request: dict[str, Any]) -> Path:

@@ -20,7 +20,7 @@ IDENTITY = "run.json"
 ERROR, DIVERGED = "error", "diverged"  # kinds of failures
 EPOCHS = re.compile(r"[1-9][0-9]*")  # the name of a checkpoint's folder
 CHECKPOINT_FILES = ("config.yaml", "metrics.csv", "summary.json", "environment.json")
-WEIGHTS, SHIPPED = "weights.safetensors", "shipped.json"  # a checkpoint has one of them
+WEIGHTS = "weights.safetensors"
 NO_COST = {"total": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0}
 
 
@@ -107,10 +107,6 @@ class Run(LeasedFolder):
         """Return whether a checkpoint is in the ledger; its content is not verified."""
         return is_file(self.checkpoint(target) / CHECKSUMS)
 
-    def is_shipped(self, target: int) -> bool:
-        """Return whether a checkpoint has results without weights, as earlier versions took them from the package."""
-        return is_file(self.checkpoint(target) / SHIPPED)
-
     def checkpoints(self) -> list[int]:
         """Return the numbers of epochs of all checkpoints, in order."""
         folders = [path for path in entries(self.folder / "checkpoints") if EPOCHS.fullmatch(path.name)]
@@ -127,14 +123,12 @@ class Run(LeasedFolder):
             LedgerError: a file is missing or changed; it is a checkpoint of another run; its weights cannot be read.
         """
         checkpoint = self.checkpoint(target)
-        shipped = self.is_shipped(target)
-        verify(checkpoint, *CHECKPOINT_FILES, SHIPPED if shipped else WEIGHTS)
+        verify(checkpoint, *CHECKPOINT_FILES, WEIGHTS)
         summary = read_json(checkpoint / "summary.json")
         if not isinstance(summary, dict) or (summary.get("run"), number(summary)) != (self.name, target):
             raise LedgerError(f"ledger entry {checkpoint} must be a checkpoint of this run, got another: {NOT_READ}")
         read_json(checkpoint / "environment.json")
-        if not shipped:
-            read_metadata(checkpoint / WEIGHTS)
+        read_metadata(checkpoint / WEIGHTS)
 
     def summary(self, target: int) -> dict[str, Any]:
         """Verify a checkpoint and return its summary.

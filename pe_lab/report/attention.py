@@ -76,7 +76,6 @@ def _chosen(asked: ReportSubject) -> list[dict[str, object]]:
     files = config.folders()
     known = [
         all(files.file(group, str(row.get(group)).split(" ")[0]) is not None for group in ("pe", "data"))
-        and not Ledger(asked.results.source).named(str(row["run"])).is_shipped(checkpoint(row))
         for row in last.to_dict("records")
     ]
     last = last[known].sort_values(f"test_{asked.metric}", ascending=lower_is_better(asked.metric), kind="stable")

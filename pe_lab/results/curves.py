@@ -56,7 +56,7 @@ def _test_rows(summary: dict[str, Any]) -> pd.DataFrame:
     """Return the test metrics and floors of a summary as a measurement at the training length."""
     metrics = summary["test"] | flatten(summary["floors"], separator="/")
     rows = pd.DataFrame({"metric": name, "value": value} for name, value in metrics.items())
-    tokens = summary.get("tokens_per_sequence", float("nan"))  # summaries of earlier versions lack it
+    tokens = summary["tokens_per_sequence"]
     return rows.assign(kind="length", length=1, policy="raw", offset=0, tokens=tokens)
 
 

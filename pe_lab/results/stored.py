@@ -18,7 +18,7 @@ GROUPS = ("pe", "data")  # settings that name a class
 HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # allowed for classes that are not in pe_lab
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 NEEDED = ("pe", "data", "model", "epochs", "seed")
-FORMER = ("search", "shipped")  # settings of earlier versions, which said nothing about a training
+FORMER = ("search", "shipped")  # settings in the ledger of the shipped rows of pe-bench 2; they changed no training
 
 
 def read_settings(run: Run, epochs: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def read_summary(run: Run, epochs: int) -> dict[str, Any]:
         LedgerError: it is damaged, or not the summary of a cell.
     """
     summary = summary_and_environment(run, epochs)
-    tokens = summary.get("tokens_per_sequence", 1)
+    tokens = summary.get("tokens_per_sequence")
     if not re.fullmatch(r"[\w.-]+", str(summary.get("name"))) or not NAME.holds(summary["attention"]):
         found = "a name and an attention of letters, digits, '_', '.' and '-'"
     elif not all(type(summary.get(name)) in (int, float) for name in ("steps", *COST)) or type(tokens) is not int:

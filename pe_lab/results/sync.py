@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pe_lab.config.schema import require
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.ledger.studies import read_cells, studies
 from pe_lab.results.stored import read_settings, read_summary
@@ -89,7 +88,6 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
         ValueError: the checkpoint is not in the ledger, or an entry is damaged.
     """
     from lightning.pytorch.loggers import Logger
-    from tqdm import tqdm
 
     from pe_lab.tracking.checkpoint_info import CheckpointInfo
     from pe_lab.tracking.events import log_stored
@@ -101,7 +99,7 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     run.identity()
     run.verify(epochs)
     settings, summary = read_settings(run, epochs), read_summary(run, epochs)
-    tokens = summary.get("tokens_per_sequence")
+    tokens = summary["tokens_per_sequence"]
     checkpoint = CheckpointInfo(
         run=run.name,
         target=epochs,
@@ -114,13 +112,6 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     opened: list[Logger] = [wandb_run] if wandb_run else []
     with closing(opened) as loggers:
         log_stored(loggers, run, epochs, tokens)
-    lengths = any(request.get("kind") == "length" for request in Records(run, epochs).requests())
-    if opened and lengths and tokens is None:
-        tqdm.write(
-            f"{summary['name']}: the test is left out of the curves over tokens: its summary was written by an earlier "
-            f"version, without tokens_per_sequence",
-            file=sys.stderr,
-        )
     return delivered(opened)
 
 

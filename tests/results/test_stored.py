@@ -203,6 +203,7 @@ def checkpoint(tmp_path, sign) -> Path:
     training_run = Ledger(tmp_path / "ledger").run(identity({"name": "rope"}))
     checkpoint = record(training_run, 4, 1.0)
     summary = json.loads((checkpoint / "summary.json").read_text()) | {"name": "rope-d1-e4-s0", "steps": 36}
+    summary |= {"tokens_per_sequence": 16}
     (checkpoint / "summary.json").write_text(json.dumps(summary))
     (checkpoint / "config.yaml").write_text(SOUND)
     sign(checkpoint)

@@ -1,6 +1,5 @@
 """W&B runs that are rebuilt from the ledger equal those that training logged."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -130,25 +129,6 @@ def test_a_class_of_the_users_own_is_not_imported(copy, monkeypatch, capsys, off
     for inside in offline_runs(copy).values():
         data = of_run(inside)["config"]["data"]
         assert (data["name"], data["_target_"], data["length"]) == ("mine", "mine.Data", 16)
-
-
-def test_without_tokens_per_sequence_the_test_is_left_out_of_the_curves_over_tokens(
-    copy, monkeypatch, capsys, offline_runs, curves, sign
-):
-    """Earlier versions did not write it."""
-    (training_run,) = Ledger(copy).runs()
-    file = training_run.checkpoint(2) / "summary.json"
-    summary = json.loads(file.read_text())
-    assert summary.pop("tokens_per_sequence") == 16
-    file.write_text(json.dumps(summary))
-    sign(training_run.checkpoint(2))
-    status, out, err = program(monkeypatch, capsys, copy)
-    assert (status, out) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n")
-    (line,) = err.splitlines()
-    assert line.startswith(f"{summary['name']}: the test is left out of the curves over tokens")
-    runs = {name: curves(inside) for name, inside in offline_runs(copy).items()}
-    assert [len(points["length/raw/loss"]) for _, points in sorted(runs.items())] == [2, 1]
-    assert [points["lengths.nrows"][0][-1] for _, points in sorted(runs.items())] == [4, 3]
 
 
 def test_a_missing_cell_of_a_study_is_skipped_in_one_line(copy, monkeypatch, capsys):
