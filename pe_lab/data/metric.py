@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LOWER = ("loss", "bits", "perplexity", "error")  # `statistics.cells.LOWER`, by which verdicts are made
+UNITS = {"loss": "nats", "bits": "bits"}  # `statistics.cells.UNITS`, in which margins are declared
 
 
 @dataclass(frozen=True)
@@ -14,10 +15,11 @@ class Metric:
         name: as in the tables. `<name>_all` and `<name>_<role>` are the same metric over other answers. Rows have no
             more of it, so that it says which value is the best: it contains one of LOWER, or the highest is.
         better: which of its values is the best.
-        unit: of the number.
+        unit: of the number: nats if the name contains loss, bits if it contains bits. Margins and reports take any
+            other number for a share.
 
     Raises:
-        ValueError: the name says otherwise than `better`.
+        ValueError: the name says otherwise than `better` or `unit`.
     """
 
     name: str
@@ -32,3 +34,6 @@ class Metric:
                 f"name of a metric must contain {words} if the lowest value is the best, and only then, "
                 f"got {self.name} with better={self.better}"
             )
+        word, unit = next(((word, unit) for word, unit in UNITS.items() if word in self.name), ("", self.unit))
+        if self.unit != unit:
+            raise ValueError(f"unit of a metric with {word} in its name must be {unit}, got {self.unit} of {self.name}")

@@ -23,6 +23,7 @@ from pe_lab.report.standing import (
     overall,
     superlative,
     table_of,
+    unit_in_words,
 )
 from pe_lab.results import plots
 from pe_lab.results.columns import (
@@ -200,7 +201,7 @@ def _margin(asked: ReportSubject, lines: pd.DataFrame) -> str:
     if words == "none":
         return "There is no margin"
     sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
-    unit = amount(0, asked.metric).removeprefix("0")
+    unit = f" {unit_in_words(asked.metric)}".rstrip()
     if "gap" in words:
         words = f"{' to '.join(dict.fromkeys(sizes))}{unit} ({words.replace('gap', 'of the gap')})"
     whose = "default" if declared is None else "declared"

@@ -19,7 +19,7 @@ from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
 from pe_lab.report.effort import identity_of, rates_in_words
 from pe_lab.report.question import ReportSubject, seeds_in_words, varied_columns
-from pe_lab.report.standing import amount, in_words
+from pe_lab.report.standing import in_words, unit_in_words
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     ENVIRONMENT,
@@ -243,8 +243,8 @@ def _range(column: pd.Series) -> str:
 
 def unit(metric: str) -> str:
     """Return the unit of a metric in brackets, or nothing."""
-    name = amount(0, metric).removeprefix("0").strip()
-    return f" ({name})" if name else ""
+    words = unit_in_words(metric)
+    return f" ({words})" if words else ""
 
 
 def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:

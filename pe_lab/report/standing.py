@@ -12,6 +12,7 @@ import pandas as pd
 from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
 from pe_lab.statistics import GRID, Families, Verdict
+from pe_lab.statistics.cells import unit_of
 from pe_lab.statistics.comparisons import exchanged, turned
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
@@ -251,9 +252,12 @@ def last_word(name: str) -> str:
 
 def amount(value: float, metric: str) -> str:
     """Return a value or a difference of a metric with its unit."""
-    if metric == REMAINING:
-        return f"{value:.3g} of the gap"
-    return f"{value:.3g}{' nats' if metric.split('_')[0] == 'loss' else ' bits' if 'bits' in metric else ''}"
+    return f"{value:.3g} {unit_in_words(metric)}".rstrip()
+
+
+def unit_in_words(metric: str) -> str:
+    """Return the unit behind a value of a metric; empty for shares and perplexities."""
+    return {"nats": "nats", "bits": "bits", "gap": "of the gap"}.get(unit_of(metric), "")
 
 
 def superlative(metric: str) -> str:

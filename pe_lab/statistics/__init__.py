@@ -6,7 +6,7 @@ which every seed tunes for itself (docs/protocol.md).
 """
 
 from pe_lab.statistics.agreement import Agreement, Comparison, Published, compare_with_published
-from pe_lab.statistics.cells import REMAINING, lower_is_better, wide
+from pe_lab.statistics.cells import REMAINING, lower_is_better, unit_of, wide
 from pe_lab.statistics.comparisons import add_verdicts, compare_cells, differences
 from pe_lab.statistics.correction import benjamini_hochberg, holm
 from pe_lab.statistics.correlation import RankCorrelation, rank_correlation
@@ -98,6 +98,7 @@ __all__ = [
     "share_interval",
     "steps_to_solve",
     "t_intervals",
+    "unit_of",
     "wide",
     "with_baseline",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 LOWER = ("loss", "bits", "perplexity", "error")  # in names of metrics whose lowest value is the best
+UNITS = {"loss": "nats", "bits": "bits"}  # of metrics with these words in their names; others have shares
 REMAINING = "remaining"  # a metric: the share of the gap between a task's level and the best possible that is left
 
 
@@ -38,6 +39,16 @@ def metric_column(rows: pd.DataFrame, metric: str) -> str:
 def lower_is_better(metric: str) -> bool:
     """Return whether a lower value is better: of losses, bits, perplexities and errors; see `pe_lab.data.metric`."""
     return metric == REMAINING or any(word in metric for word in LOWER)
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit that a metric declares, see `pe_lab.data.metric`: nats, bits, share, or empty of perplexities.
+
+    That of REMAINING is gap, a share of the distance between two floors.
+    """
+    if metric == REMAINING:
+        return "gap"
+    return next((unit for word, unit in UNITS.items() if word in metric), "" if "perplexity" in metric else "share")
 
 
 def require_baseline(rows: pd.DataFrame, name: str | None) -> str:

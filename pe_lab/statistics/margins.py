@@ -6,12 +6,12 @@ from math import isfinite, log
 
 import pandas as pd
 
-from pe_lab.statistics.cells import REMAINING, lower_is_better, metric_column, setting_columns
+from pe_lab.statistics.cells import REMAINING, metric_column, setting_columns, unit_of
 
 UNITS = {
     "gap": "a share of the distance between the floors bayes and position_blind",
     "nats": "of a loss",
-    "share": "of an accuracy or exact match, from 0 to 1",
+    "share": "of an accuracy, error or exact match, from 0 to 1",
 }
 LEAST_GAP = 1e-9  # smaller distances between floors are rounding
 
@@ -23,7 +23,7 @@ class Margin:
     Args:
         value: above 0; below 1 for shares and gaps.
         unit: gap (a share of the distance between a task's floors `bayes` and `position_blind`), nats (of a loss) or
-            share (of an accuracy or exact match).
+            share (of an accuracy, error or exact match).
 
     Raises:
         ValueError: another unit, or a value out of range.
@@ -84,7 +84,7 @@ class Margin:
         self.require_metric(metric)
         gaps = _gaps(rows, metric)
         if self.unit != "gap":
-            value = self.value / log(2) if self.unit == "nats" and "bits" in metric else self.value
+            value = self.value / log(2) if self.unit == "nats" and unit_of(metric) == "bits" else self.value
             return gaps.drop(columns="gap").assign(margin=value)
         if len(without := gaps[~(gaps["gap"] > LEAST_GAP)]):
             setting = ", ".join(f"{name} {value}" for name, value in without.iloc[0].items() if name != "gap")
@@ -107,7 +107,7 @@ def default_margin(rows: pd.DataFrame, metric: str = "loss") -> Margin | None:
 
     Returns:
         0.05 gap where every setting has a gap between its floors; otherwise 0.02 nats for losses and bits, 0.02 share
-        for accuracies and exact match, and None for a perplexity, whose differences have no unit of these.
+        for accuracies, errors and exact match, and None for a perplexity, whose differences have no unit of these.
 
     Raises:
         ValueError: there is no such metric.
@@ -157,9 +157,8 @@ def margins_by_metric(margin: Margins, metric: str) -> dict[str, Margin]:
 
 def _units(metric: str) -> list[str]:
     """Return the units that a margin of a metric may have."""
-    if metric == REMAINING or "perplexity" in metric:
-        return ["gap"]
-    return ["gap", "nats"] if lower_is_better(metric) else ["gap", "share"]
+    further = {"nats": ["nats"], "bits": ["nats"], "share": ["share"]}
+    return ["gap", *further.get(unit_of(metric), [])]
 
 
 def _gaps(rows: pd.DataFrame, metric: str) -> pd.DataFrame:

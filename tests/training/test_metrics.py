@@ -15,14 +15,14 @@ from configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.flip_flop import FlipFlop
-from pe_lab.data.metric import LOWER, Metric
+from pe_lab.data.metric import LOWER, UNITS, Metric
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import PAD, Structured
 from pe_lab.data.text.base import Text
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.model import Transformer
-from pe_lab.statistics import cells, lower_is_better
+from pe_lab.statistics import cells, lower_is_better, unit_of
 from pe_lab.training import metrics as module
 from pe_lab.training.metrics import (
     METRICS,
@@ -320,9 +320,10 @@ OWN = FlipFlop(0, published_tests=True).own_metrics
 
 
 @pytest.mark.parametrize("metric", [*METRICS, *OWN, *Text.own_metrics], ids=lambda metric: metric.name)
-def test_verdicts_know_which_value_of_a_metric_is_the_best(metric: Metric) -> None:
+def test_verdicts_know_which_value_of_a_metric_is_the_best_and_its_unit(metric: Metric) -> None:
     assert lower_is_better(metric.name) == (metric.better == "min")
     assert lower_is_better(f"{metric.name}_all") == (metric.better == "min")
+    assert unit_of(metric.name) == unit_of(f"{metric.name}_all") == metric.unit
 
 
 @pytest.mark.parametrize(("name", "better"), [("wer", "min"), ("loss_saved", "max")])
@@ -332,3 +333,10 @@ def test_a_metric_whose_name_would_turn_its_verdicts_around_is_refused(
     with pytest.raises(ValueError, match=rf"got {name} with better={better}$"):
         Metric(name, better, "share")
     assert LOWER == cells.LOWER
+
+
+@pytest.mark.parametrize(("name", "unit"), [("worst_loss", "bits"), ("bits_per_byte", "nats"), ("loss", "")])
+def test_a_metric_whose_name_says_another_unit_is_refused(name: str, unit: str) -> None:
+    with pytest.raises(ValueError, match=rf"got {unit} of {name}$"):
+        Metric(name, "min", unit)
+    assert UNITS == cells.UNITS
