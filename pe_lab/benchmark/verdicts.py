@@ -10,6 +10,7 @@ from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.benchmark.undefined import defined
 from pe_lab.statistics import Endpoint, compare, compare_shares, interval, rank_ranges, share_interval
+from pe_lab.statistics.comparisons import EQUAL
 from pe_lab.statistics.pairs import Verdict
 
 FRESH = range(100, 105)  # seeds of the replication; all others are published
@@ -57,13 +58,45 @@ def is_complete(rows: pd.DataFrame) -> bool:
 def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
 
-    The error rates of verdicts are simulated for `ENOUGH` seeds and more; with fewer there is none (TOO_FEW).
+    Encodings whose runs have the same bits are equal, without a test. The error rates of verdicts are simulated for
+    `ENOUGH` seeds and more; with fewer there is none (TOO_FEW).
     """
     found = runs(rows, task)
     if found["encoding"].nunique() < 2:
         return pd.DataFrame(columns=["encoding", "other", "seeds", "difference", "verdict"])
     made = compare(found, endpoint(task))
-    return made.assign(verdict=made["verdict"].astype(object).where(made["seeds"] >= ENOUGH, TOO_FEW))
+    words = made["verdict"].astype(object).mask(_are_equal(rows, made), EQUAL)
+    return made.assign(verdict=words.where(made["seeds"] >= ENOUGH, TOO_FEW))
+
+
+def _are_equal(rows: pd.DataFrame, pairs: pd.DataFrame) -> np.ndarray:
+    """Return of each pair whether its test losses and what is compared have the same bits in every shared seed.
+
+    Pairs of which neither solved the task in any seed are left to their verdict.
+
+    Args:
+        rows: of the task.
+        pairs: from `compare`.
+    """
+    wide = rows[rows["y"].notna()].pivot(index="seed", columns="pe", values=["y", "loss_x1"]).astype(float)
+    equal = (pairs["difference"] == 0) & (pairs["verdict"] != Verdict.BOTH_UNSOLVED)
+    for line in pairs[equal].itertuples():
+        one, other = (wide.xs(pe, axis=1, level="pe") for pe in (line.encoding, line.other))
+        both = one["y"].notna() & other["y"].notna()
+        equal.loc[line.Index] = one[both].equals(other[both])
+    return np.asarray(equal, dtype=bool)
+
+
+def equals(found: pd.DataFrame, pe: str) -> list[str]:
+    """Return the encodings to which one is equal bit for bit.
+
+    Args:
+        found: from `pairs`.
+        pe: the encoding.
+    """
+    equal = found[found["verdict"] == EQUAL]
+    ahead, behind = equal.loc[equal["encoding"] == pe, "other"], equal.loc[equal["other"] == pe, "encoding"]
+    return [*ahead, *behind]
 
 
 def share_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
@@ -142,9 +175,9 @@ def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
 
 
 def decided(verdicts: pd.DataFrame) -> dict[str, int]:
-    """Return how many pairs differ, are equivalent, are both unsolved, are undecided, and have too few seeds."""
+    """Return how many pairs differ, are equivalent, equal, both unsolved or undecided, and have too few seeds."""
     words = verdicts["verdict"]
-    counts = {"differ": words.isin(DIFFERENT), "equivalent": words == Verdict.EQUIVALENT}
+    counts = {"differ": words.isin(DIFFERENT), "equivalent": words == Verdict.EQUIVALENT, EQUAL: words == EQUAL}
     counts |= {"both unsolved": words == Verdict.BOTH_UNSOLVED, "undecided": words == Verdict.UNDECIDED}
     counts |= {TOO_FEW: words == TOO_FEW}
     return {word: int(found.sum()) for word, found in counts.items()}
