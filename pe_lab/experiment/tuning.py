@@ -25,7 +25,6 @@ from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.results.learned import not_learned
 from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.results.table import as_text
-from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import (
     Endpoint,
     Need,
@@ -357,9 +356,7 @@ def write(seeds: list[TunedSeed]) -> None:
             shown = verdicts[[*tuned_outcomes.settings(found), "encoding", "difference", "low", "high", "verdict"]]
             names = {"encoding": "pe", "difference": f"difference, {unit}"}
             print(f"{as_text(shown.rename(columns=names).round(4), [])}\n")
-    keys = [*tuned_outcomes.settings(found), "pe"]
-    repeats = found[found["y"].notna()].groupby(keys, dropna=False)["seed"].nunique()
-    if len(repeats) and (note := few_runs(found["pe"].nunique(), int(repeats.min()))):
+    if note := tuned_outcomes.seed_note(found):
         print(note)
     if note := tuned_outcomes.edge_note(found, cfg.tune.rates):
         print(note)
