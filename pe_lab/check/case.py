@@ -117,14 +117,18 @@ class EncodingCase:
 
     @cached_property
     def draws(self) -> bool:
-        """Whether positions, vectors or terms are drawn at random: seeds of the layout make a difference."""
-        encoding, x = self.encoding(), torch.randn(B, T, self.width)
-        seen = []
-        for seed in (1, 2):
-            layout = encoding.locate(replace(whole(B, T), seed=seed))
-            terms = encoding.terms(x, layout)
-            seen.append([encoding.embed(x, layout), *encoding.mix(x, layout), *dict(tensors_in(terms)).values()])
-        return len(seen[0]) != len(seen[1]) or not all(map(torch.equal, *seen))
+        """Whether vectors or terms are drawn at random where positions are fixed."""
+        return self.depends_on_the_seed(self.encoding(), whole(B, T))
+
+    def depends_on_the_seed(self, encoding: PositionalEncoding, layout: Layout) -> bool:
+        """Return whether vectors or terms differ between layouts [B, T] with other seeds for random draws."""
+        x = torch.randn(B, T, self.width)
+        drawn = []
+        for seed in range(4):
+            located = encoding.locate(replace(layout, seed=seed))
+            terms = dict(tensors_in(encoding.terms(x, located)))
+            drawn.append([encoding.embed(x, located), *encoding.mix(x, located), *terms.values()])
+        return any(len(other) != len(drawn[0]) or not all(map(torch.equal, drawn[0], other)) for other in drawn[1:])
 
 
 def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:

@@ -16,6 +16,7 @@ USUAL = ("train", "validation", "test")
 PARTS = ("tokens", "targets", "role", "headline")
 FACTORS = (1.5, 2.0, 4.0)
 BEYOND = 3000.0  # times as long as any sequence in training
+WRONG = 5.0  # nats, the loss of a wrong answer
 MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
 
 
@@ -216,6 +217,32 @@ def has_floors_in_order(case: DatasetCase) -> None:
         require(losses == sorted(losses), f"losses of {', '.join(order)} on {split} must rise, got {losses}")
 
 
+def has_the_metrics_that_it_declares(case: DatasetCase) -> None:
+    """Check that own metrics are returned under their declared names, are finite, and are better for lower losses."""
+    data = case.data
+    declared = {metric.name: metric for metric in data.own_metrics}
+    returned: set[str] = set()
+    for split in data.splits:
+        batch = whole(data, split)
+        answered = (batch.targets != IGNORE).float()
+        right, wrong = (data.metrics(nats * answered, batch) for nats in (0.0, WRONG))
+        unknown = sorted((right.keys() | wrong.keys()) - declared.keys())
+        require(not unknown, f"own_metrics must declare each metric of {split}, got {', '.join(unknown)}")
+        require(right.keys() == wrong.keys(), f"metrics of {split} are others for other losses")
+        for name, best in right.items():
+            require(math.isfinite(best) and math.isfinite(wrong[name]), f"{name} of {split} is not finite")
+            ordered = best <= wrong[name] if declared[name].better == "min" else best >= wrong[name]
+            require(
+                ordered,
+                f"{name} of {split} must be best at its {declared[name].better}, got {best:g} for a loss of 0 and "
+                f"{wrong[name]:g} for one of {WRONG:g} nats",
+            )
+        returned |= right.keys()
+    require(returned == declared.keys(), f"no split has the metrics {', '.join(sorted(declared.keys() - returned))}")
+    if not declared:
+        raise InapplicableError("it has no metrics of its own")
+
+
 PROMISES: dict[str, Check[DatasetCase]] = {
     "it keeps the name it is given": keeps_its_name,
     "sequences are what the task says": makes_what_its_task_says,
@@ -227,4 +254,5 @@ PROMISES: dict[str, Check[DatasetCase]] = {
     "it can be copied and pickled": can_be_copied,
     "longer sequences are of the same task, or refused in one line": lengthens_its_task,
     "floors are finite, known and in order": has_floors_in_order,
+    "its own metrics are declared, finite, and better for lower losses": has_the_metrics_that_it_declares,
 }
