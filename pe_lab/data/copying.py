@@ -6,7 +6,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor
 
-from pe_lab.data.sequence import Copy
+from pe_lab.data.sequence import Copy, ascending
 from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
 
 KEYS = 2**62  # to sort by: two of them are equal once in 10^15 sequences of a hundred tokens
@@ -87,8 +87,7 @@ class UniqueSort(UniqueCopy):
         return sorted(prompt)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
-        beyond = torch.arange(prompt.shape[1]) >= n[:, None]
-        return prompt.masked_fill(beyond, self.symbols).sort(1).values
+        return ascending(n, prompt, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         left = torch.cat((counts == 1, torch.ones(len(counts), 1, dtype=torch.bool)), 1)  # END where none is left

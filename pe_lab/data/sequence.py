@@ -100,11 +100,16 @@ class Sort(Copy):
         return sorted(prompt)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
-        beyond = torch.arange(prompt.shape[1]) >= n[:, None]
-        return prompt.masked_fill(beyond, self.symbols).sort(1).values
+        return ascending(n, prompt, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         return half_sorted(counts, share)
+
+
+def ascending(n: Tensor, prompt: Tensor, symbols: int) -> Tensor:
+    """Return prompts [N, longest] with their first n [N] entries sorted; `symbols`, larger than all, stands beyond."""
+    beyond = torch.arange(prompt.shape[1]) >= n[:, None]
+    return prompt.masked_fill(beyond, symbols).sort(1).values
 
 
 class Repeat(Problems):
