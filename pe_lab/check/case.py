@@ -108,11 +108,11 @@ class EncodingCase:
         )
         task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=MARKS)
         model = Transformer(config, self.make, task, implementation)
-        on_a_line(model.encodings[0])
+        on_a_line(model.encodings.first)
         initialise(model, seed=0)
         with torch.no_grad():
             for parameter in model.encodings.parameters():
-                parameter += 0.1 * torch.randn_like(parameter)
+                parameter.add_(0.1 * torch.randn_like(parameter))
         return model.double()
 
     @cached_property
@@ -144,7 +144,7 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
     if isinstance(encoding, Randomized):
         draw = encoding.draw
 
-        def drawn(count: int, seed: int | None) -> Tensor:
+        def drawn(count: int, seed: int | None = None) -> Tensor:
             return 3 * torch.arange(count) if count < EVEN else draw(count, seed)
 
         encoding.draw = drawn  # type: ignore[method-assign]

@@ -199,7 +199,7 @@ def _move_off(encoding: PositionalEncoding) -> None:
     """Move parameters off their initial values, within their range."""
     with torch.no_grad():
         for parameter in encoding.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
     encoding.constrain()
 
 

@@ -1,7 +1,7 @@
 """Copies of symbols that are all different, also in ascending order, and of the symbols among blanks."""
 
 import math
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -77,7 +77,7 @@ class UniqueSort(UniqueCopy):
     smallest of them is next, so that the position-blind loss is 0.
     """
 
-    def __init__(self, seed: int, name: str = "unique_sort", **options: int) -> None:
+    def __init__(self, seed: int, name: str = "unique_sort", **options: Any) -> None:
         super().__init__(seed, name, **options)
 
     def different(self, n: int) -> int:
@@ -146,7 +146,8 @@ class SelectiveCopy(Copy):
 
     def prompts(self, n: int) -> int:
         per_n, more = self.prompt_length
-        return self.blank**n * math.comb(per_n * n + more, n)
+        prompts: int = self.blank**n * math.comb(per_n * n + more, n)
+        return prompts
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
         # symbols before blanks, in their order; what stands beyond the prompt comes after its n symbols

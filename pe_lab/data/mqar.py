@@ -104,19 +104,18 @@ class MQAR(InMemory):
         return self.sizes[split]
 
     def make(self, split: str) -> Batch:
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        blocks: list[tuple[Tensor, Tensor, Tensor]] = []
         for block in count():
             source = generator(self.seed, self.name, *self.draw_name(split), self.task.length, self.pairs, block)
-            drawn = (
-                1 + _different(torch.ones(self.keys, dtype=torch.long), self.pairs, source),
-                1 + self.keys + _different(torch.ones(self.values, dtype=torch.long), self.pairs, source),
-                _different(self.weights, self.pairs, source),
-            )
-            mine = torch.tensor([split_of(self.seed, self.name, row) == split for row in torch.cat(drawn, 1).tolist()])
-            found.append(tuple(part[mine] for part in drawn))
-            if sum(len(keys) for keys, _, _ in found) >= self.size(split):
+            keys = 1 + _different(torch.ones(self.keys, dtype=torch.long), self.pairs, source)
+            values = 1 + self.keys + _different(torch.ones(self.values, dtype=torch.long), self.pairs, source)
+            gaps = _different(self.weights, self.pairs, source)
+            rows = torch.cat((keys, values, gaps), 1).tolist()
+            members = torch.tensor([split_of(self.seed, self.name, row) == split for row in rows])
+            blocks.append((keys[members], values[members], gaps[members]))
+            if sum(len(keys) for keys, _, _ in blocks) >= self.size(split):
                 break
-        return self.write(*(torch.cat(parts)[: self.size(split)] for parts in zip(*found, strict=True)))
+        return self.write(*(torch.cat(parts)[: self.size(split)] for parts in zip(*blocks, strict=True)))
 
     @property
     def weights(self) -> Tensor:
