@@ -232,10 +232,11 @@ def has_the_metrics_that_it_declares(case: DatasetCase) -> None:
         for name, best in right.items():
             require(math.isfinite(best) and math.isfinite(wrong[name]), f"{name} of {split} is not finite")
             ordered = best <= wrong[name] if declared[name].better == "min" else best >= wrong[name]
+            order = {"min": "at most", "max": "at least"}[declared[name].better]
             require(
                 ordered,
-                f"{name} of {split} must be best at its {declared[name].better}, got {best:g} for a loss of 0 and "
-                f"{wrong[name]:g} for one of {WRONG:g} nats",
+                f"{name} of {split}, declared {declared[name].better}, must be {order} {wrong[name]:g}, its value for "
+                f"losses of {WRONG:g} nats, where losses are 0: got {best:g}",
             )
         returned |= right.keys()
     require(returned == declared.keys(), f"no split has the metrics {', '.join(sorted(declared.keys() - returned))}")
