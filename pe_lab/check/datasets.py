@@ -56,10 +56,10 @@ def sequences(batch: Batch) -> list[tuple[int, ...]]:
     return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, real, strict=True)]
 
 
-def same(one: Batch, other: Batch) -> bool:
+def same(batch: Batch, other: Batch) -> bool:
     """Return whether two batches are equal."""
-    layouts = all(torch.equal(getattr(one.layout, part), getattr(other.layout, part)) for part in ("pos", "segment"))
-    return layouts and all(torch.equal(getattr(one, part), getattr(other, part)) for part in PARTS)
+    layouts = all(torch.equal(getattr(batch.layout, part), getattr(other.layout, part)) for part in ("pos", "segment"))
+    return layouts and all(torch.equal(getattr(batch, part), getattr(other, part)) for part in PARTS)
 
 
 def keeps_its_name(case: DatasetCase) -> None:
@@ -76,15 +76,15 @@ def makes_what_its_task_says(case: DatasetCase) -> None:
         batch, size = whole(data, split), data.size(split)
         shapes = dict.fromkeys(PARTS, (size, 1 if task.pooled else task.length)) | {"tokens": (size, task.length)}
         for part, shape in shapes.items():
-            found = getattr(batch, part)
+            tensor = getattr(batch, part)
             dtype = torch.bool if part == "headline" else torch.int64
-            require(found.shape == shape, f"{part} of {split} must be {shape}, got {tuple(found.shape)}")
-            require(found.dtype == dtype, f"{part} of {split} must be {dtype}, got {found.dtype}")
-        asked = batch.targets != IGNORE
+            require(tensor.shape == shape, f"{part} of {split} must be {shape}, got {tuple(tensor.shape)}")
+            require(tensor.dtype == dtype, f"{part} of {split} must be {dtype}, got {tensor.dtype}")
+        answered = batch.targets != IGNORE
         limits = {
             "tokens": (batch.tokens, task.vocabulary),
-            "targets": (batch.targets[asked], task.outputs),
-            "role": (batch.role[asked], len(data.roles)),
+            "targets": (batch.targets[answered], task.outputs),
+            "role": (batch.role[answered], len(data.roles)),
         }
         for part, (values, end) in limits.items():
             inside = bool(((values >= 0) & (values < end)).all())
@@ -98,21 +98,21 @@ def asks_where_tokens_are(case: DatasetCase) -> None:
     data = case.data
     for split in data.splits:
         batch = whole(data, split)
-        asked = batch.targets != IGNORE
-        require(asked.any(1).all(), f"{split} has a sequence in which nothing is asked")
-        require(not (batch.headline & ~asked).any(), f"the headline of {split} counts what is not asked")
+        answered = batch.targets != IGNORE
+        require(answered.any(1).all(), f"{split} has a sequence in which nothing is asked")
+        require(not (batch.headline & ~answered).any(), f"the headline of {split} counts what is not asked")
         require(batch.headline.any(), f"the headline of {split} is empty")
         if not data.task.pooled:
-            require(not (asked & (batch.layout.segment == PADDING)).any(), f"{split} asks at padding")
+            require(not (answered & (batch.layout.segment == PADDING)).any(), f"{split} asks at padding")
 
 
 def keeps_splits_apart(case: DatasetCase) -> None:
     """Check that no sequence is in two splits, nor twice among those that are held out."""
     rows = {split: sequences(whole(case.data, split)) for split in case.data.splits}
-    for split, own in rows.items():
-        require(split == "train" or len(set(own)) == len(own), f"{split} has a sequence twice")
-        for other, found in rows.items():
-            require(split == other or not set(own) & set(found), f"{split} and {other} share sequences")
+    for split, split_rows in rows.items():
+        require(split == "train" or len(set(split_rows)) == len(split_rows), f"{split} has a sequence twice")
+        for other, other_rows in rows.items():
+            require(split == other or not set(split_rows) & set(other_rows), f"{split} and {other} share sequences")
 
 
 def follows_from_its_seed(case: DatasetCase) -> None:

@@ -148,8 +148,8 @@ def _verify_floors(folder: Path, counts: Counts) -> Iterator[Damage]:
 
 
 def _require_kind(path: Path) -> None:
-    if (found := kind(path)) not in ("a file", "a folder", None):
-        raise LedgerError(f"ledger entry {path} must be a file or a folder, got {found}: {REMOVE}")
+    if (entry_kind := kind(path)) not in ("a file", "a folder", None):
+        raise LedgerError(f"ledger entry {path} must be a file or a folder, got {entry_kind}: {REMOVE}")
 
 
 def _require_name(path: Path) -> None:
@@ -285,10 +285,10 @@ def _unfinished_records(run: Run) -> Iterator[Path]:
 
 def _runs_of(folder: Path, names: list[str]) -> set[str]:
     """Return the names of the runs of studies."""
-    found = studies(folder)
+    stored_studies = studies(folder)
     for name in names:
-        if name not in found:
-            raise ValueError(unknown_name("--keep", found, name, f" in {folder}"))
+        if name not in stored_studies:
+            raise ValueError(unknown_name("--keep", stored_studies, name, f" in {folder}"))
     return {run for name in names for run, _ in read_cells(folder, name)}
 
 

@@ -43,8 +43,8 @@ class Records(LeasedFolder):
     def weights(self) -> str:
         """The digest of the weights that were measured."""
         for file, key in ((CHECKSUMS, WEIGHTS), (SHIPPED, "weights")):
-            found = read_json(self.checkpoint / file)
-            if isinstance(found, dict) and isinstance(weights := found.get(key), str):
+            content = read_json(self.checkpoint / file)
+            if isinstance(content, dict) and isinstance(weights := content.get(key), str):
                 return weights
         raise LedgerError(f"ledger entry {self.checkpoint} must have the checksum of its weights, got none")
 
