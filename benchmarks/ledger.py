@@ -96,7 +96,7 @@ def claim_and_record(ledger: Ledger, seed: int) -> float:
     run.set_aside_if_damaged(4)
     run.request(4)
     with run.lease() as mine:
-        if not mine or run.newest_state() or run.requested() != [4]:
+        if not mine or run.states.newest() or run.requested() != [4]:
             raise RuntimeError(f"{run.folder} must be a new run that no other process owns")
         run.heartbeat(0.0, 4)
         record(run, 4, 1.0)

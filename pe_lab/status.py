@@ -109,10 +109,10 @@ def read_commands(folder: Path, study: str | None = None, left_out: list[Path] |
 
 
 def _command(ledger: Ledger, content: dict[str, Any]) -> Command:
-    cells = [RequestedCell(**cell) for cell in content["cells"]]
+    cells = [RequestedCell.from_json(cell) for cell in content["cells"]]
     for cell in cells:
         ledger.named(cell.run)
-        types = ((cell.epochs, int), (cell.depth, int), (cell.name, str), (cell.measurements, list))
+        types = ((cell.target, int), (cell.depth, int), (cell.name, str), (cell.measurements, list))
         sound = all(type(value) is expected for value, expected in types)
         if not sound or not all(type(request) is dict for request in cell.measurements):
             raise ValueError(f"a cell {cell}")
@@ -194,7 +194,7 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
 def _running(running: Running) -> str:
     place = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
     latest = f"   {running.latest}" if running.latest else ""
-    return f"{running.cell.name:28} at {running.epoch / running.cell.epochs:4.0%}   {place}{latest}"
+    return f"{running.cell.name:28} at {running.epoch / running.cell.target:4.0%}   {place}{latest}"
 
 
 def _is_running(command: Command) -> bool:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
 import pytest
@@ -109,6 +110,13 @@ def test_files_that_pages_name_exist() -> None:
         if page.name != "CHANGELOG.md":
             missing = [path for path in named.findall(page.read_text()) if not (ROOT / path).exists()]
             assert missing == [], page.name
+
+
+def test_functions_that_the_contributors_page_names_exist() -> None:
+    named = re.findall(r"`((?:pe_lab|hydra_plugins)\.[\w.]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 15
+    for name in named:
+        resolve_name(name)  # raises where there is none
 
 
 def test_the_readme_is_one_page() -> None:

@@ -488,16 +488,16 @@ def test_an_earlier_checkpoint_continues_where_its_training_was_killed(tmp_path)
     assert run(ledger, *words, "epochs=120")[0] == 0
     (training_run,) = Ledger(ledger).runs()
     process = start(ledger, *words, "epochs=110")
-    wait_for(lambda: len(training_run.states()) == 2 and training_run.states()[0][0] > 100)
+    wait_for(lambda: len(training_run.states.files()) == 2 and training_run.states.files()[0][0] > 100)
     process.kill(signal.SIGKILL)
     process.wait()
-    step = training_run.states()[0][0]
+    step = training_run.states.files()[0][0]
     process = start(ledger, *words, "epochs=110")
     began = wait_for(lambda: (training_run.owner() or {}).get("from"))
     assert began >= step / 4
     status, _, err = process.wait()
     assert status == 0, err
-    assert len(training_run.states()) == 1
+    assert len(training_run.states.files()) == 1
     fresh = tmp_path / "fresh"
     assert run(fresh, *words, "epochs=110")[0] == 0
     assert cells(fresh)["rope-pattern-d1-e110-s0"] == cells(ledger)["rope-pattern-d1-e110-s0"]

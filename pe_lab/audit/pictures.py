@@ -59,7 +59,7 @@ def _values(axes: Axes, view: View) -> None:
         score = view.score[0, 0] - (0 if sticks else view.score[0, 0][view.allowed].mean())
         axes.set(title=f"Values: {'weights' if sticks else 'logits around their mean'},\nequal tokens, head 1")
         axes.set(xlabel="key position", ylabel="query position")
-        _signed(axes, score.masked_fill(~view.allowed, torch.nan))
+        (_weights if sticks else _signed)(axes, score.masked_fill(~view.allowed, torch.nan))
     else:
         _does_not_apply(axes, "Values", "equal tokens are treated\nalike at all positions")
 
@@ -105,10 +105,7 @@ def _attention(without: Axes, with_it: Axes, subject: Subject, none: Subject) ->
     weights = [view.weights[0].mean(0).masked_fill(~view.allowed, torch.nan) for view in views]
     for axes, weight, title in zip((without, with_it), weights, ("without it", "with it"), strict=True):
         axes.set(title=f"Attention {title}, mean of heads", xlabel="key", ylabel="query")
-        image = axes.imshow(
-            weight.numpy(), cmap="cividis", norm=PowerNorm(0.5, vmin=0, vmax=1), interpolation="nearest"
-        )
-        axes.figure.colorbar(image, ax=axes, shrink=0.8)
+        _weights(axes, weight)
 
 
 def _clipping(before: Axes, after: Axes, subject: Subject) -> None:
@@ -166,6 +163,13 @@ def _signed(axes: Axes, values: Tensor, limit: float | None = None) -> None:
     """Draw a heatmap with 0 in the middle of the colours; NaN is left white."""
     limit = limit or values.nan_to_num().abs().max().item()
     image = axes.imshow(values.numpy(), cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+
+
+def _weights(axes: Axes, weights: Tensor) -> None:
+    """Draw a heatmap of attention weights, from 0 to 1; NaN is left white."""
+    scale = PowerNorm(0.5, vmin=0, vmax=1)
+    image = axes.imshow(weights.numpy(), cmap="cividis", norm=scale, interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 

@@ -63,15 +63,45 @@ def is_complete(rows: pd.DataFrame) -> bool:
 def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
 
-    With fewer than FEWEST_SEEDS seeds there is no verdict (TOO_FEW_SEEDS).
+    Encodings whose runs have the same bits are equal, without a test. With fewer than FEWEST_SEEDS seeds there is no
+    verdict (TOO_FEW_SEEDS).
     """
     found = runs(rows, task)
     if found["pe"].nunique() < 2:
         return pd.DataFrame(columns=LINE)
     made = compare(found, endpoint(task))
-    return made.assign(
-        verdict=made["verdict"].astype(object).where(made["seeds"] >= FEWEST_SEEDS, str(Verdict.TOO_FEW_SEEDS))
-    )
+    words = made["verdict"].astype(object).mask(_are_equal(rows, made), str(Verdict.EQUAL))
+    return made.assign(verdict=words.where(made["seeds"] >= FEWEST_SEEDS, str(Verdict.TOO_FEW_SEEDS)))
+
+
+def _are_equal(rows: pd.DataFrame, pairs: pd.DataFrame) -> np.ndarray:
+    """Return of each pair whether its test losses and what is compared have the same bits in every shared seed.
+
+    Pairs of which neither solved the task in any seed are left to their verdict.
+
+    Args:
+        rows: of the task.
+        pairs: from `compare`.
+    """
+    wide = rows[rows["y"].notna()].pivot(index="seed", columns="pe", values=["y", "loss_x1"]).astype(float)
+    equal = (pairs["difference"] == 0) & (pairs["verdict"] != Verdict.BOTH_UNSOLVED)
+    for line in pairs[equal].itertuples():
+        one, other = (wide.xs(pe, axis=1, level="pe") for pe in (line.pe, line.baseline))
+        both = one["y"].notna() & other["y"].notna()
+        equal.loc[line.Index] = one[both].equals(other[both])
+    return np.asarray(equal, dtype=bool)
+
+
+def equals(found: pd.DataFrame, pe: str) -> list[str]:
+    """Return the encodings to which one is equal bit for bit.
+
+    Args:
+        found: from `pairs`.
+        pe: the encoding.
+    """
+    equal = found[found["verdict"] == Verdict.EQUAL]
+    ahead, behind = equal.loc[equal["pe"] == pe, "baseline"], equal.loc[equal["baseline"] == pe, "pe"]
+    return [*ahead, *behind]
 
 
 def share_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
@@ -150,9 +180,12 @@ def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
 
 
 def decided(verdicts: pd.DataFrame) -> dict[str, int]:
-    """Return how many pairs differ, are equivalent, are both unsolved, are undecided, and have too few seeds."""
+    """Return how many pairs differ, are equivalent, equal, both unsolved or undecided, and have too few seeds."""
     words = verdicts["verdict"]
-    others = (Verdict.EQUIVALENT, Verdict.BOTH_UNSOLVED, Verdict.UNDECIDED, Verdict.TOO_FEW_SEEDS)
+    others = (
+        *(Verdict.EQUIVALENT, Verdict.EQUAL, Verdict.BOTH_UNSOLVED, Verdict.UNDECIDED),
+        Verdict.TOO_FEW_SEEDS,
+    )
     counts = {"differ": words.isin(DIFFERENT)} | {str(word): words == word for word in others}
     return {word: int(found.sum()) for word, found in counts.items()}
 

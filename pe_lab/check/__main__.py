@@ -29,8 +29,8 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> int:
-        with config.joining(sys.argv[1:]) as given:
-            kind, cfgs = read(parser.parse_args(given).overrides)
+        with config.joining(sys.argv[1:]) as arguments:
+            kind, cfgs = read(parser.parse_args(arguments).overrides)
             sound = [check(kind, cfg) for cfg in cfgs]
             return int(not all(sound))
 
@@ -54,10 +54,10 @@ def read(overrides: list[str]) -> tuple[str, list[DictConfig]]:
         if not equals or not (key in TAKEN[kind] or key.startswith(f"{kind}.")):
             taken = ", ".join([f"{kind}.<option>", *TAKEN[kind][1:]])
             raise ValueError(f"a check of {kind} takes {taken}, got {override!r}")
-    listed, known = list(dict.fromkeys(names.split(","))), config.folders().names(kind)
+    listed, names_of_kind = list(dict.fromkeys(names.split(","))), config.folders().names(kind)
     for name in listed:
-        if name not in known:
-            raise ValueError(unknown_name(kind, known, name, listing=CHOICES))
+        if name not in names_of_kind:
+            raise ValueError(unknown_name(kind, names_of_kind, name, listing=CHOICES))
     return kind, [config.expand([*SMALL, f"{kind}={name}", *others], multirun=False)[0] for name in listed]
 
 
@@ -76,11 +76,11 @@ def check(kind: str, cfg: DictConfig) -> bool:
     with within(kind):
         if kind == "pe":
             case = EncodingCase(leaf.name, instantiate(leaf), cfg.model.width, cfg.model.num_heads)
-            found = examine(encodings.PROMISES | models.PROMISES, case)
+            examination = examine(encodings.PROMISES | models.PROMISES, case)
         else:
-            found = examine(datasets.PROMISES, datasets.DatasetCase(leaf.name, instantiate(leaf), cfg.seed))
+            examination = examine(datasets.PROMISES, datasets.DatasetCase(leaf.name, instantiate(leaf), cfg.seed))
     outcomes: list[PromiseOutcome] = []
-    for outcome in found:
+    for outcome in examination:
         print(line(outcome, outcomes), flush=True)
         outcomes.append(outcome)
     print(summary(f"{kind}={leaf.name}", outcomes), end="\n\n")

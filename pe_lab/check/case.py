@@ -108,23 +108,27 @@ class EncodingCase:
         )
         task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=MARKS)
         model = Transformer(config, self.make, task, implementation)
-        on_a_line(model.encodings[0])
+        on_a_line(model.encodings.first)
         initialise(model, seed=0)
         with torch.no_grad():
             for parameter in model.encodings.parameters():
-                parameter += 0.1 * torch.randn_like(parameter)
+                parameter.add_(0.1 * torch.randn_like(parameter))
         return model.double()
 
     @cached_property
     def draws(self) -> bool:
-        """Whether positions, vectors or terms are drawn at random: seeds of the layout make a difference."""
-        encoding, x = self.encoding(), torch.randn(B, T, self.width)
-        seen = []
-        for seed in (1, 2):
-            layout = encoding.locate(replace(whole(B, T), seed=seed))
-            terms = encoding.terms(x, layout)
-            seen.append([encoding.embed(x, layout), *encoding.mix(x, layout), *dict(tensors_in(terms)).values()])
-        return len(seen[0]) != len(seen[1]) or not all(map(torch.equal, *seen))
+        """Whether vectors or terms are drawn at random where positions are fixed."""
+        return self.depends_on_the_seed(self.encoding(), whole(B, T))
+
+    def depends_on_the_seed(self, encoding: PositionalEncoding, layout: Layout) -> bool:
+        """Return whether vectors or terms differ between layouts [B, T] with other seeds for random draws."""
+        x = torch.randn(B, T, self.width)
+        drawn = []
+        for seed in range(4):
+            located = encoding.locate(replace(layout, seed=seed))
+            terms = dict(tensors_in(encoding.terms(x, located)))
+            drawn.append([encoding.embed(x, located), *encoding.mix(x, located), *terms.values()])
+        return any(len(other) != len(drawn[0]) or not all(map(torch.equal, drawn[0], other)) for other in drawn[1:])
 
 
 def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
@@ -140,7 +144,7 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
     if isinstance(encoding, Randomized):
         draw = encoding.draw
 
-        def drawn(count: int, seed: int | None) -> Tensor:
+        def drawn(count: int, seed: int | None = None) -> Tensor:
             return 3 * torch.arange(count) if count < EVEN else draw(count, seed)
 
         encoding.draw = drawn  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ USUAL = ("train", "validation", "test")
 PARTS = ("tokens", "targets", "role", "headline")
 FACTORS = (1.5, 2.0, 4.0)
 BEYOND = 3000.0  # times as long as any sequence in training
+WRONG = 5.0  # nats, the loss of a wrong answer
 MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
 
 
@@ -55,10 +56,10 @@ def sequences(batch: Batch) -> list[tuple[int, ...]]:
     return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, real, strict=True)]
 
 
-def same(one: Batch, other: Batch) -> bool:
+def same(batch: Batch, other: Batch) -> bool:
     """Return whether two batches are equal."""
-    layouts = all(torch.equal(getattr(one.layout, part), getattr(other.layout, part)) for part in ("pos", "segment"))
-    return layouts and all(torch.equal(getattr(one, part), getattr(other, part)) for part in PARTS)
+    layouts = all(torch.equal(getattr(batch.layout, part), getattr(other.layout, part)) for part in ("pos", "segment"))
+    return layouts and all(torch.equal(getattr(batch, part), getattr(other, part)) for part in PARTS)
 
 
 def keeps_its_name(case: DatasetCase) -> None:
@@ -75,15 +76,15 @@ def makes_what_its_task_says(case: DatasetCase) -> None:
         batch, size = whole(data, split), data.size(split)
         shapes = dict.fromkeys(PARTS, (size, 1 if task.pooled else task.length)) | {"tokens": (size, task.length)}
         for part, shape in shapes.items():
-            found = getattr(batch, part)
+            tensor = getattr(batch, part)
             dtype = torch.bool if part == "headline" else torch.int64
-            require(found.shape == shape, f"{part} of {split} must be {shape}, got {tuple(found.shape)}")
-            require(found.dtype == dtype, f"{part} of {split} must be {dtype}, got {found.dtype}")
-        asked = batch.targets != IGNORE
+            require(tensor.shape == shape, f"{part} of {split} must be {shape}, got {tuple(tensor.shape)}")
+            require(tensor.dtype == dtype, f"{part} of {split} must be {dtype}, got {tensor.dtype}")
+        answered = batch.targets != IGNORE
         limits = {
             "tokens": (batch.tokens, task.vocabulary),
-            "targets": (batch.targets[asked], task.outputs),
-            "role": (batch.role[asked], len(data.roles)),
+            "targets": (batch.targets[answered], task.outputs),
+            "role": (batch.role[answered], len(data.roles)),
         }
         for part, (values, end) in limits.items():
             inside = bool(((values >= 0) & (values < end)).all())
@@ -97,21 +98,21 @@ def asks_where_tokens_are(case: DatasetCase) -> None:
     data = case.data
     for split in data.splits:
         batch = whole(data, split)
-        asked = batch.targets != IGNORE
-        require(asked.any(1).all(), f"{split} has a sequence in which nothing is asked")
-        require(not (batch.headline & ~asked).any(), f"the headline of {split} counts what is not asked")
+        answered = batch.targets != IGNORE
+        require(answered.any(1).all(), f"{split} has a sequence in which nothing is asked")
+        require(not (batch.headline & ~answered).any(), f"the headline of {split} counts what is not asked")
         require(batch.headline.any(), f"the headline of {split} is empty")
         if not data.task.pooled:
-            require(not (asked & (batch.layout.segment == PADDING)).any(), f"{split} asks at padding")
+            require(not (answered & (batch.layout.segment == PADDING)).any(), f"{split} asks at padding")
 
 
 def keeps_splits_apart(case: DatasetCase) -> None:
     """Check that no sequence is in two splits, nor twice among those that are held out."""
     rows = {split: sequences(whole(case.data, split)) for split in case.data.splits}
-    for split, own in rows.items():
-        require(split == "train" or len(set(own)) == len(own), f"{split} has a sequence twice")
-        for other, found in rows.items():
-            require(split == other or not set(own) & set(found), f"{split} and {other} share sequences")
+    for split, split_rows in rows.items():
+        require(split == "train" or len(set(split_rows)) == len(split_rows), f"{split} has a sequence twice")
+        for other, other_rows in rows.items():
+            require(split == other or not set(split_rows) & set(other_rows), f"{split} and {other} share sequences")
 
 
 def follows_from_its_seed(case: DatasetCase) -> None:
@@ -216,6 +217,33 @@ def has_floors_in_order(case: DatasetCase) -> None:
         require(losses == sorted(losses), f"losses of {', '.join(order)} on {split} must rise, got {losses}")
 
 
+def has_the_metrics_that_it_declares(case: DatasetCase) -> None:
+    """Check that own metrics are returned under their declared names, are finite, and are better for lower losses."""
+    data = case.data
+    declared = {metric.name: metric for metric in data.own_metrics}
+    returned: set[str] = set()
+    for split in data.splits:
+        batch = whole(data, split)
+        answered = (batch.targets != IGNORE).float()
+        right, wrong = (data.metrics(nats * answered, batch) for nats in (0.0, WRONG))
+        unknown = sorted((right.keys() | wrong.keys()) - declared.keys())
+        require(not unknown, f"own_metrics must declare each metric of {split}, got {', '.join(unknown)}")
+        require(right.keys() == wrong.keys(), f"metrics of {split} are others for other losses")
+        for name, best in right.items():
+            require(math.isfinite(best) and math.isfinite(wrong[name]), f"{name} of {split} is not finite")
+            ordered = best <= wrong[name] if declared[name].better == "min" else best >= wrong[name]
+            order = {"min": "at most", "max": "at least"}[declared[name].better]
+            require(
+                ordered,
+                f"{name} of {split}, declared {declared[name].better}, must be {order} {wrong[name]:g}, its value for "
+                f"losses of {WRONG:g} nats, where losses are 0: got {best:g}",
+            )
+        returned |= right.keys()
+    require(returned == declared.keys(), f"no split has the metrics {', '.join(sorted(declared.keys() - returned))}")
+    if not declared:
+        raise InapplicableError("it has no metrics of its own")
+
+
 PROMISES: dict[str, Check[DatasetCase]] = {
     "it keeps the name it is given": keeps_its_name,
     "sequences are what the task says": makes_what_its_task_says,
@@ -227,4 +255,5 @@ PROMISES: dict[str, Check[DatasetCase]] = {
     "it can be copied and pickled": can_be_copied,
     "longer sequences are of the same task, or refused in one line": lengthens_its_task,
     "floors are finite, known and in order": has_floors_in_order,
+    "its own metrics are declared, finite, and better for lower losses": has_the_metrics_that_it_declares,
 }

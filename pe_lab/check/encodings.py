@@ -31,9 +31,9 @@ def declares_a_revision(case: EncodingCase) -> None:
     revision, neutral = case.cls.revision, case.cls.neutral
     require(type(revision) is int and revision >= 1, f"revision must be an integer of at least 1, got {revision!r}")
     parameters = inspect.signature(case.cls.__init__).parameters
-    own = vars(case.cls).get("neutral", {})
+    declared_here = vars(case.cls).get("neutral", {})
     for key, value in neutral.items():
-        if key not in parameters and key not in own:
+        if key not in parameters and key not in declared_here:
             continue  # of a class above, whose option this one does not take
         default = parameters[key].default if key in parameters else "no such option"
         require(default == value, f"neutral has {key}={value!r}, and the default is {default!r}")
@@ -54,7 +54,7 @@ def names_options_and_parameters(case: EncodingCase) -> None:
     """Check that start_scale is an option of the class, and that each of matrices is a parameter, or None."""
     option, parameters = case.cls.start_scale, inspect.signature(case.cls).parameters
     taken = [key for key in parameters if key not in ("sizes", "name")]
-    passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    passes_on = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     require(
         option is None or option in taken or passes_on,
         f"start_scale must be None or one of the options ({', '.join(taken) or 'there are none'}), got {option!r}",
@@ -102,8 +102,8 @@ def declares_whether_it_reads_content(case: EncodingCase) -> float:
     for causal in case.masks:
         encoding = case.encoding()
         layout = encoding.locate(whole(B, T, causal))
-        one, other = (encoding.terms(factor * torch.randn(B, T, case.width), layout) for factor in (1, 100))
-        worst = max(worst, same_terms(one, other, "terms for other vectors, without reads_content"))
+        small, large = (encoding.terms(factor * torch.randn(B, T, case.width), layout) for factor in (1, 100))
+        worst = max(worst, same_terms(small, large, "terms for other vectors, without reads_content"))
     return worst
 
 
@@ -180,17 +180,17 @@ def stays_in_float32_when_cast(case: EncodingCase) -> float:
         x, qkv = torch.randn(1, LONG, case.width), torch.randn(3, 1, case.num_heads, LONG, case.width // case.num_heads)
         cast = model[0]
         assert isinstance(cast, PositionalEncoding)
-        layout, its_layout = (one.locate(whole(1, LONG)) for one in (encoding, cast))
-        for given in (torch.float32, dtype):
+        layout, cast_layout = encoding.locate(whole(1, LONG)), cast.locate(whole(1, LONG))
+        for activations in (torch.float32, dtype):
             try:
-                expected = _results(encoding, x.to(given), qkv.to(given), layout)
+                expected = _results(encoding, x.to(activations), qkv.to(activations), layout)
             except ValueError:  # it takes no such activations
                 continue
             with _default_dtype(dtype):
-                results = _results(cast, x.to(given), qkv.to(given), its_layout)
+                results = _results(cast, x.to(activations), qkv.to(activations), cast_layout)
             for hook, want in expected.items():
-                worst = max(worst, compare(results[hook], want, f"{hook} of {given} when cast to {dtype}"))
-            if given == dtype:
+                worst = max(worst, compare(results[hook], want, f"{hook} of {activations} when cast to {dtype}"))
+            if activations == dtype:
                 _require_one_rounding(encoding, x, expected, layout)
     return worst
 
@@ -199,7 +199,7 @@ def _move_off(encoding: PositionalEncoding) -> None:
     """Move parameters off their initial values, within their range."""
     with torch.no_grad():
         for parameter in encoding.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
     encoding.constrain()
 
 
@@ -215,9 +215,9 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def _same_state(module: nn.Module, expected: nn.Module, when: str, at_most: float = 0.0) -> float:
     """Return the largest difference of two modules' parameters and buffers; raises BrokenError if above `at_most`."""
-    found = dict((*module.named_parameters(), *module.named_buffers()))
-    wanted = (*expected.named_parameters(), *expected.named_buffers())
-    return max((compare(found[key], want, f"{key}, {when},", at_most) for key, want in wanted), default=0.0)
+    state = dict((*module.named_parameters(), *module.named_buffers()))
+    expected_state = (*expected.named_parameters(), *expected.named_buffers())
+    return max((compare(state[key], want, f"{key}, {when},", at_most) for key, want in expected_state), default=0.0)
 
 
 def _results(encoding: PositionalEncoding, x: Tensor, qkv: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -245,17 +245,33 @@ def draws_from_the_seed_of_the_layout(case: EncodingCase) -> float:
     """Check that random draws follow from layout.seed, and leave torch's generator alone."""
     encoding, x = case.started(case.sizes(grid_width=case.grid)), torch.randn(B, T, case.width)
     layout = whole(B, T, grid_width=case.grid)
-    seen = []
+    passes = []
     for _ in range(2):
         state = torch.get_rng_state()
         located = encoding.locate(layout)
         vectors = (encoding.embed(x, located), *encoding.mix(x, located))
-        seen.append((vectors, encoding.terms(x, located)))
+        passes.append((vectors, encoding.terms(x, located)))
         require(torch.equal(torch.get_rng_state(), state), "torch's global generator is drawn from: dropout needs it")
         torch.rand(3)
-    (one, terms), (other, again) = seen
-    worst = max(compare(got, want, "vectors of the same seed") for got, want in zip(one, other, strict=True))
-    return max(worst, same_terms(terms, again, "terms of the same seed"))
+    (vectors, terms), (expected_vectors, expected_terms) = passes
+    pairs = zip(vectors, expected_vectors, strict=True)
+    worst = max(compare(got, want, "vectors of the same seed") for got, want in pairs)
+    return max(worst, same_terms(terms, expected_terms, "terms of the same seed"))
+
+
+def declares_random_draws(case: EncodingCase) -> None:
+    """Check that draws_positions or draws_each_pass is declared where a pass of training draws at random.
+
+    Steps of such an encoding are not replayed as a CUDA graph, which would repeat the draws of the first one.
+    """
+    encoding = case.started(case.sizes(grid_width=case.grid)).train()
+    _move_off(encoding)
+    parts = [part for part in encoding.modules() if isinstance(part, PositionalEncoding)]
+    declared = any(part.draws_positions or part.draws_each_pass for part in parts)
+    require(
+        declared or not case.depends_on_the_seed(encoding, whole(B, T, grid_width=case.grid)),
+        "it draws at random in training, and the class declares neither draws_positions nor draws_each_pass",
+    )
 
 
 def refuses_what_it_is_not_defined_for(case: EncodingCase) -> None:
@@ -291,6 +307,7 @@ PROMISES: dict[str, Check[EncodingCase]] = {
     "start_scale and matrices name what it has": names_options_and_parameters,
     "reset_parameters draws every parameter, from the seed alone": draws_parameters_from_the_seed,
     "random draws follow from the layout's seed alone": draws_from_the_seed_of_the_layout,
+    "random draws of training are declared": declares_random_draws,
     "embed and mix keep shape and dtype": keeps_shape_and_dtype,
     "terms depend on the tokens only if that is declared": declares_whether_it_reads_content,
     "terms are formed in float32, also under autocast": forms_terms_in_float32,

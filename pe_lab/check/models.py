@@ -12,6 +12,7 @@ from pe_lab.check.case import VOCABULARY, B, EncodingCase, T, at_positions, mark
 from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.model.blocks import Layer
 from pe_lab.model.transformer import Transformer
 
 LABEL = {"sdpa": "PyTorch's attention", "blocked": "attention in blocks"}
@@ -30,14 +31,13 @@ def leaves_parameters_alone(case: EncodingCase) -> float:
         model, tokens, layout = case.model(), random_tokens(B, T), whole(B, T, causal)
         with torch.no_grad():
             for parameter in model.encodings.parameters():
-                parameter += 3 * torch.randn_like(parameter)
+                parameter.add_(3 * torch.randn_like(parameter))
         before = {key: value.clone() for key, value in model.state_dict().items()}
         logits = model(tokens, layout)
         logits.sum().backward()
         for key, value in model.state_dict().items():
             require(torch.equal(value, before[key]), f"a forward pass changes {key}")
-        for encoding in model.encodings:
-            encoding.constrain()
+        model.encodings.constrain()
         worst = max(worst, compare(model(tokens, layout), logits, "logits before and after constrain"))
     return worst
 
@@ -61,9 +61,9 @@ def _matters(model: Transformer, parameter: nn.Parameter, tokens: Tensor, layout
     """Return whether another value of a parameter changes the logits."""
     with torch.no_grad():
         before = model(tokens, layout)
-        parameter += 0.1
+        parameter.add_(0.1)
         after = model(tokens, layout)
-        parameter -= 0.1
+        parameter.sub_(0.1)
     return bool((after - before).abs().max() > EQUAL)
 
 
@@ -266,7 +266,9 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     tokens, kept = random_tokens(2, length), real(layout)
     encoding, h = case.encoding(length).double(), torch.zeros(2, length, case.width, dtype=torch.float64)
     located = encoding.locate(layout)
-    q, _, _ = models[name].layers[0].attention.project(h, h)
+    layer = models[name].layers[0]
+    assert isinstance(layer, Layer)
+    q, _, _ = layer.attention.project(h, h)
     if reason := IMPLEMENTATIONS[name].refuses(q, encoding.terms(h, located), located):
         raise InapplicableError(f"{LABEL[name]} cannot compute it: {reason}")
     upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[kept]

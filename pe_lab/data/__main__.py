@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
@@ -73,7 +73,7 @@ def export(folder: Path, cfg: DictConfig) -> None:
 
     with within("data"):
         dataset = instantiate(cfg.data)(seed=cfg.seed)
-    settings = {key: value for key, value in OmegaConf.to_container(cfg.data, resolve=True).items() if key[0] != "_"}
+    settings = {key: value for key, value in config.resolved(cfg.data).items() if key[0] != "_"}
     for file in write(dataset, folder, cfg.seed, settings):
         print(file)
     print(", ".join(f"{split} {size:,}" for split, size in sizes(dataset).items()))

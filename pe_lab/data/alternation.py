@@ -123,7 +123,8 @@ class Alternation(Hashed):
         k, shares = self.blocks, [(n, p) for n, p in enumerate(share.tolist()) if p]
 
         def rest(m: int, j: int) -> float:
-            return sum(p * (comb(n - m, k - 1 - j) / comb(n - 1, k - 1)) for n, p in shares if n >= m)
+            total: float = sum(p * (comb(n - m, k - 1 - j) / comb(n - 1, k - 1)) for n, p in shares if n >= m)
+            return total
 
         def ways(x: int, y: int) -> int:
             """Return in how many ways x tokens make y blocks that are not empty."""

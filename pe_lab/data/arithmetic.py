@@ -74,10 +74,12 @@ class Addition(RandomProblems):
         return place.where((slot > 0) & (slot < end), UNMARKED)
 
     def prompts(self, n: int) -> int:
-        return 100**n
+        prompts: int = 100**n
+        return prompts
 
     def different(self, n: int) -> int:
-        return 10**n * (10**n + 1) // 2
+        pairs: int = 10**n * (10**n + 1) // 2
+        return pairs
 
     def key(self, prompt: list[int]) -> list[int]:
         n = len(prompt) // 2
@@ -177,7 +179,8 @@ class Parity(RandomProblems):
         return torch.randint(2, (len(n), self.n[-1]), generator=source)
 
     def prompts(self, n: int) -> int:
-        return 2**n
+        prompts: int = 2**n
+        return prompts
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
         inside = torch.arange(prompt.shape[1]) < n[:, None]

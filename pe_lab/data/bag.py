@@ -1,12 +1,12 @@
 """The most frequent token: the negative control, in which order carries no information."""
 
 from math import comb
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Generator, Tensor
 
-from pe_lab.data.base import Task
+from pe_lab.data.base import Dataset, Task
 from pe_lab.data.labelled import SIZES, Sampled, certain, counts
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError, whole
 
@@ -53,11 +53,12 @@ class Bag(Sampled):
                 f"many as are asked for, got {length} and {vocabulary}, which allow for {there:,}"
             )
 
-    def longer(self, factor: float) -> "Bag":
+    def longer(self, factor: float) -> Dataset:
         if self.path is not None:
             return super().longer(factor)
         length = round(factor * self.task.length)
-        return Bag(self.seed, self.name, length, self.task.vocabulary, **self.sizes)
+        sizes: dict[str, Any] = self.sizes  # by the names of the options
+        return Bag(self.seed, self.name, length, self.task.vocabulary, **sizes)
 
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(self.task.vocabulary, (number, self.task.length), generator=random)

@@ -44,8 +44,9 @@ class Task:
 
     def sizes(self, width: int, num_heads: int, head_dim: int | None = None) -> Sizes:
         """Return the sizes that an encoding is made for, in a model of this width; head_dim as in Sizes."""
-        own = {"marks": self.marks, "given_head_dim": head_dim}
-        return Sizes(width, num_heads, self.length, self.causal, self.grid_width, **own)
+        return Sizes(
+            width, num_heads, self.length, self.causal, self.grid_width, marks=self.marks, given_head_dim=head_dim
+        )
 
     def layout(self, length: Tensor, max_length: int) -> Layout:
         """Return the layout of sequences of lengths [B]; a dataset adds the marks of tokens."""

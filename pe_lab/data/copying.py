@@ -1,12 +1,12 @@
 """Copies of symbols that are all different, also in ascending order, and of the symbols among blanks."""
 
 import math
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
 
-from pe_lab.data.sequence import Copy
+from pe_lab.data.sequence import Copy, ascending
 from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
 
 KEYS = 2**62  # to sort by: two of them are equal once in 10^15 sequences of a hundred tokens
@@ -77,7 +77,7 @@ class UniqueSort(UniqueCopy):
     smallest of them is next, so that the position-blind loss is 0.
     """
 
-    def __init__(self, seed: int, name: str = "unique_sort", **options: int) -> None:
+    def __init__(self, seed: int, name: str = "unique_sort", **options: Any) -> None:
         super().__init__(seed, name, **options)
 
     def different(self, n: int) -> int:
@@ -87,8 +87,7 @@ class UniqueSort(UniqueCopy):
         return sorted(prompt)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
-        beyond = torch.arange(prompt.shape[1]) >= n[:, None]
-        return prompt.masked_fill(beyond, self.symbols).sort(1).values
+        return ascending(n, prompt, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         left = torch.cat((counts == 1, torch.ones(len(counts), 1, dtype=torch.bool)), 1)  # END where none is left
@@ -147,7 +146,8 @@ class SelectiveCopy(Copy):
 
     def prompts(self, n: int) -> int:
         per_n, more = self.prompt_length
-        return self.blank**n * math.comb(per_n * n + more, n)
+        prompts: int = self.blank**n * math.comb(per_n * n + more, n)
+        return prompts
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
         # symbols before blanks, in their order; what stands beyond the prompt comes after its n symbols

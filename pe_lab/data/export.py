@@ -50,7 +50,8 @@ def write(dataset: Dataset, folder: Path, seed: int, settings: dict[str, Any]) -
         table, archive, description = (Path(temporary) / name for name in names)
         with table.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([header, *_lines(dataset, arrays, packed)])
-        np.savez_compressed(archive, **arrays)
+        archived: dict[str, Any] = arrays  # none has the name of another argument
+        np.savez_compressed(archive, **archived)
         description.write_text(json.dumps(schema, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         for name in names:
             os.replace(Path(temporary) / name, folder / name)
@@ -99,8 +100,8 @@ def _lines(dataset: Dataset, arrays: dict[str, np.ndarray], packed: bool) -> Ite
     for split in sizes(dataset):
         columns = [arrays[f"{split}_{name}"] for name in ("tokens", "documents")]
         columns.append(arrays[f"{split}_label" if dataset.task.pooled else f"{split}_targets"])
-        for row in zip(*columns, strict=True):
-            yield _line(split, *row, packed=packed)
+        for tokens, documents, asked in zip(*columns, strict=True):
+            yield _line(split, tokens, documents, asked, packed)
 
 
 def _line(split: str, tokens: np.ndarray, documents: np.ndarray, asked: np.ndarray, packed: bool) -> list[str | int]:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, InMemory, averages, fresh
-from pe_lab.data.problem import FEWEST, IDLE, ROOM, SHARES
-from pe_lab.data.seeding import derive, generator
+from pe_lab.data.problem import FEWEST, IDLE, ROOM, split_of
+from pe_lab.data.seeding import generator
 from pe_lab.encodings.options import LONGEST, OptionError
 
 
@@ -50,7 +50,7 @@ class Hashed(InMemory):
         idle = 0
         for block in count():
             tokens = self.draw(generator(self.seed, self.name, *self.draw_name(split), *self.drawn, block))
-            tokens = tokens[torch.tensor([self._split_of(row) == split for row in tokens.tolist()])]
+            tokens = tokens[torch.tensor([split_of(self.seed, self.name, row) == split for row in tokens.tolist()])]
             if split != "train":
                 tokens = tokens[fresh(tokens, seen)]
             found.append(tokens)
@@ -64,9 +64,6 @@ class Hashed(InMemory):
                     f"{self.size(split)}"
                 )
         raise AssertionError("blocks do not end")
-
-    def _split_of(self, row: list[int]) -> str:
-        return {0: "test", 1: "validation"}.get(derive(self.seed, self.name, "split", *row) % SHARES, "train")
 
     def require_room(self, total: int, option: str, value: int) -> None:
         """Check that there are enough different sequences for splits without repeats.

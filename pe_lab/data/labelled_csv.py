@@ -101,9 +101,10 @@ class _Form:
             raise _MalformedError("no tokens")
         if len(words) > self.length:
             raise _MalformedError(f"{len(words)} tokens, more than data.length={self.length}")
-        row = list(map(self.tokens.get, words))
-        if None in row:
-            raise _MalformedError(f"token {short(words[row.index(None)])} is not in 0 ... {len(self.tokens) - 1}")
+        for word in words:
+            if word not in self.tokens:
+                raise _MalformedError(f"token {short(word)} is not in 0 ... {len(self.tokens) - 1}")
+        row = [self.tokens[word] for word in words]
         if label not in self.labels:
             raise _MalformedError(f"label {short(label)} is not in 0 ... {len(self.labels) - 1}")
         where, first = self.first.setdefault(" ".join(words), (split, number))

@@ -163,7 +163,8 @@ class InterleavedMajority(RandomProblems):
         return torch.stack([_without_tie(n, self.n[-1], source) for _ in range(self.streams)], 2).flatten(1)
 
     def prompts(self, n: int) -> int:
-        return with_a_majority(2, n) ** self.streams
+        prompts: int = with_a_majority(2, n) ** self.streams
+        return prompts
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
         bits = prompt.view(len(n), -1, self.streams)
@@ -231,7 +232,8 @@ def _sum_of(distributions: list[Tensor]) -> Tensor:
 def with_a_majority(symbols: int, n: int) -> int:
     """Return how many sequences of n symbols have one that occurs more often than any other."""
     if symbols == 2:
-        return 2**n - (math.comb(n, n // 2) if n % 2 == 0 else 0)
+        sequences: int = 2**n - (math.comb(n, n // 2) if n % 2 == 0 else 0)
+        return sequences
     return symbols * sum(math.comb(n, most) * _at_most(symbols - 1, n - most, most - 1) for most in range(1, n + 1))
 
 

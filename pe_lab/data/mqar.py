@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages
-from pe_lab.data.problem import BLOCK, FEWEST, SHARES
-from pe_lab.data.seeding import derive, generator
+from pe_lab.data.problem import BLOCK, FEWEST, split_of
+from pe_lab.data.seeding import generator
 from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number, whole
 
 BLANK = 0
@@ -104,22 +104,18 @@ class MQAR(InMemory):
         return self.sizes[split]
 
     def make(self, split: str) -> Batch:
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        blocks: list[tuple[Tensor, Tensor, Tensor]] = []
         for block in count():
             source = generator(self.seed, self.name, *self.draw_name(split), self.task.length, self.pairs, block)
-            drawn = (
-                1 + _different(torch.ones(self.keys, dtype=torch.long), self.pairs, source),
-                1 + self.keys + _different(torch.ones(self.values, dtype=torch.long), self.pairs, source),
-                _different(self.weights, self.pairs, source),
-            )
-            mine = torch.tensor([self._split_of(row) == split for row in torch.cat(drawn, 1).tolist()])
-            found.append(tuple(part[mine] for part in drawn))
-            if sum(len(keys) for keys, _, _ in found) >= self.size(split):
+            keys = 1 + _different(torch.ones(self.keys, dtype=torch.long), self.pairs, source)
+            values = 1 + self.keys + _different(torch.ones(self.values, dtype=torch.long), self.pairs, source)
+            gaps = _different(self.weights, self.pairs, source)
+            rows = torch.cat((keys, values, gaps), 1).tolist()
+            members = torch.tensor([split_of(self.seed, self.name, row) == split for row in rows])
+            blocks.append((keys[members], values[members], gaps[members]))
+            if sum(len(keys) for keys, _, _ in blocks) >= self.size(split):
                 break
-        return self.write(*(torch.cat(parts)[: self.size(split)] for parts in zip(*found, strict=True)))
-
-    def _split_of(self, row: list[int]) -> str:
-        return {0: "test", 1: "validation"}.get(derive(self.seed, self.name, "split", *row) % SHARES, "train")
+        return self.write(*(torch.cat(parts)[: self.size(split)] for parts in zip(*blocks, strict=True)))
 
     @property
     def weights(self) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from pe_lab.data.base import Task
+from pe_lab.data.base import Dataset, Task
 from pe_lab.data.labelled import SIZES, Sampled, uniform
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError
 
@@ -58,10 +58,11 @@ class Pattern(Sampled):
         task = Task(VOCABULARY, length, outputs=CLASSES, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
 
-    def longer(self, factor: float) -> "Pattern":
+    def longer(self, factor: float) -> Dataset:
         if self.path is not None:
             return super().longer(factor)
-        return type(self)(self.seed, self.name, length=round(factor * self.task.length), **self.sizes)
+        sizes: dict[str, Any] = self.sizes  # by the names of the options
+        return type(self)(self.seed, self.name, length=round(factor * self.task.length), **sizes)
 
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(VOCABULARY, (number, self.task.length), generator=random)

@@ -252,8 +252,9 @@ class RandomProblems(Problems):
             n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK,), generator=source)
             prompt = self.draw(n, source)
             if not self.beyond:
-                mine = torch.tensor([self._split_of(row) == split for row in self._rows(n, prompt)])
-                n, prompt = n[mine], prompt[mine]
+                keys = map(self.key, self._rows(n, prompt))
+                members = torch.tensor([split_of(self.seed, self.name, key) == split for key in keys])
+                n, prompt = n[members], prompt[members]
             if split != "train":
                 beyond = torch.arange(prompt.shape[1]) >= _length(self.prompt_length, n)[:, None]
                 new = fresh(prompt.masked_fill(beyond, -1), seen)
@@ -282,9 +283,15 @@ class RandomProblems(Problems):
         length = _length(self.prompt_length, n).tolist()
         return [row[:end] for row, end in zip(prompt.tolist(), length, strict=True)]
 
-    def _split_of(self, prompt: list[int]) -> str:
-        share = derive(self.seed, self.name, "split", *self.key(prompt)) % SHARES
-        return {0: "test", 1: "validation"}.get(share, "train")
+
+def split_of(seed: int, name: str, key: list[int]) -> str:
+    """Return the split of a sequence by a hash: a tenth are in the test, a tenth in validation, others in training.
+
+    Args:
+        name: of the dataset.
+        key: sequences with the same key are in the same split.
+    """
+    return {0: "test", 1: "validation"}.get(derive(seed, name, "split", *key) % SHARES, "train")
 
 
 def _length(form: tuple[int, int], n: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Sequences to copy, reverse, sort and repeat: tasks for generalisation to longer sequences."""
 
 import math
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -54,7 +54,8 @@ class Copy(RandomProblems):
         return torch.randint(self.symbols, (len(n), self.n[-1]), generator=source)
 
     def prompts(self, n: int) -> int:
-        return self.symbols**n
+        prompts: int = self.symbols**n
+        return prompts
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
         return prompt
@@ -76,7 +77,7 @@ class Reverse(Copy):
     With n = 3, for instance `START 3 1 4 SEP 4 1 3 END PAD PAD ...`.
     """
 
-    def __init__(self, seed: int, name: str = "reverse", **options: int) -> None:
+    def __init__(self, seed: int, name: str = "reverse", **options: Any) -> None:
         super().__init__(seed, name, **options)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ class Sort(Copy):
     are in the same split. The position-blind floor is 0 on longer problems: order does not matter, n is known.
     """
 
-    def __init__(self, seed: int, name: str = "sort", **options: int) -> None:
+    def __init__(self, seed: int, name: str = "sort", **options: Any) -> None:
         super().__init__(seed, name, **options)
 
     def different(self, n: int) -> int:
@@ -100,11 +101,16 @@ class Sort(Copy):
         return sorted(prompt)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
-        beyond = torch.arange(prompt.shape[1]) >= n[:, None]
-        return prompt.masked_fill(beyond, self.symbols).sort(1).values
+        return ascending(n, prompt, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         return half_sorted(counts, share)
+
+
+def ascending(n: Tensor, prompt: Tensor, symbols: int) -> Tensor:
+    """Return prompts [N, longest] with their first n [N] entries sorted; `symbols`, larger than all, stands beyond."""
+    beyond = torch.arange(prompt.shape[1]) >= n[:, None]
+    return prompt.masked_fill(beyond, symbols).sort(1).values
 
 
 class Repeat(Problems):

@@ -33,6 +33,14 @@ from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
 from pe_lab.training.module import Training
 
+QUIET: dict[str, Any] = {  # without Lightning's own logs, validation and messages
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "limit_val_batches": 0,
+    "num_sanity_val_steps": 0,
+}
+
 
 class AbandonedError(Exception):
     """No living process requests this checkpoint any more."""
@@ -157,7 +165,7 @@ class Executor:
             self.clock = StepTime()
             self.curve = Curve(self.clock, self.cell.steps_per_epoch)
             self.flops_per_token = self.training.model.flops_per_token()
-            stored = self.ranks.agree(lambda: self.run.newest_state(self.cell.steps_to(target)))
+            stored = self.ranks.agree(lambda: self.run.states.newest(self.cell.steps_to(target)))
             if stored is None:
                 break
             reason = self._restored(stored[1])
@@ -225,7 +233,7 @@ class Executor:
     def _passed_or_stored(self, target: int) -> bool:
         """Return whether the training is past the target, or a stored state lies between it and the target."""
         end = self.cell.steps_to(target)
-        stored = self.ranks.agree(lambda: self.run.newest_state(end))
+        stored = self.ranks.agree(lambda: self.run.states.newest(end))
         return self.clock.steps > end or (stored is not None and self.clock.steps < stored[0])
 
     def _aim(self, target: int) -> None:
@@ -320,10 +328,10 @@ class Executor:
 
     def _save(self, finished: bool = False) -> None:
         """Write the full state. After a checkpoint it is kept only if no stored state is later."""
-        temporary = self.ranks.agree(self.run.temporary_file)
+        temporary = self.ranks.agree(self.run.states.temporary_file)
         self.trainer.save_checkpoint(temporary, storage_options={"run": self.run.name})
         if self.ranks.leads:
-            self.run.keep_state(temporary, self.clock.steps, finished)
+            self.run.states.keep(temporary, self.clock.steps, finished)
 
     def _heartbeat(self) -> None:
         assert self.target is not None
@@ -435,12 +443,3 @@ class Executor:
             write_json(folder / "summary.json", summary)
             write_json(folder / "environment.json", surroundings)
             save_tensors(self.training.model.state_dict(), folder / WEIGHTS)
-
-
-QUIET: dict[str, Any] = {  # without Lightning's own logs, validation and messages
-    "logger": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "limit_val_batches": 0,
-    "num_sanity_val_steps": 0,
-}

@@ -26,7 +26,6 @@ from pe_lab.results.learned import not_learned
 from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.results.table import as_text
 from pe_lab.results.tuned_outcomes import endpoint_of
-from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import (
     Need,
     Plan,
@@ -350,9 +349,7 @@ def write(seeds: list[TunedSeed]) -> None:
             shown = verdicts[[*tuned_outcomes.settings(found), "pe", "difference", "low", "high", "verdict"]]
             shown = shown.rename(columns={"difference": f"difference, {unit}"})
             print(f"{as_text(shown.round(4), [])}\n")
-    keys = [*tuned_outcomes.settings(found), "pe"]
-    repeats = found[found["y"].notna()].groupby(keys, dropna=False)["seed"].nunique()
-    if len(repeats) and (note := few_runs(found["pe"].nunique(), int(repeats.min()))):
+    if note := tuned_outcomes.seed_note(found):
         print(note)
     if note := tuned_outcomes.edge_note(found, cfg.tune.rates):
         print(note)

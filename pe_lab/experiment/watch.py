@@ -102,7 +102,7 @@ class Watch:
             loss = self.progress.test_loss(cell)
             return "" if loss is None else f"test loss {loss:.3g}, "
         with suppress(LedgerError, OSError, LookupError, ValueError):  # unreadable, or without a validation
-            by_step = validation_by_step(self.progress.ledger.named(cell.run).checkpoint(cell.epochs))
+            by_step = validation_by_step(self.progress.ledger.named(cell.run).checkpoint(cell.target))
             return f"validation loss {by_step[max(by_step)]['loss']:.3g}, "
         return ""
 
@@ -112,7 +112,7 @@ def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
     bound = "" if later is None or later.exact else " at most"
     left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left{bound}"
     running = ", ".join(
-        f"{one.cell.name} at {one.epoch / one.cell.epochs:.0%}" + f" ({one.latest})" * bool(one.latest)
+        f"{one.cell.name} at {one.epoch / one.cell.target:.0%}" + f" ({one.latest})" * bool(one.latest)
         for one in state.running[:4]
     )
     return printable(f"{_count(_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))

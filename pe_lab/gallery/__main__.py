@@ -52,6 +52,7 @@ def main() -> None:
         from pe_lab.gallery.site import write
 
         content = Content.gather(results, STUDIES if studies is None else studies, cache, names=chosen)
+        print("comparing all pairs of encodings and writing pages: a minute or two", flush=True)
         count = write(content, out)
         rows = sum(len(task.rows) for task in content.results.values())
         print(f"{out / 'index.html'}: {count} pages, from {rows} rows")

@@ -18,6 +18,7 @@ from pe_lab.benchmark import measured
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.undefined import undefined
+from pe_lab.benchmark.verdicts import equals
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.kinds import kind_of
 from pe_lab.gallery.page import fixed
@@ -83,9 +84,10 @@ class Content:
         studies = studies if studies is not None and studies.is_dir() else None
         table = None if studies is None else studies / "audit" / "table.csv"
         audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
+        judged = _claims(studies)
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
-        return cls(chosen, portraits, tasks, _claims(studies), audit, steps, documented)
+        return cls(chosen, portraits, tasks, judged, audit, steps, documented)
 
     @cached_property
     def names(self) -> set[str]:
@@ -126,6 +128,14 @@ class Content:
             below = [f"{fixed(score)} at {length:g} ×" for length, score in scores.items() if score < 0]
             said += [f"test score {' and '.join(below)} the training length"] if below else []
             found += [(task.task.name, "; ".join(said))] if said else []
+        return found
+
+    def equal_runs(self, name: str) -> dict[str, list[str]]:
+        """Return the encodings whose runs had the same bits as those of an encoding, each with the tasks, by name."""
+        found: dict[str, list[str]] = {}
+        for task, results in self.results.items():
+            for other in equals(results.pairs, name):
+                found.setdefault(other, []).append(task)
         return found
 
     def undefined(self, name: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.gallery.formulas import balanced
-from pe_lab.system.plain import complaint, read_yaml
+from pe_lab.system.plain import abbreviated, complaint, read_yaml
 
 FILE = Path(__file__).with_name("encodings.yaml")
 PLACES = ("nowhere", "token embeddings", "attention input", "logits", "attention weights", "values")
@@ -151,7 +151,7 @@ def read(content: bytes) -> dict[str, Definition]:
     if found := complaint(tree):
         raise ValueError(f"{FILE.name} {found}")
     if not isinstance(tree, dict) or not tree:
-        raise ValueError(f"{FILE.name} must have an entry for each encoding, got {_shown(tree)}")
+        raise ValueError(f"{FILE.name} must have an entry for each encoding, got {abbreviated(tree)}")
     made = {name: _definition(name, entry) for name, entry in tree.items()}
     for name, one in made.items():
         for equality in one.equals:
@@ -307,9 +307,4 @@ def _url(place: str, value: Any) -> str:
 
 
 def _wrong(place: str, requirement: str, got: Any) -> ValueError:
-    return ValueError(f"{FILE.name}: {place} {requirement}, got {_shown(got)}")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]} ..."
+    return ValueError(f"{FILE.name}: {place} {requirement}, got {abbreviated(got)}")

@@ -127,7 +127,7 @@ def encoding(content: Content, name: str) -> Page:
         "Properties": {"properties": content.properties(name), "audited": name in content.audit.index},
         "Known failures": {"failing": content.failures(name)},
         "Claims": {"claims": {one: content.claims[one] for one in said.claims}},
-        "Equal to": {},
+        "Equal to": {"equal_runs": content.equal_runs(name)},
         "Code": {},
     }
     sections = [

@@ -50,15 +50,15 @@ def main() -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    folder, counts, found, aside = Path(arguments.ledger), Counts(), 0, 0
+    folder, counts, damages, aside = Path(arguments.ledger), Counts(), 0, 0
     for damage in damaged_entries(folder, counts):
-        found += 1
+        damages += 1
         if arguments.repair and repair(Tree(folder), damage):
             aside += 1
         else:
             print(printable(damage.reason))
     unread = len(counts.unreadable)
-    damaged = found - unread
+    damaged = damages - unread
     print(
         f"{counts.runs} trainings, {counts.checkpoints} cells, {counts.records} records, {counts.states} states, "
         f"{counts.floors} floors: {damaged} damaged{f', {aside} set aside' if arguments.repair else ''}"
@@ -67,7 +67,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     if damaged and not arguments.repair:
         advice = "--repair sets aside what is damaged; the commands that made it, run again, make it again"
         print(advice, file=sys.stderr)
-    return int(found > aside)
+    return int(damages > aside)
 
 
 def _prune(arguments: argparse.Namespace) -> int:
@@ -76,8 +76,8 @@ def _prune(arguments: argparse.Namespace) -> int:
         sizes.setdefault(entry.reason, []).append(entry.size)
         if not arguments.dry_run:
             remove(entry)
-    for reason, found in sizes.items():
-        print(f"{len(found):6} {reason}, {sum(found) / 1e6:.1f} MB")
+    for reason, entry_sizes in sizes.items():
+        print(f"{len(entry_sizes):6} {reason}, {sum(entry_sizes) / 1e6:.1f} MB")
     total = sum(map(sum, sizes.values())) / 1e6
     print(f"{total:.1f} MB {'would be' if arguments.dry_run else 'are'} free")
     return 0

@@ -68,5 +68,5 @@ def read_format(path: Path) -> int | None:
         return None
     except (ValueError, TypeError, KeyError):
         pass
-    found = repr(content[:40].decode(errors="replace")) if is_file(path) else kind(path)
-    raise LedgerError(f"ledger entry {path} must be a file with {CONTENT}, got {found}: {REPAIR}")
+    entry = repr(content[:40].decode(errors="replace")) if is_file(path) else kind(path)
+    raise LedgerError(f"ledger entry {path} must be a file with {CONTENT}, got {entry}: {REPAIR}")

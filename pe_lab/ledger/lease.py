@@ -43,9 +43,11 @@ class LeasedFolder:
                 self.tree.remove(self.folder / OWNER)
 
     def heartbeat(self, epoch: float, target: int, latest: tuple[str, float] | None = None) -> None:
-        """Write that the owner is alive, at which epoch it is, and to which number of epochs it trains.
+        """Write that the owner is alive, at which epoch it is, and for which checkpoint it trains.
 
         Args:
+            epoch: epochs done; in a run whose target is in steps, steps done.
+            target: of the checkpoint, in the run's unit.
             latest: the name and value of a metric that was measured last, for people.
         """
         now = time.time()

@@ -2,11 +2,11 @@
 
     <ledger>/format.json                    the number of this format
              <run>/run.json                 the run's identity: what determines it; its hash is the folder's name
-                   checkpoints/<epochs>/    config, metric rows, summary, weights, environment, checksums
-                   records/<epochs>/        what was measured on the checkpoint later, a folder per request; a lease
+                   checkpoints/<target>/    config, metric rows, summary, weights, environment, checksums
+                   records/<target>/        what was measured on the checkpoint later, a folder per request; a lease
                    state-<step>-<digest>.safetensors   the newest training state: weights, optimizer, metric rows
-                   requested/<epochs>.<process>        a request for a checkpoint; it counts while its process lives
-                   failed/<epochs>.json     why a checkpoint could not be reached
+                   requested/<target>.<process>        a request for a checkpoint; it counts while its process lives
+                   failed/<target>.json     why a checkpoint could not be reached
                    lock, owner.json         the lease: which process trains the run, and how far it is
                    cost.json                seconds spent on it
              floors/<digest>.json           reference results, shared by the runs of one dataset
@@ -14,6 +14,8 @@
              studies/<name>/                tables of the cells that were requested under a name
              .processes/<process>           locked by a process while it lives
              .aside/                        damaged entries that were moved out of the way
+
+A target is the number of epochs, or of steps, after which the checkpoint is made.
 
 Files are written under a temporary name and renamed, so that no reader sees a half-written file. There are no pickles.
 An entry that does not match its name or its checksums is not read: readers raise LedgerError, and the process that can

@@ -14,7 +14,7 @@ from pe_lab.ledger.lease import OWNER
 from pe_lab.ledger.ledger import Ledger, read_cached
 from pe_lab.ledger.processes import PROCESSES, is_alive, try_lock
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import EPOCHS, IDENTITY, Run, read_cost
+from pe_lab.ledger.run import IDENTITY, TARGET, Run, read_cost
 from pe_lab.ledger.states import verify_state
 from pe_lab.ledger.studies import read_cells, studies
 from pe_lab.ledger.tree import REMOVE, Tree
@@ -148,17 +148,17 @@ def _verify_floors(folder: Path, counts: Counts) -> Iterator[Damage]:
 
 
 def _require_kind(path: Path) -> None:
-    if (found := kind(path)) not in ("a file", "a folder", None):
-        raise LedgerError(f"ledger entry {path} must be a file or a folder, got {found}: {REMOVE}")
+    if (entry_kind := kind(path)) not in ("a file", "a folder", None):
+        raise LedgerError(f"ledger entry {path} must be a file or a folder, got {entry_kind}: {REMOVE}")
 
 
 def _require_name(path: Path) -> None:
-    if kind(path) and not EPOCHS.fullmatch(path.name):
-        raise LedgerError(f"ledger entry {path} must be named by a number of epochs, as 4: {REMOVE}")
+    if kind(path) and not TARGET.fullmatch(path.name):
+        raise LedgerError(f"ledger entry {path} must be named by a number of epochs or steps, as 4: {REMOVE}")
 
 
 def _is_run(path: Path) -> bool:
-    return any(kind(path / name) for name in (IDENTITY, "checkpoints", "records")) or any(Run(path).states())
+    return any(kind(path / name) for name in (IDENTITY, "checkpoints", "records")) or any(Run(path).states.files())
 
 
 def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
@@ -172,7 +172,7 @@ def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
         yield from _complaint(counts, path, partial(_require_name, path), run)
     checkpoints = {path.name for path in paths if path.parent.name == "checkpoints"}
     counts.checkpoints += len(checkpoints)
-    for name in sorted({path.name for path in paths if EPOCHS.fullmatch(path.name)}, key=int):
+    for name in sorted({path.name for path in paths if TARGET.fullmatch(path.name)}, key=int):
         entry, check = run.checkpoint(int(name)), partial(run.verify, int(name))
         damaged = list(_complaint(counts, entry, check, run)) if name in checkpoints else []
         yield from damaged
@@ -180,7 +180,7 @@ def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
         for entry in records.entries():
             counts.records += 1
             yield from _complaint(counts, entry, partial(records.verify if sound else verify_files, entry), run)
-    for _, state in run.states():
+    for _, state in run.states.files():
         counts.states += 1
         try:
             yield from _complaint(counts, state, partial(verify_state, state), run)
@@ -262,7 +262,7 @@ def _removable_of_run(run: Run, keep: bool) -> Iterator[Removable]:
         checkpoints = run.checkpoints()
         # a state with more steps than the last checkpoint belongs to an interrupted training
         if checkpoints and not keep and len(dead) == len(requests):
-            end, states = run.summary(checkpoints[-1]).get("steps"), run.states()
+            end, states = run.summary(checkpoints[-1]).get("steps"), run.states.files()
             if states and isinstance(end, int) and states[-1][0] <= end:
                 yield from _entries(tree, "states of finished trainings", *(path for _, path in states))
 
@@ -285,10 +285,10 @@ def _unfinished_records(run: Run) -> Iterator[Path]:
 
 def _runs_of(folder: Path, names: list[str]) -> set[str]:
     """Return the names of the runs of studies."""
-    found = studies(folder)
+    stored_studies = studies(folder)
     for name in names:
-        if name not in found:
-            raise ValueError(unknown_name("--keep", found, name, f" in {folder}"))
+        if name not in stored_studies:
+            raise ValueError(unknown_name("--keep", stored_studies, name, f" in {folder}"))
     return {run for name in names for run, _ in read_cells(folder, name)}
 
 

@@ -38,8 +38,8 @@ def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
     Raises:
         OSError: its lock cannot be tried, as in a read-only ledger.
     """
-    own = _REGISTERED.get((ledger.absolute(), os.getpid()))
-    if own is not None and Path(own.lock_file).name == process:
+    registration = _REGISTERED.get((ledger.absolute(), os.getpid()))
+    if registration is not None and Path(registration.lock_file).name == process:
         return True
     if not PROCESS.fullmatch(process):
         return False

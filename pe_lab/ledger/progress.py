@@ -10,7 +10,7 @@ from typing import Any
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive, register
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import EPOCHS, Run, read_cost
+from pe_lab.ledger.run import TARGET, Run, read_cost
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import COMMANDS, LedgerError, digest, entries, read_json, unread
 
@@ -45,22 +45,36 @@ class RequestedCell:
 
     Attributes:
         run: the name of its run.
-        epochs: the checkpoint of the run.
+        target: of the checkpoint: a number of epochs, or of steps where its run is counted in them.
         name: for people.
         depth: of the model, in layers.
         measurements: requests for records of the checkpoint.
     """
 
     run: str
-    epochs: int
+    target: int
     name: str
     depth: int
     measurements: list[dict[str, Any]] = field(default_factory=list, hash=False)
 
     @property
     def epoch_cost(self) -> float:
-        """Return the cost of one epoch, see `epoch_cost`."""
+        """Return the cost of one epoch or step, see `epoch_cost`."""
         return epoch_cost(self.depth)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cell as a command's file has it, where the target is named epochs."""
+        cell = asdict(self)
+        return cell | {"epochs": cell.pop("target")}
+
+    @classmethod
+    def from_json(cls, cell: dict[str, Any]) -> "RequestedCell":
+        """Return a cell from a command's file.
+
+        Raises:
+            TypeError, KeyError: it has other keys.
+        """
+        return cls(**{key: value for key, value in cell.items() if key != "epochs"}, target=cell["epochs"])
 
 
 @dataclass(frozen=True)
@@ -70,8 +84,8 @@ class Running:
     Attributes:
         host, pid: of the owner.
         since: when it began to train, in seconds since 1970.
-        first_epoch: the epoch at which it began.
-        epoch: the epoch it has reached.
+        first_epoch: that at which it began.
+        epoch: the epoch it has reached, or the step where the target is one of steps.
         heartbeat: when it wrote that, in seconds since 1970.
         latest: the name and value of the metric that was measured last; empty: there is none yet.
     """
@@ -128,7 +142,7 @@ class Progress:
         self.ledger, self.later = Ledger(folder), later
         self.cells = list(cells)
         self.open = list(self.cells)
-        self.longest = {cell.run: cell for cell in sorted(self.cells, key=lambda cell: cell.epochs)}
+        self.longest = {cell.run: cell for cell in sorted(self.cells, key=lambda cell: cell.target)}
         self.speed = Speed(self.ledger, self.longest, later.work)
         self.measuring: tuple[float, int] | None = None  # when only measuring was left, and how many there were
 
@@ -139,7 +153,7 @@ class Progress:
             with _noting(unreadable, cell.run):
                 if self._is_done(cell):
                     self.open.remove(cell)
-                    self.speed.reached[cell.run] = max(cell.epochs, self.speed.reached.get(cell.run, 0))
+                    self.speed.reached[cell.run] = max(cell.target, self.speed.reached.get(cell.run, 0))
         active: dict[str, Running] = {}
         requested: dict[str, set[int]] = {}
         for name in dict.fromkeys(cell.run for cell in self.open):
@@ -157,9 +171,9 @@ class Progress:
                 unknown.append((cell, unreadable[cell.run]))
             elif failure is not None:
                 failed.append((cell, failure))
-            elif cell.run in active and active[cell.run].cell.epochs == cell.epochs:
+            elif cell.run in active and active[cell.run].cell.target == cell.target:
                 training.add(cell.run)
-            elif cell.epochs in requested[cell.run]:
+            elif cell.target in requested[cell.run]:
                 waiting.append(cell)
             else:
                 missing.append(cell)
@@ -177,7 +191,7 @@ class Progress:
         Raises:
             LedgerError: it is damaged.
         """
-        return read_json(self.ledger.named(cell.run).checkpoint(cell.epochs) / "summary.json")
+        return read_json(self.ledger.named(cell.run).checkpoint(cell.target) / "summary.json")
 
     def test_loss(self, cell: RequestedCell) -> float | None:
         """Return the test loss of a trained cell; None if it cannot be read."""
@@ -188,25 +202,25 @@ class Progress:
 
     def _is_done(self, cell: RequestedCell) -> bool:
         run = self.ledger.named(cell.run)
-        if not run.done(cell.epochs):
+        if not run.done(cell.target):
             return False
         if not cell.measurements:
             return True
         try:
-            records = Records(run, cell.epochs)
+            records = Records(run, cell.target)
             return all(map(records.has, cell.measurements))
         except LedgerError:
             return False
 
     def _is_trained(self, cell: RequestedCell) -> bool:
-        return self.ledger.named(cell.run).done(cell.epochs)
+        return self.ledger.named(cell.run).done(cell.target)
 
     def _measured(self) -> tuple[float, float | None]:
         """Return the fraction of measurements that is there, and the seconds that others will take."""
         total, there, now = 0, 0, time.monotonic()
         for cell in self.cells:
             with suppress(LedgerError):
-                records = Records(self.ledger.named(cell.run), cell.epochs)
+                records = Records(self.ledger.named(cell.run), cell.target)
                 there += sum(map(records.has, cell.measurements)) if cell in self.open else len(cell.measurements)
             total += len(cell.measurements)
         self.measuring = began, first = self.measuring or (now, there)
@@ -215,11 +229,11 @@ class Progress:
 
     def _failure(self, cell: RequestedCell) -> str | None:
         run = self.ledger.named(cell.run)
-        if not run.done(cell.epochs):
-            failure = run.failure(cell.epochs)
+        if not run.done(cell.target):
+            failure = run.failure(cell.target)
         else:
             try:
-                records = Records(run, cell.epochs)
+                records = Records(run, cell.target)
                 failures = [records.failure(request) for request in cell.measurements if not records.has(request)]
                 failure = failures[0] if failures and all(failures) else None
             except LedgerError as error:
@@ -229,7 +243,7 @@ class Progress:
     def _requested(self, run: Run) -> set[int]:
         """Return the checkpoints of a run that live processes request."""
         requests = (path.name.partition(".") for path in entries(run.folder / "requested", "[0-9]*"))
-        return {int(epochs) for epochs, _, name in requests if EPOCHS.fullmatch(epochs) and self._is_alive(name)}
+        return {int(target) for target, _, name in requests if TARGET.fullmatch(target) and self._is_alive(name)}
 
     def _is_alive(self, process: str, heartbeat: float | None = None) -> bool:
         try:
@@ -241,7 +255,7 @@ class Progress:
         """Return what a live owner of a run trains, or None; also if owner.json is damaged."""
         owner = run.owner() or {}
         try:
-            targets = (cell for cell in self.open if (cell.run, cell.epochs) == (run.name, owner["target"]))
+            targets = (cell for cell in self.open if (cell.run, cell.target) == (run.name, owner["target"]))
             cell = next(targets, self.longest[run.name])
             times = {name: float(owner[key]) for name, key in TIMES.items()}
             if not all(abs(seconds) < LATEST_TIME for seconds in times.values()):
@@ -258,15 +272,15 @@ class Speed:
     """Estimates the time left from the seconds that were spent on the same runs.
 
     Args:
-        longest: the requested cell with the most epochs, by run.
+        longest: the requested cell with the largest target, by run.
         later: work that may be requested later.
     """
 
     def __init__(self, ledger: Ledger, longest: dict[str, RequestedCell], later: float = 0.0) -> None:
         self.ledger = ledger
         self.longest, self.later = longest, later
-        self.reached: dict[str, float] = {}  # epochs that are done, by run
-        self._costs: dict[str, tuple[float, float]] = {}  # epochs and seconds, of runs without an owner
+        self.reached: dict[str, float] = {}  # epochs or steps that are done, by run
+        self._costs: dict[str, tuple[float, float]] = {}  # epochs or steps, and seconds, of runs without an owner
 
     def estimate(self, active: dict[str, Running], unfinished: set[str]) -> tuple[float, float | None]:
         """Return the fraction of the work that is done, and the seconds that unfinished runs will take.
@@ -286,14 +300,14 @@ class Speed:
             elif reached:
                 if name not in self._costs:
                     self._costs[name] = self._cost(name)
-                epochs, cost = self._costs[name]
-                timed += cell.epoch_cost * epochs
+                reached_before, cost = self._costs[name]
+                timed += cell.epoch_cost * reached_before
                 seconds += cost
-            reached = min(reached, cell.epochs)
-            total += cell.epoch_cost * cell.epochs
+            reached = min(reached, cell.target)
+            total += cell.epoch_cost * cell.target
             done += cell.epoch_cost * reached
             if name in unfinished:
-                remaining = cell.epoch_cost * (cell.epochs - reached)
+                remaining = cell.epoch_cost * (cell.target - reached)
                 left, longest = left + remaining, max(longest, remaining)
         fraction = done / total if total else 1.0
         if not unfinished:
@@ -303,7 +317,7 @@ class Speed:
         return fraction, max(left / len(active), longest) * seconds / timed
 
     def _cost(self, name: str) -> tuple[float, float]:
-        """Return the epochs that a run was trained for, by any command, and the seconds; zeros if unknown."""
+        """Return the epochs or steps that a run was trained for, by any command, and the seconds; zeros if unknown."""
         run = self.ledger.named(name)
         try:
             seconds = read_cost(run.folder / "cost.json")["total"]
@@ -335,7 +349,7 @@ def write_command(
         text: how far a study in rounds is. Its command line and name identify it: its cells become more.
         later: what such a study may request after these cells, if that is known.
     """
-    requested = [asdict(cell) for cell in cells]
+    requested = [cell.to_json() for cell in cells]
     key = {"overrides": list(overrides), "study": study} if text else {"cells": requested}
     path = ledger / COMMANDS / f"{digest(key)}.json"
     try:

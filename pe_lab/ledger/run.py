@@ -18,7 +18,7 @@ from pe_lab.system.plain import complaint
 
 IDENTITY = "run.json"
 ERROR, DIVERGED = "error", "diverged"  # kinds of failures
-EPOCHS = re.compile(r"[1-9][0-9]*")  # the name of a checkpoint's folder
+TARGET = re.compile(r"[1-9][0-9]*")  # the name of a checkpoint's folder
 CHECKPOINT_FILES = ("config.yaml", "metrics.csv", "summary.json", "environment.json")
 WEIGHTS = "weights.safetensors"
 NO_COST = {"total": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0}
@@ -34,9 +34,7 @@ class Run(LeasedFolder):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(Tree(folder.parent), folder)
-        states = States(self.tree, folder)  # its methods are methods of the run
-        self.states, self.newest_state = states.files, states.newest
-        self.keep_state, self.temporary_file = states.keep, states.temporary_file
+        self.states = States(self.tree, folder)
 
     @property
     def name(self) -> str:
@@ -69,7 +67,7 @@ class Run(LeasedFolder):
             target, _, process = path.name.partition(".")
             if not is_alive(self.tree.root, process):
                 self.tree.remove(path)
-            elif EPOCHS.fullmatch(target):
+            elif TARGET.fullmatch(target):
                 requested.add(int(target))
         return sorted(target for target in requested if not self.done(target) and self.failure(target) is None)
 
@@ -108,8 +106,8 @@ class Run(LeasedFolder):
         return is_file(self.checkpoint(target) / CHECKSUMS)
 
     def checkpoints(self) -> list[int]:
-        """Return the numbers of epochs of all checkpoints, in order."""
-        folders = [path for path in entries(self.folder / "checkpoints") if EPOCHS.fullmatch(path.name)]
+        """Return the targets of all checkpoints, in order."""
+        folders = [path for path in entries(self.folder / "checkpoints") if TARGET.fullmatch(path.name)]
         return sorted(int(path.name) for path in folders if kind(path / CHECKSUMS))
 
     def recording(self, target: int) -> AbstractContextManager[Path]:
@@ -178,7 +176,7 @@ class Run(LeasedFolder):
 
 
 def number(summary: dict[str, Any]) -> Any:
-    """Return what names a checkpoint in its run: its target in steps, if it has one, or its epochs."""
+    """Return the target of a checkpoint from its summary: in steps, if it has one in steps, or its epochs."""
     return summary.get("target", summary.get("epochs"))
 
 
@@ -186,11 +184,11 @@ def read_identity(folder: Path) -> dict[str, Any]:
     """Return the identity in the folder of a run: see `Run.identity`."""
     identity: Any = read_json(folder / IDENTITY)
     try:
-        found = digest(identity) if isinstance(identity, dict) else "nothing readable"
+        name = digest(identity) if isinstance(identity, dict) else "nothing readable"
     except ValueError as error:
-        found = str(error)
-    if found != folder.name:
-        raise LedgerError(f"ledger entry {folder} must hold what its name is the hash of, got {found}: {NOT_READ}")
+        name = str(error)
+    if name != folder.name:
+        raise LedgerError(f"ledger entry {folder} must hold what its name is the hash of, got {name}: {NOT_READ}")
     if reason := complaint(identity):
         raise LedgerError(f"ledger entry {folder / IDENTITY} {reason}: {NOT_READ}")
     checked: dict[str, Any] = identity

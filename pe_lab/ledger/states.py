@@ -70,8 +70,8 @@ def verify_state(path: Path) -> None:
         LedgerError: they differ.
     """
     step, expected = STATE.fullmatch(path.name).groups()  # type: ignore[union-attr]
-    if (found := file_digest(path)[:16]) != expected:
-        raise LedgerError(f"ledger entry {path} must have the digest {expected}, got {found}: {NOT_READ}")
+    if (actual := file_digest(path)[:16]) != expected:
+        raise LedgerError(f"ledger entry {path} must have the digest {expected}, got {actual}: {NOT_READ}")
     try:
         header = json.loads(read_metadata(path)["pe_lab"])  # metric rows may hold NaN
         run, steps = header["run"], header["step"]

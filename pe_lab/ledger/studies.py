@@ -8,7 +8,7 @@ import io
 from pathlib import Path
 
 from pe_lab.ledger.format import RUN_NAME
-from pe_lab.ledger.run import EPOCHS, Run
+from pe_lab.ledger.run import TARGET, Run
 from pe_lab.system.files import COMMANDS, LedgerError, entries, kind, read_bytes, read_json
 
 REWRITE = "the command of the study, run again, writes it anew"
@@ -37,7 +37,7 @@ def trained(ledger: Path, study: str) -> bool:
 
 
 def read_cells(ledger: Path, study: str) -> list[tuple[str, int]]:
-    """Return the run and the epochs of each cell in a study's rows.csv.
+    """Return the run and the target of each cell in a study's rows.csv.
 
     Raises:
         LedgerError: the file is not a table of cells, or a row does not name one.
@@ -67,9 +67,9 @@ def _cell(row: dict[str | None, str | None], line: int) -> tuple[str, int]:
     if None in row or None in row.values():
         raise ValueError(f"each row must have as many values as the header, got others in line {line}")
     column = "steps" if row.get("steps") else "epochs"
-    run, epochs = row["run"], row[column]
+    run, target = row["run"], row[column]
     if not RUN_NAME.fullmatch(run or ""):
         raise ValueError(f"a run must be named by 16 hexadecimal digits, got {str(run)[:40]!r} in line {line}")
-    if not EPOCHS.fullmatch(epochs or "") or len(epochs or "") > 18:
-        raise ValueError(f"{column} must be an integer of at least 1, got {str(epochs)[:40]!r} in line {line}")
-    return str(run), int(str(epochs))
+    if not TARGET.fullmatch(target or "") or len(target or "") > 18:
+        raise ValueError(f"{column} must be an integer of at least 1, got {str(target)[:40]!r} in line {line}")
+    return str(run), int(str(target))

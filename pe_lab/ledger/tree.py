@@ -200,14 +200,14 @@ def _move_aside(tree: Tree, entry: Path, reason: object) -> None:
 
 def _require_file(path: Path) -> None:
     """Raise LedgerError if the path exists and is not a file."""
-    if (found := kind(path)) not in ("a file", None):
-        raise LedgerError(f"ledger entry {path} must be a file, got {found}: {REMOVE}")
+    if (entry_kind := kind(path)) not in ("a file", None):
+        raise LedgerError(f"ledger entry {path} must be a file, got {entry_kind}: {REMOVE}")
 
 
 def _require_folder(path: Path) -> None:
     """Raise LedgerError if the path exists and is not a folder."""
-    if (found := kind(path)) not in ("a folder", None):
-        raise LedgerError(f"ledger entry {path} must be a folder, got {found}: {REMOVE}")
+    if (entry_kind := kind(path)) not in ("a folder", None):
+        raise LedgerError(f"ledger entry {path} must be a folder, got {entry_kind}: {REMOVE}")
 
 
 def _require_checksums(folder: Path) -> None:

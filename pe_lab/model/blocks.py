@@ -60,7 +60,9 @@ def make_norm(kind: str, width: int, bias: bool = True) -> nn.Module:
     return nn.RMSNorm(width, eps=EPSILON, elementwise_affine=kind == "rms")
 
 
-def make_mlp(kind: str, width: int, hidden: int, bias: bool = True, std: float | None = None) -> nn.Module:
+def make_mlp(
+    kind: str, width: int, hidden: int, bias: bool = True, std: float | None = None
+) -> "SwiGLU | nn.Sequential":
     """Return the MLP of a layer.
 
     Args:
@@ -162,7 +164,8 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Return the states of the rows `kept`, for those of `rows`."""
         out = attend(*self.project(h_qk, h_v, rows), terms, layout, implementation, dropout)
-        return self.out(kept.join(out))
+        states: Tensor = self.out(kept.join(out))
+        return states
 
 
 class Layer(nn.Module):
@@ -191,7 +194,8 @@ class Layer(nn.Module):
     @property
     def residual_maps(self) -> tuple[nn.Linear, nn.Linear]:
         """The linear maps whose results are added to the residual stream."""
-        last = self.mlp.down if isinstance(self.mlp, SwiGLU) else self.mlp[-1]
+        last = self.mlp[-1] if isinstance(self.mlp, nn.Sequential) else self.mlp.down
+        assert isinstance(last, nn.Linear)
         return self.attention.out, last
 
     def forward(

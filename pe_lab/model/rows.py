@@ -62,8 +62,8 @@ class Some(Rows):
         self._places: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def pad(self, x: Tensor) -> Tensor:
-        padded: Tensor = _Gather.apply(x, self.row, self.slot, None)
-        return padded.unflatten(0, self.shape)
+        padded: Tensor = _gather(x, self.row, self.slot).unflatten(0, self.shape)
+        return padded
 
     def drop(self, x: Tensor) -> Tensor:
         """Return the states [N, D] of these rows, for x [B, T, D].
@@ -73,21 +73,20 @@ class Some(Rows):
         """
         if x.dim() != 3 or x.shape[:2] != self.shape:
             raise ValueError(f"embed and mix must return [B, T, D], B, T = {list(self.shape)}, got {list(x.shape)}")
-        dropped: Tensor = _Gather.apply(x.flatten(0, 1), self.slot, self.row, self.has_row)
-        return dropped
+        return _gather(x.flatten(0, 1), self.slot, self.row, self.has_row)
 
     def split(self, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return contiguous queries, keys and values, each [B, H, T, d], for states [N, 3 H d]."""
         (B, T), (row, slot) = self.shape, self._vectors(3, num_heads)
         vectors = qkv.unflatten(-1, (3 * num_heads, -1)).flatten(0, 1)
-        q, k, v = _Gather.apply(vectors, row, slot, None).view(3, B, num_heads, T, -1)
+        q, k, v = _gather(vectors, row, slot).view(3, B, num_heads, T, -1)
         return q, k, v
 
     def join(self, out: Tensor) -> Tensor:
         """Return states [N, H d] for out [B, H, T, d]."""
         row, slot = self._vectors(1, out.shape[1])
         used = self.has_row.view(self.shape[0], 1, -1).expand(out.shape[:3]).flatten()
-        joined: Tensor = _Gather.apply(out.flatten(0, 2), slot, row, used)
+        joined = _gather(out.flatten(0, 2), slot, row, used)
         return joined.view(len(self.slot), out.shape[1] * out.shape[3])
 
     def within(self, x: Tensor, rows: Rows) -> Tensor:
@@ -144,8 +143,14 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        found = _select(gradient, ctx.reverse)
-        return found if ctx.used is None else found.mul_(ctx.used[:, None]), None, None, None
+        selected = _select(gradient, ctx.reverse)
+        return selected if ctx.used is None else selected.mul_(ctx.used[:, None]), None, None, None
+
+
+def _gather(x: Tensor, index: Tensor, reverse: Tensor, used: Tensor | None = None) -> Tensor:
+    """Return rows of x [M, D] by index [N], see `_Gather`."""
+    rows: Tensor = _Gather.apply(x, index, reverse, used)  # type: ignore[no-untyped-call]
+    return rows
 
 
 def _select(x: Tensor, index: Tensor) -> Tensor:
@@ -155,4 +160,5 @@ def _select(x: Tensor, index: Tensor) -> Tensor:
 
 def tokens_of(layout: Layout) -> Rows:
     """Return the rows of all tokens, without padding."""
-    return Some((layout.segment != PADDING).flatten().nonzero()[:, 0], tuple(layout.segment.shape))
+    B, T = layout.segment.shape
+    return Some((layout.segment != PADDING).flatten().nonzero()[:, 0], (B, T))

@@ -79,12 +79,13 @@ class Transformer(nn.Module):
         self.update.scale_weights()
         if self.residual_scale != 1.0:
             for layer in self.layers:
+                assert isinstance(layer, Layer)
                 for linear in layer.residual_maps:
                     linear.weight.mul_(self.residual_scale)
 
     def matrices(self) -> set[nn.Parameter]:
         """Return the weights of the linear maps in the layers, without those of encodings."""
-        return {part.weight for part in self.layers.modules() if isinstance(part, nn.Linear)}
+        return {part.get_parameter("weight") for part in self.layers.modules() if isinstance(part, nn.Linear)}
 
     def rate_factors(self) -> dict[nn.Parameter, float]:
         """Return the factors on learning rates that are not 1, by parameter."""
@@ -224,7 +225,8 @@ class Transformer(nn.Module):
                 self(torch.zeros(1, length, dtype=torch.long, device=device), layout)
         finally:
             self.implementation = implementation
-        return counter.get_total_flops()
+        operations: int = counter.get_total_flops()
+        return operations
 
 
 def require_fit(config: Model, task: Task) -> None:

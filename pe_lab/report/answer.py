@@ -10,6 +10,7 @@ import pandas as pd
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import rates_in_words, setting_in_words
+from pe_lab.report.measured import at_longer_lengths, averaged, by_layer, probed, study_question
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.standing import (
@@ -38,6 +39,7 @@ from pe_lab.results.learned import not_learned, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import MARKS
 from pe_lab.statistics import GRID, Families, Verdict, interval
+from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure
@@ -53,7 +55,10 @@ def answer(asked: ReportSubject) -> Section:
         ValueError: there is no such baseline or metric.
     """
     warning = not_learned(asked.results.cells)
-    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), " ".join(sentences(asked))]
+    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
+    first, said = _first(asked), " ".join(sentences(asked))
+    where = " at the training length" if first and at_longer_lengths(asked) else ""
+    parts += [*first, f"**Test {in_words(asked.metric)}{where}**. {said}" if first else said]
     parts += filter(None, [setting_in_words(asked.results)])
     sequentially = decision_notes(asked.results, asked.decided)
     notes = [note for note in (partly_learned(asked.results.cells),) if note]
@@ -67,8 +72,23 @@ def answer(asked: ReportSubject) -> Section:
     return Section(title(asked), [*parts, *_figure(asked)], opening=True)
 
 
+def _first(asked: ReportSubject) -> list[str]:
+    """Return what a study asks first that measures longer sequences or layers; nothing for another metric."""
+    if asked.metric != "loss" or asked.decided is not None or asked.results.cells["pe"].nunique() < 2:
+        return []
+    records = probed(asked.results.records)
+    layers = [by_layer(records, probe) for probe in (records["probe"].unique() if len(records) else [])]
+    first = [f"**At longer lengths**. {text}" for text in [" ".join(at_longer_lengths(asked))] if text]
+    return first + ([f"**By layer**. {averaged(records)}. {' '.join(layers)}"] if layers else [])
+
+
 def title(asked: ReportSubject) -> str:
-    """Return the question that the cells can answer, made of what varies among them."""
+    """Return the question that the cells can answer, made of what varies among them.
+
+    A study that measures longer sequences or layers has the question that its configuration asks, if there is one.
+    """
+    if _first(asked) and (question := study_question(asked.results.name)):
+        return question
     cells, metric = asked.results.cells, in_words(asked.metric)
     if cells.empty:
         return f"What is the test {metric} of the encodings in {asked.results.name}?"
@@ -177,6 +197,10 @@ def _against(asked: ReportSubject, lines: pd.DataFrame) -> str:
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(known) == 1 else ''}"
         text += named[known[0]] if len(known) == 1 else ends
     text += _reversals(lines)
+    if "look" not in lines and (others := asked.compared.sizes()[0] - len(lines)) > 0:
+        text += (
+            f". p values are corrected together with {counted(others, 'comparison')} over settings or at longer lengths"
+        )
     fair = [_margin(asked, lines), f"Differences are paired over {_seeds(lines['seeds'])}"]
     if "look" in lines:
         looks = int(lines["look"].max())

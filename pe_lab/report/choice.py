@@ -1,7 +1,7 @@
 """Choose an encoding for each need, with the certainty that the results allow."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -59,7 +59,8 @@ def families(
     pooled = pooling.pool(rows, metric)
     if len(rows[setting_columns(rows)].drop_duplicates()) > 1 and pooled.rows["pe"].nunique() > 1:
         tables[POOLED] = (pooled.rows, pooled.metric)
-    return Families.of(tables | _longest(records, rows), baseline, margin)
+    far = {need: (one.rows, one.metric) for need, one in longest(records, rows).items()}
+    return Families.of(tables | far, baseline, margin)
 
 
 def choices(
@@ -204,11 +205,26 @@ def _cheapest(compared: Families, ranked: pd.DataFrame, pool: pooling.Pool, need
     return [[f"{need}, cheapest", chosen, among[chosen], sure, int(ranked["seeds"].min())]]
 
 
-def _longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:
-    """Return the rows at the longest measured length of each setting, with their metric: exact match where known.
+class Longest(NamedTuple):
+    """What was measured at the longest length of a setting.
 
-    They have the floors of the cells, which are those at the training length.
+    Attributes:
+        rows: with the floors of the cells, which are those at the training length.
+        metric: exact match where known, else accuracy or loss.
+        setting: in words.
+        length: in training lengths.
+        longer: the value of the metric of each encoding and seed at each length above 1: pe, seed, length, value.
     """
+
+    rows: pd.DataFrame
+    metric: str
+    setting: str
+    length: float
+    longer: pd.DataFrame
+
+
+def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
+    """Return the rows at the longest measured length of each setting, by need."""
     if records.empty or not (records["kind"] == "length").any():
         return {}
     measured = records[(records["kind"] == "length") & (records["policy"] == "raw") & (records["offset"] == 0)]
@@ -221,7 +237,9 @@ def _longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, tuple[pd.D
         if length > 1 and last["pe"].nunique() > 1:
             rows = last[["pe", *names, "seed"]].assign(**{f"test_{metric}": last["value"]})
             rows = _with_floors(rows, cells, str(metric))
-            found[f"{metric} at {length:g} × the training length, {setting}"] = (rows, str(metric))
+            longer = here.loc[(here["metric"] == metric) & (here["length"] > 1), ["pe", "seed", "length", "value"]]
+            need = f"{metric} at {length:g} × the training length, {setting}"
+            found[need] = Longest(rows, str(metric), setting, float(length), longer)
     return found
 
 

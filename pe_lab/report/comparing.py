@@ -125,14 +125,15 @@ def effects(asked: ReportSubject) -> Section:
     found = statistics.effects(asked.results.cells, asked.metric)
     if found.empty:
         return Section("Effects")
+    names = ["encoding" if name == "pe" else name for name in found["effect"] if " " not in name]
     text = (
-        "Depth, epochs and encoding, alone and together: shares of the sum of squares within each seed's grid, "
+        f"{joined(names).capitalize()}, alone and together: shares of the sum of squares within each seed's grid, "
         "averaged over seeds. `×` is an interaction: how one effect depends on another. The last one contains the "
         "noise."
     )
     code = f"plots.shares(statistics.effects(results.cells, {asked.metric!r}))"
     drawn = Drawn(plots.shares(found), "Shares with 95 % t intervals over seeds", code)
-    return Section("Effects of encoding, depth and epochs", [text, drawn])
+    return Section(f"Effects of {joined(names)}", [text, drawn])
 
 
 def seeds(asked: ReportSubject) -> Section:

@@ -10,9 +10,10 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
-from pe_lab.system.files import LedgerError
+from pe_lab.system.files import LedgerError, digest, read_json
 from pe_lab.system.tables import read_csv
 
+IDENTITIES = "identities.json"  # what determines the training, by run: of one cell for each task of a study
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
 
 
@@ -45,17 +46,41 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
 
 
 def identity_of(results: Results) -> dict[str, Any]:
-    """Return the settings of the first cell, by dotted name; none where there is no ledger."""
-    try:
-        run = Ledger(results.source).named(str(results.cells["run"].iloc[0]))
-        return settings_of_identity(run.identity())
-    except (LedgerError, OSError):
+    """Return the settings, by dotted name, that the first cells of all tasks share.
+
+    They are from the ledger, or from IDENTITIES in the folder of the study; none where these lack a task.
+
+    Raises:
+        ValueError: an entry of IDENTITIES is not what a run is the hash of.
+    """
+    cells = results.cells
+    if cells.empty or "run" not in cells:
         return {}
+    tasks = cells["data"] if "data" in cells else pd.Series("", cells.index)
+    stored, known = _stored_identities(results), []
+    for _, runs in cells["run"].astype(str).groupby(tasks, sort=False):
+        identity = next((stored[run] for run in runs if run in stored), None)
+        try:
+            known.append(identity or Ledger(results.source).named(runs.iloc[0]).identity())
+        except (LedgerError, OSError):
+            return {}
+    first, *others = map(settings_of_identity, known)
+    return {name: value for name, value in first.items() if all(other.get(name, ...) == value for other in others)}
+
+
+def _stored_identities(results: Results) -> dict[str, dict[str, Any]]:
+    """Return what determines the training of some runs, by run, from the folder of a study; empty without the file."""
+    path = results.folder / IDENTITIES
+    entries = read_json(path) if path.is_file() else {}
+    for run, identity in entries.items():
+        if digest(identity) != run:
+            raise ValueError(f"{path} must hold what its runs are the hashes of, got another entry for {run}")
+    return dict(entries)
 
 
 def setting_in_words(results: Results) -> str:
-    """Return size, data and optimizer of the models, as far as all cells agree; empty where there is no ledger."""
-    identity = {} if results.cells.empty or "run" not in results.cells else identity_of(results)
+    """Return size, data and optimizer of the models, as far as all cells agree; empty where `identity_of` is."""
+    identity = identity_of(results)
     varied = results.cells.columns  # settings that differ between cells, and rates that were chosen
     known = {name: value for name, value in identity.items() if name not in varied and value not in (None, "null")}
     fresh = "new ones in every epoch, " if known.get("trainer.fresh") else ""

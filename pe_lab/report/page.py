@@ -14,12 +14,13 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from pe_lab.report.parts import Code, Drawn, Part, Section
+from pe_lab.report.parts import Code, Drawn, Folded, Part, Section
 from pe_lab.results.verdicts import MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import svg
 
 LONGEST = 30  # rows of a table that is not folded
+SENTENCE = 40  # letters of a text from which its column is wide, also on a narrow screen
 BESIDE = 6.0  # inches: a wider figure of an opening section stands below its text
 LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
 
@@ -57,6 +58,8 @@ def _part(part: Part) -> dict[str, Any]:
         return {"kind": "text", "html": _inline(part), "note": part.startswith("**Note.**")}
     if isinstance(part, Code):
         return {"kind": "code", "lines": part.lines}
+    if isinstance(part, Folded):
+        return {"kind": "folded", "title": part.title, "parts": [_part(one) for one in part.parts]}
     if isinstance(part, Drawn):
         drawn = {"kind": "figure", "svg": _svg(part.plot.figure, part.caption), "table": _table(part.plot.data)}
         drawn |= {"wide": part.plot.figure.get_figwidth() > BESIDE}
@@ -69,7 +72,10 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
     classes = [
         f"{kind} verdict".strip() if name == "verdict" else kind for name, kind in zip(data, classes, strict=True)
     ]
-    return {"heads": list(data.columns), "classes": classes, "lines": as_text(data).to_numpy().tolist()}
+    lines = as_text(data).to_numpy().tolist()
+    widths = [max((len(line[column]) for line in lines), default=0) for column in range(len(classes))]
+    classes = [f"{kind} long" if width > SENTENCE else kind for kind, width in zip(classes, widths, strict=True)]
+    return {"heads": list(data.columns), "classes": classes, "lines": lines}
 
 
 def _looks() -> dict[str, dict[str, str]]:

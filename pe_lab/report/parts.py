@@ -32,7 +32,15 @@ class Code:
     lines: str
 
 
-Part = str | Drawn | ReportTable | Code
+@dataclass(frozen=True)
+class Folded:
+    """Parts that a reader opens, below a line that says what they are."""
+
+    title: str
+    parts: "list[Part]"
+
+
+Part = str | Drawn | ReportTable | Code | Folded
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from pe_lab.report.answer import answer
 from pe_lab.report.attention import attention
 from pe_lab.report.effort import searched_rates
 from pe_lab.report.elsewhere import elsewhere
-from pe_lab.report.parts import Drawn, Part, ReportTable, Section
+from pe_lab.report.measured import by_layer, probed
+from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
-from pe_lab.report.standing import listed
+from pe_lab.report.standing import joined, listed
 from pe_lab.results import plots
 from pe_lab.results.columns import setting_columns, sort_by_setting, without_whole_windows
 from pe_lab.results.rates import tuned
@@ -127,7 +128,7 @@ def _curves(asked: ReportSubject) -> Section:
 
 def _lengths(asked: ReportSubject) -> Section:
     """Return each metric against length."""
-    records, parts = asked.results.records, []
+    records, parts = asked.results.records, list[Part]()
     measured = without_whole_windows(records[records["kind"] == "length"]) if len(records) else records
     for metric in SHOWN if len(measured) else []:
         if (measured["metric"] == metric).any():
@@ -139,15 +140,18 @@ def _lengths(asked: ReportSubject) -> Section:
 
 
 def _probes(asked: ReportSubject) -> Section:
-    """Return each probe's metrics against the layer."""
-    records, parts = asked.results.records, []
-    probed = records[(records["kind"] == "probe") & records["layer"].notna()] if len(records) else records
-    pairs = probed[["probe", "metric"]].drop_duplicates().itertuples(index=False) if len(probed) else []
-    for probe, metric in pairs:
-        code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
-        caption = f"Probe {probe}: {metric.replace('_', ' ')} by layer"
-        parts.append(Drawn(plots.layer_curves(records, probe, metric), caption, code))
-    return Section("Layers", [*_for_whom(asked, probed), *parts])
+    """Return what each probe found, and its metrics against the layer below it."""
+    records, parts = asked.results.records, list[Part]()
+    measured = probed(records)
+    for probe in measured["probe"].unique() if len(measured) else []:
+        metrics = [str(metric) for metric in measured.loc[measured["probe"] == probe, "metric"].unique()]
+        figures: list[Part] = []
+        for metric in metrics:
+            code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
+            caption = f"Probe {probe}: {metric.replace('_', ' ')} by layer"
+            figures.append(Drawn(plots.layer_curves(records, probe, metric), caption, code))
+        parts += [f"**{probe}**. {by_layer(records, probe)}", Folded(f"By layer: {joined(metrics)}", figures)]
+    return Section("Layers", [*_for_whom(asked, measured), *parts])
 
 
 def _for_whom(asked: ReportSubject, measured: pd.DataFrame) -> list[Part]:

@@ -25,12 +25,12 @@ from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import (
     edge_note,
     endpoint,
+    seed_note,
     settings,
     summaries,
     with_baseline,
     with_floors,
 )
-from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import FEWEST_SEEDS, Endpoint, Verdict
 from pe_lab.statistics.moderation import FEWEST_ENCODINGS
 from pe_lab.system.tables import read_csv
@@ -186,7 +186,7 @@ def _answer(study: TunedStudy) -> Section:
     title = f"Which of {names} encodings has the {best} {study.measured} on {tasks}, at learning rates tuned for each?"
     warning = not_learned(study.results.cells)
     edges = edge_note(known, study.rates)
-    notes = [*seed_notes(study), *([edges] if edges else [])]
+    notes = [note for note in (seed_note(known), edges) if note]
     notes += [*missing(study.results), *surroundings(study.results.cells)]
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), _sentences(study)]
     parts += filter(None, [setting_in_words(study.results)])
@@ -223,25 +223,6 @@ def _best(ranked: pd.DataFrame, column: str) -> str:
     names, between = list(ranked["pe"]), ranked["95 % interval"].iloc[0]
     text = f"`{names[0]}` has the best mean, {values[0]}{f' (95 % interval {between})' * bool(between)}"
     return f"{text}; the next is `{names[1]}`, {values[1]}." if len(names) > 1 else f"{text}."
-
-
-def seed_notes(study: TunedStudy, advice: bool = True) -> list[str]:
-    """Return sentences on few seeds, if they are few.
-
-    Args:
-        study: the subject of the report.
-        advice: whether they say what to do.
-    """
-    keys = [*settings(study.outcomes), "pe"]
-    seeds = study.known.groupby(keys, sort=False, dropna=False)["seed"].nunique()
-    fewest, most = int(seeds.min()), int(seeds.max())
-    if fewest >= FEWEST_SEEDS:
-        return list(filter(None, [few_runs(study.known["pe"].nunique(), fewest, advice)]))
-    which = "All" if fewest == most else "Some"
-    return [
-        f"{which} encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
-        f"{FEWEST_SEEDS} and more, and none is equivalent with fewer."
-    ]
 
 
 def _opening_figure(study: TunedStudy) -> list[Part]:

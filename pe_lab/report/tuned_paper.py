@@ -9,10 +9,10 @@ from pe_lab.report.effort import identity_of
 from pe_lab.report.paper import CaptionedPlot, escaped
 from pe_lab.report.question import varied_columns
 from pe_lab.report.standing import joined
-from pe_lab.report.tuned import TunedStudy, forest, seed_notes, seed_values
+from pe_lab.report.tuned import TunedStudy, forest, seed_values
 from pe_lab.results.columns import sort_by_setting
 from pe_lab.results.learned import not_learned
-from pe_lab.results.tuned_outcomes import edge_note, settings
+from pe_lab.results.tuned_outcomes import edge_note, seed_note, settings
 from pe_lab.statistics import FEWEST_SEEDS, Verdict
 from pe_lab.statistics.comparisons import counted
 from pe_lab.statistics.moderation import FEWEST_ENCODINGS
@@ -91,7 +91,7 @@ def methods(study: TunedStudy) -> str:
     counts = known.groupby([*keys, "pe"], dropna=False)["seed"].nunique()
     encodings = known.groupby(keys, dropna=False)["pe"].nunique()
     number, unit = study.endpoint.margin, study.endpoint.unit
-    notes = [not_learned(study.results.cells, advice=False), *seed_notes(study, advice=False)]
+    notes = [not_learned(study.results.cells, advice=False), seed_note(known, advice=False)]
     notes.append(edge_note(known, study.rates, advice=False))
     values: dict[str, Any] = paper.training(study.results, study.cells, counts) | {
         "rates": "at learning rates tuned for each encoding and seed",

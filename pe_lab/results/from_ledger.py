@@ -33,7 +33,7 @@ NO_CELLS = pd.DataFrame(columns=[*FIRST, "run"])
 FAILURE = ["kind", "reason", "step", "run"]
 NO_FAILED = pd.DataFrame(columns=[*FIRST, *FAILURE])
 
-Wanted = dict[tuple[str, int], int]  # the cells to read, as run and epochs, with their positions in the result
+Wanted = dict[tuple[str, int], int]  # the cells to read, as run and target, with their positions in the result
 
 
 class _Found(NamedTuple):
@@ -51,8 +51,8 @@ def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame
     """
     refused = _without_identity(folder) if wanted is None else []
     found = _Found([], [])
-    for run, epochs in _runs(folder, wanted):
-        _read_run(run, epochs, found, refused)
+    for run, targets in _runs(folder, wanted):
+        _read_run(run, targets, found, refused)
     if wanted is None:
         found.cells.sort(key=lambda cell: _sort_key(cell[0]))
     else:
@@ -68,19 +68,19 @@ def _runs(folder: Path, wanted: Wanted | None) -> list[tuple[Run, list[int] | No
     if wanted is None:
         return [(run, None) for run in Ledger(folder).runs()]
     checkpoints = defaultdict(list)
-    for name, epochs in wanted:
-        checkpoints[name].append(epochs)
-    return [(Ledger(folder).named(name), epochs) for name, epochs in checkpoints.items()]
+    for name, target in wanted:
+        checkpoints[name].append(target)
+    return [(Ledger(folder).named(name), targets) for name, targets in checkpoints.items()]
 
 
 def _read_run(run: Run, wanted: Collection[int] | None, found: _Found, refused: list[str]) -> None:
     """Read the checkpoints of a run and, if all are wanted, its failures."""
     with _refusing(refused):
         settings = _settings(run)
-        for epochs in _complete_checkpoints(run, refused) if wanted is None else wanted:
+        for target in _complete_checkpoints(run, refused) if wanted is None else wanted:
             with _refusing(refused):
-                summary = summary_and_environment(run, epochs)
-                found.cells.append((settings | _length(epochs, summary), summary))
+                summary = summary_and_environment(run, target)
+                found.cells.append((settings | _length(target, summary), summary))
         for path in entries(run.folder / "failed", "*.json") if wanted is None else []:
             with _refusing(refused):
                 reason = _failure(path, run)
@@ -174,7 +174,7 @@ def _sort_key(settings: Settings) -> list[Any]:
 
 
 def _complete_checkpoints(run: Run, refused: list[str]) -> list[int]:
-    """Return the epochs of a run's complete checkpoints; incomplete ones are added to `refused`."""
+    """Return the targets of a run's complete checkpoints; incomplete ones are added to `refused`."""
     complete = []
     for path in entries(run.folder / "checkpoints"):
         with _refusing(refused):
@@ -186,7 +186,7 @@ def _complete_checkpoints(run: Run, refused: list[str]) -> list[int]:
 
 
 def _is_count(name: str) -> bool:
-    """Return whether a name is a number of epochs in its usual form."""
+    """Return whether a name is a number of epochs or steps in its usual form."""
     return name.isdecimal() and str(int(name)) == name
 
 
@@ -232,7 +232,9 @@ def _failure(path: Path, run: Run) -> dict[str, Any]:
     """
     found = read_json(path)
     if not _is_count(path.stem) or not isinstance(found, dict):
-        raise LedgerError(f"ledger entry {path} must say why a number of epochs was not reached, got something else")
+        raise LedgerError(
+            f"ledger entry {path} must say why a number of epochs or steps was not reached, got something else"
+        )
     return {name: found.get(name) for name in FAILURE} | {"run": run.name}
 
 

@@ -17,6 +17,7 @@ from pe_lab.statistics.intervals import interval
 GREY = "#B5B5B5"
 ACROSS = 3  # panels side by side
 COLOURED = 8  # lines that are told apart by eye; others are grey
+LEGEND_LINE, LEGEND_LETTER = 0.55, 0.065  # inches of a legend of 8 pt: beside a name, and of one of its letters
 
 
 def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
@@ -148,4 +149,7 @@ def draw_legend(figure: Figure, panels: dict[str, Axes], highlight: list[str]) -
     for axes in panels.values():
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     known = [name for name in highlight if name in handles]
-    figure.legend([handles[name] for name in known], known, loc="outside lower center", ncols=4, fontsize=8)
+    widest = max(map(len, known), default=1)
+    columns = int(figure.get_figwidth() / (LEGEND_LINE + LEGEND_LETTER * widest))
+    columns = max(1, min(4, columns))
+    figure.legend([handles[name] for name in known], known, loc="outside lower center", ncols=columns, fontsize=8)

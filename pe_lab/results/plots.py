@@ -225,7 +225,8 @@ def over_epochs(
             axes.set_yscale("symlog", linthresh=LINEAR, linscale=1)
             axes.axhspan(-LINEAR, LINEAR, color=BAND, linewidth=0, zorder=0)
             axes.set_yticks([0, 0.05, 0.1, 0.3, 1, 3, 10])
-            axes.set_ylim(-0.01, 1.3 * data["high"].fillna(data["mean"]).max())
+            highest = max([data["high"].fillna(data["mean"]).max(), *(values.max() for values in levels.values())])
+            axes.set_ylim(-0.01, 1.3 * highest)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_title(setting)
@@ -458,7 +459,7 @@ def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
 def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None) -> Plot:
     """Draw a metric against length, in training lengths, a panel per setting, policy and offset."""
     measured = records[(records["kind"] == "length") & (records["metric"] == metric)]
-    names = [*_record_settings(measured), "policy", "offset"]
+    names = [*record_settings(measured), "policy", "offset"]
     data = means(sort_by_setting(measured, names), ["length"], names)
     highlight = highlight or most_different(data, "length")
     figure, panels = make_panels(data["setting"].unique(), 2.9)
@@ -475,7 +476,7 @@ def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[s
 def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list[str] | None = None) -> Plot:
     """Draw a probe's metric against the layer, a panel per setting; heads are averaged."""
     measured = records[(records["probe"] == probe) & (records["metric"] == metric) & records["layer"].notna()]
-    names = [*_record_settings(measured), "length"]
+    names = [*record_settings(measured), "length"]
     heads = measured.groupby([*names, "pe", "seed", "layer"], sort=False, dropna=False)["value"].mean().reset_index()
     data = means(sort_by_setting(heads, names), ["layer"], names)
     highlight = highlight or most_different(data, "layer")
@@ -489,7 +490,7 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list
     return Plot(figure, data)
 
 
-def _record_settings(records: pd.DataFrame) -> list[str]:
+def record_settings(records: pd.DataFrame) -> list[str]:
     """Return the columns of records that make a setting."""
     return [name for name in records.columns[: list(records.columns).index("kind")] if name not in ("pe", "seed")]
 
@@ -532,7 +533,7 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
 
 @mpl.rc_context(LOOK)
 def shares(effects: pd.DataFrame) -> Plot:
-    """Draw the shares of statistics.effects on a logarithmic scale."""
+    """Draw the shares of statistics.effects, from 0 to 100 %."""
     figure = Figure(figsize=(7, 1 + 0.35 * len(effects)), layout="constrained")
     axes = figure.subplots()
     y = np.arange(len(effects))
@@ -540,8 +541,7 @@ def shares(effects: pd.DataFrame) -> Plot:
     axes.barh(y, effects["share"], color=COLOURS[0], xerr=np.nan_to_num(spread).clip(min=0), ecolor=INK, capsize=3)
     axes.set_yticks(y, effects["effect"], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.set_xlabel("share of the sum of squares within a seed's grid")
     return Plot(figure, effects)

@@ -1,5 +1,6 @@
 """The mean over all settings of a table, in a unit that settings of several tasks share."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,9 +30,10 @@ class Pool:
 def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
     """Return the mean over all settings for each encoding and seed that has them all.
 
-    Settings of one task are averaged as they are. Losses of different tasks are not comparable: over several tasks, the
-    share of the gap that remains is averaged, (loss - best) / (level - best). The level is that of `table.by_task`; the
-    best possible value is the floor bayes, or a loss of 0 where that is unknown.
+    Settings of one task are averaged as they are, and so are those of several tasks without a gap, such as text.
+    Losses of other tasks are not comparable: the share of the gap that remains is averaged, (loss - best) / (level -
+    best). The level is that of `table.by_task`; the best possible value is the floor bayes, or a loss of 0 where that
+    is unknown.
 
     Raises:
         ValueError: there is no such metric.
@@ -41,7 +43,7 @@ def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
     tasks = rows.groupby("data", sort=False) if "data" in rows else [("", rows)]
     gaps = {str(task): _gap(cells, metric) for task, cells in tasks}
     without = [task for task, gap in gaps.items() if gap is None]
-    if several := len(gaps) > 1:
+    if several := len(gaps) > 1 and not _without_gap(gaps.values()):
         unit = f"share of the gap to the best possible that remains, (test {metric} − best) / (level − best)"
         unit += "".join(f"; {task} from {gap.ends}" for task, gap in gaps.items() if gap)
         shares = [((rows[measured] - gap.best) / (gap.level - gap.best)).dropna() for gap in gaps.values() if gap]
@@ -76,11 +78,17 @@ def _means(rows: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
 
 
 class _Gap(NamedTuple):
-    """The best possible value and the level of each row, and their names."""
+    """The best possible value and the level of each row, their names, and whether the best value is a floor."""
 
     best: pd.Series
     level: pd.Series
     ends: str
+    by_floor: bool
+
+
+def _without_gap(gaps: Iterable[_Gap | None]) -> bool:
+    """Return whether the best possible value of no task is known, so that none has a gap between floors."""
+    return all(gap is not None and not gap.by_floor for gap in gaps)
 
 
 def _gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
@@ -95,19 +103,19 @@ def _gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
     for floor in levels(known):
         if (sign * (means[floor] - best)).gt(1e-9).all():
             zero = "bayes" if "bayes" in known else f"no {metric}"
-            return _Gap(best, means[floor], f"{floor.replace('_', '-')} to {zero}")
+            return _Gap(best, means[floor], f"{floor.replace('_', '-')} to {zero}", "bayes" in known)
     return None
 
 
 def remaining(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame | None:
     """Return the rows of several tasks with test_remaining, the unit in which `pool` averages over tasks.
 
-    None for one task, whose metric needs no other unit, and where a task has no level.
+    None for one task and for tasks without a gap, whose metric needs no other unit, and where a task has no level.
     """
     if "data" not in rows or rows["data"].nunique() < 2:
         return None
     gaps = [_gap(cells, metric) for _, cells in rows.groupby("data", sort=False)]
-    if any(gap is None for gap in gaps):
+    if _without_gap(gaps) or any(gap is None for gap in gaps):
         return None
     measured = rows[metric_column(rows, metric)]
     shares = [((measured - gap.best) / (gap.level - gap.best)).dropna() for gap in gaps if gap]

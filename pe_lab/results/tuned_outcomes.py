@@ -15,7 +15,8 @@ from omegaconf import DictConfig
 from pe_lab.config import LR
 from pe_lab.results.columns import floors, merge
 from pe_lab.results.table import floor_heading
-from pe_lab.statistics import LINE, Endpoint, compare, interval, rank_ranges, share_interval
+from pe_lab.results.verdicts import few_runs
+from pe_lab.statistics import FEWEST_SEEDS, LINE, Endpoint, compare, interval, rank_ranges, share_interval
 from pe_lab.statistics.comparisons import exchanged
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
@@ -111,6 +112,27 @@ def with_floors(found: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     if not names or not set(keys) <= set(cells):
         return found
     return merge(found, cells[[*keys, *names]].drop_duplicates(keys), keys, how="left")
+
+
+def seed_note(found: pd.DataFrame, advice: bool = True) -> str:
+    """Return a sentence on few seeds; empty where they are enough for the error rates of verdicts.
+
+    Args:
+        found: see `outcome_table`.
+        advice: whether it says what to do.
+    """
+    known = found[found["y"].notna()]
+    if known.empty:
+        return ""
+    seeds = known.groupby([*settings(known), "pe"], sort=False, dropna=False)["seed"].nunique()
+    fewest, most = int(seeds.min()), int(seeds.max())
+    if fewest >= FEWEST_SEEDS:
+        return few_runs(known["pe"].nunique(), fewest, advice)
+    which = "All" if fewest == most else "Some"
+    return (
+        f"{which} encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
+        f"{FEWEST_SEEDS} and more, and none is equivalent with fewer."
+    )
 
 
 def edge_note(found: pd.DataFrame, rates: Sequence[float], advice: bool = True) -> str:

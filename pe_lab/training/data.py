@@ -18,7 +18,7 @@ Key = tuple[int, Tensor]  # of a batch: the epoch, and the indices of its sequen
 Settings = DictConfig | dict[str, Any]  # of a cell
 
 
-class Order(SequentialSampler, DistributedSampler):
+class Order(SequentialSampler, DistributedSampler[Any]):
     """Yields the keys of as many batches as an epoch has, from any batch of the training on.
 
     Lightning replaces samplers of other classes: with several devices by one that gives each device batches of its own,
@@ -39,7 +39,7 @@ class Order(SequentialSampler, DistributedSampler):
     def __init__(
         self, size: int, batch_size: int, seed: int | None = None, rank: int = 0, ranks: int = 1, fixed: bool = False
     ) -> None:
-        self.size, self.batch_size, self.seed = size, batch_size, seed
+        self.size, self.batch_size, self.shuffle_seed = size, batch_size, seed
         self.rank, self.ranks, self.fixed = rank, ranks, fixed
         self.start = 0
         self.kept: tuple[int, Tensor] | None = None  # the last epoch that was asked for, and its order
@@ -50,7 +50,7 @@ class Order(SequentialSampler, DistributedSampler):
     def __len__(self) -> int:
         return -(-self.size // self.batch_size)
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[Key]:  # type: ignore[override]  # keys in place of indices
         start = 0 if self.fixed else self.start
         for number in range(start, start + len(self)):
             epoch, index = self.whole(number)
@@ -69,7 +69,8 @@ class Order(SequentialSampler, DistributedSampler):
         return self.kept[1]
 
     def _of_epoch(self, epoch: int) -> Tensor:
-        return torch.arange(self.size) if self.seed is None else epoch_order(self.size, self.seed, epoch)
+        seed = self.shuffle_seed
+        return torch.arange(self.size) if seed is None else epoch_order(self.size, seed, epoch)
 
 
 class SplitBatches(torch.utils.data.Dataset[Batch]):
@@ -110,7 +111,7 @@ class Loader(DataLoader[Batch]):
         super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is, num_workers=workers)
         self.rows, self.order, self.place = rows, order, place
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, which asks for the place late
         if self.place is not None:  # asked at the first batch, when Lightning has restored a checkpoint
             self.order.start = self.place()
         yield from super().__iter__()
@@ -155,7 +156,8 @@ class Sequences(L.LightningDataModule):
         """
         size, batch_size = self.dataset.size("train"), self.cfg.trainer.batch_size
         rank, ranks, fixed, place = 0, 1, False, None
-        if (trainer := self.trainer) is not None:
+        trainer: Any = self.trainer  # which sets its settings by name
+        if trainer is not None:
             rank, ranks, fixed = trainer.global_rank, trainer.world_size, trainer.overfit_batches > 0
             place = lambda: batches_done(trainer)  # noqa: E731
         require_split(size, batch_size, ranks)
@@ -192,7 +194,7 @@ def batches_done(trainer: L.Trainer) -> int:
     return int(trainer.fit_loop.epoch_loop.batch_progress.total.completed)
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: Any) -> Any:
     return batch
 
 

@@ -14,10 +14,11 @@ PRECISIONS = ("32-true", "bf16-mixed")
 WITHIN_STEPS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 
 
-def check_fit(trainer: L.Trainer, cfg: DictConfig, per_epoch: int, phased: bool) -> None:
+def check_fit(trainer: Any, cfg: DictConfig, per_epoch: int, phased: bool) -> None:
     """Raise ValueError, in one line, unless a Trainer can honour the settings of a cell beside its own arguments.
 
     Args:
+        trainer: a lightning.Trainer, which sets its settings by name.
         per_epoch: optimizer steps of an epoch.
         phased: whether the encoding changes in the course of the training.
     """

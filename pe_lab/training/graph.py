@@ -34,8 +34,10 @@ class Stepped(Protocol):
     """What a step needs of a training."""
 
     model: Transformer
-    optimizer: torch.optim.Optimizer
     clip: float | None
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
 
     def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]: ...
 

@@ -194,7 +194,10 @@ def evaluate(
 
 def _concatenated(parts: list[Batch]) -> Batch:
     """Return one batch of all sequences. Its layout is that of the first part: metrics do not read it."""
-    joined = {
-        name: torch.cat([getattr(part, name) for part in parts]) for name in ("tokens", "targets", "role", "headline")
-    }
-    return replace(parts[0], **joined)
+    return replace(
+        parts[0],
+        tokens=torch.cat([part.tokens for part in parts]),
+        targets=torch.cat([part.targets for part in parts]),
+        role=torch.cat([part.role for part in parts]),
+        headline=torch.cat([part.headline for part in parts]),
+    )

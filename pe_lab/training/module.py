@@ -10,6 +10,7 @@ import lightning as L
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
@@ -63,7 +64,7 @@ class Training(L.LightningModule):
         self.seed = cfg.seed
         self.clip: float | None = cfg.trainer.clip
         self.clips_values = False
-        self.log_every = cfg.trainer.log_every
+        self.log_every: int = cfg.trainer.log_every
         self.batches_per_epoch = self._batches()
         self.total_steps = cfg.epochs * self.batches_per_epoch if cfg.steps is None else cfg.steps
         self.step = self.steps_before = 0
@@ -103,7 +104,7 @@ class Training(L.LightningModule):
         """
         if stage != "fit":
             return
-        trainer = self.trainer
+        trainer: Any = self.trainer  # which sets its settings by name
         self.choose_graph(trainer.strategy.root_device)
         self.batches_per_epoch = limited(self._batches(), trainer.limit_train_batches)
         per_epoch = -(-self.batches_per_epoch // trainer.accumulate_grad_batches)
@@ -128,9 +129,9 @@ class Training(L.LightningModule):
             fully_shard(part, mesh=mesh)
         register_fsdp_forward_method(self.model, "answers")
 
-    def configure_optimizers(self) -> dict[str, Any]:
-        schedule = {"scheduler": self.optimization.schedule(self.optimizer), "interval": "step"}
-        return {"optimizer": self.optimizer, "lr_scheduler": schedule}
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        schedule = self.optimization.schedule(self.optimizer)
+        return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_start(self) -> None:
         self.losses = [
@@ -189,6 +190,7 @@ class Training(L.LightningModule):
                 if self._trainer is not None:
                     self._log("train", {"gradient_norm": self.metrics["gradient_norm"]})
         if self.clips_values:
+            assert self.clip is not None
             torch.nn.utils.clip_grad_value_(self.model.parameters(), self.clip)
 
     def on_validation_epoch_start(self) -> None:
@@ -212,7 +214,8 @@ class Training(L.LightningModule):
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the most likely answer of every slot, [B, S]; without a meaning where nothing is asked."""
         batch = drawn(batch, "test", batch_idx)
-        return self.model(batch.tokens, batch.layout).argmax(-1)
+        likeliest: Tensor = self.model(batch.tokens, batch.layout).argmax(-1)
+        return likeliest
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -239,7 +242,9 @@ class Training(L.LightningModule):
         self.step = checkpoint["global_step"]
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: Any, map_location: Any = None, **kwargs: Any) -> Self:
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's other arguments by name only
+        cls, checkpoint_path: Any, map_location: Any = None, **kwargs: Any
+    ) -> Self:
         """Return the module of a checkpoint, Lightning's own or one of `SafeTensorsIO`.
 
         The settings in it name the classes that are made: load only checkpoints that you trust.
@@ -273,7 +278,8 @@ class Training(L.LightningModule):
 
     def _batches(self) -> int:
         """Return the number of batches of all training sequences."""
-        return -(-self.dataset.size("train") // self.cfg.trainer.batch_size)
+        batch_size: int = self.cfg.trainer.batch_size
+        return -(-self.dataset.size("train") // batch_size)
 
     def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch, and the logits of its answers; see `answers`."""
@@ -303,10 +309,11 @@ class Training(L.LightningModule):
             loss, logits, norm = self.captured(batch)
         else:
             optimizer: Any = self.optimizers()
+            schedule: Any = self.lr_schedulers()
             optimizer._on_before_step()  # Lightning counts steps that it does not take itself
             loss, logits, norm = self.captured(batch)
             optimizer._on_after_step()
-            self.lr_schedulers().step()
+            schedule.step()
         return loss.clone(), logits, norm  # a graph writes the next loss to the same memory
 
     @property
@@ -320,7 +327,8 @@ class Training(L.LightningModule):
             return mean
         mine = (batch.targets != IGNORE).sum().float()
         summed, count = self._sum(torch.stack([torch.where(mine > 0, mean * mine, 0.0), mine]))
-        return summed / count
+        overall: Tensor = summed / count
+        return overall
 
     def _sum(self, of_rank: Tensor) -> Tensor:
         """Return the sum over all ranks."""

@@ -90,7 +90,9 @@ class Optimization:
             lr, decay = own.get(parameter, (settings.lr if by_muon else usual, settings.weight_decay))
             factor = factors.get(parameter, 1.0)
             groups.setdefault((by_muon, lr * factor, decay / factor), []).append(parameter)
-        return self._optimizer([self._group(those, *rest, by_muon) for (by_muon, *rest), those in groups.items()])
+        return self._optimizer(
+            [self._group(those, lr, decay, by_muon) for (by_muon, lr, decay), those in groups.items()]
+        )
 
     def require_mup(self) -> None:
         """Raise ValueError if the optimizer's rates cannot be scaled as model.parametrization=mup does for Adam."""
@@ -124,7 +126,8 @@ class Optimization:
         try:
             if self.muon:
                 return MuonWithAdamW(groups, arguments, self._adamw())
-            return self.made(groups, lr=self.settings.lr, **arguments)
+            optimizer: torch.optim.Optimizer = self.made(groups, lr=self.settings.lr, **arguments)
+            return optimizer
         except (TypeError, ValueError) as error:
             if len(groups) > 1:  # one group was accepted when this object was made
                 raise ValueError(
@@ -144,9 +147,10 @@ class Optimization:
     def factor(self, step: int) -> float:
         """Return the factor in [0, 1] of all learning rates at a step, from 0: warm-up, then the schedule."""
         settings = self.settings
-        if step < settings.warmup_steps:
-            return (step + 1) / settings.warmup_steps
-        progress = min(1.0, (step - settings.warmup_steps) / max(1, self.total_steps - settings.warmup_steps))
+        warmup: int = settings.warmup_steps
+        if step < warmup:
+            return (step + 1) / warmup
+        progress = min(1.0, (step - warmup) / max(1, self.total_steps - warmup))
         falling = 1.0
         if settings.schedule == "cosine":
             falling = 0.5 * (1 + math.cos(math.pi * progress))
@@ -154,7 +158,7 @@ class Optimization:
             falling = 1.0 - progress
         elif settings.schedule == "wsd":
             falling = min(1.0, (1.0 - progress) / settings.get("decay_fraction", DECAY_FRACTION))
-        least = settings.get("min_lr", 0.0) / settings.lr
+        least: float = settings.get("min_lr", 0.0) / settings.lr
         return least + (1.0 - least) * falling if least else falling
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
@@ -174,7 +178,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, groups: list[dict[str, Any]], muon: dict[str, Any], adamw: dict[str, Any]) -> None:
-        self.parts = {
+        self.parts: dict[bool, torch.optim.Optimizer] = {
             kind: make([group for group in groups if group["muon"] is kind], **arguments)
             for kind, make, arguments in ((True, torch.optim.Muon, muon), (False, torch.optim.AdamW, adamw))
             if any(group["muon"] is kind for group in groups)

@@ -41,6 +41,25 @@ def test_an_encoding_that_is_octaves_faster_is_better_and_its_mean_is_geometric(
     assert counts["both unsolved"] == 0
 
 
+def test_runs_with_the_same_bits_are_equal_and_others_are_not() -> None:
+    found = tuned.table("induction", MEANS)
+    twins = {"rope": "rope_dynamic_ntk", "cope": "wall"}
+    both = pd.concat([found, *(found[found["pe"] == pe].assign(pe=twin) for pe, twin in twins.items())])
+    both = both.reset_index(drop=True)
+
+    def verdict(rows: pd.DataFrame, pe: str, other: str) -> str:
+        return str(verdicts.pairs(rows, TASK).set_index(["pe", "baseline"])["verdict"][pe, other])
+
+    assert verdict(both, "rope", "rope_dynamic_ntk") == "equal"
+    assert verdicts.equals(verdicts.pairs(both, TASK), "rope_dynamic_ntk") == ["rope"]
+    assert verdict(both, "cope", "wall") == Verdict.BOTH_UNSOLVED
+    assert verdicts.decided(verdicts.pairs(both, TASK))["equal"] == 1
+    last = both.index[both["pe"] == "rope_dynamic_ntk"][-1]
+    both.loc[last, "loss_x1"] += 1e-9
+    assert verdict(both, "rope", "rope_dynamic_ntk") != "equal"
+    assert verdicts.equals(verdicts.pairs(both, TASK), "rope") == []
+
+
 def test_fewer_seeds_than_were_simulated_give_no_verdict() -> None:
     table = verdicts.pairs(tuned.table("induction", MEANS, seeds=range(4)), TASK)
     assert set(table["verdict"]) == {Verdict.TOO_FEW_SEEDS}
@@ -135,7 +154,7 @@ def test_twins_with_the_same_seeds_are_equal_and_with_other_seeds_alike(monkeypa
     found = {"induction": pd.concat([made, copied], ignore_index=True)}
     lines = twins.placebo(found).set_index("kind")
     assert lines["apart"]["twins"] == 0
-    assert (lines["same"]["twins"], lines["seeds"]["twins"]) == ("equivalent", 5)
+    assert (lines["same"]["twins"], lines["seeds"]["twins"]) == ("equal", 5)
     assert lines["shifted"]["twins"] in ("equivalent", "undecided")
     assert lines["same"]["near"] == "better"
     assert twins.called_different(twins.placebo(found), "same")[:2] == (0, 1)

@@ -10,6 +10,7 @@ import torch
 from pe_lab.check.datasets import PROMISES, DatasetCase
 from pe_lab.check.promise import examine, outcome
 from pe_lab.data.base import IGNORE, Batch, InMemory, Task
+from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import generator
 
 
@@ -17,6 +18,7 @@ class Previous(InMemory):
     """Asks at every slot but the first for the token before it; sequences have 4 to T tokens. Keeps every promise."""
 
     roles = ("previous",)
+    own_metrics: tuple[Metric, ...] = (Metric("worst_loss", "min", "nats"),)
     length, vocabulary = 12, 8
 
     def __init__(self, seed, name="previous", factor=1.0):
@@ -38,6 +40,9 @@ class Previous(InMemory):
 
     def floors(self, split):
         return {"prior": {"loss": math.log(self.vocabulary)}}
+
+    def metrics(self, losses, batch):
+        return {"worst_loss": losses.max().item()}
 
     def longer(self, factor):
         if factor * self.length > 1000:
@@ -198,6 +203,36 @@ class Disordered(Previous):
 
 
 LONGER = "longer sequences are of the same task, or refused in one line"
+METRICS = "its own metrics are declared, finite, and better for lower losses"
+
+
+class UndeclaredMetric(Previous):
+    own_metrics = ()
+
+
+class MetricOfOtherLosses(Previous):
+    own_metrics = (*Previous.own_metrics, Metric("zero_share", "max", "share"))
+
+    def metrics(self, losses, batch):
+        return super().metrics(losses, batch) | ({} if losses.any() else {"zero_share": 1.0})
+
+
+class AbsentMetric(Previous):
+    own_metrics = (*Previous.own_metrics, Metric("speed", "max", "share"))
+
+
+class InfiniteMetric(Previous):
+    def metrics(self, losses, batch):
+        return {"worst_loss": losses.log().max().item()}
+
+
+class ReversedMetric(Previous):
+    own_metrics = (Metric("certainty", "max", "nats"),)
+
+    def metrics(self, losses, batch):
+        return {"certainty": losses.max().item()}
+
+
 BROKEN: list[tuple[type[Previous], str, str]] = [
     (Renamed, "it keeps the name it is given", "got 'other'"),
     (NoTest, "sequences are what the task says", "splits must contain train, validation, test"),
@@ -224,6 +259,11 @@ BROKEN: list[tuple[type[Previous], str, str]] = [
     (NoFloors, "floors are finite, known and in order", "must have a floor or a reference level"),
     (InfiniteFloor, "floors are finite, known and in order", "prior: loss=inf is out of range"),
     (UnknownMetric, "floors are finite, known and in order", "prior has metrics that do not exist: bleu"),
+    (UndeclaredMetric, METRICS, "own_metrics must declare each metric of train, got worst_loss"),
+    (MetricOfOtherLosses, METRICS, "metrics of train are others for other losses"),
+    (AbsentMetric, METRICS, "no split has the metrics speed"),
+    (InfiniteMetric, METRICS, "worst_loss of train is not finite"),
+    (ReversedMetric, METRICS, "certainty of train, declared max, must be at least 5"),
     (Disordered, "floors are finite, known and in order", "losses of bayes, position_blind on validation must rise"),
 ]
 

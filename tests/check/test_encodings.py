@@ -183,6 +183,23 @@ class GlobalDraws(Sound):
         return x + 0.1 * torch.randn_like(x)
 
 
+class DrawsInSecret(Sound):
+    """Adds noise in training, from the seed of the layout."""
+
+    def embed(self, x, layout):
+        if not self.training:
+            return x
+        noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(layout.seed or 0))
+        return x + 0.1 * noise.to(x.dtype)
+
+
+class MovesInSecret(Vectors):
+    """Shifts all positions by a random number, and does not declare draws_positions."""
+
+    def locate(self, layout):
+        return layout.shifted(int(torch.randint(1000, (), generator=torch.Generator().manual_seed(layout.seed or 0))))
+
+
 class TakesAll(Sound):
     causal_only = True
 
@@ -355,6 +372,8 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
     (Rounded, "positions beyond 256 stay distinct in bfloat16", "259 and 260 look alike"),
     (SecretPositions, "positions beyond 256 stay distinct in bfloat16", "the class declares reads_positions=False"),
     (GlobalDraws, "random draws follow from the layout's seed alone", "torch's global generator is drawn from"),
+    (DrawsInSecret, "random draws of training are declared", "neither draws_positions nor draws_each_pass"),
+    (MovesInSecret, "random draws of training are declared", "neither draws_positions nor draws_each_pass"),
     (
         Cast,
         "cast to low precision, it keeps its numbers in float32",
@@ -456,12 +475,10 @@ def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[Positional
     assert [outcome.promise for outcome in found] == list(PROMISES)
 
 
-class Jitter(Vectors):
-    """Draws a shift of all positions from the layout's seed: what follows from other layouts cannot be compared."""
+class Jitter(MovesInSecret):
+    """Declares its random positions: what follows from other layouts cannot be compared."""
 
-    def locate(self, layout):
-        shift = torch.Generator().manual_seed(layout.seed or 0)
-        return layout.shifted(int(torch.randint(1000, (), generator=shift)))
+    draws_positions = True
 
 
 def test_what_is_drawn_for_each_layout_is_not_compared_across_layouts() -> None:

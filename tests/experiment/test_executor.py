@@ -75,10 +75,10 @@ def test_checkpoints_requested_together_are_made_in_one_training(tmp_path):
 
 def test_an_earlier_checkpoint_requested_later_has_the_same_bits_and_leaves_the_newest_state(tmp_path):
     late = serve(tmp_path / "late", "epochs=3")
-    newest = late.run.newest_state()
+    newest = late.run.states.newest()
     serve(tmp_path / "late", "epochs=1")
     assert outcome(late, 1) == outcome(serve(tmp_path / "one", "epochs=1"), 1)
-    assert late.run.newest_state() == newest
+    assert late.run.states.newest() == newest
 
 
 WAY = ("epochs=3", "trainer.save_every=0", "trainer.log_every=4")
@@ -121,7 +121,7 @@ def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monke
         serve(tmp_path / "broken", *overrides)
     monkeypatch.setattr(Training, "training_step", training_step)
     (broken,) = cells(tmp_path / "broken", *overrides)
-    assert broken.run.newest_state()[0] == step
+    assert broken.run.states.newest()[0] == step
     assert outcome(serve(tmp_path / "broken", *overrides)) == whole
 
 
@@ -302,7 +302,7 @@ def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch)
     )
     job.serve(wait=False)
     assert job.missing
-    assert 0 < job.run.newest_state()[0] < 18
+    assert 0 < job.run.states.newest()[0] < 18
     monkeypatch.undo()
     assert outcome(serve(tmp_path, "epochs=2")) == outcome(serve(tmp_path / "other", "epochs=2"))
 

@@ -276,7 +276,7 @@ def test_a_limit_on_time_ends_a_training_that_a_longer_one_continues(tmp_path: P
             serve(tmp_path, "epochs=2", f"trainer.max_time={{seconds: {seconds}}}")
         job = Job(cell("epochs=2", ledger=tmp_path))
         assert job.failure is not None
-        assert (job.run.newest_state() is not None) == (seconds > 0)
+        assert (job.run.states.newest() is not None) == (seconds > 0)
     assert same(weights(serve(tmp_path, "epochs=2")), weights(serve(tmp_path / "other", "epochs=2")))
 
 

@@ -357,7 +357,7 @@ def paths(ledger: Path) -> dict[str, str]:
     (floors,), (asked_for,) = ledger.glob("floors/*"), ledger.glob("commands/*")
     (record,) = (path.name for path in a.folder.glob("records/1/*") if path.is_dir())
     return {
-        **{"a": a.name, "b": b.name, "record": record, "state": a.states()[0][1].name},
+        **{"a": a.name, "b": b.name, "record": record, "state": a.states.files()[0][1].name},
         **{"floors": floors.stem, "commands": asked_for.stem},
     }
 

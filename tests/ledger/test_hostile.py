@@ -41,7 +41,7 @@ def test_pickles_in_the_place_of_weights_and_states_are_not_opened(ledger, tmp_p
     pickled = evil(marker)
     for run in list(Ledger(ledger).runs()):
         shutil.rmtree(run.checkpoint(16))
-        for _, state in run.states():
+        for _, state in run.states.files():
             state.unlink()
         bad = run.folder / "bad"
         bad.write_bytes(pickled)
@@ -131,8 +131,8 @@ def test_training_does_not_continue_from_a_state_of_another_run(ledger, tmp_path
     """Its digest and shapes fit: otherwise one seed's weights would pass as another's."""
     runs = {run.summary(4)["name"]: run for run in Ledger(ledger).runs()}
     one, other = (runs[f"rope-pattern-d1-e4-s{seed}"] for seed in (0, 1))
-    ((_, state),) = other.states()
-    for _, own in one.states():
+    ((_, state),) = other.states.files()
+    for _, own in one.states.files():
         own.unlink()
     shutil.copy(state, one.folder)
     words = [*SWEEP, "epochs=20", f"ledger={ledger}", "logger=none"]

@@ -194,9 +194,9 @@ def test_a_failure_ends_a_request_until_the_next_request(run):
 
 
 def keep(run, step, text, finished):
-    path = run.temporary_file()
+    path = run.states.temporary_file()
     save_file({}, path, metadata={"pe_lab": json.dumps({"run": run.name, "step": step, "text": text})})
-    run.keep_state(path, step, finished)
+    run.states.keep(path, step, finished)
 
 
 def text_of(state):
@@ -208,25 +208,25 @@ def test_a_state_before_an_earlier_checkpoint_is_kept_until_that_is_recorded(run
     keep(run, 30, "thirty", finished=True)
     keep(run, 10, "ten", finished=False)
     keep(run, 20, "twenty", finished=False)
-    assert [step for step, _ in run.states()] == [20, 30]
-    assert run.newest_state()[0] == 30
-    assert run.newest_state(at_most=25)[0] == 20
-    assert run.newest_state(at_most=15) is None
+    assert [step for step, _ in run.states.files()] == [20, 30]
+    assert run.states.newest()[0] == 30
+    assert run.states.newest(at_most=25)[0] == 20
+    assert run.states.newest(at_most=15) is None
     if saved_at_the_end:
         keep(run, 25, "twenty-five", finished=False)
     keep(run, 25, "twenty-five", finished=True)
-    assert [step for step, _ in run.states()] == [30]
+    assert [step for step, _ in run.states.files()] == [30]
 
 
 def test_only_the_newest_state_is_kept_and_a_damaged_one_is_set_aside(run, tmp_path, capsys):
     for step, text in ((10, "ten"), (30, "thirty"), (20, "twenty")):
         keep(run, step, text, finished=True)
     assert [text_of(path) for path in run.folder.glob("*state*")] == ["thirty"]
-    step, newest = run.newest_state()
+    step, newest = run.states.newest()
     assert step == 30
     newest.write_text("thirtY")
     (run.folder / "state-40-of-nobody.safetensors").write_text("no such name")
-    assert run.newest_state() is None
+    assert run.states.newest() is None
     assert [path.read_text() for path in (tmp_path / ".aside").rglob("state-*")] == ["thirtY"]
     assert "must have the digest" in capsys.readouterr().err
 

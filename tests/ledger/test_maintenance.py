@@ -213,12 +213,12 @@ def test_prune_leaves_a_running_sweep_alone(tmp_path, program):
         code, _, err = program("prune", ledger)
         assert code == 0, err
         for run in [] if killed else Ledger(ledger).runs():
-            step = max((step for step, _ in run.states()), default=0)
+            step = max((step for step, _ in run.states.files()), default=0)
             if run.owner() and 40 < step < 300:  # of 400: the state is needed
                 process.kill(signal.SIGKILL)
                 process.wait()
                 assert program("prune", ledger)[0] == 0
-                assert run.states()[-1][0] >= step
+                assert run.states.files()[-1][0] >= step
                 process, killed = Program(words, tmp_path / "printed"), killed + 1
                 break
     assert killed == 1

@@ -226,7 +226,7 @@ def test_the_same_command_is_written_once(tmp_path):
         write_command(tmp_path, ["-m", "pe=rope,alibi"], "question", cells)
     (path,) = (tmp_path / COMMANDS).iterdir()
     kept = json.loads(path.read_text())
-    assert [RequestedCell(**cell) for cell in kept["cells"]] == cells
+    assert [RequestedCell.from_json(cell) for cell in kept["cells"]] == cells
     assert (kept["overrides"], kept["study"]) == (["-m", "pe=rope,alibi"], "question")
     assert kept["processes"] == [register(tmp_path)]
     path.write_text(json.dumps(kept | {"processes": ["0" * 32]}))

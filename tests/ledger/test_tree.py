@@ -62,9 +62,9 @@ def run(tmp_path, monkeypatch) -> Run:
 
 
 def state_of(run: Run, step: int) -> None:
-    path = run.temporary_file()
+    path = run.states.temporary_file()
     save_tensors({}, path, {"pe_lab": json.dumps({"run": run.name, "step": step})})
-    run.keep_state(path, step, finished=False)
+    run.states.keep(path, step, finished=False)
 
 
 def everything(ledger: Path, identity: dict) -> list[Callable[[], object]]:
@@ -94,7 +94,7 @@ def everything(ledger: Path, identity: dict) -> list[Callable[[], object]]:
         ),
         *(lambda: run.set_aside_if_damaged(4), lambda: run.request(16), run.requested),
         *(lambda: run.withdraw(16), lambda: run.request(8)),
-        *(lambda: run.fail(16, "reason", 1), lambda: state_of(run, 9), lambda: state_of(run, 10), run.newest_state),
+        *(lambda: run.fail(16, "reason", 1), lambda: state_of(run, 9), lambda: state_of(run, 10), run.states.newest),
         *(serve, measure, lambda: records.fail({"kind": "x"}, "reason"), lambda: records.clear_failure({"kind": "x"})),
         *(
             lambda: records.set_aside_if_damaged(REQUEST),
@@ -243,7 +243,7 @@ def test_verify_finds_states_of_other_runs_odd_names_and_incomplete_checksums(ru
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert list(verify(ledger, Counts())) == []
     other = Ledger(ledger).run(identity({"name": "alibi"}))
-    ((_, state),) = run.states()
+    ((_, state),) = run.states.files()
     shutil.copy(state, other.folder)
     shutil.copy(state, run.folder / state.name.replace("state-9", "state-7"))
     shutil.copytree(run.checkpoint(4), run.folder / "checkpoints" / "04")
@@ -253,7 +253,7 @@ def test_verify_finds_states_of_other_runs_odd_names_and_incomplete_checksums(ru
     found = "\n".join(verify(ledger, Counts()))
     assert f"must be a state of its run, got one of {run.name}" in found
     assert "must be a state of its run, got one of 9 steps" in found
-    assert "checkpoints/04 must be named by a number of epochs" in found
+    assert "checkpoints/04 must be named by a number of epochs or steps" in found
     assert "queue must be a file or a folder, got a FIFO" in found
     assert "checkpoints/4 must have config.yaml, metrics.csv" in found
     assert len(found.splitlines()) == 5
@@ -286,7 +286,7 @@ def test_permissions_follow_the_umask(mask, tmp_path):
     with umask(mask):
         job = serve(tmp_path / "ledger", "epochs=1")
     assert job.run.checkpoints() == [1]
-    assert len(job.run.states()) == 1
+    assert len(job.run.states.files()) == 1
     modes = {path: path.stat().st_mode for path in (tmp_path / "ledger").rglob("*")}
     files = {stat.S_IMODE(mode) for mode in modes.values() if stat.S_ISREG(mode)}
     assert (files, {stat.S_IMODE(mode) for mode in modes.values() if stat.S_ISDIR(mode)}) == (
@@ -297,7 +297,7 @@ def test_permissions_follow_the_umask(mask, tmp_path):
 
 def test_a_state_with_other_tensors_is_set_aside_and_the_training_starts_again(tmp_path, capsys):
     job = serve(tmp_path / "ledger", "epochs=1")
-    ((_, state),) = job.run.states()
+    ((_, state),) = job.run.states.files()
     tensors, metadata = load_file(state), read_metadata(state)
     name = next(name for name in tensors if name.startswith("state_dict.model."))
     forged = state.with_name("forged")

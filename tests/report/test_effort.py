@@ -1,5 +1,6 @@
 """What is said of learning rates and seeds is what rows and files support."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pe_lab.report.effort import rates_in_words, setting_in_words
 from pe_lab.results import frame
 from pe_lab.results.frame import Results, Stored
 from pe_lab.results.rates import LR
+from pe_lab.system.files import digest
 
 
 def cells(rates: dict[str, tuple[float, ...]], setting: bool = False) -> pd.DataFrame:
@@ -137,3 +139,39 @@ def test_the_setting_has_what_all_cells_share_and_the_ledger_knows(tmp_path) -> 
     assert "width" not in varied
     assert "0.003" not in varied
     assert setting_in_words(Results(tmp_path / "elsewhere", None, rows)) == ""
+
+
+def test_a_folder_without_its_ledger_has_what_its_tasks_share(tmp_path) -> None:
+    def stored(name: str, entries: list[dict]) -> str:
+        runs = [digest(entry) for entry in entries]
+        rows = pd.concat([cells({"rope": (0.003,)}).assign(data=run, run=run) for run in runs])
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "identities.json").write_text(json.dumps(dict(zip(runs, entries, strict=True))))
+        return setting_in_words(Stored(tmp_path / name, name, rows.drop(columns=LR)))
+
+    one = {"model": {"width": 64, "num_heads": 4}, "data": {"length": 32}}
+    two = {"model": {"width": 64, "num_heads": 4}, "data": {"length": 16}}
+    text = stored("one", [one])
+    assert all(said in text for said in ("width 64", "4 heads", "32 tokens"))
+    both = stored("both", [one, two])
+    assert "width 64" in both
+    assert "tokens" not in both
+    path = tmp_path / "one" / "identities.json"
+    path.write_text(path.read_text().replace("64", "128"))
+    rows = cells({"rope": (0.003,)}).assign(run=digest(one))
+    with pytest.raises(ValueError, match="hashes of, got another entry for"):
+        setting_in_words(Stored(tmp_path / "one", "one", rows))
+    lacking = Stored(tmp_path / "both", "both", rows.assign(data=["a", "b"] * 2, run=[digest(one), "unknown"] * 2))
+    assert setting_in_words(lacking) == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted((Path(__file__).parents[2] / "sweeps/results").glob("*/identities.json")),
+    ids=lambda path: path.parent.name,
+)
+def test_committed_identities_are_of_committed_runs(path) -> None:
+    runs = set(pd.read_csv(path.parent / "rows.csv", dtype={"run": str})["run"])
+    entries = json.loads(path.read_text())
+    assert set(entries) <= runs
+    assert all(digest(identity) == run for run, identity in entries.items())

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import main
 from pe_lab.report.choice import BLIND, GUESS, NOBODY, POOLED, choices, families
 from pe_lab.report.comparing import methods
+from pe_lab.report.measured import at_longer_lengths, study_question
 from pe_lab.report.page import as_text, html
-from pe_lab.report.parts import Code, Drawn, ReportTable, Section
+from pe_lab.report.parts import Code, Drawn, Folded, ReportTable, Section
 from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.sections import sections
 from pe_lab.report.standing import overall
@@ -178,7 +180,7 @@ def test_measurements_of_some_encodings_name_them(tmp_path, cells):
         study = store(tmp_path / str(count), cells, records=records[records["pe"].isin(names)])
         for found in sections(question(frame.load(study))):
             if found.title in ("Other lengths", "Layers"):
-                told = [part for part in found.parts if isinstance(part, str)]
+                told = [part for part in found.parts if isinstance(part, str) and part.startswith("Measured for")]
                 assert len(told) == count
                 assert all("`rope` and `alibi`" in part for part in told)
 
@@ -207,8 +209,9 @@ def test_every_line_that_a_figure_names_draws_it_again(study):
     name, line = asked.compares.split(" = ")
     names[name] = eval(line, names)
     for section in sections(asked):
-        for part in section.parts:
-            if isinstance(part, (str, Code)) or not part.code:
+        folded = [inner for part in section.parts if isinstance(part, Folded) for inner in part.parts]
+        for part in [*section.parts, *folded]:
+            if isinstance(part, (str, Code, Folded)) or not part.code:
                 continue
             again = eval(part.code, names)
             data, expected = (part.plot.data, again.data) if isinstance(part, Drawn) else (part.data, again)
@@ -948,3 +951,55 @@ def test_a_browser_shows_the_page_without_complaint(study, monkeypatch, tmp_path
     assert "CONSOLE" not in done.stderr
     assert done.stdout.count("<svg") == (study / "report.html").read_text().count("<svg")
     assert "Which encoding for which need" in done.stdout
+
+
+def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):
+    results = frame.load(study)
+    texts = [part for part in answer.answer(question(results)).parts if isinstance(part, str)]
+    kinds = ["At longer lengths" in part or "By layer" in part for part in texts]
+    assert kinds[: sum(kinds)] == [True, True]
+    far, layers = texts[:2]
+    values = results.records[results.records["kind"] == "length"].groupby(["depth", "length", "pe"])["value"].mean()
+    for depth, length in ((1, 2.0), (1, 4.0), (4, 4.0)):
+        best = values.loc[depth, length]
+        assert best.idxmin() == "alibi"
+        assert f"{best.min():.3g} nats (`alibi`) at {length:g} ×" in far
+    assert "1.00 in layer 0, 0.33 in the last layer" in layers
+    other = answer.answer(replace(question(results), metric="accuracy")).parts
+    assert not any("At longer lengths" in part for part in other if isinstance(part, str))
+
+
+@pytest.mark.parametrize("right", [0.049, 0.051])
+def test_few_right_answers_at_the_longest_length_have_no_best(cells, right):
+    records = made_records(cells)
+    records = records[records["kind"] == "length"].assign(metric="exact_match")
+    records["value"] = np.where(records["pe"] == "alibi", right, 0.0)
+    (said, other) = at_longer_lengths(question(results_of(cells, records=records)))
+    for text in (said, other):
+        assert ("no encoding has 5% of the answers right" in text) == (right < 0.05)
+        assert f"{right:.3g} (`alibi`) at 2 ×" in text
+
+
+def test_a_study_that_measures_layers_has_the_question_of_its_configuration(cells):
+    records = made_records(cells)
+    for name, known in (("layers", True), ("mine", False)):
+        asked = question(results_of(cells, study=name, records=records))
+        assert (answer.title(asked) == study_question("layers")) == known
+    assert study_question("layers").endswith("?")
+    assert study_question("pe_bench_2") == ""
+    bare = question(results_of(cells, study="layers"))
+    assert answer.title(bare) != study_question("layers")
+
+
+def test_figures_of_layers_are_folded_below_a_sentence(study):
+    (section,) = (section for section in sections(question(frame.load(study))) if section.title == "Layers")
+    said, folded = section.parts
+    assert said.startswith("**position**")
+    assert [part.caption for part in folded.parts] == ["Probe position: r2 by layer"]
+    page = html("layers", [Section("Layers", [folded])])
+    assert page.index("<details>") < page.index("<svg")
+
+
+def test_columns_of_sentences_are_wide():
+    table = ReportTable(pd.DataFrame({"pe": ["rope"], "how sure": ["better than " * 5]}), "choice")
+    assert page_module._part(table)["table"]["classes"] == ["text", "text long"]

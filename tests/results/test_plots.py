@@ -374,7 +374,8 @@ def test_shares_are_drawn_with_their_intervals() -> None:
     effects = pd.DataFrame({"effect": ["pe", "depth"], "share": [0.2, 0.8], "low": [-0.1, 0.7], "high": [0.5, 0.9]})
     (axes,) = plots.shares(effects).figure.axes
     assert [bar.get_width() for bar in axes.patches] == [0.2, 0.8]
-    assert axes.get_xscale() == "log"
+    assert axes.get_xlim() == (0, 1)
+    assert len(axes.get_xticks()) > 2
 
 
 def test_shades_without_levels_span_at_least_the_margin() -> None:
@@ -384,3 +385,26 @@ def test_shades_without_levels_span_at_least_the_margin() -> None:
     shades = [plots.heatmap(rows, "loss", one).figure.axes[0].images[0].get_array()[:2, 0] for one in (None, lines)]
     assert shades[0].tolist() == [1, 0]
     assert shades[1].tolist() == pytest.approx([1, 0.96])
+
+
+def test_floors_that_a_legend_names_are_inside_the_axes() -> None:
+    rows = cells(["a", "b"], (1, 4)).assign(floor_bayes_loss=0.0, floor_position_blind_loss=50.0)
+    for made in (plots.over_epochs(rows), plots.over_epochs(rows, beside=False)):
+        for axes in made.figure.axes:
+            low, high = axes.get_ylim()
+            assert low < 0
+            assert high > 50
+        (legend,) = made.figure.legends
+        assert sum("best" in text.get_text() for text in legend.get_texts()) == 2
+
+
+def test_a_legend_is_no_wider_than_its_figure() -> None:
+    rows = cells(["a", "b", "sinusoidal"], (4,)).assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
+    curves = pd.concat([rows.assign(epoch=epoch, metric="loss", value=1 / epoch) for epoch in (1, 2)])
+    curves = curves[["pe", "depth", "epochs", "seed", "epoch", "metric", "value"]]
+    figure = plots.learning_curves(curves, rows=rows).figure
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0
+    assert box.x1 <= figure.bbox.x1

@@ -11,7 +11,7 @@ from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.power import TTestPower
 
 from pe_lab import statistics
-from pe_lab.results.pooling import pool
+from pe_lab.results.pooling import pool, remaining
 from pe_lab.statistics import (
     GRID,
     LINE,
@@ -315,7 +315,18 @@ def test_the_level_of_the_pool_is_that_of_the_table_of_tasks():
     rows = tasks(bayes=(50.0, 0.5), position_blind=(50.0, 1.5), prior=(150.0, 9.0))
     assert pool(rows).metric == REMAINING  # by_task, too, looks no further than position_blind and prior
     assert "large from prior to bayes; small from position-blind to bayes" in pool(rows).note
-    assert "large from unigram to no loss" in pool(tasks(unigram=(400.0, 4.0), xz=(200.0, 2.0))).note
+
+
+def test_tasks_without_a_best_possible_value_are_pooled_in_nats():
+    rows = tasks(unigram=(400.0, 4.0), xz=(200.0, 2.0))
+    pooled = pool(rows)
+    assert pooled.metric == "loss"
+    means = pooled.rows.set_index(["pe", "seed"])["test_loss"]
+    assert means.to_dict() == pytest.approx(rows.groupby(["pe", "seed"])["test_loss"].mean().to_dict())
+    assert remaining(rows) is None
+    one_known = tasks(unigram=(400.0, 4.0), bayes=(50.0, float("nan")))
+    assert pool(one_known).metric == REMAINING
+    assert "small from unigram to no loss" in pool(one_known).note
 
 
 def test_accuracies_are_pooled_by_the_way_that_remains_too():

@@ -223,7 +223,7 @@ def test_a_cell_of_an_agent_logs_into_the_agents_wandb_run(agent, tmp_path, offl
         sweep = read(path)
         few = FEW.get(path.stem, ["trainer.batch_size=512"])
         if path.stem == "text":
-            few = [*few, f"data.path={some_text(tmp_path / 'text')}"]
+            few = [*few, f"data.path={some_text(tmp_path / 'corpus')}"]  # beside the ledger: all of its files are read
         command, environment = agent(sweep, some(sweep)[2], run=path.stem)
         encoding[path] = config.expand(command[4:], multirun=False)[0].pe.name
         assert command[:4] == ["/usr/bin/env", "python", "-m", "pe_lab.run"]
@@ -234,7 +234,7 @@ def test_a_cell_of_an_agent_logs_into_the_agents_wandb_run(agent, tmp_path, offl
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=3600,
     )
     assert done.stdout.splitlines()[-len(jobs) :] == ["status 0"] * len(jobs), done.stdout + done.stderr
     assert "W&B" not in done.stderr  # lost, or not started

@@ -209,4 +209,6 @@ class Text(Dataset):
             counted = self.windows["train"].read_evenly(self.text, "train", number, self.following)
             write_json(folder / "levels.json", self.levels(split, batch, counted))
 
-        return read_json(kept(self.text.corpus.cache / "levels" / digest(depends), make) / "levels.json")
+        folder = kept(self.text.corpus.cache / "levels" / digest(depends), make)
+        floors: Floors = read_json(folder / "levels.json")
+        return floors

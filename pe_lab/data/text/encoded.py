@@ -53,7 +53,8 @@ class Encoded:
     @cached_property
     def sizes(self) -> dict[str, int]:
         """Return the number of tokens in each split."""
-        return read_json(self.folder / "sizes.json")
+        sizes: dict[str, int] = read_json(self.folder / "sizes.json")
+        return sizes
 
     @cached_property
     def spelling(self) -> list[bytes]:
@@ -63,11 +64,13 @@ class Encoded:
     @cached_property
     def used(self) -> list[int]:
         """Return the tokens that occur in the training split, without END, sorted."""
-        return read_json(self.folder / "used.json")
+        used: list[int] = read_json(self.folder / "used.json")
+        return used
 
     def stream(self, split: str) -> np.ndarray:
         """Return a new memory map of the tokens of a split."""
-        return np.load(self.folder / f"{split}.npy", mmap_mode="r")
+        tokens: np.ndarray = np.load(self.folder / f"{split}.npy", mmap_mode="r")
+        return tokens
 
     @cached_property
     def streams(self) -> dict[str, np.ndarray]:
@@ -86,7 +89,8 @@ class Encoded:
             np.save(folder / "places.npy", repeats(before, held, length, self.tokenizer.vocabulary, folder))
 
         key = digest({"tokens": self.digest, "split": split, "length": length, "revision": REVISION})
-        return np.load(kept(self.corpus.cache / "repeats" / key, make) / "places.npy")
+        places: np.ndarray = np.load(kept(self.corpus.cache / "repeats" / key, make) / "places.npy")
+        return places
 
     def _write(self, folder: Path) -> None:
         self.tokenizer.learn(piece for split, piece, _ in divided(self.corpus) if split == "train")

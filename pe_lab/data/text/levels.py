@@ -39,7 +39,8 @@ class NgramCounts:
         np.cumsum(self.taken[1:], out=self.taken[1:])
 
     def _taken(self, counts: np.ndarray) -> np.ndarray:
-        return self.discounts[np.minimum(counts, 3)]
+        taken: np.ndarray = self.discounts[np.minimum(counts, 3)]
+        return taken
 
     def weights(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return own and rest [Q]: P(token | context) = own + rest P(token | shorter context); 0, 1 if it is new."""
@@ -54,7 +55,8 @@ class NgramCounts:
     def estimate(self, keys: np.ndarray, below: np.ndarray) -> np.ndarray:
         """Return P(token | context) [Q], given P(token | shorter context)."""
         own, rest = self.weights(keys)
-        return own + rest * below
+        estimate: np.ndarray = own + rest * below
+        return estimate
 
 
 def unigram(train: np.ndarray, token: np.ndarray, vocabulary: int) -> np.ndarray:

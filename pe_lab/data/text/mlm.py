@@ -76,4 +76,5 @@ def draws(key: np.ndarray, number: np.ndarray) -> np.ndarray:
     z = key + (number + np.uint64(1)) * step
     z = (z ^ (z >> np.uint64(30))) * first
     z = (z ^ (z >> np.uint64(27))) * second
-    return ((z ^ (z >> np.uint64(31))) >> np.uint64(32)).astype(np.int64)
+    drawn: np.ndarray = ((z ^ (z >> np.uint64(31))) >> np.uint64(32)).astype(np.int64)
+    return drawn

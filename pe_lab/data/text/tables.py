@@ -101,8 +101,10 @@ def _pyarrow(file: Path) -> ModuleType:
     """
     try:
         import pyarrow
+
+        arrow: ModuleType = pyarrow
     except ImportError:
         raise ValueError(
             f"data.path={file} needs pyarrow, which is not installed: pip install 'pe_lab[text]'"
         ) from None
-    return pyarrow
+    return arrow
