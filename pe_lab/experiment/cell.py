@@ -12,15 +12,17 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from pe_lab.attention import IMPLEMENTATIONS, Choice, choose
+from pe_lab.attention import IMPLEMENTATIONS, Choice, attend, choose
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import head_dim, of_cell, resolved
 from pe_lab.config.trainer import batches_of_epoch, changing, devices_of, require_split
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack, require_depth
+from pe_lab.encodings.terms import Terms
 from pe_lab.experiment import trainer
 from pe_lab.experiment.identity import options
 from pe_lab.experiment.memory import naming_memory
@@ -113,9 +115,14 @@ class Cell:
         encoding = _partial(cfg, "pe", sizes)
         with naming_memory(cfg, dataset.task.length):
             with within("pe"):
-                made = encoding(replace(sizes, depth=cfg.model.depth)).to(device)
-            require_depth(made, cfg.model.depth)
-            attention = _attention(cfg, dataset, made, device)
+                made = encoding(replace(sizes, depth=cfg.model.depth))
+                require_depth(made, cfg.model.depth)
+                others = [
+                    encoding(replace(sizes, depth=cfg.model.depth, layer=layer)) for layer in range(1, made.period)
+                ]
+            for other in others:
+                other.follow(made)
+            attention = _attention(cfg, dataset, Stack([made, *others], made.period).to(device))
         devices = devices_of(cfg.trainer)
         require_split(dataset.size("train"), cfg.trainer.batch_size, devices)
         if device.type == "cuda" and devices > (there := torch.cuda.device_count()):
@@ -321,23 +328,35 @@ def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable
     return made
 
 
-def _attention(cfg: DictConfig, dataset: Dataset, encoding: PositionalEncoding, device: torch.device) -> Choice:
-    """Return the attention that will run; the encoding's terms on a short sequence, and the training length, decide."""
-    model, length = cfg.model, min(16, dataset.task.length)
-    layout = dataset.task.example(length, device)
+def _attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice:
+    """Return the attention that will run; the terms on a short sequence, and the training length, decide.
+
+    Args:
+        stack: one period of the encoding's layers: all layers of a model run the same attention.
+    """
+    model, length, device = cfg.model, min(16, dataset.task.length), torch.device(_device(cfg.trainer.device))
     h = torch.zeros(1, length, model.width, device=device)
-    q = torch.zeros(1, model.num_heads, length, head_dim(model), device=device)
-    if cfg.trainer.precision == "bf16-mixed":
-        q = q.bfloat16()
+    short = torch.zeros(1, model.num_heads, length, head_dim(model), device=device)
     dropout = None
     if model.attention_dropout:
         dropout = Dropout(model.attention_dropout, torch.zeros((), dtype=torch.long, device=device))
-    asked = cfg.attention.implementation
+    q = short.bfloat16() if cfg.trainer.precision == "bf16-mixed" else short
+    if device.type == "cpu":  # where it matters how many queries there are
+        q = q[:, :, :1].expand(-1, -1, dataset.task.length, -1)
+    q = q.detach().requires_grad_()
+    layers: list[tuple[Terms, Layout]] = []
     with torch.enable_grad():  # an implementation may compute the terms, but not their gradients
-        _, _, terms, layout = Stack([encoding], 1)(h, layout)[1].layer(0, h)
-        if device.type == "cpu":  # where it matters how many queries there are
-            q = q[:, :, :1].expand(-1, -1, dataset.task.length, -1)
-        return choose(asked, q.detach().requires_grad_(), terms, layout, dropout)
+        _, positions = stack(h, dataset.task.example(length, device))
+        for index in range(stack.depth):
+            _, _, terms, layout = positions.layer(index, h)
+            layers.append((terms, layout))
+            if terms.carried is not None and index + 1 < stack.depth:  # the next layer needs its sums
+                attend(short, short, short, terms, layout, "reference")
+        chosen = [choose(cfg.attention.implementation, q, *layer, dropout) for layer in layers]
+    for choice in chosen:  # that of the first layer if all can run it
+        if not any(IMPLEMENTATIONS[choice.name].refuses(q, *layer, dropout) for layer in layers):
+            return choice
+    return Choice("reference", "attention=auto; no other computes all layers")
 
 
 def _device(asked: str) -> str:

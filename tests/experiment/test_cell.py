@@ -314,3 +314,17 @@ def test_a_cell_has_nothing_that_only_its_study_reads() -> None:
     assert (asked.workers, asked.margin, asked.decide.baseline, asked.budget) == (3, "0.05 gap", "all pairs", 2.0)
     assert (left.workers, left.margin, left.decide.baseline, left.budget) == (None, None, None, None)
     assert cell.settings()["study_name"] == "mine"
+
+
+@pytest.mark.parametrize("parts", ["rope,stick_breaking", "stick_breaking,rope"])
+@pytest.mark.parametrize("layers", ["[1,1]", "[2,1]"])
+def test_attention_is_chosen_for_all_layers_of_an_encoding_that_alternates(parts, layers, tmp_path):
+    made = cell(tmp_path, "pe=interleave", f"pe.parts=[{parts}]", f"pe.layers={layers}", "trainer.device=cpu")
+    assert made.implementation == "reference"
+    batch = made.make_dataset().batch("train", torch.arange(2))
+    made.training().model(batch.tokens, batch.layout)
+
+
+def test_layers_that_alternate_get_what_the_layer_before_carries(tmp_path):
+    parts = ("pe=interleave", "pe.parts=[tape,stick_breaking]", "pe.layers=[2,1]")
+    assert cell(tmp_path, *parts, "model.depth=3", "trainer.device=cpu").implementation == "reference"
