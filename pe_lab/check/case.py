@@ -137,7 +137,7 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
 
     def located(layout: Layout) -> Layout:
         if encoding.on_grid:
-            layout = replace(layout, pos=torch.stack((layout.pos, layout.pos % COLUMNS), -1))
+            layout = replace(layout, pos=torch.stack((layout.pos // COLUMNS, layout.pos % COLUMNS), -1))
         return locate(layout)
 
     encoding.locate = located  # type: ignore[method-assign]

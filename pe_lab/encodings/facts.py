@@ -164,8 +164,9 @@ class Facts:
         keys = self.of_keys.flat_pos
         real_keys = (self.of_keys.segment != PADDING)[..., None]
         if not self.packed:
-            spread = pos.where(real, -far).amax(1) - keys.where(real_keys, far).amin(1)
-            return max(0, int(spread.max()))
+            ahead = pos.where(real, -far).amax(1) - keys.where(real_keys, far).amin(1)
+            behind = keys.where(real_keys, -far).amax(1) - pos.where(real, far).amin(1)  # columns fall in a new row
+            return max(0, int(ahead.max()), int(behind.max()))
         if self.of_keys is self and pos.shape[1] > LONG:
             return self._longest_document(pos)
         distance = (pos[:, :, None] - keys[:, None, :]).abs()

@@ -475,6 +475,23 @@ def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[Positional
     assert [outcome.promise for outcome in found] == list(PROMISES)
 
 
+class Columns(Sound):
+    """Adds -exp(s_h) |column_i - column_j| to the logits, from a table of the distances that occur."""
+
+    on_grid = True
+
+    def terms(self, h, layout):
+        table = -0.1 * self.slope.exp() * self.distances(h, layout)
+        row = (layout.distance[..., 1] + layout.max_distance).clamp(0, table.shape[1] - 1)
+        return Terms(bias_full=table[:, row].transpose(0, 1))
+
+
+def test_an_encoding_of_columns_keeps_its_promises() -> None:
+    """A token in the first column is decoded after tokens in later ones."""
+    found = examine(PROMISES, EncodingCase("mine", partial(Columns, name="mine")))
+    assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}
+
+
 class Jitter(MovesInSecret):
     """Declares its random positions: what follows from other layouts cannot be compared."""
 

@@ -104,6 +104,18 @@ def test_facts_are_those_of_the_keys_that_are_there() -> None:
     assert replace(step_of(), pos=torch.tensor([[59]]), keys=other).max_distance == 58
 
 
+@pytest.mark.parametrize("sequences", [1, 2])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("length", range(2, 12))
+def test_the_largest_distance_of_a_step_on_a_grid_is_that_of_any_axis(length: int, count: int, sequences: int) -> None:
+    """A token in column 0 is 4 columns from one in the last column of the row before."""
+    lengths = torch.tensor([11, length][-sequences:])
+    whole = Layout.of_lengths(lengths, max(lengths), causal=True, grid_width=5)
+    step = replace(whole.last(count), keys=whole)
+    real = (step.segment != PADDING)[:, :, None] & (whole.segment != PADDING)[:, None, :]
+    assert step.max_distance == step.distance.abs().amax(-1).masked_fill(~real, 0).max()
+
+
 @pytest.mark.parametrize("count", [0, 1, 4, 6])
 def test_the_last_tokens_are_as_many_as_asked_for(count: int) -> None:
     keys = step_of().keys
