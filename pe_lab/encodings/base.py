@@ -3,10 +3,11 @@
 Shapes here and in every encoding: B batch, T length, D width, H heads, d head_dim.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
+from math import lcm
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,6 +17,16 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import CheckedOptions
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
+
+INHERITED = (  # declarations that hold for an encoding that is made of others if they hold for one of them
+    "reads_content",
+    "reads_marks",
+    "draws_each_pass",
+    "phased",
+    "per_layer",
+    "causal_only",
+    "contiguous_only",
+)
 
 
 class UnfitError(ValueError):
@@ -158,6 +169,13 @@ class PositionalEncoding(CheckedOptions, nn.Module):
                 f"{self.name} needs the tokens of a document next to each other, got a layout with padding or another "
                 f"document between them: bring them together"
             )
+
+    def inherit(self, parts: Sequence["PositionalEncoding"]) -> None:
+        """Declare what holds for an encoding that is made of these, in addition to what its class declares."""
+        for name in INHERITED:
+            setattr(self, name, getattr(self, name) or any(getattr(part, name) for part in parts))
+        self.reads_positions = any(part.reads_positions for part in parts)
+        self.period = lcm(*(part.period for part in parts))
 
     @property
     def embeds(self) -> bool:

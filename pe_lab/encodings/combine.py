@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import lcm
 from typing import Annotated
 
 import torch
@@ -15,17 +16,6 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
 Make = Callable[[Sizes], PositionalEncoding]
-
-NATURES = (
-    "reads_content",
-    "reads_positions",
-    "reads_marks",
-    "draws_each_pass",
-    "phased",
-    "per_layer",
-    "causal_only",
-    "contiguous_only",
-)
 Parts = Annotated["Sequence[Make]", NOT_EMPTY]
 Counts = Annotated["Sequence[int]", WHOLE_NUMBERS]
 Shares = Annotated["Sequence[float]", POSITIVE_NUMBERS]
@@ -50,8 +40,7 @@ class Combination(PositionalEncoding):
                     f"parts must take positions as they are, {part.name} draws its own: use pe={part.name} with "
                     f"pe.encoding={self.name}"
                 )
-        for nature in NATURES:
-            setattr(self, nature, any(getattr(part, nature) for part in parts))
+        self.inherit(parts)
         self.real_positions = all(part.real_positions for part in parts)
         whole = [f"{part.name}: {part.whole_sequence}" for part in parts if part.whole_sequence is not None]
         self.whole_sequence = whole[0] if whole else None
@@ -200,8 +189,10 @@ class Interleave(Combination):
 
     Raises:
         ValueError: as many numbers of layers as parts are needed; a part that changes more than attention; later, a
-            model with fewer layers than one round has.
+            model with fewer layers than one round has, or than one round of this and of its parts has together.
     """
+
+    per_layer = True
 
     def __init__(self, sizes: Sizes, name: str = "interleave", *, parts: Parts, layers: Counts | None = None) -> None:
         super().__init__(sizes, name)
@@ -209,7 +200,7 @@ class Interleave(Combination):
         if len(counts) != len(parts):
             raise OptionError(f"layers must be a number for each of {len(parts)} parts, got {counts}")
         pattern = [part for part, count in enumerate(counts) for _ in range(count)]
-        self.period, self.index = len(pattern), pattern[sizes.layer % len(pattern)]
+        self.index = pattern[sizes.layer % len(pattern)]
         self.is_first = sizes.layer == pattern.index(self.index)  # layer with this part
         if sizes.layer == 0:
             layers_of = [replace(sizes, layer=min(pattern.index(part), sizes.depth - 1)) for part in range(len(parts))]
@@ -218,7 +209,7 @@ class Interleave(Combination):
             made = _made([parts[self.index]], [sizes])
         _require_none_embeds(made, "all layers see")
         self.take(made)
-        self.per_layer = True
+        self.period = lcm(len(pattern), self.period)
         self.originals = tuple(made) if sizes.layer == 0 else ()  # not registered here: other layers take them
         self.parts = nn.ModuleList(made[:1])
 

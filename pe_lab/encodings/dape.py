@@ -19,8 +19,6 @@ ODD = Range("an odd integer of at least 1", lambda x: is_integer(x) and x >= 1 a
 
 ROWS = 16  # queries whose maps are computed at once on a CPU, so that they stay in its cache
 
-INHERITED = ("reads_content", "reads_positions", "reads_marks", "draws_each_pass", "phased", "on_grid", "period")
-
 
 @dataclass(frozen=True)
 class Adapted:
@@ -284,7 +282,6 @@ class Dape(PositionalEncoding):
 
     revision = 2
     per_layer = True
-    reads_content = False
     kernel = 1
 
     def __init__(
@@ -299,10 +296,9 @@ class Dape(PositionalEncoding):
             self.encoding = encoding(sizes)
         self.owner: tuple[Dape, ...] = ()
         inner = self.encoding
-        for nature in (*INHERITED, "whole_sequence"):
-            setattr(self, nature, getattr(inner, nature))
-        self.causal_only = self.causal_only or inner.causal_only
-        self.contiguous_only = inner.contiguous_only or self.kernel > 1
+        self.inherit([inner])
+        self.contiguous_only = self.contiguous_only or self.kernel > 1
+        self.on_grid, self.whole_sequence = inner.on_grid, inner.whole_sequence
         terms = None if inner.draws_positions else _terms_of_one_token(encoding, sizes)
         if terms is None or terms.score is not None or terms.decay is not None:
             raise ValueError(f"{name} needs an encoding whose terms are biases or rotations, got {inner.name}")
@@ -356,7 +352,8 @@ def _terms_of_one_token(encoding: Callable[[Sizes], PositionalEncoding], sizes: 
         torch.random.fork_rng(devices=[]),
     ):  # the meta device, where memory is counted, has no values
         made = encoding(sizes)
-        layout = Layout.whole(1, 1, sizes.causal, sizes.grid_width)
+        marks = torch.zeros(1, 1, dtype=torch.long)
+        layout = replace(Layout.whole(1, 1, sizes.causal, sizes.grid_width), marks=marks)
         return made.terms(torch.zeros(1, 1, sizes.width), made.locate(layout))
 
 

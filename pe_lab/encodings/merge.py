@@ -10,10 +10,9 @@ from torch import Tensor
 
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import OptionError
-from pe_lab.encodings.terms import SOFTMAX, Lift, OfPairs, Rotary, RowsOf, Score, Softmax, Terms
+from pe_lab.encodings.terms import ROTATIONS, SOFTMAX, Lift, OfPairs, Rotary, RowsOf, Score, Softmax, Terms
 
 TABLES = {"bias": 0.0, "gate": 1.0, "after": 1.0, "values": 0.0}  # by distance, and what leaves attention as it is
-ROTATIONS = ("rotary_q", "rotary_k", "rotary_v", "rotary_out")
 
 
 @dataclass(frozen=True)

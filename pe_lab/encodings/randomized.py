@@ -66,16 +66,7 @@ class AtDrawnPositions(PositionalEncoding):
         blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
         if blind or self.encoding.draws_positions:
             raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
-        for nature in (
-            "reads_content",
-            "reads_marks",
-            "phased",
-            "per_layer",
-            "period",
-            "causal_only",
-            "contiguous_only",
-        ):
-            setattr(self, nature, getattr(self.encoding, nature))
+        self.inherit([self.encoding])
 
     @property
     def embeds(self) -> bool:

@@ -12,9 +12,7 @@ from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.terms import Terms
-
-ROTATIONS = ("rotary_q", "rotary_k", "rotary_v", "rotary_out")  # of terms
+from pe_lab.encodings.terms import ROTATIONS, Terms
 
 
 class LayerInput(NamedTuple):

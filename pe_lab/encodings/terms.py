@@ -14,6 +14,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 
 Pairing = Literal["interleaved", "half"]
+ROTATIONS = ("rotary_q", "rotary_k", "rotary_v", "rotary_out")  # fields of Terms with a rotation
 
 
 @dataclass(frozen=True)

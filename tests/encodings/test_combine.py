@@ -15,12 +15,14 @@ from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
-from pe_lab.encodings.combine import NATURES, Combination, Heads, Interleave, Sum
-from pe_lab.encodings.dape import INHERITED
+from pe_lab.encodings.base import INHERITED
+from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
+from pe_lab.encodings.dape import Dape
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
 from pe_lab.encodings.named import encodings
+from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.terms import SOFTMAX
 
@@ -279,21 +281,66 @@ def test_two_terms_of_which_there_is_one_are_refused_naming_both(name: str) -> N
         added([Part("a", H, terms), Part("c", H, Terms()), Part("b", H, terms)], LAYOUT)
 
 
-# combined in another way: positions and dtypes that all parts must take, draws that are refused, the optimizer's
-OTHERWISE = {"draws_positions", "on_grid", "three_axes", "real_positions", "weight_decay"}
-# of `dape`: from both, its own, or not passed on
-OF_DAPE = {"draws_positions", "causal_only", "contiguous_only", "per_layer", "three_axes", "real_positions"}
+COMBINED = {"reads_positions", "period"}  # by `inherit` too, in a way of their own
+# what each encoding that is made of others states or combines itself, and what is read of the parts or of a class
+OTHERWISE = {"draws_positions", "on_grid", "three_axes", "real_positions", "whole_sequence", "weight_decay", "lr"}
+OF_A_CLASS = {"revision", "neutral", "start_scale", "matrices", "fallback"}
 
 
-@pytest.mark.parametrize(
-    ("passed_on", "otherwise"),
-    [(NATURES, OTHERWISE), (INHERITED, OF_DAPE | {"weight_decay"})],
-    ids=["combine", "dape"],
-)
-def test_every_declaration_is_passed_on_or_stated(passed_on: tuple[str, ...], otherwise: set[str]) -> None:
-    declared = {name for name, value in vars(PositionalEncoding).items() if isinstance(value, bool)}
-    assert declared == {name for name in passed_on if name in declared} | otherwise
-    assert not set(passed_on) & otherwise
+def test_every_declaration_is_inherited_or_stated() -> None:
+    declared = {
+        name
+        for name, value in vars(PositionalEncoding).items()
+        if not name.startswith("_") and not callable(value) and not isinstance(value, property)
+    }
+    assert declared == set(INHERITED) | COMBINED | OTHERWISE | OF_A_CLASS
+
+
+def declaring(sizes: Sizes, name: str = "alibi", **declared: object) -> PositionalEncoding:
+    encoding = configured("alibi")(sizes)
+    for declaration, value in declared.items():
+        setattr(encoding, declaration, value)
+    return encoding
+
+
+MADE_OF_OTHERS = {
+    "sum": lambda part: Sum(SIZES, parts=[maker("none"), part]),
+    "heads": lambda part: Heads(SIZES, parts=[maker("none"), part]),
+    "interleave": lambda part: Interleave(SIZES, parts=[maker("none"), part]),
+    "randomized": lambda part: Randomized(SIZES, "randomized", part),
+    "dape": lambda part: Dape(SIZES, "dape", part),
+}
+
+
+@pytest.mark.parametrize("kind", MADE_OF_OTHERS)
+@pytest.mark.parametrize("declared", INHERITED)
+def test_what_a_part_declares_holds_for_what_is_made_of_it(declared: str, kind: str) -> None:
+    made_of = MADE_OF_OTHERS[kind]
+    without, having = made_of(declaring), made_of(partial(declaring, **{declared: True}))
+    assert getattr(having, declared) is True
+    assert getattr(without, declared) is bool(getattr(type(without), declared))
+
+
+@pytest.mark.parametrize("kind", MADE_OF_OTHERS)
+def test_the_period_of_a_part_is_that_of_what_is_made_of_it(kind: str) -> None:
+    assert MADE_OF_OTHERS[kind](partial(declaring, period=6)).period == 6
+
+
+@pytest.mark.parametrize("kind", [Sum, Heads])
+def test_a_pattern_repeats_after_the_least_common_multiple_of_the_periods(kind: type) -> None:
+    assert kind(SIZES, parts=[partial(declaring, period=4), partial(declaring, period=6)]).period == 12
+
+
+@pytest.mark.parametrize(("layers", "period"), [([1, 1], 4), ([2, 1], 12)])
+def test_a_pattern_of_patterns_repeats_after_both(layers: list[int], period: int) -> None:
+    assert Interleave(SIZES, parts=[maker("rnope_swa"), maker("none")], layers=layers).period == period
+
+
+@pytest.mark.parametrize("parts", [["rnope_swa", "forgetting"], ["forgetting", "rnope_swa"]])
+def test_a_model_of_a_sum_has_all_layers_of_a_part_that_alternates(parts: list[str]) -> None:
+    with pytest.raises(UnfitError, match="sum alternates over 4 layers: depth must be at least that, got 3"):
+        make("sum", parts=parts, width=D, num_heads=H, depth=3, length=T)
+    assert make("sum", parts=parts, width=D, num_heads=H, depth=4, length=T).first.period == 4
 
 
 # -- layer by layer ----------------------------------------------------------------------------------------------------
