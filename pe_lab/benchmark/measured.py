@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,8 @@ from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark import verdicts
 from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.statistics import FEWEST_SEEDS, Verdict
+
+FEW = 3  # encodings that are named at a length at which there are no verdicts
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,23 @@ class TaskResults:
 
         Means of steps and their intervals end at the cap: a mean of steps that count as the cap cannot exceed it.
         """
-        scores = verdicts.scores(self.rows, self.task)
-        wide = scores.pivot(index="pe", columns="length", values="mean")
+        wide = self.scores.pivot(index="pe", columns="length", values="mean")
         wide.columns = [f"{self.unit}_{length:g}x" for length in wide.columns]
         table = verdicts.endpoints(self.rows, self.task)
         if self.task.solvable and len(table):
             shown = ["mean", "low", "high"]
             table[shown] = table[shown].clip(upper=self.task.cfg.steps)
         return table.merge(wide.reset_index(), on="pe", how="left") if len(table) else table
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """A line per encoding and length, with a 95 % interval: see `verdicts.scores`."""
+        return verdicts.scores(self.rows, self.task)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether order carries no information: the best loss without position is the best possible one."""
+        return bool((of_rows.gap(self.rows) == 0).all())
 
     @property
     def unit(self) -> str:
@@ -68,8 +80,20 @@ class TaskResults:
         return {1.0: self.best} | {length: self.at(length).best for length in longer}
 
     @cached_property
+    def highest_at(self) -> dict[float, list[dict[str, Any]]]:
+        """The lines of `scores` with the FEW highest means above 0 and enough seeds, by length beyond training.
+
+        They are no verdicts: no margin is declared for scores. Empty for a task that is compared by its loss.
+        """
+        longer = [length for length in of_rows.lengths(self.rows) if length > 1] if self.task.solvable else []
+        enough = self.scores[(self.scores["runs"] >= FEWEST_SEEDS) & (self.scores["mean"] > 0)]
+        return {
+            length: enough[enough["length"] == length].nlargest(FEW, "mean").to_dict("records") for length in longer
+        }
+
+    @cached_property
     def beaten(self) -> list[str]:
-        """The encodings that another one significantly beats by more than the margin, or that solved no seed."""
+        """The encodings than which another one is `better`, or that solved no seed."""
         lost = {str(line.pe) for line in self.pairs.itertuples() if line.verdict == Verdict.WORSE}
         lost |= {str(line.baseline) for line in self.pairs.itertuples() if line.verdict == Verdict.BETTER}
         lost |= set(self.table.loc[~self._learned.to_numpy(), "pe"])

@@ -296,11 +296,17 @@ def _difference(known: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     return None
 
 
+def gap(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
+    """Return the level without position minus the best loss, at a length, 0 for rounding errors; NaN without them."""
+    level, best = (_numbers(rows, f"{name}_x{length:g}") for name in ("level", "best"))
+    return np.asarray(np.where(level - best <= 1e-9, 0.0, level - best))
+
+
 def score(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
     """Return the share of the way from the level without position to the best loss, at a length; NaN without them."""
-    level, best, loss = (_numbers(rows, f"{name}_x{length:g}") for name in ("level", "best", "loss"))
-    gap = np.where(level - best > 1e-9, level - best, np.nan)
-    return (level - loss) / gap
+    level, loss = (_numbers(rows, f"{name}_x{length:g}") for name in ("level", "loss"))
+    way = gap(rows, length)
+    return np.asarray((level - loss) / np.where(way > 0, way, np.nan))
 
 
 def _numbers(rows: pd.DataFrame, name: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from pe_lab.benchmark.twins import called_different, placebo
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
 
-UNBEATEN = "best (no other is significantly better by more than the margin)"
+UNBEATEN = "best (no other is significantly better with a mean difference of at least the margin)"
 
 
 def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
@@ -68,7 +68,7 @@ def write(found: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
         "rows": pd.concat(found.values(), ignore_index=True),
         "coverage": _coverage(own),
         "endpoints": _joined(own, verdicts.endpoints),
-        "pairs": _joined(own, verdicts.pairs),
+        "pairs": _joined(own, _pairs),
         "shares": _joined(own, verdicts.share_pairs),
         "scores": _joined(own, verdicts.scores),
         "twins": placebo(own),
@@ -87,6 +87,13 @@ def _joined(found: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
         made = table(rows, task(name))  # type: ignore[operator]
         made.insert(0, "task", name)
         parts.append(made)
+    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+
+
+def _pairs(rows: pd.DataFrame, of: BenchmarkTask) -> pd.DataFrame:
+    """Return the verdicts on all pairs at each length at which there are any, in training lengths."""
+    found = TaskResults(of, rows)
+    parts = [(found if length == 1 else found.at(length)).pairs.assign(length=length) for length in found.best_at]
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
@@ -112,6 +119,9 @@ def _of_task(rows: pd.DataFrame, of: BenchmarkTask) -> str:
     for length, names in found.best_at.items():
         where = "" if length == 1 else f"at {length:g} x the training length, "
         best.append(f"{where}{UNBEATEN}: {', '.join(names)}" if names else f"{where}no encoding has learned it")
+    for length, lines in found.highest_at.items():
+        named = [f"{one['pe']} {one['mean']:.2f} [{one['low']:.2f}, {one['high']:.2f}]" for one in lines]
+        best.append(f"at {length:g} x the training length, highest mean scores: {', '.join(named) or 'none above 0'}")
     return "\n".join([*head, *best, _shown(found.table)])
 
 

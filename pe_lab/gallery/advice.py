@@ -14,8 +14,8 @@ class Advice:
     Attributes:
         kind: `use` where `use` and `avoid` are not empty; `not separable` where no encoding is significantly worse;
             `not learned` where no encoding solved a seed; `not measured`.
-        use: encodings that have learned it, and than which no other is significantly better by more than the margin.
-        avoid: encodings that another one significantly beats by more than the margin, or that have not learned it.
+        use: encodings that have learned it, and than which no other is `better`.
+        avoid: encodings than which another one is `better`, or that have not learned it.
     """
 
     kind: str

@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from pe_lab.audit.report import legend
 from pe_lab.benchmark import measured
-from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.tasks import BenchmarkTask
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.benchmark.verdicts import equals
 from pe_lab.gallery.definitions import Definition, definitions
@@ -115,17 +115,19 @@ class Content:
     def failures(self, name: str) -> list[tuple[str, str]]:
         """Return the tasks on which an encoding failed, and how, by the measured rows.
 
-        It solved the task in fewer than half of the seeds, or its test score at more than the training length is below
-        0, that of the best model without position.
+        It solved the task in fewer than half of the seeds, or the 95 % interval of its test score at more than the
+        training length is below 0, the score of the best model without position.
         """
         found = []
         for task, line in self.on_tasks(name):
             if not task.task.solvable:
                 continue
             said = [f"solved in {line['solved']} of {line['runs']} seeds"] if 2 * line["solved"] < line["runs"] else []
-            longer = [length for length in of_rows.lengths(task.rows) if length > 1]
-            scores = {length: line[f"{task.unit}_{length:g}x"] for length in longer}
-            below = [f"{fixed(score)} at {length:g} ×" for length, score in scores.items() if score < 0]
+            scores = task.scores[(task.scores["pe"] == name) & (task.scores["length"] > 1) & (task.scores["high"] < 0)]
+            below = [
+                f"{fixed(one.mean)} [{fixed(one.low)}, {fixed(one.high)}] at {one.length:g} ×"
+                for one in scores.itertuples()
+            ]
             said += [f"test score {' and '.join(below)} the training length"] if below else []
             found += [(task.task.name, "; ".join(said))] if said else []
         return found
@@ -138,9 +140,10 @@ class Content:
                 found.setdefault(other, []).append(task)
         return found
 
-    def undefined(self, name: str) -> dict[str, str]:
-        """Return why an encoding is not defined for tasks, by task."""
-        return {task: reason for (pe, task), reason in undefined().items() if pe == name}
+    def absence(self, name: str, task: BenchmarkTask) -> str:
+        """Return why an encoding has no results on a task."""
+        expected = "not measured yet" if name in task.encodings else "not one of its encodings"
+        return undefined().get((name, task.name), expected)
 
     def facets(self, name: str) -> dict[str, str]:
         """Return what tables are filtered by: family, where position enters, mask, kernels."""

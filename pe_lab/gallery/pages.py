@@ -13,6 +13,7 @@ from pe_lab.benchmark.verdicts import decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
 from pe_lab.gallery.claims import bound, measure, tasks_of
 from pe_lab.gallery.content import STEP, Content
+from pe_lab.gallery.definitions import definitions
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, rendered
@@ -40,13 +41,14 @@ def pages(content: Content) -> list[Page]:
 
 def leaderboard(content: Content) -> Page:
     """Return the table of all encodings on all tasks that are measured."""
-    fullest = sorted(content.results.items(), key=lambda item: -len(item[1].table))
+    fullest = sorted(content.results.items(), key=lambda item: (item[1].is_control, -len(item[1].table)))
     tables = {name: found.table.set_index("pe", drop=False) for name, found in fullest}
     shades = {name: found.quality() for name, found in fullest}
     names = list(dict.fromkeys(pe for table in tables.values() for pe in table.index if pe in content.names))
     # the order of one task is that of its table; of several, by the mean rank over the tasks that an encoding has
-    places = {pe: [list(table.index).index(pe) for table in tables.values() if pe in table.index] for pe in names}
-    names.sort(key=lambda pe: (-len(places[pe]), sum(places[pe]) / len(places[pe])))
+    ranked = [list(tables[name].index) for name, found in fullest if not found.is_control]
+    places = {pe: [order.index(pe) for order in ranked if pe in order] for pe in names}
+    names.sort(key=lambda pe: (-len(places[pe]), sum(places[pe]) / max(1, len(places[pe]))))
     lines = [
         {"name": pe, "facets": content.facets(pe), "at": {name: _line(table, pe) for name, table in tables.items()}}
         for pe in names
@@ -60,6 +62,7 @@ def leaderboard(content: Content) -> Page:
         choices=_choices(content),
         count=len(tasks_of_benchmark()),
         missing=sorted(content.names - set(names)),
+        controls=[name for name, found in fullest if found.is_control],
     )
     return Page("index", "Leaderboard", [PageSection("", html)], wide=True)
 
@@ -94,7 +97,9 @@ def encodings(content: Content) -> Page:
         }
         for name, said in content.definitions.items()
     ]
-    html = rendered("encodings.html", **_common(content, ""), lines=lines, choices=_choices(content))
+    html = rendered(
+        "encodings.html", **_common(content, ""), lines=lines, choices=_choices(content), count=len(definitions())
+    )
     return Page("encodings", "Encodings", [PageSection("", html)], wide=True)
 
 
@@ -120,7 +125,7 @@ def encoding(content: Content, name: str) -> Page:
     on_tasks = content.on_tasks(name)
     parts: dict[str, dict[str, Any]] = {
         "Definition": {"formulas": [mathml(one) for one in said.formula], "what": sentence("pe", name)},
-        "Results": {"on_tasks": on_tasks, "undefined": content.undefined(name), "tasks": tasks_of_benchmark()}
+        "Results": {"on_tasks": on_tasks, "tasks": tasks_of_benchmark()}
         | {"measured": {found.task.name for found, _ in on_tasks}},
         "Score against distance": {},
         "Picture": {},

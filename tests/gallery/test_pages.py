@@ -240,6 +240,37 @@ def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Cont
         assert f"<option>{value}</option>" in html
 
 
+def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> None:
+    induction, text = (content.results[name] for name in ("induction", "causal_text"))
+    rows = text.rows[text.rows["pe"].ne("rope")].copy()
+    names = [name for name in rows if name.startswith("level_x")]
+    rows[names] = rows[[name.replace("level", "best") for name in names]].to_numpy()
+    control = TaskResults(text.task, rows)
+    assert (control.is_control, text.is_control, induction.is_control) == (True, False, False)
+    shown = {"induction": induction, "causal_text": control}
+    assert list(lines_of(leaderboard(replace(content, results=shown)).html())) == [
+        pe for pe in induction.table["pe"] if pe in content.names
+    ]  # although rope is the only one that lacks the control
+    assert set(lines_of(leaderboard(replace(content, results={"causal_text": control})).html())) == {"alibi", "none"}
+
+
+def test_a_task_that_is_solved_shows_the_highest_scores_at_longer_tests(content: Content) -> None:
+    of = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "alibi": 7.1, "none": 9.0, "fire": 8.0})
+    mine = tuned.table("induction", {"learnable": 7.0}, seeds=range(3))
+    for pe, share in (("rope", 1.2), ("alibi", 0.5), ("none", 0.9), ("fire", 0.2)):
+        rows.loc[rows["pe"].eq(pe), "loss_x4"] = rows["level_x4"] * share
+    mine["loss_x4"] = 0.0  # the best, of too few seeds
+    found = TaskResults(of, pd.concat([rows, mine]))
+    assert [one["pe"] for one in found.highest_at[4.0]] == ["fire", "alibi", "none"]
+    assert content.results["causal_text"].highest_at == {}
+    page = task(replace(content, results={"induction": found}), of).sections[0].html
+    shown = dict(re.findall(r'<p data-score-length="(\d)">(.*?)</p>', page))
+    assert set(shown) == {"2", "4"}
+    assert re.findall(r"<code>(\w+)</code>", shown["4"]) == ["fire", "alibi", "none"]
+    assert re.findall(r"[−\d.]+(?= \[)", shown["4"]) == ["0.80", "0.50", "0.10"]
+
+
 def test_the_cap_is_never_shown_as_a_measured_number_of_steps(content: Content) -> None:
     of = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 13.0, "none": 11.5})
@@ -447,7 +478,12 @@ def test_failures_are_found_in_the_rows(content: Content) -> None:
     rows.loc[rope, "loss_x4"] = rows.loc[rope, "level_x4"] * 2 - rows.loc[rope, "best_x4"]  # a score of -1
     rows.loc[none & rows["seed"].lt(2), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
     made = replace(content, results={"induction": TaskResults(of, rows)})
-    said = "solved in 2 of 5 seeds; test score −1.00 at 4 × the training length"
+    uncertain = rope & rows["seed"].ne(0)  # in all seeds but one a little below 0, in one far above
+    rows.loc[rope, "loss_x2"] = rows.loc[rope, "level_x2"] * 0.8
+    rows.loc[uncertain, "loss_x2"] = rows.loc[uncertain, "level_x2"] * 1.1
+    said = "solved in 2 of 5 seeds; test score −1.00 [−1.00, −1.00] at 4 × the training length"
+    at_2 = made.results["induction"].scores.set_index(["pe", "length"]).loc[("rope", 2.0)]
+    assert at_2["mean"] < 0 < at_2["high"]
     assert made.failures("rope") == [("induction", said)]
     assert made.failures("none") == []
     pages_ = {name: {one.title: one.html for one in encoding(made, name).sections} for name in ("rope", "none")}
