@@ -21,6 +21,7 @@ LONG = 80  # tokens that are decoded, more than a cache has room for at first
 SHORT = 4  # a training length below that of the sequences
 LENGTHS = (2, 63)  # no multiples of a kernel's blocks
 FAR = [0, 4_999, 5_000]
+PHASES = (0.0, 0.25, 0.5, 0.75, 0.999)  # of a training, early and late
 OFFSETS = (999, 65_535, 999_999, 2**22 - 1, 2**24 - 1)  # multiples of 3, the columns of a grid
 
 
@@ -206,6 +207,24 @@ def hides_the_future(case: EncodingCase) -> float:
     return worst
 
 
+def keeps_its_phase_in_tensors(case: EncodingCase) -> float | None:
+    """Check that `advance` changes parameters and buffers, in place: a checkpoint has them, a CUDA graph reads them."""
+    model, tokens, layout, worst = case.model().eval(), random_tokens(B, T), whole(B, T), 0.0
+    if not model.encodings.first.phased:
+        return None
+    for done in PHASES:
+        before = {name: tensor.data_ptr() for name, tensor in model.encodings.state_dict().items()}
+        model.encodings.advance(done)
+        after = {name: tensor.data_ptr() for name, tensor in model.encodings.state_dict().items()}
+        for name in after:
+            require(after[name] == before.get(name), f"advance makes a new tensor {name}: change it in place")
+        loaded = case.model().eval()
+        loaded.load_state_dict(model.state_dict())
+        what = f"logits after advance({done:g}), and with the same parameters and buffers alone,"
+        worst = max(worst, compare(loaded(tokens, layout), model(tokens, layout), what))
+    return worst
+
+
 def ignores_padding(case: EncodingCase) -> float:
     """Check that the tokens that stand where padding is change nothing."""
     worst = 0.0
@@ -312,6 +331,7 @@ PROMISES: dict[str, Check[EncodingCase]] = {
     "at any offset up to 2^24 it is as at 0, if it sees distances alone": sees_distances_alone_anywhere,
     "packed documents equal each alone": takes_packed_documents,
     "scattered documents equal each alone, or are refused as declared": takes_or_refuses_scattered_documents,
+    "what advance changes are parameters or buffers, in place": keeps_its_phase_in_tensors,
     "a causal model does not see the future": hides_the_future,
     "tokens at padding change nothing": ignores_padding,
     "beyond the training length it is defined, or refuses in one line": is_defined_or_refuses_beyond_training,

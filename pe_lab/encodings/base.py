@@ -194,7 +194,11 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         """Move parameters back into their range; called after every optimizer step."""
 
     def advance(self, done: float) -> None:
-        """Adapt to the progress of training, in [0, 1); called before every step."""
+        """Adapt to the progress of training, in [0, 1); called before every step.
+
+        What it changes are parameters or buffers, in place: a checkpoint has them, and steps that are replayed as a
+        CUDA graph read them. An attribute that is a Python number would keep its value in the graph.
+        """
 
     def follow(self, first: "PositionalEncoding") -> None:
         """Share parameters with the first layer's encoding; called once for every other layer."""

@@ -54,6 +54,34 @@ class AdvancesInSecret(Sound):
         self.done = done
 
 
+class Anneals(Sound):
+    """Divides its bias by a temperature that falls in training, a number of Python."""
+
+    phased = True
+
+    def __init__(self, sizes, name="anneals"):
+        super().__init__(sizes, name)
+        self.temperature = 2.0
+
+    def advance(self, done):
+        self.temperature = 2.0 - done
+
+    def terms(self, h, layout):
+        return Terms(bias=super().terms(h, layout).bias / self.temperature)
+
+
+class Replaces(Anneals):
+    """Has its temperature in a buffer, a new one for each step."""
+
+    def __init__(self, sizes, name="replaces"):
+        super().__init__(sizes, name)
+        del self.temperature
+        self.register_buffer("temperature", torch.tensor(2.0))
+
+    def advance(self, done):
+        self.temperature = torch.tensor(2.0 - done)
+
+
 class MisspeltScale(Sound):
     start_scale = "stdd"
 
@@ -357,6 +385,8 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
     (Unrevised, "it declares a revision, and neutral values that are defaults", "got '1'"),
     (NotNeutral, "it declares a revision, and neutral values that are defaults", "rate=1.0, and the default is 2.0"),
     (AdvancesInSecret, "where it overrides advance, it declares phased", "AdvancesInSecret overrides advance"),
+    (Anneals, "what advance changes are parameters or buffers, in place", "buffers alone, differ by"),
+    (Replaces, "what advance changes are parameters or buffers, in place", "makes a new tensor 0.temperature"),
     (MisspeltScale, "start_scale and matrices name what it has", "one of the options (std), got 'stdd'"),
     (NoSuchMatrix, "start_scale and matrices name what it has", "matrices has 'slopes'"),
     (MatrixIsNoParameter, "start_scale and matrices name what it has", "matrices has 'table'"),
@@ -464,7 +494,12 @@ class Declares(Sound):
         self.done = done
 
 
-@pytest.mark.parametrize("cls", [Sound, Vectors, Idle, Declares, StartsInReset])
+class InPlace(Replaces):
+    def advance(self, done):
+        self.temperature.fill_(2.0 - done)
+
+
+@pytest.mark.parametrize("cls", [Sound, Vectors, Idle, Declares, StartsInReset, InPlace])
 def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[PositionalEncoding]) -> None:
     found = list(examine(PROMISES, EncodingCase("mine", partial(cls, name="mine"))))
     assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}
