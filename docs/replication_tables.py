@@ -119,7 +119,10 @@ def claims() -> str:
     found = findings()
     head = ["claim", "in its own setting", "in other settings", "the command that repeats it"]
     lines = [f"| {' | '.join(head)} |", f"|{' :--- |' * len(head)}"]
-    decided = ["| claim | part | claimed | ours, 95 % interval | seeds | it is |", f"|{' :--- |' * 6}"]
+    decided = [
+        "| claim | part | claimed | ours, 95 % interval without correction | seeds | it is |",
+        f"|{' :--- |' * 6}",
+    ]
     for name, finding in found.items():
         entry, short = finding.entry, name.partition("/")[2]
         if not entry.studies or entry.everywhere:
@@ -135,7 +138,21 @@ def claims() -> str:
             if state != "open":
                 cells = [f"`{short}`", label, str(entry.values[label]), interval_of(one), str(finding.seeds), state]
                 decided.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n\nParts that are decided:\n\n" + "\n".join(decided)
+    parts = ["\n".join(lines), *not_learned(found), "Parts that are decided:", "\n".join(decided)]
+    return "\n\n".join(parts)
+
+
+def not_learned(found: dict[str, Any]) -> list[str]:
+    """Return a paragraph on the judged claims whose models have not learned their task; none if there are none."""
+    from pe_lab.gallery.claims import unlearned
+
+    said: dict[str, list[str]] = {}
+    for name, finding in found.items():
+        if finding.compared and finding.entry.studies and not finding.entry.everywhere:
+            for study, words in unlearned(finding.entry, ROOT / "sweeps/results").items():
+                said.setdefault(f"`{study}`: {words}", []).append(f"`{name.partition('/')[2]}`")
+    lines = [wrapped(f"- {', '.join(claims)}, on {words}") for words, claims in said.items()]
+    return ["Some claims are tested on models that have not learned their task:", "\n".join(lines)] if lines else []
 
 
 def in_settings(states: Any) -> str:

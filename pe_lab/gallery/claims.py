@@ -1,10 +1,16 @@
 """The parts of a claim: what was measured on which tasks, and how far from a bound still counts as near it."""
 
+from collections.abc import Iterable
 from functools import cache
+from itertools import takewhile
+from pathlib import Path
 
 from pe_lab import config
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.universe import quantity
+from pe_lab.replication.verdicts import PARTS, Finding
+from pe_lab.results.learned import not_learned, partly_learned
+from pe_lab.system.tables import read_csv
 
 UNITS = {
     "accuracy": "share of answers",
@@ -27,6 +33,40 @@ def bound(entry: Entry, test: Claimed) -> str:
     """Return what is claimed of the value; "near" with its tolerance."""
     within = f" (within {entry.tolerance:g})" if test.rule == "near" else ""
     return f"{test}{within}".replace("-", "−")
+
+
+def subject(entry: Entry) -> str:
+    """Return what is measured of which encodings; the encodings in backticks."""
+    tests = [test for test in entry.values.values() if isinstance(test, Claimed)]
+    names = dict.fromkeys(
+        f"`{pe}`" for test in tests for side in (test.value, *test.others) if isinstance(pe := side.get("pe"), str)
+    )
+    return "; ".join(dict.fromkeys(map(measure, tests))) + f" ({', '.join(names)})" * bool(names)
+
+
+def states(finding: Finding) -> str:
+    """Return how many parts are shown, contradicted and open."""
+    found = [str(one.agreement) for one in finding.compared.values()]
+    counts = [f"{found.count(state)} {word}" for state, word in PARTS.items() if state in found]
+    return f"of {len(found)} {'parts' if len(found) > 1 else 'part'} {', '.join(counts)}"
+
+
+def shared_notes(entries: Iterable[Entry]) -> list[str]:
+    """Return the notes with which those of each entry begin."""
+    notes = zip(*(entry.chosen for entry in entries), strict=False)
+    return [each[0] for each in takewhile(lambda each: len(set(each)) == 1, notes)]
+
+
+def unlearned(entry: Entry, studies: Path) -> dict[str, str]:
+    """Return what the models of its studies have not learned, in sentences, by the name of the study.
+
+    Args:
+        studies: the folder of the committed studies; those that are not there are left out.
+    """
+    files = {name: studies / name / "rows.csv" for name in entry.studies}
+    rows = {name: read_csv(file) for name, file in files.items() if file.is_file()}
+    said = {name: not_learned(found, advice=False) or partly_learned(found) for name, found in rows.items()}
+    return {name: sentences for name, sentences in said.items() if sentences}
 
 
 def tasks_of(entry: Entry, test: Claimed) -> list[str]:

@@ -19,6 +19,7 @@ from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.tasks import BenchmarkTask
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.benchmark.verdicts import equals
+from pe_lab.gallery.claims import unlearned
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.kinds import kind_of
 from pe_lab.gallery.page import fixed
@@ -43,6 +44,7 @@ class Content:
         definitions, portraits: of the encodings, by name.
         results: of the benchmark, the tasks that are measured, by name.
         claims: of the literature, by name in conf/replication/claims.yaml, with their verdicts.
+        unlearned: what the models of a claim's studies have not learned, by study, by the name of the claim.
         audit: a row per encoding with a column per measure; may be empty.
         steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
         documented: whether the pages stand in the documentation, and can link to its other pages.
@@ -52,6 +54,7 @@ class Content:
     portraits: dict[str, Portrait]
     results: dict[str, TaskResults]
     claims: dict[str, Finding]
+    unlearned: dict[str, dict[str, str]]
     audit: pd.DataFrame
     steps: dict[str, float]
     documented: bool
@@ -87,7 +90,8 @@ class Content:
         judged = _claims(studies)
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
-        return cls(chosen, portraits, tasks, judged, audit, steps, documented)
+        missed = {} if studies is None else {name: unlearned(one.entry, studies) for name, one in judged.items()}
+        return cls(chosen, portraits, tasks, judged, missed, audit, steps, documented)
 
     @cached_property
     def names(self) -> set[str]:

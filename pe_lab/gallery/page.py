@@ -136,9 +136,14 @@ def fixed(value: float | None, places: int = 2) -> str:
     return text.replace("-", "−") if float(text) else text.lstrip("-")
 
 
+def signed(value: float) -> str:
+    """Return a number with three significant digits and its sign."""
+    return f"{'+' * (value > 0)}{number(value)}"
+
+
 def plain(value: Any) -> str:
     """Return the value of an option as it is written on a command line."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-FILTERS: dict[str, Callable[..., str]] = {"number": number, "fixed": fixed, "plain": plain}
+FILTERS: dict[str, Callable[..., str]] = {"number": number, "fixed": fixed, "signed": signed, "plain": plain}

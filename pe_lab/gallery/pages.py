@@ -11,7 +11,7 @@ from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
-from pe_lab.gallery.claims import bound, measure, tasks_of
+from pe_lab.gallery.claims import bound, measure, shared_notes, states, subject, tasks_of
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import definitions
 from pe_lab.gallery.formulas import mathml
@@ -79,7 +79,7 @@ def needs(content: Content) -> Page:
     ]
     lines += [_need(content, one, content.results.get(one.name)) for one in tasks_of_benchmark()]
     lines.sort(key=lambda line: line["advice"].kind == NOT_MEASURED)
-    html = rendered("needs.html", **_common(content, ""), lines=lines, batch=STEP.split(" × "))
+    html = rendered("needs.html", **_common(content, ""), lines=lines)
     return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
 
 
@@ -113,7 +113,14 @@ def tasks(content: Content) -> Page:
 def claims(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
     about = {name: [pe for pe, said in content.definitions.items() if name in said.claims] for name in content.claims}
-    said = {"measure": measure, "bound": bound, "tasks_of": tasks_of}
+    said: dict[str, Any] = {
+        "measure": measure,
+        "bound": bound,
+        "tasks_of": tasks_of,
+        "subject": subject,
+        "states": states,
+    }
+    said["shared"] = shared_notes(claim.entry for claim in content.claims.values())
     html = rendered("claims.html", **_common(content, ""), claims=content.claims, about=about, **said)
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
 
@@ -164,6 +171,7 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "content": content,
         "root": root,
         "docs": f"{root}../" if content.documented else "",
+        "batch": STEP.split(" × "),
         "enough": FEWEST_SEEDS,
         "most_at_edge": MOST_AT_EDGE,
         "benchmark": NAME,

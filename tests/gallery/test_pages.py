@@ -24,10 +24,11 @@ from pe_lab.config import folder
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
+from pe_lab.gallery.claims import shared_notes, states, subject, unlearned
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import Failure
 from pe_lab.gallery.marks import SHAPES, mark
-from pe_lab.gallery.page import Page, PageSection, fixed, number, plain, slot
+from pe_lab.gallery.page import Page, PageSection, fixed, number, plain, signed, slot
 from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
@@ -366,7 +367,7 @@ def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> Non
     for name, claim in content.claims.items():
         part = html[html.index(f'id="{name}"') :]
         part = part[: part.index("</section>")]
-        assert str(claim) in part
+        assert str(claim.verdict if claim.compared else claim) in part
         assert len(claim.compared) in (0, part.count("<li>"))
     assert "not run" not in str(content.claims["blind"])
     assert 'href="encodings/rope.html"' in html
@@ -380,7 +381,7 @@ def test_parts_of_claims_have_metric_unit_tasks_and_tolerance(content: Content) 
         return [re.sub(r"<[^>]+>", "", item) for item in re.findall("<li>.*?</li>", part)]
 
     (trails,) = parts("rope_trails")
-    assert "(difference in test loss, nats; structured): claimed above 0, ours −0.059" in trails
+    assert "(difference in test loss, nats; structured): claimed above 0, ours −0.0587" in trails
     ranking = parts("ranking")
     assert all("; pattern)" in one for one in ranking)  # of the two tasks of its study
     near = [one for one in ranking if "near" in one]
@@ -392,6 +393,34 @@ def test_parts_of_claims_have_metric_unit_tasks_and_tolerance(content: Content) 
     for name, claim in content.claims.items():
         for words in claim.entry.studies.values():
             assert not claim.compared or f"pe-lab run -m {' '.join(words)}" in html[html.index(f'id="{name}"') :]
+
+
+def test_claims_say_which_models_have_not_learned_their_task(content: Content, tmp_path: Path) -> None:
+    entry = content.claims["fades"].entry
+    (tmp_path / "layers").mkdir()
+    for loss, count in ((1.0, 1), (0.2, 0)):
+        rows = pd.DataFrame({"pe": ["rope", "none"], "depth": 1, "test_loss": loss, "floor_position_blind_loss": 0.5})
+        rows.to_csv(tmp_path / "layers/rows.csv", index=False)
+        assert len(unlearned(entry, tmp_path)) == count
+    assert unlearned(content.claims["blind"].entry, tmp_path) == {}
+    html = claims(replace(content, unlearned={"fades": {"layers": "Nothing."}})).html()
+    assert re.findall(r'id="(\w+)"(?:(?!</section>).)*data-unlearned="(\w+)"', html, re.DOTALL) == [("fades", "layers")]
+
+
+def test_claims_of_the_same_words_are_told_apart_and_say_what_is_tested(content: Content) -> None:
+    one, other = (content.claims[name].entry for name in ("carried", "carried_small"))
+    assert one.says == other.says
+    assert shared_notes(claim.entry for claim in content.claims.values()) == list(one.chosen)
+    assert len(other.chosen) == len(one.chosen) + 1
+    html = claims(content).html()
+    parts = {name: html[html.index(f'id="{name}"') :].partition("</section>")[0] for name in content.claims}
+    assert escape(other.chosen[-1].replace("`carried` ", "")[-40:]) in parts["carried_small"]
+    for name, claim in content.claims.items():
+        counts = list(map(int, re.findall(r"\d+", states(claim))))
+        assert sum(counts[1:]) == counts[0] == len(claim.compared)
+        assert (f"of {counts[0]} part" in parts[name].partition("<small>Source")[0]) == bool(claim.compared)
+    said = subject(content.claims["collapses"].entry)
+    assert ("effective rank" in said, "`rope`" in said, "entropy" in said) == (True, True, False)
 
 
 def test_without_studies_claims_are_not_run(content: Content) -> None:
@@ -465,6 +494,12 @@ def test_encodings_at_the_edge_of_the_rates_are_marked(content: Content) -> None
         rows.loc[rows["pe"].eq(pe) & rows["seed"].lt(seeds), ["lr", "edge"]] = [1e-2, True]
     lines = lines_of(task(replace(content, results={of.name: TaskResults(of, rows)}), of).sections[0].html)
     assert {pe for pe, line in lines.items() if "edge" in line} == {"t5", "fire"}  # more than 20 %
+    found = TaskResults(of, rows.assign(edge=rows["pe"].eq("rope")))
+    need = lines_of(needs(replace(content, results={of.name: found})).html().replace('data-length="4"', ""), "need")
+    assert found.best == ["rope"]
+    assert "<small>edge</small>" in need[of.name]
+    need = needs(replace(content, results={of.name: TaskResults(of, rows)})).html()  # rope took none at an edge
+    assert "<small>edge</small>" not in need
     assert ">0 / 0 / 5</a>" in lines["t5"]
     assert ">0 / 4 / 1</a>" in lines["alibi"]
     assert ">0 / 5 / 0</a>" in lines["rope"]
@@ -547,6 +582,10 @@ def test_numbers_are_shown_with_a_minus_sign_and_never_as_minus_zero() -> None:
         "1e-09",
         "",
     ]
+
+
+def test_small_numbers_of_parts_are_no_zeros() -> None:
+    assert [signed(value) for value in (1.234e-16, -0.0587, 0.0, 12.345)] == ["+1.23e-16", "−0.0587", "0", "+12.3"]
 
 
 def test_nothing_is_shown_as_not_a_number(content: Content) -> None:
