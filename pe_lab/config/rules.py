@@ -83,7 +83,7 @@ def _check_options(leaf: DictConfig, path: str) -> None:
 
 
 def _check_heads(cfg: DictConfig) -> None:
-    """Check that the width can be divided among the heads, and a head's dimensions into the pairs of a rotation."""
+    """Check that the width can be divided among the heads, and the heads of queries among those of keys."""
     width, num_heads, num_kv_heads = cfg.model.width, cfg.model.num_heads, cfg.model.num_kv_heads
     if cfg.model.head_dim is None and width % num_heads:
         raise ValueError(
@@ -95,10 +95,6 @@ def _check_heads(cfg: DictConfig) -> None:
             f"model.num_kv_heads must divide model.num_heads, got model.num_kv_heads={num_kv_heads}, "
             f"model.num_heads={num_heads}"
         )
-    if "pairing" in cfg.pe and (dim := head_dim(cfg.model)) % 2:
-        sizes = f"model.width={width}, model.num_heads={num_heads}"
-        source = sizes if cfg.model.head_dim is None else f"model.head_dim={dim}"
-        raise ValueError(f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {dim} ({source})")
 
 
 def _check_mup(model: DictConfig) -> None:

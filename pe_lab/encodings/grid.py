@@ -139,8 +139,8 @@ class AxialRoPE(RoPE):
         self.real_positions = coordinates == "index"
         if sizes.head_dim % 4:
             raise ValueError(
-                f"{name} rotates pairs on two axes: head_dim must be a multiple of 4, got {sizes.head_dim} "
-                f"(width={sizes.width}, num_heads={sizes.num_heads})"
+                f"{name} rotates pairs on two axes: head_dim must be a multiple of 4, got "
+                f"{sizes.head_dim}{sizes.head_dim_source}"
             )
 
     def omega(self, device: torch.device) -> Tensor:

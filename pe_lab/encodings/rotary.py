@@ -38,10 +38,7 @@ def tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype) -> 
 def require_pairs(name: str, sizes: Sizes) -> None:
     """Raise ValueError unless the dimensions of a head make pairs."""
     if sizes.head_dim % 2:
-        raise ValueError(
-            f"{name} rotates pairs: head_dim must be even, got {sizes.head_dim} "
-            f"(width={sizes.width}, num_heads={sizes.num_heads})"
-        )
+        raise ValueError(f"{name} rotates pairs: head_dim must be even, got {sizes.head_dim}{sizes.head_dim_source}")
 
 
 class RoPE(PositionalEncoding):

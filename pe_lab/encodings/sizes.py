@@ -60,3 +60,8 @@ class Sizes:
     @property
     def head_dim(self) -> int:
         return self.width // self.heads_in_model if self.given_head_dim is None else self.given_head_dim
+
+    @property
+    def head_dim_source(self) -> str:
+        """What head_dim follows from, as the end of a message; "" where it is given."""
+        return f" (width={self.width}, num_heads={self.heads_in_model})" if self.given_head_dim is None else ""

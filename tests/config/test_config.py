@@ -34,7 +34,6 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
     ("overrides", "parts"),
     [
         (["pe=ropes"], ["pe='ropes': did you mean rope? pe must be one of", "alibi", "pe-lab run --help"]),
-        (["pe=rope", "model.width=66", "model.num_heads=2"], ["head_dim must be even, got 33", "model.width=66"]),
         (["model.width=65"], ["model.width must be divisible by model.num_heads", "model.width=65"]),
         (["model.depth=0"], ["model.depth must be an integer of at least 1, got 0"]),
         (["model.depth=four"], ["model.depth must be an integer, got 'four'"]),

@@ -114,6 +114,13 @@ def test_every_group_of_the_package_takes_names(tmp_path: Path) -> None:
         assert all("added" in config.folders().names(group) for group in groups)
 
 
+def test_an_option_with_the_name_of_another_class_s_has_no_rule_of_that(project: Path) -> None:
+    write(project / "conf", {"pe/mine.yaml": f"{MINE}pairing: none\n"})
+    with config.joining([f"--config-dir={project / 'conf'}"]):
+        (cfg,) = config.expand(["pe=mine", "model.head_dim=5"], multirun=False)
+    assert cfg.pe.pairing == "none"
+
+
 def test_files_may_state_a_base_of_mup_that_nothing_uses(project: Path) -> None:
     study = "# @package _global_\nhydra:\n  sweeper:\n    params:\n      model.base_width: 32\n      seed: 0,1\n"
     write(project / "conf", {"study/one.yaml": study, "model/wide.yaml": "defaults: [base]\nbase_head_dim: 8\n"})

@@ -263,6 +263,22 @@ def test_a_model_with_too_few_layers_does_not_fit(tmp_path):
     cell(tmp_path, "pe=rnope_swa", "model.depth=4")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "got"),
+    [
+        (["model.width=66", "model.num_heads=2"], r"got 33 \(width=66, num_heads=2\)"),
+        (["model.head_dim=5"], "got 5"),
+    ],
+)
+def test_a_head_whose_dimensions_make_no_pairs_is_refused(sizes, got, tmp_path):
+    with pytest.raises(ValueError, match=f"^rope rotates pairs: head_dim must be even, {got}$"):
+        cell(tmp_path, "pe=rope", *sizes)
+
+
+def test_a_head_of_an_odd_size_may_have_some_dimensions_rotated(tmp_path):
+    assert cell(tmp_path, "pe=rope", "pe.rotary_dim=4", "model.head_dim=5").encoding_class is RoPE
+
+
 def test_a_device_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ValueError, match="trainer.device=cuda needs a CUDA device"):
         cell(tmp_path, "trainer.device=cuda")
