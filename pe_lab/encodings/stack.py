@@ -74,11 +74,14 @@ class Stack(nn.ModuleList):
         self.depth = depth
 
     @classmethod
-    def build(cls, encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes, depth: int) -> "Stack":
+    def build(
+        cls, encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes, depth: int, whole: bool = True
+    ) -> "Stack":
         """Build the encodings of `depth` layers; parameters are shared as the encoding requires.
 
         Args:
             encoding: makes one encoding.
+            whole: all layers; otherwise those after which the encoding's pattern repeats.
 
         Raises:
             ValueError: the encoding is not defined for these sizes.
@@ -87,11 +90,12 @@ class Stack(nn.ModuleList):
             raise ValueError(f"depth must be at least 1, got {depth}")
         made = [encoding(replace(sizes, depth=depth))]
         require_depth(made[0], depth)
+        layers = depth if whole else made[0].period
         if made[0].per_layer:
-            made += [encoding(replace(sizes, depth=depth, layer=layer)) for layer in range(1, depth)]
+            made += [encoding(replace(sizes, depth=depth, layer=layer)) for layer in range(1, layers)]
         for other in made[1:]:
             other.follow(made[0])
-        return cls(made, depth)
+        return cls(made, layers)
 
     @property
     def first(self) -> PositionalEncoding:

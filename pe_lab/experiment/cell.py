@@ -21,7 +21,7 @@ from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.stack import Stack, require_depth
+from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.experiment import trainer
 from pe_lab.experiment.identity import options
@@ -115,14 +115,9 @@ class Cell:
         encoding = _partial(cfg, "pe", sizes)
         with naming_memory(cfg, dataset.task.length):
             with within("pe"):
-                made = encoding(replace(sizes, depth=cfg.model.depth))
-                require_depth(made, cfg.model.depth)
-                others = [
-                    encoding(replace(sizes, depth=cfg.model.depth, layer=layer)) for layer in range(1, made.period)
-                ]
-            for other in others:
-                other.follow(made)
-            attention = _attention(cfg, dataset, Stack([made, *others], made.period).to(device))
+                stack = Stack.build(encoding, sizes, cfg.model.depth, whole=False)
+            attention = _attention(cfg, dataset, stack.to(device))
+        made = stack.first
         devices = devices_of(cfg.trainer)
         require_split(dataset.size("train"), cfg.trainer.batch_size, devices)
         if device.type == "cuda" and devices > (there := torch.cuda.device_count()):

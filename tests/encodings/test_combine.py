@@ -380,6 +380,12 @@ def test_a_table_that_layers_share_is_that_of_the_first_layer_with_the_part() ->
     assert gradient.any()
 
 
+@pytest.mark.parametrize(("name", "layers"), [("rnope_swa", 4), ("lrope", 1), ("rope", 1)])
+def test_a_stack_may_have_the_layers_of_one_round_alone(name: str, layers: int) -> None:
+    stack = Stack.build(maker(name), SIZES, 6, whole=False)
+    assert (stack.depth, len(stack)) == (layers, layers)
+
+
 @pytest.mark.parametrize("kind", [Sum, Heads])
 def test_parts_that_layers_share_are_shared_in_a_combination(kind: type) -> None:
     stack = Stack.build(partial(kind, parts=[maker("t5"), maker("lrope")]), Sizes(D, H, T), 3)
