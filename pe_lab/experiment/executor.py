@@ -18,7 +18,7 @@ from pe_lab.experiment.cell import Cell, grid_of_steps
 from pe_lab.experiment.logs import Logs, prepare
 from pe_lab.experiment.measurement import Datasets, measure
 from pe_lab.experiment.memory import naming_memory
-from pe_lab.experiment.ranks import Ranks
+from pe_lab.experiment.ranks import Ranks, core_seconds
 from pe_lab.experiment.trainer import silence_lightning
 from pe_lab.ledger.run import DIVERGED, ERROR, WEIGHTS, Run
 from pe_lab.ledger.tree import Tree
@@ -151,9 +151,9 @@ class Executor:
     def _fail(self, checkpoints: list[int], error: Exception, step: int | None) -> None:
         """Record why checkpoints are not reached, and what training to there has cost."""
         kind = DIVERGED if isinstance(error, NotFiniteError) else ERROR
-        core_seconds = self.clock.seconds * torch.get_num_threads() * self.ranks.size
+        cost = core_seconds(self.clock.seconds, torch.get_num_threads(), self.ranks.size)
         for target in checkpoints:
-            self.run.fail(target, in_one_line(error), step, core_seconds, kind)
+            self.run.fail(target, in_one_line(error), step, cost, kind)
 
     # -- from one checkpoint to the next -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the processes that train a run on several devices agree on."""
+"""The processes that train a run on one or several devices: what they agree on, and what they cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,3 +27,16 @@ class Ranks:
         answer = [ask() if self.leads else None]
         torch.distributed.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
         return answer[0]  # type: ignore[return-value]
+
+
+def core_seconds(seconds: float, threads: int, processes: int) -> float:
+    """Return the core-seconds of a training, whose processes keep a core for each of their threads.
+
+    On a CPU each process has one thread. On a GPU these are cores of the host, as many as torch has threads there.
+
+    Args:
+        seconds: of one process, in training steps.
+        threads: of each process.
+        processes: that train together.
+    """
+    return seconds * threads * processes

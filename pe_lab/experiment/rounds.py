@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.experiment.job import Job
+from pe_lab.experiment.ranks import core_seconds
 from pe_lab.ledger.progress import Upcoming
 from pe_lab.ledger.run import DIVERGED
 
@@ -60,8 +62,8 @@ class Outcome:
         failure: why it is not in the ledger; None: it is.
         test: metrics on the test split; empty if it failed.
         floors: of the metrics, by floor and metric; empty if it failed.
-        core_seconds: in training steps, from the start of its run to this checkpoint, or to where it failed, times
-            threads.
+        core_seconds: in training steps, from the start of its run to this checkpoint, or to where it failed: see
+            `ranks.core_seconds`. Of a run that was killed, those of its steps that are on record.
         diverged: whether it failed because a loss was not finite.
     """
 
@@ -117,15 +119,17 @@ def outcome(job: Job) -> Outcome:
     checkpoint = run.checkpoint(job.cell.target)
     if not job.trained:
         failure = failure or {"reason": "not reached"}
-        seconds = failure.get("core_seconds")
-        if type(seconds) is not float:  # it was killed
+        cost = failure.get("core_seconds")
+        if type(cost) is not float:  # it was killed
+            threads = 1 if job.cell.device.type == "cpu" else torch.get_num_threads()
             seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
+            cost = core_seconds(seconds, threads, processes=1)  # they are the sum over processes
         reason, diverged = str(failure["reason"]), failure.get("kind") == DIVERGED
-        return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=seconds, diverged=diverged)
+        return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=cost, diverged=diverged)
     summary = summary_and_environment(run, job.cell.target)
     threads = summary["environment"].get("threads")
-    seconds = summary["seconds"] * (threads if type(threads) is int else 1)
-    return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], seconds)
+    cost = core_seconds(summary["seconds"], threads if type(threads) is int else 1, job.cell.devices)
+    return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], cost)
 
 
 def cost_of(outcomes: Iterable[Outcome]) -> dict[str, float]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,7 @@ import torch
 from configs import in_ledger
 from pe_lab import config, run, status
 from pe_lab.experiment import sweep, tables
+from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.deciding import add_seeds
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, Round, cost_of, drive, outcome, with_settings
@@ -311,19 +313,27 @@ def test_the_cost_of_a_cell_is_that_of_all_threads_and_does_not_change_when_its_
     first = cost(1)
     assert first > 0
     assert cost(3) == first
+    (cfg,) = in_ledger(tmp_path, *(word for word in STUDY if not word.startswith(("decide", "pe="))), "pe=rope")
+    monkeypatch.setattr(Cell, "devices", 2)
+    assert outcome(Job.from_config(with_settings(cfg, {"epochs": 1}))).core_seconds == 2 * first
 
 
-def test_a_cell_that_failed_costs_what_its_failure_says_and_one_that_was_killed_what_its_run_did(tmp_path):
+def test_a_cell_that_failed_costs_what_its_failure_says_and_one_that_was_killed_what_its_run_did(tmp_path, monkeypatch):
     (cfg,) = in_ledger(tmp_path, *(word for word in STUDY if not word.startswith(("decide", "pe="))), "pe=rope")
     job = Job.from_config(cfg)
     job.set_aside_if_damaged()
     job.run.account({"steps": 5.0})
     job.fail("the process that trained or measured it was killed three times")
-    assert outcome(job).core_seconds == 5
+    assert outcome(job).core_seconds == 5  # of one thread
     job.run.fail(1, "the training loss must be finite, got nan at step 3", 3, 2.0)
     assert outcome(job).core_seconds == 2
     job.refused = "ledger entry cannot be read"
     assert outcome(job).core_seconds == 0
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    on_gpu = Job(replace(job.cell, device=torch.device("cuda")))
+    on_gpu.fail("the process that trained or measured it was killed three times")
+    on_gpu.run.account({"steps": 5.0})
+    assert outcome(on_gpu).core_seconds == 15
 
 
 @pytest.mark.long
