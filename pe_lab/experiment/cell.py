@@ -164,8 +164,18 @@ class Cell:
         """Return the number of steps to a checkpoint of its run."""
         return target * (self.steps_per_epoch if self.unit == "epochs" else 1)
 
+    def sequences_in(self, steps: int) -> int:
+        """Return how many sequences the first steps train on, each counted as often as it is read."""
+        given, size = self.cfg.trainer, self.dataset.size("train")
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        batches = epochs * self.batches_per_epoch + rest * (given.accumulate_grad_batches or 1)
+        # a limited epoch goes on where the one before ended, and overfit_batches starts again
+        in_pass = -(-size // given.batch_size) if given.overfit_batches is None else self.batches_per_epoch
+        passes, rest = divmod(batches, in_pass)
+        return int(passes * min(size, in_pass * given.batch_size) + rest * given.batch_size)
+
     def epochs_to(self, target: int) -> float:
-        """Return the number of epochs to a checkpoint of its run: passes over as many sequences as there are."""
+        """Return the number of epochs to a checkpoint of its run; an epoch has the batches that its limit leaves."""
         return target / (self.steps_per_epoch if self.unit == "steps" else 1)
 
     def lengths(self) -> dict[str, float]:

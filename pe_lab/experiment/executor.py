@@ -412,7 +412,7 @@ class Executor:
         """
         cell, model, step, seconds = self.cell, self.training.model, self.clock.steps, self.clock.seconds
         epoch = step / cell.steps_per_epoch
-        tokens = epoch * cell.dataset.size("train") * cell.dataset.task.length
+        tokens = cell.sequences_in(step) * cell.dataset.task.length
         return {
             "name": cell.name(target),
             "run": self.run.name,

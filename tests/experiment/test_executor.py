@@ -161,6 +161,30 @@ def test_a_checkpoint_holds_what_is_needed_to_use_it(tmp_path):
     assert {"gradient_norm", "tokens_per_second", "loss_second", "accuracy", "objective"} <= set(rows["metric"])
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["epochs=2"],
+        ["epochs=2", "trainer.limit_train_batches=0.5"],
+        ["epochs=5", "trainer.overfit_batches=2"],
+        ["epochs=2", "trainer.accumulate_grad_batches=2"],
+        ["steps=13", "trainer.limit_train_batches=5", "trainer.accumulate_grad_batches=2"],
+    ],
+)
+def test_the_tokens_per_second_of_a_checkpoint_are_of_the_tokens_that_were_read(overrides, tmp_path, monkeypatch):
+    read = []
+    training_step = Training.training_step
+
+    def counted(self, batch, *arguments):
+        read.append(batch.tokens.numel())
+        return training_step(self, batch, *arguments)
+
+    monkeypatch.setattr(Training, "training_step", counted)
+    job = serve(tmp_path, *overrides)
+    summary = job.run.summary(job.cell.target)
+    assert summary["tokens_per_second"] * summary["seconds"] == pytest.approx(sum(read))
+
+
 def test_a_checkpoint_says_why_it_was_trained_without_a_graph(tmp_path):
     job = serve(tmp_path, "epochs=1", "trainer.graph=auto", "trainer.device=cpu")
     environment = json.loads((job.run.checkpoint(1) / "environment.json").read_text())
