@@ -68,6 +68,7 @@ class Training(L.LightningModule):
         self.batches_per_epoch = self._batches()
         self.total_steps = cfg.epochs * self.batches_per_epoch if cfg.steps is None else cfg.steps
         self.step = self.steps_before = 0
+        self.accumulated_before = 0  # batches of a restored training that ended no step
         self.losses: list[Tensor] = []
         self.metrics: dict[str, float] = {}
         self.to_loggers: bool | None = None
@@ -84,7 +85,7 @@ class Training(L.LightningModule):
     @property
     def updates(self) -> int:
         """The number of optimizer steps so far; where gradients are accumulated, fewer than batches."""
-        return self.step if self._trainer is None else self.global_step
+        return self.step - self.accumulated_before if self._trainer is None else self.global_step
 
     @cached_property
     def optimization(self) -> Optimization:
@@ -239,7 +240,8 @@ class Training(L.LightningModule):
         self.optimizer.load_state_dict(state)
         exactly(self.optimizer, state)
         self.on_load_checkpoint(checkpoint)
-        self.step = checkpoint["global_step"]
+        self.step = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["processed"]
+        self.accumulated_before = self.step - checkpoint["global_step"]
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's other arguments by name only

@@ -17,6 +17,7 @@ from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.model.blocks import MultiHeadAttention
+from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.divergence import NotFiniteError
 from pe_lab.training.module import Training
 
@@ -183,6 +184,16 @@ def test_the_tokens_per_second_of_a_checkpoint_are_of_the_tokens_that_were_read(
     job = serve(tmp_path, *overrides)
     summary = job.run.summary(job.cell.target)
     assert summary["tokens_per_second"] * summary["seconds"] == pytest.approx(sum(read))
+
+
+@pytest.mark.parametrize(("length", "batches"), [("epochs=2", 18), ("steps=7", 13)])  # 9 batches, 5 steps an epoch
+def test_a_restored_training_is_at_its_batch_where_gradients_are_accumulated(length, batches, tmp_path):
+    job = serve(tmp_path, length, "trainer.accumulate_grad_batches=2")
+    _, path = job.run.states.newest()
+    training = job.cell.training()
+    training.restore(SafeTensorsIO().load_checkpoint(path))
+    assert training.step == batches
+    assert training.updates == job.run.summary(job.cell.target)["steps"]
 
 
 def test_a_checkpoint_says_why_it_was_trained_without_a_graph(tmp_path):
