@@ -65,6 +65,7 @@ class Outcome:
         core_seconds: in training steps, from the start of its run to this checkpoint, or to where it failed: see
             `ranks.core_seconds`. Of a run that was killed, those of its steps that are on record.
         diverged: whether it failed because a loss was not finite.
+        failed_at: the step at which it failed; None: it did not, or the step is not known.
     """
 
     cfg: DictConfig
@@ -75,6 +76,7 @@ class Outcome:
     floors: dict[str, dict[str, float]] = field(default_factory=dict)
     core_seconds: float = 0.0
     diverged: bool = False
+    failed_at: int | None = None
 
 
 Stage = Generator[Round, list[Outcome], list[DictConfig]]
@@ -125,7 +127,16 @@ def outcome(job: Job) -> Outcome:
             seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
             cost = core_seconds(seconds, threads, processes=1)  # they are the sum over processes
         reason, diverged = str(failure["reason"]), failure.get("kind") == DIVERGED
-        return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=cost, diverged=diverged)
+        step = failure.get("step")
+        return Outcome(
+            job.cell.cfg,
+            run.name,
+            checkpoint,
+            reason,
+            core_seconds=cost,
+            diverged=diverged,
+            failed_at=step if type(step) is int else None,
+        )
     summary = summary_and_environment(run, job.cell.target)
     threads = summary["environment"].get("threads")
     cost = core_seconds(summary["seconds"], threads if type(threads) is int else 1, job.cell.devices)

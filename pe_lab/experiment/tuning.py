@@ -200,7 +200,7 @@ class TunedSeed:
         if outcome.failure is not None:
             if not outcome.diverged:
                 raise CellsMissingError(f"the study needs {need.trial} with {need.steps} steps: {outcome.failure}")
-            self.progress[need.trial] = TrialProgress(self._scores(curve), failed=True)
+            self.progress[need.trial] = TrialProgress(self._scores(curve), True, failed_at=outcome.failed_at)
             return
         task = self.plan.tasks[0]
         measured = validation_by_step(outcome.checkpoint)

@@ -127,11 +127,13 @@ class TrialProgress:
         scores: validation scores at the first evaluations of its task, higher is better.
         failed: the run ended there and cannot go on, such as by diverging.
         test: test value at the cap, for a task without a level.
+        failed_at: the step at which it failed; None: it did not, or the step is not known.
     """
 
     scores: Sequence[float] = ()
     failed: bool = False
     test: float | None = None
+    failed_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class TunedOutcome:
         solved: whether a try passed; None for a task without a level.
         chosen: the try that passed or went on; None: not known yet, or all failed.
         edge: whether the chosen rate is the lowest or the highest of the ladder.
-        steps: trained in all tries, as far as they are needed.
+        steps: trained in all tries, as far as they are needed; of one that failed, to where it did, or its last score.
     """
 
     encoding: str
@@ -187,9 +189,14 @@ def _outcome(
     confirmed = [index + 2 for index in passes if index >= 0]
     due = min([choice, *confirmed])  # all tries stop at the evaluation that confirms the first pass
     used = [list(state.scores[:due]) for state in states]
+    ends = [grid[due - 1]] * len(tries)  # steps of each try that are needed
 
     def result(finished: bool, needs: Sequence[Need] = (), **fields: object) -> TunedOutcome:
-        done = sum(grid[len(scores) - 1] for scores in used if scores)
+        reached = [
+            max(state.failed_at or 0, grid[len(scores) - 1] if scores else 0)
+            for state, scores in zip(states, used, strict=True)
+        ]
+        done = sum(map(min, reached, ends))
         chosen = fields.get("chosen")
         edge = isinstance(chosen, Try) and _at_edge(chosen, tries)
         return TunedOutcome(encoding, task.name, seed, finished, edge=edge, steps=done, needs=tuple(needs), **fields)  # type: ignore[arg-type]
@@ -212,7 +219,7 @@ def _outcome(
     state = states[best]
     index = _pass(task, state.scores)
     end = len(grid) if index < 0 else index + 2
-    used[best] = list(state.scores[:end])
+    used[best], ends[best] = list(state.scores[:end]), grid[end - 1]
     if len(used[best]) < end and not state.failed:
         return result(False, [Need(trials[best], grid[-1])], chosen=tries[best])
     if task.level is not None:

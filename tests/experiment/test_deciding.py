@@ -325,8 +325,10 @@ def test_a_cell_that_failed_costs_what_its_failure_says_and_one_that_was_killed_
     job.run.account({"steps": 5.0})
     job.fail("the process that trained or measured it was killed three times")
     assert outcome(job).core_seconds == 5  # of one thread
+    assert outcome(job).failed_at is None
     job.run.fail(1, "the training loss must be finite, got nan at step 3", 3, 2.0)
     assert outcome(job).core_seconds == 2
+    assert outcome(job).failed_at == 3
     job.refused = "ledger entry cannot be read"
     assert outcome(job).core_seconds == 0
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)

@@ -120,7 +120,7 @@ def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, m
         for cfg in current.cfgs:
             bad = cfg.optimizer.lr in rates[:failing]
             checkpoint = tmp_path / f"{cfg.optimizer.lr}-{cfg.steps}"
-            failure = {"failure": "no number", "diverged": True} if bad else {}
+            failure = {"failure": "no number", "diverged": True, "failed_at": 5} if bad else {}
             done.append(Outcome(cfg, f"{cfg.optimizer.lr}", checkpoint, **failure))
         return done
 
@@ -134,6 +134,7 @@ def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, m
     found = outcome_of(tmp_path)
     assert (found["y"], found["solved"]) == (5.0, False)
     assert math.isnan(found["optimizer.lr"]) == (failing == 3)
+    assert found["trained_steps"] == (5 + 32 + 8 if failing == 1 else 3 * 5)
 
 
 @pytest.mark.long

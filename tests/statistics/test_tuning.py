@@ -54,6 +54,24 @@ def flat(value: float) -> list[float]:
     return [value] * len(GRID)
 
 
+def test_a_try_that_failed_was_trained_to_the_step_where_it_did() -> None:
+    slow, good, bad = (Trial("rope", "copy", 0, attempt) for attempt in LADDER)
+    failed = TrialProgress(failed=True, failed_at=50)
+    progress = {slow: TrialProgress(flat(0.1)[:4]), good: TrialProgress(flat(0.2)[:4]), bad: failed}
+    (found,) = outcomes(plan(), progress)
+    assert found.steps == 400 + 400 + 50
+    (found,) = outcomes(plan(), progress | {good: TrialProgress(flat(0.2)[:4], failed=True, failed_at=550)})
+    assert found.steps == 400 + 550 + 50
+    (found,) = outcomes(plan(), progress | {bad: TrialProgress([0.3], failed=True, failed_at=150)})
+    assert found.steps == 400 + 400 + 150
+    (found,) = outcomes(plan(), progress | {bad: TrialProgress([0.3], failed=True)})
+    assert found.steps == 400 + 400 + 100
+    # all stop where the second passes, before the third failed
+    passed, late = TrialProgress([0.95, 0.95]), TrialProgress([0.3, 0.3], failed=True, failed_at=250)
+    (found,) = outcomes(plan(), progress | {good: passed, bad: late})
+    assert (found.solved, found.steps) == (True, 3 * 200)
+
+
 def test_all_stop_when_one_passes() -> None:
     passing = [0.0, 0.8, 1.0, 1.0, 1.0, 1.0]
     (found,), progress = run(plan(), dict(zip(LADDER, (flat(0.1), passing, flat(0.2)), strict=True)))
