@@ -139,6 +139,8 @@ class Validation(L.Callback):
 class AfterStep(Checkpoint):
     """Acts at the end of a step.
 
+    It is a Checkpoint so that Lightning calls it after all other callbacks, those of the user among them.
+
     Args:
         late: act after callbacks of the user, of which Lightning's save and stop at the end of a validation or an
             epoch. Otherwise a state that is saved at the end of an epoch would not hold what they do there.

@@ -142,12 +142,13 @@ class Job:
         """
         if self.refused is not None:
             return
+        if not self.trained and self.failure is None:
+            self._make_run()
         while self.missing and self.failure is None:
             if self.trained:
                 if self._measure():
                     continue
             else:
-                self._make_run()
                 with self.run.lease() as mine:
                     if mine:
                         if self.cell.target not in self.run.requested():

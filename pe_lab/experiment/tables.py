@@ -72,7 +72,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
         OSError: they cannot be written.
         LedgerError: a checkpoint is damaged.
     """
-    from pe_lab.results import curves, study  # loads statsmodels, which takes a second
+    from pe_lab.results import curves, study  # loads pandas
     from pe_lab.results.frame import Results
     from pe_lab.results.from_ledger import failures, summary_and_environment
     from pe_lab.results.rows import rows_of, settings_of

@@ -1,6 +1,7 @@
 """A job: what it keeps in memory when its cell is in the ledger."""
 
 import gc
+from contextlib import nullcontext
 
 import pytest
 
@@ -10,6 +11,7 @@ from pe_lab.data.base import InMemory
 from pe_lab.experiment import job as jobs_module
 from pe_lab.experiment import logs
 from pe_lab.experiment.job import Job
+from pe_lab.ledger.run import Run
 from pe_lab.training.module import Training
 
 
@@ -45,6 +47,20 @@ def test_memory_that_steps_free_is_kept_during_a_training_and_returned_after_it(
     job.serve(wait=True)
     job.withdraw()
     assert calls == ["keep", "return True"]
+
+
+def test_a_job_that_waits_reads_the_identity_of_its_run_once(tmp_path, monkeypatch):
+    (cfg,) = config.expand([*TINY, "epochs=1", "logger=none", f"ledger={tmp_path}"], multirun=False)
+    job, waited, read = Job.from_config(cfg), [], []
+    job.request()
+    identity = Run.identity
+    monkeypatch.setattr(Run, "identity", lambda run: (read.append(run.name), identity(run))[1])
+    monkeypatch.setattr(Run, "lease", lambda run: nullcontext(False))  # another process trains
+    monkeypatch.setattr(
+        jobs_module.time, "sleep", lambda _: waited.append(len(waited) > 4 and job.run.fail(1, "no", None))
+    )
+    job.serve(wait=True)
+    assert (len(waited), read) == (6, [job.run.name])
 
 
 def test_memory_is_returned_after_a_training_that_failed(tmp_path, monkeypatch):
