@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask
+from pe_lab.data.score import NO_GAP
 from pe_lab.encodings.options import POSITIVE, Range, is_integer, is_number, one_of, shown
 from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.files import LedgerError
@@ -299,7 +300,7 @@ def _difference(known: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
 def gap(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
     """Return the level without position minus the best loss, at a length, 0 for rounding errors; NaN without them."""
     level, best = (_numbers(rows, f"{name}_x{length:g}") for name in ("level", "best"))
-    return np.asarray(np.where(level - best <= 1e-9, 0.0, level - best))
+    return np.asarray(np.where(level - best <= NO_GAP, 0.0, level - best))
 
 
 def score(rows: pd.DataFrame, length: float = 1) -> np.ndarray:

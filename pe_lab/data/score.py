@@ -37,4 +37,4 @@ def exact_range(floors: Mapping[str, Mapping[str, float]]) -> tuple[float, float
     """
     level = next((floors[name]["loss"] for name in LEVELS if name in floors), None)
     best = floors.get(BEST, {}).get("loss")
-    return None if level is None or best is None or level - best < 1e-9 else (level, best)
+    return None if level is None or best is None or level - best <= NO_GAP else (level, best)

@@ -16,7 +16,7 @@ from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe, settings_of
 from pe_lab.results.table import as_markdown, as_text
 from pe_lab.results.verdicts import few_runs
-from pe_lab.statistics.adding import Cell, Decision, Question, decide_cells
+from pe_lab.statistics.adding import Arm, Decision, Question, decide_cells
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margin, margins
 from pe_lab.statistics.verdicts import Verdict
@@ -71,7 +71,7 @@ class _StudyState:
         self.described = describe([settings_of(with_settings(cfg, {"seed": 0})) for cfg in cfgs])
         self.names = [name for name in self.described if name not in ("pe", "seed")]
         keys = keys_of(self.described, self.names)
-        self.cfgs: dict[Cell, DictConfig] = {
+        self.cfgs: dict[Arm, DictConfig] = {
             (key, pe): cfg for key, pe, cfg in zip(keys, self.described["pe"], cfgs, strict=True)
         }
         self._require_one_cell_each(cfgs, keys)
@@ -82,16 +82,16 @@ class _StudyState:
             list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(METRIC)
         )
         self.looks = looks_of(self.settings["seeds"], self.settings["looks"])
-        self.asked: dict[tuple[Cell, int], DictConfig] = {}
-        self.outcomes: dict[tuple[Cell, int], Outcome] = {}
-        self.values: dict[tuple[Cell, int], float | str] = {}
+        self.asked: dict[tuple[Arm, int], DictConfig] = {}
+        self.outcomes: dict[tuple[Arm, int], Outcome] = {}
+        self.values: dict[tuple[Arm, int], float | str] = {}
         self.margins: dict[tuple[Any, ...], float] = {}
         self.margin_in_words = ""
         self.ended_before: int | None = None
 
     def _require_one_cell_each(self, cfgs: list[DictConfig], keys: list[Any]) -> None:
         """Raise ValueError if two cells are one encoding in one setting: they differ in what is measured."""
-        first: dict[Cell, DictConfig] = {}
+        first: dict[Arm, DictConfig] = {}
         for key, pe, cfg in zip(keys, self.described["pe"], cfgs, strict=True):
             other = first.setdefault((key, pe), cfg)
             if other is cfg:
@@ -114,7 +114,7 @@ class _StudyState:
         self.asked |= {(cell, seed): with_settings(self.cfgs[cell], {"seed": seed}) for cell, seed in needed}
         return [self.asked[one] for one in needed]
 
-    def _place(self, key: tuple[Cell, int]) -> tuple[int, int]:
+    def _place(self, key: tuple[Arm, int]) -> tuple[int, int]:
         """Return the position of a cell: by seed, then in the order of the study."""
         return key[1], list(self.cfgs).index(key[0])
 
@@ -156,7 +156,7 @@ class _StudyState:
         """
         if self.budget is None or not self.outcomes:
             return False
-        costs: dict[Cell, list[float]] = {}
+        costs: dict[Arm, list[float]] = {}
         for (cell, _), found in self.outcomes.items():
             costs.setdefault(cell, []).append(found.core_seconds)
         mean = {cell: sum(of_seeds) / len(of_seeds) for cell, of_seeds in costs.items()}

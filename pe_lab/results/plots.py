@@ -39,6 +39,7 @@ from pe_lab.results.panels import (
 )
 from pe_lab.results.styles import COLOURS, style
 from pe_lab.results.verdicts import MARKS
+from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, LOOK, PAPER
 
 BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
@@ -435,7 +436,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
 
 def _handle(verdict: str) -> Line2D:
     """Return the mark of a verdict with its name, for a legend."""
-    mark = MARKS[verdict]
+    mark = MARKS[Verdict(verdict)]
     face = mark.colour if mark.filled else PAPER
     return Line2D([], [], marker=mark.shape, color=mark.colour, markerfacecolor=face, ms=5, ls="none", label=verdict)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from pe_lab.data.score import NO_GAP
 from pe_lab.results.columns import REMAINING, floors, levels, lower_is_better, metric_column, setting_columns
 
 
@@ -101,7 +102,7 @@ def _gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
     best = means.get("bayes", 0.0 * rows[f"test_{metric}"])
     sign = 1 if lower_is_better(metric) else -1
     for floor in levels(known):
-        if (sign * (means[floor] - best)).gt(1e-9).all():
+        if (sign * (means[floor] - best)).gt(NO_GAP).all():
             zero = "bayes" if "bayes" in known else f"no {metric}"
             return _Gap(best, means[floor], f"{floor.replace('_', '-')} to {zero}", "bayes" in known)
     return None

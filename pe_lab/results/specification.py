@@ -14,6 +14,7 @@ from pe_lab.results.panels import settings_in_words
 from pe_lab.results.plots import BAND, Plot
 from pe_lab.results.sensitivity import Sensitivity
 from pe_lab.results.verdicts import MARKS
+from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, LOOK, PAPER
 
 SHADES = (INK, "#7A7A7A")  # of the dots of one setting and the next
@@ -53,7 +54,7 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
     places = pd.Series(np.arange(len(drawn)), drawn.index)
     size = float(np.clip(160 / max(1, len(drawn)), 2, 6))
     for verdict, part in drawn.groupby("verdict", sort=False):
-        mark, x = MARKS[str(verdict)], places[part.index]
+        mark, x = MARKS[Verdict(str(verdict))], places[part.index]
         known = part["low"].notna()
         axes.vlines(x[known], part["low"][known], part["high"][known], color=mark.colour, linewidth=max(0.6, size / 4))
         face = mark.colour if mark.filled else PAPER

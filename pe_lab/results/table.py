@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from pe_lab.data.score import NO_GAP
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
 from pe_lab.results.learned import not_learned
 from pe_lab.results.verdicts import few_runs
@@ -213,7 +214,7 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
     for data, group in table.groupby("data", sort=False):
         known = [floor for floor in table.attrs["floors"] if group[floor].notna().all()]
         best = group["bayes"] if "bayes" in known else 0.0 * group["loss"]
-        level = next((floor for floor in levels(known) if (group[floor] - best > 1e-9).all()), None)
+        level = next((floor for floor in levels(known) if (group[floor] - best > NO_GAP).all()), None)
         size = 1.0 if level is None else group[level] - best
         means, halves = (group["loss"] - best) / size, (group["high"] - group["low"]) / 2 / size
         zero = "bayes" if "bayes" in known else "no loss"

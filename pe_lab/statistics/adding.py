@@ -23,8 +23,8 @@ from pe_lab.statistics.verdicts import FEWEST_SEEDS, LEVEL, Verdict, judge
 ALL_PAIRS, BEST = "all pairs", "best"
 
 Setting = tuple[Any, ...]
-Cell = tuple[Setting, str]  # an encoding in a setting
-Values = Mapping[tuple[Cell, int], float | str]  # by cell and seed: the metric, or why the cell failed
+Arm = tuple[Setting, str]  # an encoding in a setting: the cells of all seeds
+Values = Mapping[tuple[Arm, int], float | str]  # by cell and seed: the metric, or why the cell failed
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Question:
         ValueError: there is no such encoding in a setting, only one encoding, or not fewer than `best` ones.
     """
 
-    cells: Sequence[Cell]
+    cells: Sequence[Arm]
     baseline: str
     best: int | None = None
     lower_is_better: bool = True
@@ -126,9 +126,9 @@ class Decision:
     """
 
     look: int
-    needed: list[tuple[Cell, int]]
+    needed: list[tuple[Arm, int]]
     lines: list[Line]
-    places: dict[Cell, str] = field(default_factory=dict)
+    places: dict[Arm, str] = field(default_factory=dict)
 
     @property
     def undecided(self) -> list[str]:
@@ -199,7 +199,7 @@ class _Study:
         self.notes = [""] * size
         self.race = Race(settings, question.places) if question.baseline == BEST else None
 
-    def cells_of_open(self) -> list[Cell]:
+    def cells_of_open(self) -> list[Arm]:
         """Return the cells of open comparisons, each once."""
         chosen = [self.comparisons[number] for number in np.flatnonzero(self.open)]
         return list(dict.fromkeys((setting, pe) for setting, *pair in chosen for pe in reversed(pair)))
@@ -222,7 +222,7 @@ class _Study:
         if self.race:
             self._run_race(self.race)
 
-    def _keep(self, cell: Cell, seeds: int, values: Values) -> str:
+    def _keep(self, cell: Arm, seeds: int, values: Values) -> str:
         """Keep the results of a cell that a look asked for; return why it failed, or an empty text."""
         reason = ""
         for seed in range(seeds):
@@ -268,11 +268,11 @@ class _Study:
             setting, pe, other = self.comparisons[index]
             self.open[index] = race.contested((setting, pe)) and race.contested((setting, other))
 
-    def places(self) -> dict[Cell, str]:
+    def places(self) -> dict[Arm, str]:
         """Return what became of each encoding in a race."""
         if not self.race:
             return {}
-        rest: set[Cell] = set()
+        rest: set[Arm] = set()
         for index in np.flatnonzero(~self._decided().any(0)):
             setting, *pair = self.comparisons[index]
             if not any(self.race.settled((setting, pe)) for pe in pair):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Cell = tuple[Any, str]  # an encoding in a setting
+Arm = tuple[Any, str]  # an encoding in a setting
 
 
 class Race:
@@ -17,16 +17,16 @@ class Race:
     def __init__(self, settings: Mapping[tuple[Any, ...], Sequence[str]], places: int) -> None:
         self.settings = {setting: [(setting, pe) for pe in encodings] for setting, encodings in settings.items()}
         self.places = places
-        self.better: dict[Cell, set[Cell]] = {cell: set() for cells in self.settings.values() for cell in cells}
-        self.chosen: set[Cell] = set()
-        self.dropped: set[Cell] = set()
-        self.withdrawn: set[Cell] = set()
+        self.better: dict[Arm, set[Arm]] = {cell: set() for cells in self.settings.values() for cell in cells}
+        self.chosen: set[Arm] = set()
+        self.dropped: set[Arm] = set()
+        self.withdrawn: set[Arm] = set()
 
-    def beats(self, cell: Cell, other: Cell) -> None:
+    def beats(self, cell: Arm, other: Arm) -> None:
         """Record that an encoding is significantly better than another."""
         self.better[other].add(cell)
 
-    def withdraw(self, cell: Cell) -> None:
+    def withdraw(self, cell: Arm) -> None:
         """Remove an encoding whose cell failed from the race."""
         self.withdrawn.add(cell)
 
@@ -42,15 +42,15 @@ class Race:
             sure = len(left) <= self.places
             self.chosen |= {cell for cell in left if sure or beaten[cell] >= len(cells) - self.places}
 
-    def settled(self, cell: Cell) -> bool:
+    def settled(self, cell: Arm) -> bool:
         """Return whether an encoding's place is decided, either way."""
         return cell in self.chosen | self.dropped
 
-    def contested(self, cell: Cell) -> bool:
+    def contested(self, cell: Arm) -> bool:
         """Return whether an encoding is still in the race for a place."""
         return not self.settled(cell) and cell not in self.withdrawn
 
-    def place(self, cell: Cell, compared: bool) -> str:
+    def place(self, cell: Arm, compared: bool) -> str:
         """Describe the outcome for an encoding.
 
         Args:

@@ -11,6 +11,7 @@ import pandas as pd
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Floors, flat_floors
+from pe_lab.data.score import NO_GAP
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.system.files import read_verified
@@ -52,7 +53,7 @@ def way_to_bayes(summary: dict[str, Any]) -> dict[str, float]:
     0 the model has not learned even that.
     """
     bayes, blind = (summary["floors"].get(level, {}).get("loss") for level in ("bayes", "position_blind"))
-    if bayes is None or blind is None or blind - bayes < 1e-9:
+    if bayes is None or blind is None or blind - bayes <= NO_GAP:
         return {}
     return {"way_to_bayes": (blind - summary["test"]["loss"]) / (blind - bayes)}
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.simulated_looks import sequential
 from pe_lab.statistics import LINE, Endpoint, holm
-from pe_lab.statistics.adding import Cell, Decision, Question, Values, decide_cells
+from pe_lab.statistics.adding import Arm, Decision, Question, Values, decide_cells
 from pe_lab.statistics.looks import SPENT, parts_of
 
 LOOKS = (3, 4, 6, 8)
@@ -16,7 +16,7 @@ SETTING = (4,)
 NAMES = ("rope", "alibi", "t5", "none")
 
 
-def draw(means: dict[str, float], seeds: int = 8, noise: float = 1.0, seed: int = 0) -> dict[tuple[Cell, int], float]:
+def draw(means: dict[str, float], seeds: int = 8, noise: float = 1.0, seed: int = 0) -> dict[tuple[Arm, int], float]:
     """Return results: the mean of an encoding, plus noise of its own."""
     rng = np.random.default_rng(seed)
     return {
