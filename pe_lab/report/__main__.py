@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
     parser.add_argument("--study", help="a study of a ledger that is given as a folder")
     parser.add_argument(
-        "--baseline", help="the encoding that others are compared with (default: the declared one, else the first)"
+        "--baseline",
+        help="the encoding that others are compared with "
+        "(default: the declared one, else the first of the study; of a ledger the first by name)",
     )
     parser.add_argument(
         "--against",
