@@ -334,8 +334,8 @@ def test_the_committed_studies_say_their_tasks_and_versions():
             if path.stem == "decisions":  # of two encodings, so that these follow the setting
                 assert settings == ["data", "depth", "epochs", "pe"]
                 continue
-            if path.stem == "verdicts":  # of two encodings, named in columns of their own; epochs are stated as steps
-                assert settings == ["data", "depth"]
+            if path.stem == "verdicts":  # likewise, with epochs stated as steps
+                assert settings == ["data", "depth", "pe"]
                 continue
             if path.stem in ("outcomes", "tries"):  # epochs are stated as steps
                 assert settings == ["pe", "data", "depth"]
