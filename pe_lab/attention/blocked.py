@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from pe_lab.attention import reference
+from pe_lab.attention import gradients, reference
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.shapes import fields_without
 from pe_lab.encodings.layout import Layout
@@ -214,7 +214,7 @@ class _Fused(torch.autograd.Function):
         q, k, v: [B, H, T, d], [B, H, S, d], [B, H, S, e].
         table: [1|H, 2S-1], added to the logits by distance, S - 1 first; -inf where a key does not count.
         decay: [B|1, H|1, S], whose difference of query and key is added; or None.
-        scale: of the logits.
+        scale: factor on the logits, before anything is added.
         blocks: of the queries.
     """
 
@@ -239,27 +239,16 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
-        *shaped, table, decay, out = ctx.saved_tensors
-        B, H, T, _ = shaped[0].shape
-        mean = (of_out * out).sum(-1, keepdim=True).reshape(B * H, T, 1)  # of the gradients of the weights
-        of_out, q, k, v = (x.reshape(B * H, x.shape[2], x.shape[3]) for x in (of_out, *shaped))
-        q = q * ctx.scale
-        of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        q, k, v, table, decay, out = ctx.saved_tensors
         of_table = torch.zeros_like(table) if ctx.needs_input_grad[3] else None
         of_decay = torch.zeros_like(decay) if ctx.needs_input_grad[4] else None
-        for block in ctx.blocks:
-            rows, keys = block.rows, block.keys
-            logits = torch.bmm(q[:, rows], k[:, keys].mT)
-            weights = logits.view(B, H, *logits.shape[1:]).add_(block.added(table, decay)).softmax(-1).view_as(logits)
-            of_logits = torch.baddbmm(mean[:, rows], of_out[:, rows], v[:, keys].mT, beta=-1).mul_(weights)
-            of_q[:, rows] = torch.bmm(of_logits, k[:, keys])
-            of_k[:, keys].baddbmm_(of_logits.mT, q[:, rows])
-            of_v[:, keys].baddbmm_(weights.mT, of_out[:, rows])
-            of_added = of_logits.view(B, H, *logits.shape[1:])
+
+        def collect(number: int, gradient: Tensor) -> None:
             if of_table is not None:
-                block.add_to_table(of_table, of_added)
+                ctx.blocks[number].add_to_table(of_table, gradient)
             if of_decay is not None:
-                block.add_to_decay(of_decay, of_added)
-        of_q *= ctx.scale
-        found = (x.view(of.shape) for x, of in zip((of_q, of_k, of_v), shaped, strict=True))
+                ctx.blocks[number].add_to_decay(of_decay, gradient)
+
+        blocks = ((block.rows, block.keys, block.added(table, decay)) for block in ctx.blocks)
+        found = gradients.by_blocks(q, k, v, out, of_out, ctx.scale, blocks, collect)
         return *found, of_table, of_decay, None, None

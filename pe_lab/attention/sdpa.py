@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
+from pe_lab.attention import gradients
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import (
     added_to_logits,
@@ -117,7 +118,7 @@ class _TrainedMask(torch.autograd.Function):
     Args:
         q, k, v: [B, H, T, d], [B, H, S, d], [B, H, S, e].
         added: [B|1, H|1, T, S], added to the logits; -inf where a key does not count.
-        scale: of the logits.
+        scale: factor on the logits, before anything is added.
         causal: whether no key behind the query counts.
     """
 
@@ -133,30 +134,17 @@ class _TrainedMask(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
-        *shaped, added, out = ctx.saved_tensors
-        (B, H, T, _), S = shaped[0].shape, shaped[1].shape[2]
-        mean = (of_out * out).sum(-1, keepdim=True).reshape(B * H, T, 1)  # of the gradients of the weights
-        of_out, q, k, v = (x.reshape(B * H, x.shape[2], x.shape[3]) for x in (of_out, *shaped))
-        q = q * ctx.scale
-        of_q, of_k, of_v, of_added = (
-            torch.empty_like(q),
-            torch.zeros_like(k),
-            torch.zeros_like(v),
-            added.new_zeros(added.shape),
-        )
-        for start in range(0, T, ROWS):
-            rows = slice(start, start + ROWS)
-            keys = slice(0, start + ROWS if ctx.causal else S)
-            mask = added[:, :, rows, keys]
-            logits = torch.bmm(q[:, rows], k[:, keys].mT)
-            weights = logits.view(B, H, *mask.shape[2:]).add_(mask).softmax(-1).view_as(logits)
-            of_logits = torch.baddbmm(mean[:, rows], of_out[:, rows], v[:, keys].mT, beta=-1).mul_(weights)
-            of_q[:, rows] = torch.bmm(of_logits, k[:, keys])
-            of_k[:, keys].baddbmm_(of_logits.mT, q[:, rows])
-            of_v[:, keys].baddbmm_(weights.mT, of_out[:, rows])
-            of_added[:, :, rows, keys] = of_logits.view(B, H, *mask.shape[2:]).sum_to_size(mask.shape)
-        of_q *= ctx.scale
-        found = (x.view(of.shape) for x, of in zip((of_q, of_k, of_v), shaped, strict=True))
+        q, k, v, added, out = ctx.saved_tensors
+        T, S = q.shape[2], k.shape[2]
+        of_added = added.new_zeros(added.shape)
+        pairs = [(slice(n, n + ROWS), slice(0, n + ROWS if ctx.causal else S)) for n in range(0, T, ROWS)]
+
+        def collect(number: int, gradient: Tensor) -> None:
+            place = of_added[(..., *pairs[number])]
+            place.copy_(gradient.sum_to_size(place.shape))
+
+        blocks = ((rows, keys, added[:, :, rows, keys]) for rows, keys in pairs)
+        found = gradients.by_blocks(q, k, v, out, of_out, ctx.scale, blocks, collect)
         return *found, of_added, None, None
 
 
