@@ -113,11 +113,11 @@ def _not_by_default(name: str, q: Tensor, terms: Terms, layout: Layout, dropout:
     if name == "flex":
         vague = flex.summed_in_any_order(q, terms)
         return f"gradients of {', '.join(vague)} are summed in no fixed order" if vague else None
-    verdict = trust.verdict(q.device)
-    if verdict.failed:
-        return verdict.failed
+    result = trust.selftest_result(q.device)
+    if result.failed:
+        return result.failed
     kind = selftest.kind(terms, layout, q.dtype)
-    if kind and not sdpa.refuses(q, terms, layout, dropout) and verdict.faster(kind) == "sdpa":
+    if kind and not sdpa.refuses(q, terms, layout, dropout) and result.faster(kind) == "sdpa":
         return f"sdpa was measured faster for {kind}"
     return None
 

@@ -52,13 +52,13 @@ class SelftestResult:
         return None if taken is None else "sdpa" if taken["sdpa"] <= MARGIN * taken["triton"] else "triton"
 
 
-def verdict(device: torch.device) -> SelftestResult:
-    """Return the verdict for a GPU, from this process, from its file, or from a self-test run now."""
-    return _verdict(_index(device), tuple(sorted(identity(device).items())))
+def selftest_result(device: torch.device) -> SelftestResult:
+    """Return the result of the self-test on a GPU, from this process, from its file, or from a self-test run now."""
+    return _selftest_result(_index(device), tuple(sorted(identity(device).items())))
 
 
 @cache  # by all that a verdict depends on; a line is printed once per process
-def _verdict(index: int, key: tuple[tuple[str, str], ...]) -> SelftestResult:
+def _selftest_result(index: int, key: tuple[tuple[str, str], ...]) -> SelftestResult:
     made_with = dict(key)
     device = torch.device("cuda", index)
     try:

@@ -58,7 +58,7 @@ class DecayedChannels:
 
     Args:
         log_f: [B, H, S, d], logarithms of the gates of all keys; they are summed in float64.
-        scale: of the logits.
+        scale: factor on the logits.
     """
 
     log_f: Tensor

@@ -67,7 +67,7 @@ class ReflectedKeys:
     Args:
         w: [B, H, S, d], of all keys, unit vectors or shorter.
         beta: [B, H, S], in (0, 2).
-        scale: of the logits.
+        scale: factor on the logits.
     """
 
     w: Tensor

@@ -151,7 +151,7 @@ class Terms:
         lift: changes queries and keys, first of all.
         rotary_q, rotary_k: applied to queries and to keys.
         gain: [1|H, d] factors on q and on k, after rotation.
-        scale: of the logits; None: d ** -0.5, d being that before the lift.
+        scale: factor on the logits; None: d ** -0.5, d being that before the lift.
         window: a key counts if |pos_i - pos_j| is less; an integer of at least 1, or None for no limit, for all heads
             or for each.
         bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.

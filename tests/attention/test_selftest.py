@@ -139,9 +139,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNames
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(triton, "version", lambda: "3.7.1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    trust._verdict.cache_clear()
+    trust._selftest_result.cache_clear()
     yield made
-    trust._verdict.cache_clear()
+    trust._selftest_result.cache_clear()
 
 
 def queries(dtype: torch.dtype = torch.float32) -> SimpleNamespace:
@@ -162,10 +162,10 @@ def auto(terms: Terms = BIAS, layout: Layout = LAYOUT, dtype: torch.dtype = torc
 
 def forget() -> None:
     """As in a new process."""
-    trust._verdict.cache_clear()
+    trust._selftest_result.cache_clear()
 
 
-def test_the_first_auto_runs_the_self_test_and_later_processes_read_its_verdict(gpu: SimpleNamespace) -> None:
+def test_the_first_auto_runs_the_self_test_and_later_processes_read_its_result(gpu: SimpleNamespace) -> None:
     assert auto() == auto() == "triton"
     assert gpu.ran == 1
     forget()
