@@ -276,3 +276,20 @@ def test_sdpa_on_a_gpu_is_the_reference_on_a_cpu(name: str) -> None:
     found = attend(q.cuda(), k.cuda(), v.cuda(), on_gpu(terms), layout.to("cuda"), "sdpa").cpu()
     real = (layout.segment != PADDING)[:, None, :, None].expand_as(found)
     assert_close(found[real], expected[real], **EQUAL)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_of_a_trained_mask_are_those_of_the_definition(causal: bool) -> None:
+    """The mask of more queries than are computed at once."""
+    torch.manual_seed(0)
+    length = sdpa.ROWS + 7
+    layout = Layout.whole(2, length, causal)
+    q, k, v = (torch.randn(2, 3, length, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    bias = torch.randn(1, 3, length, length, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(2, 3, length, 4, dtype=torch.float64)
+    got, expected = (
+        torch.autograd.grad(attend(q, k, v, Terms(bias_full=bias), layout, name), (q, k, v, bias), upstream)
+        for name in ("sdpa", "reference")
+    )
+    for ours, theirs in zip(got, expected, strict=True):
+        assert_close(ours, theirs, **EQUAL)
