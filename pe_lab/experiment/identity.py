@@ -13,7 +13,9 @@ import pickle
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from importlib.util import resolve_name
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -60,9 +62,9 @@ def options(leaf: DictConfig, made: type[Revised]) -> dict[str, Any]:
 def origin(*made: Callable[..., Any]) -> dict[str, str]:
     """Return import paths and source digests of classes and functions, for an identity; not of this package's own.
 
-    The digest covers the files in which they and their base classes are defined, and the files that those import,
-    without installed packages other than their own. A class from a notebook is known by its definition in its cell
-    and by what that refers to.
+    The digest covers the files in which they and their base classes are defined, and the files that those import, at
+    once or in a function, without installed packages other than their own. A class from a notebook is known by its
+    definition in its cell and by what that refers to.
 
     Returns:
         "class": import paths, and "source": 16 hexadecimal digits (not for classes of torch and lightning); or an
@@ -103,13 +105,14 @@ class _Reader:
 
     def texts(self) -> Iterator[bytes]:
         """Yield every text once: files of modules, notebook cells and the values that they refer to."""
-        seen: set[int] = set()
+        seen: set[int | str] = set()
         while self.waiting:
             one = self.waiting.pop()
-            if id(one) in seen or not self._is_users(one):
+            key = one.name if isinstance(one, ModuleSpec) else id(one)
+            if key in seen or not self._is_users(one):
                 continue
-            seen.add(id(one))
-            if isinstance(one, ModuleType):
+            seen.add(key)
+            if isinstance(one, (ModuleType, ModuleSpec)):
                 yield from self._file(one)
                 continue
             if isinstance(one, type):
@@ -122,6 +125,8 @@ class _Reader:
 
     def _is_users(self, one: Any) -> bool:
         """Return whether this is a module, class or function of the user, or of the package that is asked about."""
+        if isinstance(one, ModuleSpec):
+            return one.has_location and _package(one.name) != _OURS and self._reads(one.name, str(one.origin))
         if not isinstance(one, (ModuleType, type, FunctionType)):
             return False
         name = one.__name__ if isinstance(one, ModuleType) else one.__module__
@@ -130,9 +135,20 @@ class _Reader:
         if name == "__main__":
             return True
         file = getattr(sys.modules.get(name), "__file__", None)
-        return file is not None and (_package(name) == self.package or not _is_installed(file))
+        return file is not None and self._reads(name, file)
 
-    def _file(self, module: ModuleType) -> Iterator[bytes]:
+    def _reads(self, name: str, file: str) -> bool:
+        """Return whether the file of a module is the user's, or of the package that is asked about."""
+        return _package(name) == self.package or not _is_installed(file)
+
+    def _file(self, module: ModuleType | ModuleSpec) -> Iterator[bytes]:
+        if isinstance(module, ModuleSpec):
+            if str(module.origin).endswith(".py"):
+                text = Path(str(module.origin)).read_bytes()
+                with suppress(SyntaxError, ImportError):  # it may never be imported
+                    self._imports(ast.parse(text), module.parent or "")
+                yield text
+            return
         file = getattr(module, "__file__", None) or ""
         if not file.endswith(".py"):
             if module.__name__ == self.path.rpartition(".")[0]:
@@ -143,7 +159,7 @@ class _Reader:
         yield text
 
     def _imports(self, tree: ast.AST, package: str) -> None:
-        """Queue the modules that a text imports."""
+        """Queue the modules that a text imports, at once or in its functions: also those that are not loaded yet."""
         for node in ast.walk(tree):
             names = []
             if isinstance(node, ast.Import):
@@ -152,9 +168,7 @@ class _Reader:
                 base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
                 names = [str(base), *(f"{base}.{alias.name}" for alias in node.names)]
             for name in names:
-                parts = name.split(".")
-                parents = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-                self.waiting += [sys.modules[parent] for parent in parents if parent in sys.modules]
+                self.waiting += _modules(name)
 
     def _cells(self, one: Any) -> Iterator[bytes]:
         """Yield the notebook cells that define a class or function, and the values that it refers to."""
@@ -183,6 +197,25 @@ class _Reader:
                 f"_target_ must rest on values that can be digested, got {self.path}, which refers to {name}: put it "
                 f"into a module"
             ) from None
+
+
+def _modules(name: str) -> Iterator[ModuleType | ModuleSpec]:
+    """Yield the module of a name and its parents; of those that are not loaded the specs. Nothing is imported."""
+    parts = name.split(".")
+    path: Any = None  # where parts of a package are
+    for end in range(1, len(parts) + 1):
+        parent = ".".join(parts[:end])
+        module = sys.modules.get(parent)
+        if module is not None:
+            path = getattr(module, "__path__", None)
+            yield module
+            continue
+        spec = find_spec(parent) if end == 1 else path and PathFinder.find_spec(parent, path)
+        if not spec:
+            path = None
+            continue
+        path = spec.submodule_search_locations
+        yield spec
 
 
 def _stands_in_file(one: Any) -> bool:

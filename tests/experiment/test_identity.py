@@ -131,6 +131,47 @@ def test_a_class_in_a_package_is_known_by_the_modules_it_takes_from(folder):
     assert origin(made("mypack.mine.Mine")) != before
 
 
+LAZY = {
+    "module": ("import helper", {"helper": "import second\nSIZE = 1\n", "second": "import helper\n"}),
+    "package": (
+        "from helper.sizes import SIZE",
+        {"helper__sizes": "from . import third\nSIZE = 1\n", "helper__third": ""},
+    ),
+    "namespace": ("from helper.sizes import SIZE", {"helper__sizes": "SIZE = 1\n"}),
+}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_a_module_that_is_imported_late_is_part_of_the_source_before_its_import_too(folder, kind):
+    statement, modules = LAZY[kind]
+    files = {folder.joinpath(*name.split("__")).with_suffix(".py"): text for name, text in modules.items()}
+    if kind == "package":
+        files[folder / "helper" / "__init__.py"] = "NAME = 1\n"
+    write(folder, mymod=f"class Mine:\n    def draw(self):\n        {statement}\n", **modules)
+    for path, text in files.items():
+        path.write_text(text)
+    cls = made()
+    before = origin(cls)
+    assert not {"helper", "second"} & sys.modules.keys()
+    cls().draw()
+    assert "helper" in sys.modules
+    assert origin(cls) == before
+    sys.modules.pop("second", None)
+    for path, text in files.items():
+        path.write_text(text + "# edited\n")
+        assert origin(made()) != before
+        path.write_text(text)
+        assert origin(made()) == before
+
+
+def test_a_late_import_that_cannot_be_found_or_read_is_passed_over(folder):
+    text = "class Mine:\n    def draw(self):\n        import missing_module.part, helper, beyond\n"
+    write(folder, mymod=text, helper="print 1\n", beyond="from ... import x\n")
+    before = origin(made())
+    write(folder, helper="print 2\n")
+    assert origin(made()) != before
+
+
 def test_a_function_that_makes_an_encoding_is_part_of_its_identity(folder):
     text = "from functools import partial\nfrom pe_lab.encodings.rotary import RoPE\n\n"
     text += "def mine(sizes, name, **options):\n    return RoPE(sizes, name, theta={})\n"
