@@ -279,7 +279,10 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     assert all(word in text for word in ("induction: ", "causal_text: ", "Twins", "Replication: 5 cells"))
     paths = tables.write(known, tmp_path / "out")
     assert {path.name for path in paths} >= {"pe-bench-2-endpoints.csv", "pe-bench-2-pairs.csv"}
-    pairs = pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv").groupby(["task", "length"]).size()
+    pairs = pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv")
+    apart = pairs[pairs["task"] == "causal_text"].set_index("length")["difference"].abs()
+    assert apart.to_dict() == {length: pytest.approx(0.7 * length, abs=0.02 * length) for length in (1, 2, 4)}
+    pairs = pairs.groupby(["task", "length"]).size()
     assert pairs.to_dict() == {("induction", 1): 21} | {("causal_text", length): 1 for length in (1, 2, 4)}
     assert set(pd.read_csv(tmp_path / "out" / "pe-bench-2-shares.csv")["task"]) == {"induction"}
     assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-rows.csv")) == 60 + 10

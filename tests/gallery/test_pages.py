@@ -245,7 +245,7 @@ def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> No
     induction, text = (content.results[name] for name in ("induction", "causal_text"))
     rows = text.rows[text.rows["pe"].ne("rope")].copy()
     names = [name for name in rows if name.startswith("level_x")]
-    rows[names] = rows[[name.replace("level", "best") for name in names]].to_numpy()
+    rows[names] = rows[[name.replace("level", "best") for name in names]].to_numpy() + 1e-12
     control = TaskResults(text.task, rows)
     assert (control.is_control, text.is_control, induction.is_control) == (True, False, False)
     shown = {"induction": induction, "causal_text": control}
@@ -398,8 +398,8 @@ def test_parts_of_claims_have_metric_unit_tasks_and_tolerance(content: Content) 
 def test_claims_say_which_models_have_not_learned_their_task(content: Content, tmp_path: Path) -> None:
     entry = content.claims["fades"].entry
     (tmp_path / "layers").mkdir()
-    for loss, count in ((1.0, 1), (0.2, 0)):
-        rows = pd.DataFrame({"pe": ["rope", "none"], "depth": 1, "test_loss": loss, "floor_position_blind_loss": 0.5})
+    for losses, count in (((1.0, 1.0), 1), ((1.0, 0.2), 1), ((0.2, 0.2), 0)):  # in all settings, in one and in none
+        rows = pd.DataFrame({"pe": "rope", "depth": [1, 2], "test_loss": losses, "floor_position_blind_loss": 0.5})
         rows.to_csv(tmp_path / "layers/rows.csv", index=False)
         assert len(unlearned(entry, tmp_path)) == count
     assert unlearned(content.claims["blind"].entry, tmp_path) == {}
@@ -411,6 +411,7 @@ def test_claims_of_the_same_words_are_told_apart_and_say_what_is_tested(content:
     one, other = (content.claims[name].entry for name in ("carried", "carried_small"))
     assert one.says == other.says
     assert shared_notes(claim.entry for claim in content.claims.values()) == list(one.chosen)
+    assert shared_notes([replace(one, chosen=("a", "b")), replace(one, chosen=("a", "c", "d"))]) == ["a"]
     assert len(other.chosen) == len(one.chosen) + 1
     html = claims(content).html()
     parts = {name: html[html.index(f'id="{name}"') :].partition("</section>")[0] for name in content.claims}
