@@ -14,6 +14,7 @@ from pe_lab.system.files import LedgerError, digest, read_json
 from pe_lab.system.tables import read_csv
 
 IDENTITIES = "identities.json"  # what determines the training, by run: of one cell for each task of a study
+SECONDS = "Seconds are of training steps on the machine that trained the cell, other processes on it included."
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
 
 

@@ -6,7 +6,7 @@ from pe_lab.config import LR
 from pe_lab.report import comparing
 from pe_lab.report.answer import answer
 from pe_lab.report.attention import attention
-from pe_lab.report.effort import searched_rates
+from pe_lab.report.effort import SECONDS, searched_rates
 from pe_lab.report.elsewhere import elsewhere
 from pe_lab.report.measured import by_layer, probed
 from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
@@ -172,7 +172,7 @@ def _cost(asked: ReportSubject) -> Section:
         if cells[against].nunique() > 1:
             words = against.replace("_", " ")
             code = f"plots.cost(results.cells, {asked.metric!r}, {against!r})"
-            caption = f"Test {asked.metric} against {words}; names are written where there is room, the best first"
+            caption = f"Test {asked.metric} against {words}"
             parts.append(Drawn(plots.cost(cells, asked.metric, against), caption, code))
     settings = varied_columns(cells, setting_columns(cells))
     costs = (
@@ -186,8 +186,7 @@ def _cost(asked: ReportSubject) -> Section:
             attention=("attention", lambda names: ", ".join(sorted(set(names)))),
         )
     )
-    text = "Seconds are of training steps on the machine that trained the cell, other processes on it included."
-    return Section("Cost against quality", [text, *parts, ReportTable(costs.reset_index(), "Medians over seeds")])
+    return Section("Cost against quality", [SECONDS, *parts, ReportTable(costs.reset_index(), "Medians over seeds")])
 
 
 def _audit(asked: ReportSubject) -> Section:

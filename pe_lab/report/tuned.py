@@ -13,14 +13,14 @@ import pandas as pd
 from pe_lab.config import LR
 from pe_lab.report.answer import MOST_DRAWN
 from pe_lab.report.comparing import floors_in_words
-from pe_lab.report.effort import setting_in_words
+from pe_lab.report.effort import SECONDS, setting_in_words
 from pe_lab.report.parts import Code, Drawn, Part, ReportTable, Section
 from pe_lab.report.question import failed, missing, seeds_in_words, surroundings
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
 from pe_lab.results.columns import counted_in, floors, setting_columns, sort_by_setting
 from pe_lab.results.frame import Results
-from pe_lab.results.learned import not_learned
+from pe_lab.results.learned import not_learned, used_in_setting
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import (
     edge_note,
@@ -28,6 +28,7 @@ from pe_lab.results.tuned_outcomes import (
     seed_note,
     settings,
     summaries,
+    tried_rates,
     with_baseline,
     with_floors,
 )
@@ -38,6 +39,10 @@ from pe_lab.system.tables import read_csv
 FILE = "outcomes.csv"
 NEEDED = ("pe", "seed", "y", "solved", LR, "edge", "trained_steps", "core_seconds")
 CHOSEN = (LR, "start_scale")  # columns of cells that are no settings here
+WORDS = (
+    "`better` and `worse` mean significantly so, and by at least the margin in the mean; `undecided`, that these seeds "
+    "show neither a difference nor equivalence."
+)
 
 IMPORTS = """\
 from pe_lab.report.tuned import TunedStudy
@@ -98,6 +103,23 @@ class TunedStudy:
         """The learning rates that were tried, as far as it is known."""
         tried = (self.results.declared.tune or {}).get("rates") or self.known[LR].unique()
         return sorted(float(rate) for rate in tried)
+
+    @property
+    def scaled_rates(self) -> list[float]:
+        """Those of the encodings with a starting scale; empty where they are not known."""
+        pairs = (self.results.declared.tune or {}).get("scaled") or []
+        return sorted({float(rate) for rate, _ in pairs})
+
+    @cached_property
+    def unlearned(self) -> pd.DataFrame:
+        """The settings in which no mean loss is below the best without position, where there are others too."""
+        keys = settings(self.outcomes)
+        each = self.known[keys].drop_duplicates()
+        if self.endpoint.kind == "steps":
+            return each.head(0)
+        rows = self.with_floors.groupby([*keys, "pe"], dropna=False).mean(numeric_only=True).reset_index()
+        none = rows.loc[used_in_setting(rows.rename(columns={"y": "test_loss"}), keys) == 0, keys].drop_duplicates()
+        return none if len(none) < len(each) else each.head(0)
 
     @cached_property
     def with_floors(self) -> pd.DataFrame:
@@ -185,8 +207,8 @@ def _answer(study: TunedStudy) -> Section:
     tasks = joined(list(dict.fromkeys(study.outcomes["data"]))) if "data" in study.outcomes else "the task"
     title = f"Which of {names} encodings has the {best} {study.measured} on {tasks}, at learning rates tuned for each?"
     warning = not_learned(study.results.cells)
-    edges = edge_note(known, study.rates)
-    notes = [note for note in (seed_note(known), edges) if note]
+    edges = edge_note(known, study.rates, study.scaled_rates)
+    notes = [note for note in (_unequal_rates(study), seed_note(known), edges) if note]
     notes += [*missing(study.results), *surroundings(study.results.cells)]
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), _sentences(study)]
     parts += filter(None, [setting_in_words(study.results)])
@@ -194,9 +216,41 @@ def _answer(study: TunedStudy) -> Section:
     return Section(title, [*parts, *_opening_figure(study)], opening=True)
 
 
+def _unequal_rates(study: TunedStudy) -> str:
+    """Say which encodings were tried at which learning rates; empty where all were tried at the same."""
+    tried = tried_rates(study.known, study.rates, study.scaled_rates)
+    if len(set(tried.values())) < 2:
+        return ""
+    who = [
+        f"{joined([f'`{pe}`' for pe in tried if tried[pe] == rates])} at {joined([f'{rate:g}' for rate in rates])}"
+        for rates in dict.fromkeys(tried.values())
+    ]
+    return f"The learning rates that were tried are not the same for all: {'; '.join(who)}."
+
+
 def _sentences(study: TunedStudy) -> str:
-    """Say who leads in how many settings, and how the comparisons ended."""
-    ranked = study.ranked
+    """Say who leads in how many settings, and how the comparisons ended; first of the settings that were learned."""
+    without = study.unlearned
+    if without.empty:
+        return f"{_found(study, study.ranked, study.compared)} {WORDS}"
+    count, ranked = study.settings_count - len(without), _others(study.ranked, without)
+    return (
+        f"In {count} of {study.settings_count} settings the task was learned: a mean test loss is below the best "
+        f"without position. {_found(study, ranked, _others(study.compared, without))} In the other {len(without)}, "
+        "losses say only how near the encodings have come to that level. "
+        f"{_found(study, study.ranked.merge(without), study.compared.merge(without))} {WORDS}"
+    )
+
+
+def _others(lines: pd.DataFrame, settings: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines that are of none of the settings."""
+    if lines.empty:
+        return lines
+    return lines.merge(settings, how="left", indicator=True).query("_merge == 'left_only'").drop(columns="_merge")
+
+
+def _found(study: TunedStudy, ranked: pd.DataFrame, compared: pd.DataFrame) -> str:
+    """Say who leads in how many of the settings of some lines, and how their comparisons ended."""
     column, keys = ("steps" if study.endpoint.kind == "steps" else "mean"), settings(study.outcomes)
     best = ranked.loc[ranked.groupby(keys, sort=False, dropna=False)[column].idxmin(), "pe"]
     count = len(best)
@@ -206,13 +260,13 @@ def _sentences(study: TunedStudy) -> str:
         leads = best.value_counts(sort=True)
         text = "The best mean is that of " + joined([f"`{name}` in {number}" for name, number in leads.items()])
         text += f" of {count} settings."
-    if study.compared.empty:
+    if compared.empty:
         return f"{text} The ranges of ranks below say which encodings differ significantly."
-    counts = study.compared["verdict"].value_counts()
+    counts = compared["verdict"].value_counts()
     ends = joined([f"{number} {word}" for word, number in counts.items()])
     unit = study.endpoint.unit
     return (
-        f"{text} Of {len(study.compared)} comparisons with `{study.baseline}`, in one family, the verdicts are: {ends} "
+        f"{text} Of {len(compared)} comparisons with `{study.baseline}`, the verdicts are: {ends} "
         f"(margin {study.endpoint.margin:g} {unit}{'s' * (study.endpoint.margin != 1)})."
     )
 
@@ -375,9 +429,10 @@ def _choice(line: dict[str, float], names: list[str]) -> str:
 
 
 def _cost(study: TunedStudy) -> Section:
-    """Return what each encoding cost, all tries included."""
-    found = study.outcomes.groupby("pe", sort=False).agg(
-        cells=("seed", "size"), steps=("trained_steps", "sum"), core_hours=("core_seconds", lambda x: x.sum() / 3600)
+    """Return what a cell of each encoding cost, all tries included."""
+    costs = study.outcomes.groupby("pe", sort=False)
+    found = costs.agg(
+        cells=("seed", "size"), steps=("trained_steps", "median"), core_seconds=("core_seconds", "median")
     )
-    words = "Steps and core-hours of training, of all tries"
-    return Section("Cost", [ReportTable(found.reset_index(), words)])
+    caption = "Steps and core-seconds of a cell, all its tries included: medians over seeds and settings"
+    return Section("Cost", [SECONDS, ReportTable(found.reset_index(), caption)])

@@ -92,7 +92,7 @@ def methods(study: TunedStudy) -> str:
     encodings = known.groupby(keys, dropna=False)["pe"].nunique()
     number, unit = study.endpoint.margin, study.endpoint.unit
     notes = [not_learned(study.results.cells, advice=False), seed_note(known, advice=False)]
-    notes.append(edge_note(known, study.rates, advice=False))
+    notes.append(edge_note(known, study.rates, study.scaled_rates, advice=False))
     values: dict[str, Any] = paper.training(study.results, study.cells, counts) | {
         "rates": "at learning rates tuned for each encoding and seed",
         "tried": [f"{rate:g}" for rate in study.rates],

@@ -60,13 +60,25 @@ def partly_learned(rows: pd.DataFrame) -> str:
     """
     if rows.empty:
         return ""
-    rows = rows.reset_index(drop=True)
-    used = uses_position(rows)
-    most = used[used.notna()].groupby([rows[name] for name in setting_columns(rows)], dropna=False).max()
-    if most.empty or not 0 < (without := int((most == 0).sum())) < len(most):
+    names = setting_columns(rows)
+    each = rows[names].assign(used=used_in_setting(rows, names)).dropna(subset="used").drop_duplicates(names)
+    if each.empty or not 0 < (without := int((each["used"] == 0).sum())) < len(each):
         return ""
-    where = f"In {without} of {len(most)} settings"
+    where = f"In {without} of {len(each)} settings"
     return f"{where} no model has learned the task: no test loss is below the best without position."
+
+
+def used_in_setting(rows: pd.DataFrame, names: list[str]) -> pd.Series:
+    """Return the largest `uses_position` in the setting of each row.
+
+    Args:
+        rows: cells.
+        names: the columns that make a setting; none: all rows are of one.
+    """
+    used = uses_position(rows)
+    if not names:
+        return pd.Series(used.max(), rows.index)
+    return used.groupby([rows[name] for name in names], dropna=False).transform("max")
 
 
 def has_learned(rows: pd.DataFrame) -> pd.Series:

@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 from pe_lab.results.columns import counted_in, setting_columns, told_settings, value_text
 from pe_lab.results.styles import style
@@ -98,29 +97,6 @@ def draw_lines(axes: Axes, data: pd.DataFrame, along: str, highlight: list[str])
             axes.fill_between(line[along], line["low"], line["high"], color=colour, alpha=0.12, linewidth=0)
     axes.title.set_fontsize(9)
     axes.tick_params(labelsize=8)
-
-
-def name_points(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
-    """Write names beside points, in order; a name that would overlap an earlier one is left out."""
-    taken: list[Bbox] = []
-    for name, point in points.items():
-        for right, above in ((True, True), (True, False), (False, True), (False, False)):
-            text = axes.annotate(
-                name,
-                point,
-                xytext=(4 if right else -4, 2 if above else -2),
-                textcoords="offset points",
-                ha="left" if right else "right",
-                va="bottom" if above else "top",
-                fontsize=7,
-                in_layout=False,
-            )
-            box = text.get_window_extent()
-            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
-            if inside and not any(box.overlaps(other) for other in taken):
-                taken.append(box)
-                break
-            text.remove()
 
 
 def name_ends(axes: Axes, ends: dict[str, float]) -> None:

@@ -34,7 +34,6 @@ from pe_lab.results.panels import (
     means,
     most_different,
     name_ends,
-    name_points,
     settings_in_words,
 )
 from pe_lab.results.styles import COLOURS, style
@@ -44,6 +43,7 @@ from pe_lab.system.drawing import INK, LOOK, PAPER
 
 BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
 LINEAR = 0.1  # nats, below which the scale of losses over epochs is linear
+LEGEND_HEIGHT = 0.06  # inches for each encoding of a legend below panels
 DODGE = 1.08  # factor between neighbours on the axis of epochs, where differences stand side by side
 FLOORS: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
 FLOOR_NAMES = {
@@ -498,7 +498,7 @@ def record_settings(records: pd.DataFrame) -> list[str]:
 
 @mpl.rc_context(LOOK)
 def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> Plot:
-    """Draw a metric against a cost, a panel per setting and a point per encoding, named where there is room.
+    """Draw a metric against a cost, a panel per setting and a point per encoding.
 
     Args:
         against: seconds (in training steps), positional_parameters or flops_per_token.
@@ -512,7 +512,7 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
     for setting, axes in panels.items():
         points = data[data["setting"] == setting]
         for name, x, y in zip(points["pe"], points[against], points[metric], strict=True):
-            axes.plot(x, y, style(name).marker, color=style(name).colour, ms=5)
+            axes.plot(x, y, style(name).marker, color=style(name).colour, ms=5, label=name)
         axes.margins(0.1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -520,15 +520,9 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
         axes.set_title(setting, fontsize=9)
         axes.set(xlabel=against.replace("_", " "), ylabel=f"test {metric}")
         axes.tick_params(labelsize=8)
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.execute(figure)
-    figure.set_layout_engine("none")  # keep the panels where they are while names are placed in them
-    best = data.sort_values(metric, ascending=lower_is_better(metric), kind="stable")
-    for setting, axes in panels.items():
-        points = best[best["setting"] == setting]
-        places = zip(points[against].tolist(), points[metric].tolist(), strict=True)
-        name_points(axes, dict(zip(points["pe"], places, strict=True)))
+    names = list(rows["pe"].unique())
+    figure.set_figheight(figure.get_figheight() + LEGEND_HEIGHT * len(names))
+    draw_legend(figure, panels, names)
     return Plot(figure, data)
 
 

@@ -135,7 +135,7 @@ def seed_note(found: pd.DataFrame, advice: bool = True) -> str:
     )
 
 
-def edge_note(found: pd.DataFrame, rates: Sequence[float], advice: bool = True) -> str:
+def edge_note(found: pd.DataFrame, rates: Sequence[float], scaled: Sequence[float] = (), advice: bool = True) -> str:
     """Return sentences on the encodings whose best rate is the lowest or the highest that was tried in many seeds.
 
     Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
@@ -144,6 +144,7 @@ def edge_note(found: pd.DataFrame, rates: Sequence[float], advice: bool = True) 
     Args:
         found: see `outcome_table`.
         rates: that were tried.
+        scaled: those of the encodings with a starting scale; none: the same.
         advice: whether it says what to do.
     """
     known = found[found[LR].notna() & ~found["solved"].eq(False)]
@@ -151,21 +152,35 @@ def edge_note(found: pd.DataFrame, rates: Sequence[float], advice: bool = True) 
     wide = shares[shares > MOST_AT_EDGE]
     if wide.empty:
         return ""
-    at = known.loc[known["edge"].astype(bool) & known["pe"].isin(wide.index), LR].astype(float)
-    middle = np.sqrt(min(rates) * max(rates))
-    low, high = (at < middle).any(), (at > middle).any()
+    known = known[known["pe"].isin(wide.index)]
+    own = tried_rates(known, rates, scaled)
+    at = known[known["edge"].astype(bool)]
+    is_low = at[LR].astype(float) < at["pe"].map({pe: np.sqrt(tried[0] * tried[-1]) for pe, tried in own.items()})
+    low, high = is_low.any(), not is_low.all()
     beyond = "lower and higher" if low == high else "lower" if low else "higher"
     if (shares == 1).all() and low != high:
-        start = f"In every seed the {'lowest' if low else 'highest'} learning rate, {at.iloc[0]:g}, was best"
-    elif len(rates) == 2:  # each is an edge
+        start = f"In every seed the {'lowest' if low else 'highest'} learning rate that was tried was best"
+    elif all(len(tried) == 2 for tried in own.values()):  # each is an edge
         start = "Two learning rates were tried, so each best one is the lowest or the highest"
     elif (shares == 1).all():
         start = "In every seed the best learning rate is the lowest or the highest that was tried"
     else:
         where = ", ".join(f"{name} {share:.0%}" for name, share in wide.items())
-        start = f"The best learning rate is the lowest or the highest that was tried in many seeds: {where}"
+        which = "lowest or the highest" if low == high else "lowest" if low else "highest"
+        start = f"The best learning rate is the {which} that was tried in many seeds: {where}"
     text = f"{start}. The best may lie beyond"
     return f"{text}: add {beyond} rates." if advice else f"{text}."
+
+
+def tried_rates(
+    found: pd.DataFrame, rates: Sequence[float], scaled: Sequence[float] = ()
+) -> dict[str, tuple[float, ...]]:
+    """Return the learning rates that each encoding was tried at, in ascending order; see `edge_note`."""
+    scales = found["start_scale"].notna() if "start_scale" in found and len(scaled) else pd.Series(False, found.index)
+    return {
+        str(pe): tuple(sorted({float(rate) for rate in (scaled if has_scale else rates)}))
+        for pe, has_scale in scales.groupby(found["pe"], sort=False).any().items()
+    }
 
 
 def settings(found: pd.DataFrame) -> list[str]:

@@ -41,9 +41,8 @@ SEEDS = 5
 
 @pytest.fixture
 def unplaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the placing of names in figures of costs, half of the time of a page, where nobody looks."""
+    """Leave out the layout of figures, where nobody looks."""
     made = plots.make_panels
-    monkeypatch.setattr(plots, "name_points", lambda axes, places: None)
 
     def without_layout(*args: Any, **options: Any) -> tuple[Figure, dict[str, Any]]:
         figure, panels = made(*args, **options)

@@ -17,7 +17,7 @@ from pe_lab.report.parts import Code, Drawn, ReportTable
 from pe_lab.report.tuned import TunedStudy, sections
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned
-from pe_lab.results.tuned_outcomes import edge_note, endpoint, with_baseline
+from pe_lab.results.tuned_outcomes import edge_note, endpoint, tried_rates, with_baseline
 from pe_lab.results.verdicts import few_runs
 
 LOSS = {"rope": 0.5, "lrope": 0.5, "alibi": 0.3, "learnable": 0.9, "t5": 0.52}
@@ -409,3 +409,28 @@ def test_runs_are_drawn_best_first_in_the_order_of_settings() -> None:
     made = plots.runs(pd.DataFrame(rows, columns=["pe", "depth", "seed", "y"]).assign(solved=None), "loss")
     assert [axes.get_title() for axes in made.figure.axes] == ["depth 1", "depth 4"]
     assert [label.get_text() for label in made.figure.axes[0].get_yticklabels()] == ["b", "a"]
+
+
+def test_settings_without_a_learned_encoding_are_told_apart(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    rows = pd.read_csv(folder / "rows.csv")
+    best = rows.groupby(["depth", "steps"])["test_loss"].transform("mean")
+    level = best.where(rows["steps"] == 400, -1.0)
+    rows.assign(floor_bayes_loss=-2.0, floor_position_blind_loss=level).to_csv(folder / "rows.csv", index=False)
+    study = TunedStudy(frame.load(folder))
+    assert set(study.unlearned["steps"]) == {100}
+    assert len(study.unlearned) == 2
+    rows.assign(floor_bayes_loss=-3.0, floor_position_blind_loss=-2.0).to_csv(folder / "rows.csv", index=False)
+    assert TunedStudy(frame.load(folder)).unlearned.empty  # of all settings another note speaks
+
+
+def test_the_edge_is_that_of_the_rates_that_an_encoding_was_tried_at() -> None:
+    """With a starting scale 0.003 is the highest rate, and without one it is in the middle."""
+    chosen = {"pe": ["rope", "learnable"], "seed": 0, "y": 1.0, "solved": None, "optimizer.lr": [0.01, 0.003]}
+    found = pd.DataFrame(chosen | {"start_scale": [np.nan, 1.0], "edge": True})
+    rates, scaled = (0.001, 0.003, 0.01), (0.001, 0.003)
+    assert tried_rates(found, rates, scaled) == {"rope": rates, "learnable": scaled}
+    note = edge_note(found, rates, scaled)
+    assert note == edge_note(found.assign(**{"optimizer.lr": [0.01, 0.01]}), rates)  # both at the highest
+    lower = found.assign(**{"optimizer.lr": [0.01, 0.001]})
+    assert len({note, edge_note(lower, rates, scaled), edge_note(lower[1:], rates, scaled)}) == 3

@@ -362,12 +362,16 @@ def test_heads_are_averaged_within_a_seed() -> None:
     assert made.data["mean"].tolist() == pytest.approx([3.0, 4.0])
 
 
-def test_cost_has_a_labelled_point_per_encoding() -> None:
+def test_cost_has_a_point_per_encoding_and_a_legend_with_its_mark() -> None:
     rows = cells(["a", "b"], (4,))
     made = plots.cost(rows, "loss", "positional_parameters")
-    (axes,) = made.figure.axes
-    points = {text.get_text(): text.xy for text in axes.texts}
-    assert points["b"] == (1, pytest.approx(rows[rows["pe"] == "b"]["test_loss"].mean()))
+    (axes,), (legend,) = made.figure.axes, made.figure.legends
+    drawn = {line.get_label(): line for line in axes.lines}
+    middle = rows[rows["pe"] == "b"]["test_loss"].mean()
+    assert (drawn["b"].get_xdata()[0], drawn["b"].get_ydata()[0]) == (1, pytest.approx(middle))
+    looks = {line.get_label(): (line.get_marker(), line.get_color()) for line in legend.get_lines()}
+    assert looks == {name: (line.get_marker(), line.get_color()) for name, line in drawn.items()}
+    assert len(set(looks.values())) == 2
 
 
 def test_shares_are_drawn_with_their_intervals() -> None:
