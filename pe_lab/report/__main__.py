@@ -108,7 +108,7 @@ def report(arguments: argparse.Namespace) -> None:
     from pe_lab.report.sections import sections
 
     asked = ReportSubject(
-        results, load, command(results.name), baseline, arguments.metric, audit, arguments.against, margin
+        results, load, command_of(results), baseline, arguments.metric, audit, arguments.against, margin
     )
     if arguments.paper is not None:
         count = len(paper.write(asked, Path(arguments.paper)))
@@ -144,7 +144,7 @@ def _report_tuned(results: "Results", load: str, arguments: argparse.Namespace, 
     from pe_lab.report import tuned, tuned_paper  # loads torch
     from pe_lab.report.page import html
 
-    study = tuned.TunedStudy(results, command(results.name), load)
+    study = tuned.TunedStudy(results, command_of(results), load)
     found = tuned.sections(study)
     if arguments.paper is not None:
         count = len(tuned_paper.write(study, Path(arguments.paper)))
@@ -184,6 +184,38 @@ def command(name: str) -> str:
         return ""
     flags = [] if file.is_relative_to(config.folder()) else config.flags()
     return shlex.join(["pe-lab", "run", *flags, "-m", f"+study={name}"])
+
+
+def command_of(results: "Results") -> str:
+    """Return `command` of a study; empty where its file states other settings than those of the cells.
+
+    On the command line other values can be given than those in a study's file: the cells tell.
+    """
+    from omegaconf import OmegaConf
+
+    from pe_lab.results.columns import setting_columns
+
+    file = config.folders().file("study", results.name)
+    if file is None or results.cells.empty:
+        return command(results.name)
+    study = OmegaConf.load(file)
+    params = OmegaConf.select(study, "hydra.sweeper.params") or {}
+    for column in setting_columns(results.cells):
+        name = "model.depth" if column == "depth" else column
+        stated = params[name] if name in params else OmegaConf.select(study, name)
+        values = {_plain(value) for value in str(stated).split(",")}
+        written = isinstance(stated, (str, int, float)) and not any(sign in str(stated) for sign in "([{$")
+        if written and not {_plain(value) for value in results.cells[column].dropna()} <= values:
+            return ""
+    return command(results.name)
+
+
+def _plain(value: object) -> str:
+    """Return a value as text, the same for 0.001 and 1e-3."""
+    try:
+        return f"{float(str(value)):g}"
+    except ValueError:
+        return str(value).strip()
 
 
 def _baseline(results: "Results") -> str:

@@ -30,12 +30,13 @@ from pe_lab.results import plots
 from pe_lab.results.columns import (
     REMAINING,
     lower_is_better,
+    merge,
     setting_columns,
     sort_by_setting,
     told_settings,
     value_text,
 )
-from pe_lab.results.learned import not_learned, partly_learned
+from pe_lab.results.learned import not_learned, of_learned_settings, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import MARKS
 from pe_lab.statistics import GRID, Families, Verdict, interval
@@ -43,6 +44,7 @@ from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure
+LEARNED = "in which a model has learned the task"
 SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
 
 
@@ -69,7 +71,17 @@ def answer(asked: ReportSubject) -> Section:
         *cautions(asked.results, asked.baseline),
     ]
     parts += [f"**Note.** {line}" for line in notes]
-    return Section(title(asked), [*parts, *_figure(asked)], opening=True)
+    return Section(title(asked), [*parts, *_corrected(asked), *_figure(asked)], opening=True)
+
+
+def _corrected(asked: ReportSubject) -> list[str]:
+    """Say with how many comparisons beyond those in each setting p values are corrected; nothing where with none."""
+    cells = asked.results.cells
+    if asked.decided is not None or cells.empty or cells["pe"].nunique() < 2:
+        return []
+    others = asked.compared.sizes()[0] - len(asked.compared.compare(GRID))
+    what = f"The p values of these verdicts are corrected together with {counted(others, 'comparison')}"
+    return [f"{what} over settings or at longer lengths."] if others > 0 else []
 
 
 def _first(asked: ReportSubject) -> list[str]:
@@ -122,14 +134,19 @@ def sentences(asked: ReportSubject) -> tuple[str, str]:
         first = each[0].words() if len(each) == 1 else in_each_setting(each, "each decided on its own")
         return first, _against(asked, decided)
     found = overall(asked.compared)
-    first = in_each_setting(by_setting(asked.compared)) if found is None else found.words()
+    if found is not None:
+        first = found.words()
+    elif partly_learned(cells):
+        first = in_each_setting(by_setting(asked.compared), LEARNED, f", {LEARNED}")
+    else:
+        first = in_each_setting(by_setting(asked.compared))
     return first, _against(asked, asked.compared.compare(GRID))
 
 
 def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plot:
     """Draw the differences from the baseline over all settings, the best first; of many encodings, the best 12.
 
-    Where settings are not averaged, the last setting is drawn.
+    Where settings are not averaged, the last setting is drawn in which a model has learned the task.
 
     Args:
         compared: all comparisons of a report.
@@ -152,10 +169,15 @@ def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFram
     lines = sort_by_setting(lines, names)
     words = pd.Series(settings_in_words(lines, names), lines.index)
     count, rows = words.nunique(), compared.tables[GRID][0]
-    where = f" at {words.iloc[-1]}, one of {count} settings, which are not averaged" if count > 1 else ""
+    shown = words
+    if name == GRID and decided is None and names:
+        learned = of_learned_settings(rows)[names].drop_duplicates()
+        shown = merge(lines.assign(words=words), learned, names)["words"]
+    last = shown.iloc[-1] if len(shown) else words.iloc[-1]
+    where = f" at {last}, one of {count} settings, which are not averaged" if count > 1 else ""
     if name == POOLED:
         where = f", averaged over {len(rows[setting_columns(rows)].drop_duplicates())} settings"
-    return lines[words == words.iloc[-1]], compared.tables[name][1], where
+    return lines[words == last], compared.tables[name][1], where
 
 
 def _figure(asked: ReportSubject) -> list[Part]:
@@ -197,10 +219,6 @@ def _against(asked: ReportSubject, lines: pd.DataFrame) -> str:
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(known) == 1 else ''}"
         text += named[known[0]] if len(known) == 1 else ends
     text += _reversals(lines)
-    if "look" not in lines and (others := asked.compared.sizes()[0] - len(lines)) > 0:
-        text += (
-            f". p values are corrected together with {counted(others, 'comparison')} over settings or at longer lengths"
-        )
     fair = [_margin(asked, lines), f"Differences are paired over {_seeds(lines['seeds'])}"]
     if "look" in lines:
         looks = int(lines["look"].max())

@@ -15,7 +15,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     told_settings,
 )
-from pe_lab.results.learned import has_learned, uses_position
+from pe_lab.results.learned import has_learned, of_learned_settings, uses_position
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -88,7 +88,7 @@ def choices(
     if POOLED in compared.tables and (why := _not_learned(judged)):
         lines += _without_encoding(_best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED), why)
     elif POOLED in compared.tables:
-        lines += _pooled(compared, pooling.pool(rows, metric), metric)
+        lines += _pooled(compared, pooling.pool(rows, metric), metric, _unlearned(rows))
     for need in compared.tables:
         if need not in (GRID, POOLED):
             best = _best(compared.ranks(need), need, compared, need)
@@ -173,9 +173,19 @@ def _named(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _pooled(compared: Families, pool: pooling.Pool, metric: str) -> list[list[Any]]:
-    """Return the lines over all settings: of all encodings, of those without parameters, and the cheapest good one."""
-    need = f"test {metric}, all settings"
+def _unlearned(rows: pd.DataFrame) -> str:
+    """Say in how many settings no model has learned the task, where there are others."""
+    count, learned = (len(part[setting_columns(rows)].drop_duplicates()) for part in (rows, of_learned_settings(rows)))
+    return "" if learned == count else f" ({count - learned} of {count} not learned)"
+
+
+def _pooled(compared: Families, pool: pooling.Pool, metric: str, which: str) -> list[list[Any]]:
+    """Return the lines over all settings: of all encodings, of those without parameters, and the cheapest good one.
+
+    Args:
+        which: words behind `all settings`.
+    """
+    need = f"test {metric}, all settings{which}"
     if pool.metric == REMAINING:
         need += " (share of the gap that remains)"
     ranked = compared.ranks(POOLED)

@@ -18,6 +18,7 @@ FINDINGS = {  # by probe: the metric that answers its question, and what it is
     "rank": ("token_cosine", "Cosine between the states of two tokens (1: all tokens have become alike)"),
     "subspace": ("position_share", "Share of the variance of states that goes with position"),
 }
+NONE = "none"  # the encoding that gives no position: what the tokens alone, and the causal mask, tell
 CHANCE = "_permuted"  # behind the metric with permuted positions
 
 
@@ -76,7 +77,8 @@ def probed(records: pd.DataFrame) -> pd.DataFrame:
 def by_layer(records: pd.DataFrame, probe: str) -> str:
     """Say between which encodings the mean of a probe's main metric lies in the first and in the last layer.
 
-    Means are over seeds, heads and settings. Where positions were permuted as well, chance is said too.
+    Means are over seeds, heads and settings. Where positions were permuted as well, chance is said too; and the value
+    of a model without an encoding, where there is one and it is neither of the two.
 
     Args:
         records: from `probed`.
@@ -93,7 +95,9 @@ def by_layer(records: pd.DataFrame, probe: str) -> str:
         means = _at_end(measured, at)
         low, high = means.idxmin(), means.idxmax()
         ends = f"{fixed(means[low])} (`{low}`) to {fixed(means[high])} (`{high}`)"
-        said.append(f"{ends if low != high else fixed(means[low])} {where}")
+        between = NONE in means and len({low, high, NONE}) == 3
+        beside = f" (without an encoding {fixed(means[NONE])})" if between else ""
+        said.append(f"{ends if low != high else fixed(means[low])} {where}{beside}")
     chance = rows[rows["metric"] == metric + CHANCE]
     by_chance = f"; {fixed(_at_end(chance, 'max').mean())} by chance" if len(chance) else ""
     return f"{what}: {', '.join(said)}{by_chance}."

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
+from pe_lab.results.columns import REMAINING, lower_is_better, merge, setting_columns
+from pe_lab.results.learned import of_learned_settings
 from pe_lab.statistics import GRID, Families, Verdict
 from pe_lab.statistics.cells import unit_of
 from pe_lab.statistics.comparisons import exchanged, turned
@@ -175,17 +176,23 @@ def overall(compared: Families) -> Standing | None:
 
 
 def table_of(compared: Families) -> str | None:
-    """Return the table that answers for all settings: the cells, or the pooled ones; None if they are not pooled."""
+    """Return the table that answers for all settings: the cells, or the pooled ones.
+
+    None if they are not pooled, or a model has learned the task in some of them only.
+    """
     rows, _ = compared.tables[GRID]
+    if len(of_learned_settings(rows)) < len(rows):
+        return None
     if len(rows[setting_columns(rows)].drop_duplicates()) == 1:
         return GRID
     return POOLED if POOLED in compared.tables and len(compared.lines[POOLED]) else None
 
 
 def by_setting(compared: Families) -> list[Standing]:
-    """Return what is open in each setting that has two encodings or more."""
+    """Return what is open in each setting that has two encodings or more, and in which the task was learned."""
     (rows, metric), lines = compared.tables[GRID], compared.lines[GRID]
-    names, ranked = setting_columns(rows), compared.ranks(GRID)
+    names = setting_columns(rows)
+    ranked = merge(compared.ranks(GRID), of_learned_settings(rows)[names].drop_duplicates(), names)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
     found = []
     for key, part in ranked.groupby(names, sort=False, dropna=False):
@@ -226,17 +233,18 @@ class SettingCounts:
         return f"{text} {IN_ALL.get(len(self.always), IN_ALL_OF_SEVERAL).format(names=names)}"
 
 
-def in_each_setting(standings: Sequence[Standing], why: str = "which cannot be averaged") -> str:
+def in_each_setting(standings: Sequence[Standing], why: str = "which cannot be averaged", only: str = "") -> str:
     """Say which encodings are the best or may be in settings that are not averaged.
 
     Args:
         standings: of each setting that has two encodings or more.
         why: they are not averaged.
+        only: what is true of them alone, for a single setting.
     """
     if not standings:
         return "No setting has results of two encodings."
     if len(standings) == 1:
-        return replace(standings[0], where="In the only setting with two encodings or more").words()
+        return replace(standings[0], where=f"In the only setting with two encodings or more{only}").words()
     return SettingCounts.of(standings).words(why)
 
 

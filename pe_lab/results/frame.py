@@ -15,6 +15,7 @@ from pe_lab.system.names import unknown_name
 from pe_lab.system.tables import read_csv
 
 NO_SKIPPED = pd.DataFrame(columns=["pe", "data", "reason"])
+LOG = "LOG.md"  # where the findings of the studies below its folder are written down
 UNKNOWN = "unknown"  # the task of cells in old study folders, whose files do not name it
 # a run, a version or a commit may consist of digits, and an encoding or a task may be called 1e5
 _TYPES = dict.fromkeys(("pe", "data", "run", "python", "torch", "pe_lab", "commit"), str) | {"offset": "Int64"}
@@ -116,7 +117,13 @@ def load(source: str | Path, study: str | None = None) -> Results:
 def _hint(folder: Path) -> str:
     """Return what to do about a folder that has no cell."""
     if (folder / "outcomes.csv").is_file():
-        return ", which has outcomes.csv without the rows.csv of its cells"
+        logs = [parent / LOG for parent in folder.parents if (parent / LOG).is_file()]
+        log = next((path for path in logs if folder.name in path.read_text(encoding="utf-8")), None)
+        said = f". {log} says what came out of it" if log else ""
+        return (
+            ", which has what came out of a study with tuned learning rates (outcomes.csv, a line per cell), without "
+            f"the rows.csv of its cells, from which reports are made{said}"
+        )
     studies = sorted(path.parent.name for path in folder.glob("*/rows.csv"))
     return f": name one of its folders, such as {', '.join(studies[:3])}" if studies else ": pe-lab run makes one"
 

@@ -81,6 +81,15 @@ def used_in_setting(rows: pd.DataFrame, names: list[str]) -> pd.Series:
     return used.groupby([rows[name] for name in names], dropna=False).transform("max")
 
 
+def of_learned_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of the settings in which a model has learned the task; all cells where those are none.
+
+    Settings of which it is unknown are kept, see `uses_position`.
+    """
+    unlearned = used_in_setting(rows, setting_columns(rows)) == 0
+    return rows if unlearned.all() else rows[~unlearned]
+
+
 def has_learned(rows: pd.DataFrame) -> pd.Series:
     """Return `uses_position` of each cell; where that is NaN, whether it is better than a guess: 1, 0 or NaN."""
     used, share = uses_position(rows), learned_share(rows)

@@ -273,3 +273,16 @@ def test_gaps_that_differ_between_settings_are_given_as_a_range() -> None:
     rows = cells()
     rows["floor_position_blind_loss"] = rows["depth"] * 1.0
     assert "is 0.05 to 0.2 nats (0.05 of the gap)" in sentences(asked(rows))[1]
+
+
+def test_settings_that_no_model_has_learned_are_not_averaged_with_others() -> None:
+    """With a level below all losses at depth 4, only depth 1 is left, in words and in the figure."""
+    rows = cells()
+    rows["floor_bayes_loss"] = -9.0
+    rows.loc[rows["depth"] == 4, "floor_position_blind_loss"] = -8.0
+    found = asked(rows).compared
+    assert overall(found) is None
+    (one,) = by_setting(found)
+    assert one.means == rows[rows["depth"] == 1].groupby("pe")["test_loss"].mean().sort_values().to_dict()
+    assert set(forest(found).data["difference"]) == set(found.compare().query("depth == 1")["difference"])
+    assert overall(asked(rows.assign(floor_position_blind_loss=-8.0)).compared) is not None  # of all, a note speaks

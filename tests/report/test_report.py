@@ -22,7 +22,7 @@ from paged import text_of
 from pe_lab import statistics
 from pe_lab.report import answer, choice
 from pe_lab.report import page as page_module
-from pe_lab.report.__main__ import main
+from pe_lab.report.__main__ import command_of, main
 from pe_lab.report.choice import BLIND, GUESS, NOBODY, POOLED, choices, families
 from pe_lab.report.comparing import methods
 from pe_lab.report.measured import at_longer_lengths, study_question
@@ -489,7 +489,7 @@ def test_the_choice_names_the_best_and_those_that_may_be_as_good(cells):
     line = found.loc["test loss, depth 4, epochs 4"]
     assert line["encoding"] == "alibi"
     assert line["how sure"] == "better than each of the other 3"
-    tied = made_cells({"rope": 0.5, "learnable": 0.5, "none": 0.9})
+    tied = learned(made_cells({"rope": 0.5, "learnable": 0.5, "none": 0.9}))
     line = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings"]
     assert {line["encoding"], *re.findall("equivalent to (.*);", line["how sure"])} == {"rope", "learnable"}
     tied.loc[tied["pe"] == "rope", "test_loss"] += np.random.default_rng(2).normal(0, 0.1, 20)
@@ -833,7 +833,8 @@ def test_margin_and_pair_can_be_chosen_on_the_command_line(study, monkeypatch):
 @pytest.mark.parametrize("number", range(12))
 def test_the_answer_calls_the_best_what_the_verdicts_do(number):
     """Settings of two tasks are pooled; encodings that lack a cell are in no pooled mean."""
-    asked = question(made_study(number), baseline="pe0")
+    results = made_study(number)
+    asked = question(replace(results, cells=learned(results.cells)), baseline="pe0")
     compared = asked.compared
     table = POOLED if POOLED in compared.tables else GRID
     ranked = compared.ranks(table).set_index("pe")
@@ -1002,3 +1003,13 @@ def test_figures_of_layers_are_folded_below_a_sentence(study):
 def test_columns_of_sentences_are_wide():
     table = ReportTable(pd.DataFrame({"pe": ["rope"], "how sure": ["better than " * 5]}), "choice")
     assert page_module._part(table)["table"]["classes"] == ["text", "text long"]
+
+
+def test_a_command_is_told_only_where_its_file_gives_the_settings_of_the_cells() -> None:
+    """The study `text` states its epochs, and no depth."""
+    told = {}
+    for epochs in (1, 8):
+        rows = made_cells().query("epochs == 1").assign(epochs=epochs, data="clm")
+        told[epochs] = command_of(results_of(rows, study="text"))
+    assert "+study=text" in told[1]
+    assert told[8] == ""

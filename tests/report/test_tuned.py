@@ -434,3 +434,16 @@ def test_the_edge_is_that_of_the_rates_that_an_encoding_was_tried_at() -> None:
     assert note == edge_note(found.assign(**{"optimizer.lr": [0.01, 0.01]}), rates)  # both at the highest
     lower = found.assign(**{"optimizer.lr": [0.01, 0.001]})
     assert len({note, edge_note(lower, rates, scaled), edge_note(lower[1:], rates, scaled)}) == 3
+
+
+def test_a_folder_without_cells_is_described(tmp_path: Path, monkeypatch, capsys) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    (folder / "rows.csv").unlink()
+    assert report(monkeypatch, str(folder)) == 1
+    alone = capsys.readouterr().err
+    assert "outcomes.csv" in alone
+    assert alone.count("\n") == 1
+    for text, told in (("of another study", False), ("of results/study", True)):
+        (tmp_path / "LOG.md").write_text(text.replace("another study", "another"))
+        assert report(monkeypatch, str(folder)) == 1
+        assert (str(tmp_path / "LOG.md") in capsys.readouterr().err) == told
