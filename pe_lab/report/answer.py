@@ -7,10 +7,12 @@ significantly better than each other.
 import numpy as np
 import pandas as pd
 
+from pe_lab.data.score import BEST, BLIND
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import rates_in_words, setting_in_words
 from pe_lab.report.measured import at_longer_lengths, averaged, by_layer, probed, study_question
+from pe_lab.report.measured import figure as measured_first
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.standing import (
@@ -29,6 +31,7 @@ from pe_lab.report.standing import (
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     REMAINING,
+    floors,
     lower_is_better,
     merge,
     setting_columns,
@@ -36,7 +39,7 @@ from pe_lab.results.columns import (
     told_settings,
     value_text,
 )
-from pe_lab.results.learned import not_learned, of_learned_settings, partly_learned
+from pe_lab.results.learned import GUESSES, not_learned, of_learned_settings, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import MARKS
 from pe_lab.statistics import GRID, Families, Verdict, interval
@@ -61,17 +64,21 @@ def answer(asked: ReportSubject) -> Section:
     first, said = _first(asked), " ".join(sentences(asked))
     where = " at the training length" if first and at_longer_lengths(asked) else ""
     parts += [*first, f"**Test {in_words(asked.metric)}{where}**. {said}" if first else said]
-    parts += filter(None, [setting_in_words(asked.results)])
+    whole = place(asked.results.cells).removeprefix(" ") if first else ""  # otherwise the title has it
+    parts += filter(None, [f"Trained {whole}." if whole else "", setting_in_words(asked.results)])
     sequentially = decision_notes(asked.results, asked.decided)
     notes = [note for note in (partly_learned(asked.results.cells),) if note]
     notes += [
+        *_behind_references(asked),
         *_not_finite(asked),
         *asked.margin_notes(),
         *sequentially,
         *cautions(asked.results, asked.baseline),
     ]
     parts += [f"**Note.** {line}" for line in notes]
-    return Section(title(asked), [*parts, *_corrected(asked), *_figure(asked)], opening=True)
+    measured = measured_first(asked) if first else None
+    figures = [*([measured] if measured else []), *_figure(asked)]
+    return Section(title(asked), [*parts, *_corrected(asked), *figures], opening=True)
 
 
 def _corrected(asked: ReportSubject) -> list[str]:
@@ -261,6 +268,23 @@ def _not_finite(asked: ReportSubject) -> list[str]:
     has = "1 cell has" if count == 1 else f"{count} cells have"
     which = "it is" if count == 1 else "they are"
     return [f"{has} a test {in_words(asked.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
+
+
+def _behind_references(asked: ReportSubject) -> list[str]:
+    """Return a line on the reference values that no encoding's mean reaches: what is no floor and no guess."""
+    cells, metric = asked.results.cells, asked.metric
+    known = [name for name in floors(cells, metric) if name not in (BEST, *BLIND, *GUESSES)]
+    if cells.empty or not known:
+        return []
+    names = setting_columns(cells)
+    sign, ends = (1 if lower_is_better(metric) else -1), []
+    words = pd.Series(settings_in_words(cells, names), cells.index)
+    for setting, rows in cells.groupby(words, sort=False):
+        best = (sign * rows.groupby("pe")[f"test_{metric}"].mean()).min()
+        levels = {name: rows[f"floor_{name}_{metric}"].mean() for name in known}
+        ahead = [f"`{name}` ({amount(level, metric)})" for name, level in levels.items() if sign * level < best]
+        ends += [f"{joined(ahead)} for {setting}"] if ahead else []
+    return [f"No mean here is as good as these references: {'; '.join(ends)}."] if ends else []
 
 
 def _alone(asked: ReportSubject) -> str:

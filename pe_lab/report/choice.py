@@ -26,7 +26,7 @@ MOST_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
 BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
 LEAST_RIGHT = 0.05  # share of right answers below which nothing is recommended
-NONE_RIGHT = f"not learned: no encoding has {LEAST_RIGHT:.0%} of the answers right"
+NONE_RIGHT = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
 RELATIONS = {  # of the first to those that differ by less than the margin: the words, and the verdicts on it
     "slightly better than": (Verdict.SLIGHTLY_BETTER,),
     "slightly worse than": (Verdict.SLIGHTLY_WORSE,),
@@ -224,6 +224,8 @@ class Longest(NamedTuple):
         setting: in words.
         length: in training lengths.
         longer: the value of the metric of each encoding and seed at each length above 1: pe, seed, length, value.
+        accuracy: the share of right tokens of each encoding and seed at the longest length, where the metric is exact
+            match; otherwise empty.
     """
 
     rows: pd.DataFrame
@@ -231,6 +233,7 @@ class Longest(NamedTuple):
     setting: str
     length: float
     longer: pd.DataFrame
+    accuracy: pd.DataFrame
 
 
 def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
@@ -249,7 +252,9 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
             rows = _with_floors(rows, cells, str(metric))
             longer = here.loc[(here["metric"] == metric) & (here["length"] > 1), ["pe", "seed", "length", "value"]]
             need = f"{metric} at {length:g} × the training length, {setting}"
-            found[need] = Longest(rows, str(metric), setting, float(length), longer)
+            tokens = here["metric"].eq("accuracy") & here["length"].eq(length) & (metric == "exact_match")
+            accuracy = here.loc[tokens, ["pe", "seed", "value"]]
+            found[need] = Longest(rows, str(metric), setting, float(length), longer, accuracy)
     return found
 
 

@@ -29,7 +29,7 @@ def grid(asked: ReportSubject) -> Section:
     if cells[counted_in(cells)].nunique() > 1:
         caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
         parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
-    caption = "Mean over seeds, encodings by their mean rank, floors below the line"
+    caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
     code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
     parts.append(Drawn(plots.heatmap(cells, metric, asked.compared.compare()), caption, code))
     return Section(f"Test {in_words(metric)}", parts)

@@ -6,10 +6,13 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config.reference import first_comment
 from pe_lab.report.choice import LEAST_RIGHT, Longest, longest
+from pe_lab.report.parts import Drawn
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import Standing, amount, in_each_setting, in_words, joined, superlative
+from pe_lab.results import plots
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.plots import record_settings
+from pe_lab.statistics import interval
 
 MOST = 4  # settings whose longest length has a sentence of its own
 FINDINGS = {  # by probe: the metric that answers its question, and what it is
@@ -43,7 +46,9 @@ def at_longer_lengths(asked: ReportSubject) -> list[str]:
         where = f"At {far.length:g} × the training length, {far.setting}"
         standing = Standing.of(ranked, compared.lines[need], far.metric, f"test {in_words(far.metric)}", where)
         if not lower_is_better(far.metric) and next(iter(standing.means.values())) < LEAST_RIGHT:
-            said.append(f"{where}: no encoding has {LEAST_RIGHT:.0%} of the answers right. {_by_length(far)}")
+            tokens = far.accuracy.groupby("pe", sort=False)["value"].mean()
+            right = f" Of single tokens {tokens.max():.0%} are (`{tokens.idxmax()}`)." if len(tokens) else ""
+            said.append(f"{where}: no encoding has {LEAST_RIGHT:.0%} of the answers right.{right} {_by_length(far)}")
         else:
             standings.append(standing)
             said.append(f"{standing.words()} {_by_length(far)}")
@@ -65,8 +70,31 @@ def _by_length(far: Longest) -> str:
         if len(values):
             alone = len(values) > 1 and values.iloc[0] != values.iloc[1]
             name = f" (`{values.index[0]}`)" if alone else ""
-            ends.append(f"{amount(values.iloc[0], far.metric)}{name} at {length:g} ×")
+            own = far.longer.loc[(far.longer["length"] == length) & (far.longer["pe"] == values.index[0]), "value"]
+            low, high = interval(own) if alone and len(own) > 1 else (np.nan, np.nan)
+            between = f" (95 % interval {low:.3g} to {high:.3g})" if low < high else ""
+            ends.append(f"{amount(values.iloc[0], far.metric)}{name} at {length:g} ×{between}")
     return f"The {superlative(far.metric)} mean {in_words(far.metric)} is {joined(ends)}." if len(ends) > 1 else ""
+
+
+def figure(asked: ReportSubject) -> Drawn | None:
+    """Return the figure of what a study measures first: its metric against length, or a probe against the layer."""
+    records = asked.results.records
+    metrics = [far.metric for far in longest(records, asked.results.cells).values()]
+    if metrics:
+        code = f"plots.length_curves(results.records, {metrics[0]!r})"
+        caption = f"Test {in_words(metrics[0])} against length: means over seeds"
+        return Drawn(plots.length_curves(records, metrics[0]), caption, code)
+    layers = probed(records)
+    if layers.empty:
+        return None
+    probe = str(layers["probe"].iloc[0])
+    known = list(layers.loc[layers["probe"] == probe, "metric"].unique())
+    metric, what = FINDINGS.get(probe, (known[0], in_words(known[0])))
+    if metric not in known:
+        metric, what = known[0], in_words(known[0])
+    code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
+    return Drawn(plots.layer_curves(records, probe, metric), f"{what}, by layer: means over seeds", code)
 
 
 def probed(records: pd.DataFrame) -> pd.DataFrame:

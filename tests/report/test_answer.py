@@ -286,3 +286,16 @@ def test_settings_that_no_model_has_learned_are_not_averaged_with_others() -> No
     assert one.means == rows[rows["depth"] == 1].groupby("pe")["test_loss"].mean().sort_values().to_dict()
     assert set(forest(found).data["difference"]) == set(found.compare().query("depth == 1")["difference"])
     assert overall(asked(rows.assign(floor_position_blind_loss=-8.0)).compared) is not None  # of all, a note speaks
+
+
+def test_references_that_are_better_than_every_mean_are_named() -> None:
+    rows = cells({"rope": 1.0, "alibi": 0.6}).assign(floor_ngram_loss=-9.0, floor_xz_loss=9.0, floor_unigram_loss=-9.0)
+    texts = " ".join(part for part in answer(asked(rows)).parts if isinstance(part, str))
+    assert "`ngram`" in texts
+    assert "`xz`" not in texts  # worse than the models
+    assert "`unigram`" not in texts  # a guess, of which another note speaks
+    best = rows[rows["depth"] == 1].groupby("pe")["test_loss"].mean().min()
+    only = rows.assign(floor_ngram_loss=best + np.where(rows["depth"] == 1, 0.01, -9))
+    texts = " ".join(part for part in answer(asked(only)).parts if isinstance(part, str))
+    assert "for depth 4" in texts
+    assert "for depth 1" not in texts

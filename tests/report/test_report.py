@@ -25,7 +25,7 @@ from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import command_of, main
 from pe_lab.report.choice import BLIND, GUESS, NOBODY, POOLED, choices, families
 from pe_lab.report.comparing import methods
-from pe_lab.report.measured import at_longer_lengths, study_question
+from pe_lab.report.measured import at_longer_lengths, by_layer, study_question
 from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import Code, Drawn, Folded, ReportTable, Section
 from pe_lab.report.question import ReportSubject, cautions
@@ -392,6 +392,7 @@ def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[
     on_top = next(iter(shown.values()))  # of one setting, whose figure is not repeated
     with_figure = (shown.get("Differences", on_top), on_top)
     drawn = [part for section in with_figure for part in section.parts if isinstance(part, Drawn)]
+    drawn = [part for part in drawn if "verdict" in part.plot.data]  # on top may stand what was measured first
     said.add_forest(drawn[0].plot.data.to_dict("records"), baseline)
     said.add_ranking(tables["Best mean first"])
     said.add_choices(tables["Drawn from these results alone"].to_dict("records"))
@@ -965,6 +966,8 @@ def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):
         assert best.idxmin() == "alibi"
         assert f"{best.min():.3g} nats (`alibi`) at {length:g} ×" in far
     assert "1.00 in layer 0, 0.33 in the last layer" in layers
+    (first, *_) = (part for part in answer.answer(question(results)).parts if isinstance(part, Drawn))
+    pd.testing.assert_frame_equal(first.plot.data, plots.length_curves(results.records, "loss").data)
     other = answer.answer(replace(question(results), metric="accuracy")).parts
     assert not any("At longer lengths" in part for part in other if isinstance(part, str))
 
@@ -1013,3 +1016,11 @@ def test_a_command_is_told_only_where_its_file_gives_the_settings_of_the_cells()
         told[epochs] = command_of(results_of(rows, study="text"))
     assert "+study=text" in told[1]
     assert told[8] == ""
+
+
+def test_a_model_without_an_encoding_stands_beside_what_probes_find():
+    rows = pd.DataFrame({"pe": ["rope", "none", "sinusoidal"], "value": [0.2, 0.3, 0.9]})
+    rows = rows.assign(data="copy", depth=1, epochs=1, seed=0, kind="probe", probe="position", layer=0, metric="r2")
+    rows = rows[["pe", "data", "depth", "epochs", "seed", "kind", "probe", "layer", "metric", "value"]]
+    assert "0.30" in by_layer(rows, "position")
+    assert "0.30" not in by_layer(rows.replace("none", "alibi"), "position")
