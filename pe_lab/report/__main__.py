@@ -107,12 +107,12 @@ def report(arguments: argparse.Namespace) -> None:
     from pe_lab.report.question import ReportSubject
     from pe_lab.report.sections import sections
 
-    asked = ReportSubject(
+    subject = ReportSubject(
         results, load, command_of(results), baseline, arguments.metric, audit, arguments.against, margin
     )
     if arguments.paper is not None:
-        count = len(paper.write(asked, Path(arguments.paper)))
-    found = sections(asked)
+        count = len(paper.write(subject, Path(arguments.paper)))
+    found = sections(subject)
     title = f"pe_lab: {results.name}"
     write_text(out / "report.html", html(title, found))
     if results.refused:

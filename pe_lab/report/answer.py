@@ -51,7 +51,7 @@ LEARNED = "in which a model has learned the task"
 SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
 
 
-def answer(asked: ReportSubject) -> Section:
+def answer(subject: ReportSubject) -> Section:
     """Return the first screen: its title is the question, its parts are the answer, cautions and one figure.
 
     Where no model has learned the task, the first part says so.
@@ -59,95 +59,95 @@ def answer(asked: ReportSubject) -> Section:
     Raises:
         ValueError: there is no such baseline or metric.
     """
-    warning = not_learned(asked.results.cells)
+    warning = not_learned(subject.results.cells)
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
-    first, said = _first(asked), " ".join(sentences(asked))
-    where = " at the training length" if first and at_longer_lengths(asked) else ""
-    parts += [*first, f"**Test {in_words(asked.metric)}{where}**. {said}" if first else said]
-    whole = place(asked.results.cells).removeprefix(" ") if first else ""  # otherwise the title has it
-    parts += filter(None, [f"Trained {whole}." if whole else "", setting_in_words(asked.results)])
-    sequentially = decision_notes(asked.results, asked.decided)
-    notes = [note for note in (partly_learned(asked.results.cells),) if note]
+    first, said = _first(subject), " ".join(sentences(subject))
+    where = " at the training length" if first and at_longer_lengths(subject) else ""
+    parts += [*first, f"**Test {in_words(subject.metric)}{where}**. {said}" if first else said]
+    whole = place(subject.results.cells).removeprefix(" ") if first else ""  # otherwise the title has it
+    parts += filter(None, [f"Trained {whole}." if whole else "", setting_in_words(subject.results)])
+    sequentially = decision_notes(subject.results, subject.decided)
+    notes = [note for note in (partly_learned(subject.results.cells),) if note]
     notes += [
-        *_behind_references(asked),
-        *_not_finite(asked),
-        *asked.margin_notes(),
+        *_behind_references(subject),
+        *_not_finite(subject),
+        *subject.margin_notes(),
         *sequentially,
-        *cautions(asked.results, asked.baseline),
+        *cautions(subject.results, subject.baseline),
     ]
     parts += [f"**Note.** {line}" for line in notes]
-    measured = measured_first(asked) if first else None
-    figures = [*([measured] if measured else []), *_figure(asked)]
-    return Section(title(asked), [*parts, *_corrected(asked), *figures], opening=True)
+    measured = measured_first(subject) if first else None
+    figures = [*([measured] if measured else []), *_figure(subject)]
+    return Section(title(subject), [*parts, *_corrected(subject), *figures], opening=True)
 
 
-def _corrected(asked: ReportSubject) -> list[str]:
+def _corrected(subject: ReportSubject) -> list[str]:
     """Say with how many comparisons beyond those in each setting p values are corrected; nothing where with none."""
-    cells = asked.results.cells
-    if asked.decided is not None or cells.empty or cells["pe"].nunique() < 2:
+    cells = subject.results.cells
+    if subject.decided is not None or cells.empty or cells["pe"].nunique() < 2:
         return []
-    others = asked.compared.sizes()[0] - len(asked.compared.compare(GRID))
+    others = subject.compared.sizes()[0] - len(subject.compared.compare(GRID))
     what = f"The p values of these verdicts are corrected together with {counted(others, 'comparison')}"
     return [f"{what} over settings or at longer lengths."] if others > 0 else []
 
 
-def _first(asked: ReportSubject) -> list[str]:
+def _first(subject: ReportSubject) -> list[str]:
     """Return what a study asks first that measures longer sequences or layers; nothing for another metric."""
-    if asked.metric != "loss" or asked.decided is not None or asked.results.cells["pe"].nunique() < 2:
+    if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
         return []
-    records = probed(asked.results.records)
+    records = probed(subject.results.records)
     layers = [by_layer(records, probe) for probe in (records["probe"].unique() if len(records) else [])]
-    first = [f"**At longer lengths**. {text}" for text in [" ".join(at_longer_lengths(asked))] if text]
+    first = [f"**At longer lengths**. {text}" for text in [" ".join(at_longer_lengths(subject))] if text]
     return first + ([f"**By layer**. {averaged(records)}. {' '.join(layers)}"] if layers else [])
 
 
-def title(asked: ReportSubject) -> str:
+def title(subject: ReportSubject) -> str:
     """Return the question that the cells can answer, made of what varies among them.
 
     A study that measures longer sequences or layers has the question that its configuration asks, if there is one.
     """
-    if _first(asked) and (question := study_question(asked.results.name)):
+    if _first(subject) and (question := study_question(subject.results.name)):
         return question
-    cells, metric = asked.results.cells, in_words(asked.metric)
+    cells, metric = subject.results.cells, in_words(subject.metric)
     if cells.empty:
-        return f"What is the test {metric} of the encodings in {asked.results.name}?"
+        return f"What is the test {metric} of the encodings in {subject.results.name}?"
     names = list(cells["pe"].unique())
     if len(names) == 1:
         return f"What is the test {metric} of {names[0]}{place(cells)}?"
-    if len(names) == 2 and asked.baseline in names:
-        (other,) = (name for name in names if name != asked.baseline)
-        return f"Does {other} have a {comparative(asked.metric)} test {metric} than {asked.baseline}{place(cells)}?"
-    return f"Which of {len(names)} encodings has the {superlative(asked.metric)} test {metric}{place(cells)}?"
+    if len(names) == 2 and subject.baseline in names:
+        (other,) = (name for name in names if name != subject.baseline)
+        return f"Does {other} have a {comparative(subject.metric)} test {metric} than {subject.baseline}{place(cells)}?"
+    return f"Which of {len(names)} encodings has the {superlative(subject.metric)} test {metric}{place(cells)}?"
 
 
-def sentences(asked: ReportSubject) -> tuple[str, str]:
+def sentences(subject: ReportSubject) -> tuple[str, str]:
     """Return two sentences: which encodings may be the best; how they compare with the baseline, and how fairly.
 
     Raises:
         ValueError: there is no such baseline or metric.
     """
-    cells = asked.results.cells
+    cells = subject.results.cells
     if cells.empty:
-        failed = len(asked.results.failed)
+        failed = len(subject.results.failed)
         return (
             "Nothing can be said.",
             f"No cell was trained, and {failed} failed." if failed else "No cell was trained.",
         )
     if cells["pe"].nunique() == 1:
         seeds = cells.groupby(setting_columns(cells), dropna=False).size()
-        return _alone(asked), f"It was trained with {_seeds(seeds)}, {rates_in_words(asked.results)}."
-    if (decided := asked.decided) is not None:
-        each = sequential(asked.compared, decided)
+        return _alone(subject), f"It was trained with {_seeds(seeds)}, {rates_in_words(subject.results)}."
+    if (decided := subject.decided) is not None:
+        each = sequential(subject.compared, decided)
         first = each[0].words() if len(each) == 1 else in_each_setting(each, "each decided on its own")
-        return first, _against(asked, decided)
-    found = overall(asked.compared)
+        return first, _against(subject, decided)
+    found = overall(subject.compared)
     if found is not None:
         first = found.words()
     elif partly_learned(cells):
-        first = in_each_setting(by_setting(asked.compared), LEARNED, f", {LEARNED}")
+        first = in_each_setting(by_setting(subject.compared), LEARNED, f", {LEARNED}")
     else:
-        first = in_each_setting(by_setting(asked.compared))
-    return first, _against(asked, asked.compared.compare(GRID))
+        first = in_each_setting(by_setting(subject.compared))
+    return first, _against(subject, subject.compared.compare(GRID))
 
 
 def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plot:
@@ -187,24 +187,24 @@ def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFram
     return lines[words == last], compared.tables[name][1], where
 
 
-def _figure(asked: ReportSubject) -> list[Part]:
+def _figure(subject: ReportSubject) -> list[Part]:
     """Return the figure of the first screen; none without comparisons."""
-    cells = asked.results.cells
+    cells = subject.results.cells
     if cells.empty or cells["pe"].nunique() < 2:
         return []
-    rows, _, where = drawn(asked.compared, asked.decided)
+    rows, _, where = drawn(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
         return []
     how = ", with 95 % t intervals" if rows["low"].notna().any() else ""
-    how = how if asked.decided is None else ", with intervals that hold under the looking"
+    how = how if subject.decided is None else ", with intervals that hold under the looking"
     caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}"
     if len(rows) > MOST_DRAWN:
         caption += f"; the best {MOST_DRAWN} of {len(rows)} by mean"
-    code = "answer.forest(compared" + ("" if asked.decided is None else ", decided.decisions(results)") + ")"
-    return [Drawn(forest(asked.compared, asked.decided), caption, code)]
+    code = "answer.forest(compared" + ("" if subject.decided is None else ", decided.decisions(results)") + ")"
+    return [Drawn(forest(subject.compared, subject.decided), caption, code)]
 
 
-def _against(asked: ReportSubject, lines: pd.DataFrame) -> str:
+def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
     """Say how comparisons ended, at which margin, over how many seeds, and at which rates.
 
     Args:
@@ -226,12 +226,12 @@ def _against(asked: ReportSubject, lines: pd.DataFrame) -> str:
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(known) == 1 else ''}"
         text += named[known[0]] if len(known) == 1 else ends
     text += _reversals(lines)
-    fair = [_margin(asked, lines), f"Differences are paired over {_seeds(lines['seeds'])}"]
+    fair = [_margin(subject, lines), f"Differences are paired over {_seeds(lines['seeds'])}"]
     if "look" in lines:
         looks = int(lines["look"].max())
         added = f"Seeds were added in up to {looks} looks, while a comparison was undecided"
         fair.append(added if looks > 1 else "No seeds were added after the first look")
-    return ". ".join([text, *fair, f"Encodings were trained {rates_in_words(asked.results)}."])
+    return ". ".join([text, *fair, f"Encodings were trained {rates_in_words(subject.results)}."])
 
 
 def _reversals(lines: pd.DataFrame) -> str:
@@ -244,35 +244,35 @@ def _reversals(lines: pd.DataFrame) -> str:
     return f". The order depends on the setting: {joined(ends)}" if ends else ""
 
 
-def _margin(asked: ReportSubject, lines: pd.DataFrame) -> str:
+def _margin(subject: ReportSubject, lines: pd.DataFrame) -> str:
     """Say what the margin is, in the unit of the metric, and whether it was declared before the data."""
-    words, declared = asked.compared.margins[GRID], asked.results.declared.margin.get(asked.metric)
+    words, declared = subject.compared.margins[GRID], subject.results.declared.margin.get(subject.metric)
     if words == "none":
         return "There is no margin"
     sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
-    unit = f" {unit_in_words(asked.metric)}".rstrip()
+    unit = f" {unit_in_words(subject.metric)}".rstrip()
     if "gap" in words:
         words = f"{' to '.join(dict.fromkeys(sizes))}{unit} ({words.replace('gap', 'of the gap')})"
     whose = "default" if declared is None else "declared"
-    if asked.margin not in (None, declared):
+    if subject.margin not in (None, declared):
         return f"The margin, chosen for this report, is {words}"
     return f"The {whose} margin is {words}"
 
 
-def _not_finite(asked: ReportSubject) -> list[str]:
+def _not_finite(subject: ReportSubject) -> list[str]:
     """Return a line on cells whose metric is infinite or no number: what diverged would flatter what is left."""
-    cells = asked.results.cells
-    if cells.empty or (finite := np.isfinite(cells[f"test_{asked.metric}"].astype(float))).all():
+    cells = subject.results.cells
+    if cells.empty or (finite := np.isfinite(cells[f"test_{subject.metric}"].astype(float))).all():
         return []
     names, count = list(cells.loc[~finite, "pe"].unique()), int((~finite).sum())
     has = "1 cell has" if count == 1 else f"{count} cells have"
     which = "it is" if count == 1 else "they are"
-    return [f"{has} a test {in_words(asked.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
+    return [f"{has} a test {in_words(subject.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
 
 
-def _behind_references(asked: ReportSubject) -> list[str]:
+def _behind_references(subject: ReportSubject) -> list[str]:
     """Return a line on the reference values that no encoding's mean reaches: what is no floor and no guess."""
-    cells, metric = asked.results.cells, asked.metric
+    cells, metric = subject.results.cells, subject.metric
     known = [name for name in floors(cells, metric) if name not in (BEST, *BLIND, *GUESSES)]
     if cells.empty or not known:
         return []
@@ -287,9 +287,9 @@ def _behind_references(asked: ReportSubject) -> list[str]:
     return [f"No mean here is as good as these references: {'; '.join(ends)}."] if ends else []
 
 
-def _alone(asked: ReportSubject) -> str:
+def _alone(subject: ReportSubject) -> str:
     """Say what is known of the only encoding."""
-    cells, metric = asked.results.cells, asked.metric
+    cells, metric = subject.results.cells, subject.metric
     pe = cells["pe"].iloc[0]
     cells = cells[np.isfinite(cells[f"test_{metric}"].astype(float))]
     values, settings = cells[f"test_{metric}"], cells.groupby(setting_columns(cells), sort=False, dropna=False)

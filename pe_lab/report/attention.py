@@ -18,16 +18,16 @@ MOST = 4  # encodings that are drawn: the baseline and the best
 MOST_HEADS = 64  # of a model that is drawn
 
 
-def attention(asked: ReportSubject) -> Section:
+def attention(subject: ReportSubject) -> Section:
     """Return the attention of the baseline and the best encodings in the last setting, first seed.
 
     There is none where the results have no weights: in the folder of a study, or where cells came with the package.
     """
     parts: list[Part] = []
-    for row in _chosen(asked):
+    for row in _chosen(subject):
         name, target = str(row["run"]), checkpoint(row)
         try:
-            plot = heads(asked.results, name, target)
+            plot = heads(subject.results, name, target)
         except (LedgerError, ValueError, OSError) as error:
             parts.append(f"No attention of `{row['pe']}` is shown: {' '.join(str(error).split())}")
             continue
@@ -62,10 +62,10 @@ def heads(results: Results, run: str, target: int) -> Plot:
     return Plot(figure, pd.DataFrame(lines))
 
 
-def _chosen(asked: ReportSubject) -> list[dict[str, object]]:
+def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
     """Return the cells to draw: of the last setting and the first seed, those of the baseline and the best others."""
-    cells = asked.results.cells
-    if isinstance(asked.results, Stored) or not asked.results.source.is_dir() or cells.empty:
+    cells = subject.results.cells
+    if isinstance(subject.results, Stored) or not subject.results.source.is_dir() or cells.empty:
         return []
     names = setting_columns(cells)
     ordered = sort_by_setting(cells, names)
@@ -78,6 +78,6 @@ def _chosen(asked: ReportSubject) -> list[dict[str, object]]:
         all(files.file(group, str(row.get(group)).split(" ")[0]) is not None for group in ("pe", "data"))
         for row in last.to_dict("records")
     ]
-    last = last[known].sort_values(f"test_{asked.metric}", ascending=lower_is_better(asked.metric), kind="stable")
-    first = last[last["pe"] == asked.baseline]
-    return list(pd.concat([first, last[last["pe"] != asked.baseline]]).head(MOST).to_dict("records"))
+    last = last[known].sort_values(f"test_{subject.metric}", ascending=lower_is_better(subject.metric), kind="stable")
+    first = last[last["pe"] == subject.baseline]
+    return list(pd.concat([first, last[last["pe"] != subject.baseline]]).head(MOST).to_dict("records"))

@@ -22,16 +22,16 @@ def several_seeds(cells: pd.DataFrame) -> bool:
     return bool((cells.groupby("pe")["seed"].nunique() > 1).any())
 
 
-def grid(asked: ReportSubject) -> Section:
+def grid(subject: ReportSubject) -> Section:
     """Return the heatmap of all means, with the meaning of the floors."""
-    cells, metric = asked.results.cells, asked.metric
+    cells, metric = subject.results.cells, subject.metric
     parts: list[Part] = [*floors_in_words(floors(cells, metric))]
     if cells[counted_in(cells)].nunique() > 1:
         caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
         parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
     caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
     code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
-    parts.append(Drawn(plots.heatmap(cells, metric, asked.compared.compare()), caption, code))
+    parts.append(Drawn(plots.heatmap(cells, metric, subject.compared.compare()), caption, code))
     return Section(f"Test {in_words(metric)}", parts)
 
 
@@ -61,30 +61,30 @@ def floors_in_words(known: list[str]) -> list[str]:
     return parts
 
 
-def differences(asked: ReportSubject) -> Section:
+def differences(subject: ReportSubject) -> Section:
     """Return the paired differences from the baseline in every setting, and pooled, unless the first screen has all."""
-    cells, families = asked.results.cells, asked.compared
+    cells, families = subject.results.cells, subject.compared
     if cells["pe"].nunique() < 2:
         return Section("Differences")
     compared = families.compare()
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
     how = WITH_INTERVALS if compared["low"].notna().any() else ""
     caption = f"Paired differences{how}; the grey band is the margin; marks are named by their verdicts"
-    code = f"plots.forest(compared.compare(), {asked.metric!r})"
-    parts: list[Part] = [f"Every encoding against `{asked.baseline}`, in every setting: {counts}."]
-    if asked.results.declared.decide is not None:
+    code = f"plots.forest(compared.compare(), {subject.metric!r})"
+    parts: list[Part] = [f"Every encoding against `{subject.baseline}`, in every setting: {counts}."]
+    if subject.results.declared.decide is not None:
         parts.append(
             "**Note.** Seeds were added to this study where they decide. The tests on this page are for a number of "
             "seeds that was fixed before, and do not hold for it; the study's own verdicts do."
         )
     several = len(cells[setting_columns(cells)].drop_duplicates()) > 1
     on_top = not several and len(compared) <= MOST_DRAWN and compared["difference"].notna().any()
-    if not on_top or asked.decided is not None:
-        parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
-    elif asked.results.declared.decide is None:
+    if not on_top or subject.decided is not None:
+        parts.append(Drawn(plots.forest(compared, subject.metric), caption, code))
+    elif subject.results.declared.decide is None:
         return Section("Differences")  # those of the figure of the first screen
     if several:
-        parts.append(pool(cells, asked.metric).note)
+        parts.append(pool(cells, subject.metric).note)
         if choice.POOLED in families.tables:
             pooled = families.compare(choice.POOLED)
             shown = pooled[
@@ -101,28 +101,28 @@ def differences(asked: ReportSubject) -> Section:
                 ]
             ]
             code = f"compared.compare({choice.POOLED!r})"
-            parts.append(ReportTable(shown, f"Pooled differences from {asked.baseline}", code))
+            parts.append(ReportTable(shown, f"Pooled differences from {subject.baseline}", code))
     return Section("Differences", parts)
 
 
-def ranks(asked: ReportSubject) -> Section:
+def ranks(subject: ReportSubject) -> Section:
     """Return the range of ranks of each encoding."""
-    found = asked.compared.ranks()
-    if found.empty or asked.results.cells["pe"].nunique() < 2:
+    found = subject.compared.ranks()
+    if found.empty or subject.results.cells["pe"].nunique() < 2:
         return Section("Ranks")
     text = (
         "An encoding's rank lies between `best` and `worst`: behind all encodings that are better by the verdicts of "
         "the report's families, and before all that are worse. `tied` counts the rest, and `equivalent` those of them "
         "whose difference is significantly smaller than the margin; the others are undecided at these seeds."
     )
-    names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "mean"]
+    names = [*varied_columns(found, setting_columns(subject.results.cells)), "pe", "mean"]
     names += ["best", "worst", "tied", "equivalent"]
     return Section("Ranks, with ties", [text, ReportTable(found[names], "Best mean first", "compared.ranks()")])
 
 
-def effects(asked: ReportSubject) -> Section:
+def effects(subject: ReportSubject) -> Section:
     """Return the shares of encoding, depth and epochs in the variation."""
-    found = statistics.effects(asked.results.cells, asked.metric)
+    found = statistics.effects(subject.results.cells, subject.metric)
     if found.empty:
         return Section("Effects")
     names = ["encoding" if name == "pe" else name for name in found["effect"] if " " not in name]
@@ -131,34 +131,34 @@ def effects(asked: ReportSubject) -> Section:
         "averaged over seeds. `×` is an interaction: how one effect depends on another. The last one contains the "
         "noise."
     )
-    code = f"plots.shares(statistics.effects(results.cells, {asked.metric!r}))"
+    code = f"plots.shares(statistics.effects(results.cells, {subject.metric!r}))"
     drawn = Drawn(plots.shares(found), "Shares with 95 % t intervals over seeds", code)
     return Section(f"Effects of {joined(names)}", [text, drawn])
 
 
-def seeds(asked: ReportSubject) -> Section:
+def seeds(subject: ReportSubject) -> Section:
     """Return how many seeds would separate each encoding from the baseline, or show it to be equivalent."""
-    if asked.results.cells["pe"].nunique() < 2:
+    if subject.results.cells["pe"].nunique() < 2:
         return Section("Seeds needed")
-    found = statistics.seeds_needed(asked.compared.compare())
+    found = statistics.seeds_needed(subject.compared.compare())
     if found["deviation"].isna().all():
         return Section("Seeds needed")
-    names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "seeds", "difference", "deviation"]
+    names = [*varied_columns(found, setting_columns(subject.results.cells)), "pe", "seeds", "difference", "deviation"]
     names += ["separable", "margin", "seeds_needed", "seeds_equivalent", "verdict"]
     text = (
         "`seeds_needed` is the number of seeds that would show the difference, `seeds_equivalent` the number that "
         "would show that it is smaller than the margin; the smaller of the two decides. `separable` is the smallest "
         "difference that the present seeds would show. All are for a power of 80 % and the level of the first step of "
-        f"Holm's correction over {counted(asked.compared.sizes()[0], 'comparison')} with `{asked.baseline}`. They take "
-        "the observed difference and deviation as the true ones: read them as orders of magnitude. `inf`: no number "
-        "of seeds would."
+        f"Holm's correction over {counted(subject.compared.sizes()[0], 'comparison')} with `{subject.baseline}`. They "
+        "take the observed difference and deviation as the true ones: read them as orders of magnitude. `inf`: no "
+        "number of seeds would."
     )
     code = "statistics.seeds_needed(compared.compare())"
-    table = ReportTable(found[names], f"To separate each encoding from {asked.baseline}", code)
+    table = ReportTable(found[names], f"To separate each encoding from {subject.baseline}", code)
     return Section("Seeds needed", [text, table])
 
 
-def methods(asked: ReportSubject) -> Section:
+def methods(subject: ReportSubject) -> Section:
     """Return how comparisons are made, and a simulation of how often intervals contain the truth, if there are any."""
     caption = "How often a 95 % interval contains the truth"
     text = [
@@ -167,9 +167,9 @@ def methods(asked: ReportSubject) -> Section:
         "samples.",
         "Intervals are 95 % t intervals, of means or of paired differences, each on its own. Verdicts come from p "
         "values after Holm's correction, so an interval without 0 can belong to a difference that is undecided.",
-        f"The margin is the smallest difference that matters: {asked.compared.margin}. `better` and `worse` mean that "
-        "the difference is significantly not 0; `equivalent`, that it is significantly smaller than the margin (two "
-        "one-sided t tests); `slightly better` and `slightly worse`, both; `undecided`, that these "
+        f"The margin is the smallest difference that matters: {subject.compared.margin}. `better` and `worse` mean "
+        "that the difference is significantly not 0; `equivalent`, that it is significantly smaller than the margin "
+        "(two one-sided t tests); `slightly better` and `slightly worse`, both; `undecided`, that these "
         "seeds show neither; `equal`, that all seeds agree bit for bit.",
         "A comparison belongs to one of two families. The comparisons with the baseline, in every setting, pooled and "
         "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "
@@ -178,7 +178,7 @@ def methods(asked: ReportSubject) -> Section:
         "equivalent; with few seeds it can be larger, which a note on top then says. Another baseline or margin makes "
         "other verdicts: choose them before looking at the results.",
     ]
-    if asked.compared.share_variances:
+    if subject.compared.share_variances:
         text.insert(
             2,
             "Where a setting has five encodings or more, the variance of each difference is estimated from all of "
@@ -187,14 +187,14 @@ def methods(asked: ReportSubject) -> Section:
             "with variances of all.",
         )
         caption += ", with the variance of its own sample"
-    simulated = [ReportTable(_simulated(asked), caption)] if several_seeds(asked.results.cells) else []
+    simulated = [ReportTable(_simulated(subject), caption)] if several_seeds(subject.results.cells) else []
     return Section("Methods", [*text, *simulated])
 
 
-def _simulated(asked: ReportSubject) -> pd.DataFrame:
+def _simulated(subject: ReportSubject) -> pd.DataFrame:
     """Return how often intervals contain the truth, for the numbers of seeds and the residuals of the cells."""
-    cells = asked.results.cells
-    residuals = statistics.deviations(cells, asked.metric) if cells["pe"].nunique() > 1 else np.array([])
+    cells = subject.results.cells
+    residuals = statistics.deviations(cells, subject.metric) if cells["pe"].nunique() > 1 else np.array([])
     noises = {"normal noise": np.random.default_rng(0).standard_normal(100_000)}
     if len(residuals) >= 20:
         noises[f"the {len(residuals)} scaled residuals of these differences"] = residuals
@@ -207,11 +207,11 @@ def _simulated(asked: ReportSubject) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def choices(asked: ReportSubject) -> Section:
+def choices(subject: ReportSubject) -> Section:
     """Return the best encoding for each need."""
-    results = asked.results
-    found = choice.choices(results.cells, results.records, asked.metric, asked.compared)
+    results = subject.results
+    found = choice.choices(results.cells, results.records, subject.metric, subject.compared)
     if found.empty:
         return Section("Choice")
-    code = f"choice.choices(results.cells, results.records, {asked.metric!r}, compared)"
+    code = f"choice.choices(results.cells, results.records, {subject.metric!r}, compared)"
     return Section("Which encoding for which need", [ReportTable(found, "Drawn from these results alone", code)])

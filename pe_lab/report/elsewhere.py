@@ -11,23 +11,23 @@ from pe_lab.results.sensitivity import sensitivity, shares
 from pe_lab.statistics import GRID, Families
 
 
-def elsewhere(asked: ReportSubject) -> Section:
+def elsewhere(subject: ReportSubject) -> Section:
     """Return the sensitivity of one difference, where two settings or more vary: a specification curve and its shares.
 
-    Compared with the baseline is `asked.against`, or the best of the other encodings by mean.
+    Compared with the baseline is `subject.against`, or the best of the other encodings by mean.
     """
-    cells, title = asked.results.cells, "Does it hold elsewhere?"
+    cells, title = subject.results.cells, "Does it hold elsewhere?"
     if cells["pe"].nunique() < 2 or len(varied_columns(cells, setting_columns(cells))) < 2:
         return Section(title)
-    pe = asked.against or best_other(asked.compared)
-    pair = f"results.cells, {pe!r}, {asked.baseline!r}, {asked.metric!r}, compared.compare()"
-    found = sensitivity(cells, pe, asked.baseline, asked.metric, asked.compared.compare())
+    pe = subject.against or best_other(subject.compared)
+    pair = f"results.cells, {pe!r}, {subject.baseline!r}, {subject.metric!r}, compared.compare()"
+    found = sensitivity(cells, pe, subject.baseline, subject.metric, subject.compared.compare())
     if not found.names:  # both encodings were trained in one setting only
         return Section(title)
-    why = "as asked" if asked.against else "the best of the others by mean; `--against NAME` asks about another"
-    parts: list[Part] = [f"`{pe}` ({why}) against `{asked.baseline}`. {found.words()}"]
+    why = "as asked" if subject.against else "the best of the others by mean; `--against NAME` asks about another"
+    parts: list[Part] = [f"`{pe}` ({why}) against `{subject.baseline}`. {found.words()}"]
     if found.lines["difference"].notna().any():
-        caption = f"Specification curve of {pe} minus {asked.baseline}: each setting, with 95 % t intervals"
+        caption = f"Specification curve of {pe} minus {subject.baseline}: each setting, with 95 % t intervals"
         parts.append(
             Drawn(specification.curve(found), caption, f"specification.curve(sensitivity.sensitivity({pair}))")
         )

@@ -32,13 +32,13 @@ def study_question(name: str) -> str:
     return question + mark if mark else ""
 
 
-def at_longer_lengths(asked: ReportSubject) -> list[str]:
+def at_longer_lengths(subject: ReportSubject) -> list[str]:
     """Say which encodings may be the best at the longest length, and what the best mean is at each longer length.
 
     One sentence for all settings where they are more than MOST.
     """
-    compared, said, standings, settings = asked.compared, [], [], 0
-    for need, far in longest(asked.results.records, asked.results.cells).items():
+    compared, said, standings, settings = subject.compared, [], [], 0
+    for need, far in longest(subject.results.records, subject.results.cells).items():
         ranked = compared.ranks(need)
         if len(ranked) < 2:
             continue
@@ -77,10 +77,10 @@ def _by_length(far: Longest) -> str:
     return f"The {superlative(far.metric)} mean {in_words(far.metric)} is {joined(ends)}." if len(ends) > 1 else ""
 
 
-def figure(asked: ReportSubject) -> Drawn | None:
+def figure(subject: ReportSubject) -> Drawn | None:
     """Return the figure of what a study measures first: its metric against length, or a probe against the layer."""
-    records = asked.results.records
-    metrics = [far.metric for far in longest(records, asked.results.cells).values()]
+    records = subject.results.records
+    metrics = [far.metric for far in longest(records, subject.results.cells).values()]
     if metrics:
         code = f"plots.length_curves(results.records, {metrics[0]!r})"
         caption = f"Test {in_words(metrics[0])} against length: means over seeds"

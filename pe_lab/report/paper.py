@@ -59,15 +59,15 @@ def require_new(folder: Path) -> None:
         raise ValueError(f"--paper must be a folder without {known[0]}, got {str(folder)!r}: choose another")
 
 
-def write(asked: ReportSubject, folder: Path) -> list[str]:
+def write(subject: ReportSubject, folder: Path) -> list[str]:
     """Write all files, and return their names.
 
     Raises:
         ValueError: there is no cell, or a file is there already.
     """
     require_new(folder)
-    require_cells(asked.results)
-    return save(folder, _tables(asked), _figures(asked), methods(asked))
+    require_cells(subject.results)
+    return save(folder, _tables(subject), _figures(subject), methods(subject))
 
 
 def require_cells(results: Results) -> None:
@@ -99,10 +99,10 @@ def save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, CaptionedP
     return [*texts, *(f"{name}.{kind}" for name in drawn for kind in ("pdf", "svg"))]
 
 
-def _tables(asked: ReportSubject) -> dict[str, str]:
+def _tables(subject: ReportSubject) -> dict[str, str]:
     """Return the tables of means and of differences by name; the second only where encodings are compared."""
-    cells, metric = asked.results.cells, asked.metric
-    table = summarise(cells, asked.baseline, metric)
+    cells, metric = subject.results.cells, subject.metric
+    table = summarise(cells, subject.baseline, metric)
     settings = varied_columns(table, setting_columns(cells))
     means = table[[*settings, "pe", "seeds"]].rename(columns={"pe": "encoding"})
     means = means.assign(
@@ -112,17 +112,17 @@ def _tables(asked: ReportSubject) -> dict[str, str]:
     caption = f"Test {what}{place(cells)}: mean over seeds and half of its 95 % t interval"
     found = {"means": tabular(means, caption, "tab:means", settings)}
     if cells["pe"].nunique() > 1:
-        decided = asked.decided
-        lines = asked.compared.compare(GRID) if decided is None else with_one(decided, asked.baseline)
+        decided = subject.decided
+        lines = subject.compared.compare(GRID) if decided is None else with_one(decided, subject.baseline)
         lines = sort_by_setting(lines, setting_columns(cells))
         tested = "with 95 % intervals and p values of sequential tests"
         if decided is None:
-            over = counted(asked.compared.sizes()[0], "comparison")
+            over = counted(subject.compared.sizes()[0], "comparison")
             tested = (
                 f"with 95 % intervals, which are not corrected for the number of comparisons, and p values after "
                 f"Holm's correction over {over}: an interval without 0 may stand beside a p value above 0.05"
             )
-        caption = f"Paired differences in test {what} from {asked.baseline}{place(cells)}, {tested}"
+        caption = f"Paired differences in test {what} from {subject.baseline}{place(cells)}, {tested}"
         found["differences"] = differences(lines, caption, setting_columns(cells))
     return found
 
@@ -146,15 +146,15 @@ def differences(lines: pd.DataFrame, caption: str, settings: list[str]) -> str:
     return tabular(shown, caption, "tab:differences", varied)
 
 
-def _figures(asked: ReportSubject) -> dict[str, CaptionedPlot]:
+def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
     """Return the figures with their captions, by name."""
-    cells, metric = asked.results.cells, asked.metric
+    cells, metric = subject.results.cells, subject.metric
     found, what = curves(cells, metric), f"{in_words(metric)}{unit(metric)}"
-    if cells["pe"].nunique() > 1 and asked.compared.compare(GRID)["difference"].notna().any():
-        _, drawn, where = answer.drawn(asked.compared, asked.decided)
+    if cells["pe"].nunique() > 1 and subject.compared.compare(GRID)["difference"].notna().any():
+        _, drawn, where = answer.drawn(subject.compared, subject.decided)
         of = "the share of the gap that remains" if drawn == REMAINING else f"test {what}"
-        caption = f"Paired differences in {of} from {asked.baseline}{place(cells)}{where}, with 95 % intervals"
-        found["forest"] = answer.forest(asked.compared, asked.decided), caption
+        caption = f"Paired differences in {of} from {subject.baseline}{place(cells)}{where}, with 95 % intervals"
+        found["forest"] = answer.forest(subject.compared, subject.decided), caption
     return found
 
 
@@ -169,24 +169,24 @@ def curves(cells: pd.DataFrame, metric: str) -> dict[str, CaptionedPlot]:
     return {"curves": (plots.over_epochs(cells, metric), caption)}
 
 
-def methods(asked: ReportSubject) -> str:
+def methods(subject: ReportSubject) -> str:
     """Return a paragraph in LaTeX: the settings, seeds, statistics, margin and versions of the study."""
-    results, cells = asked.results, asked.results.cells
+    results, cells = subject.results, subject.results.cells
     identity, compares = identity_of(results), cells["pe"].nunique() > 1
     counts = cells.groupby(["pe", *setting_columns(cells)], dropna=False)["seed"].nunique()
-    declared = results.declared.margin.get(asked.metric)
+    declared = results.declared.margin.get(subject.metric)
     source = "the default of the task" if declared is None else "declared before training"
     few = few_runs(cells["pe"].nunique(), counts.min(), advice=False)
     values: dict[str, Any] = training(results, cells, counts) | {
         "rates": escaped(rates_in_words(results, _rate(identity, cells))),
-        "metric": escaped(asked.metric),
-        "baseline": escaped(asked.baseline) if compares else "",
-        "margin": escaped(str(asked.compared.margin)) if compares else "",
-        "in_gap": compares and str(asked.compared.margin).endswith(" gap"),
-        "margin_source": source if asked.margin in (None, declared) else "chosen after training",
-        "comparisons": asked.compared.sizes()[0] if compares else 0,
-        "shared_variances": compares and asked.compared.share_variances,
-        "decided": asked.decided is not None,
+        "metric": escaped(subject.metric),
+        "baseline": escaped(subject.baseline) if compares else "",
+        "margin": escaped(str(subject.compared.margin)) if compares else "",
+        "in_gap": compares and str(subject.compared.margin).endswith(" gap"),
+        "margin_source": source if subject.margin in (None, declared) else "chosen after training",
+        "comparisons": subject.compared.sizes()[0] if compares else 0,
+        "shared_variances": compares and subject.compared.share_variances,
+        "decided": subject.decided is not None,
         "sequential": results.declared.decide is not None,
         "notes": [escaped(note) for note in (not_learned(cells, advice=False), few) if note],
     }

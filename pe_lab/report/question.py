@@ -92,9 +92,9 @@ class ReportSubject:
         ]
 
 
-def question(asked: ReportSubject) -> Section:
+def question(subject: ReportSubject) -> Section:
     """Return the section on cells, metric, baseline, families and the command."""
-    cells = asked.results.cells
+    cells = subject.results.cells
     parts: list[Part] = []
     if len(cells):
         varied = varied_columns(cells, setting_columns(cells))
@@ -104,28 +104,28 @@ def question(asked: ReportSubject) -> Section:
         ]
         seeds = tuple(sorted(cells["seed"].unique()))
         parts.append(f"{counted(len(cells), 'cell')}: {'; '.join(counts)}; seeds {seeds_in_words(seeds)}.")
-        direction = "lower" if lower_is_better(asked.metric) else "higher"
+        direction = "lower" if lower_is_better(subject.metric) else "higher"
         parts.append(
-            f"The metric is test {asked.metric} ({direction} is better). Losses are in nats per token. "
-            f"Other encodings are compared with `{asked.baseline}`."
+            f"The metric is test {subject.metric} ({direction} is better). Losses are in nats per token. "
+            f"Other encodings are compared with `{subject.baseline}`."
         )
         if cells["pe"].nunique() > 1:
-            where = "on this page" if asked.decided is None else "below the first screen"
-            families = str(asked.compared).replace(" gap", " of the gap")
-            if not any(asked.compared.sizes()):
-                count = counted(len(asked.compared.compare()), "comparison")
-                families = f"{count} with `{asked.baseline}`, none of which can be tested"
+            where = "on this page" if subject.decided is None else "below the first screen"
+            families = str(subject.compared).replace(" gap", " of the gap")
+            if not any(subject.compared.sizes()):
+                count = counted(len(subject.compared.compare()), "comparison")
+                families = f"{count} with `{subject.baseline}`, none of which can be tested"
             parts.append(f"**Families of comparisons**: {families}. All verdicts {where} are from these families.")
-    if asked.command:
-        parts.append(f"Trained with `{asked.command}`.")
+    if subject.command:
+        parts.append(f"Trained with `{subject.command}`.")
     return Section("Cells and comparisons", parts)
 
 
-def code(asked: ReportSubject) -> Section:
+def code(subject: ReportSubject) -> Section:
     """Return the section with the lines that stand before those below the figures."""
-    lines = [IMPORTS, asked.load, *([asked.compares] if len(asked.results.cells) else [])]
+    lines = [IMPORTS, subject.load, *([subject.compares] if len(subject.results.cells) else [])]
     parts: list[Part] = ["The line of code below a figure draws it in Python, after these:", Code("\n".join(lines))]
-    if asked.audit.empty and len(asked.results.cells):
+    if subject.audit.empty and len(subject.results.cells):
         parts.append("Properties of the encodings come from `pe-lab audit out=FOLDER`, then `--audit FOLDER` here.")
     return Section("Figures in Python", parts)
 

@@ -20,39 +20,39 @@ from pe_lab.results.table import by_task, summarise
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
 
 
-def sections(asked: ReportSubject) -> list[Section]:
+def sections(subject: ReportSubject) -> list[Section]:
     """Return all sections that the results have data for, in order.
 
     Raises:
         ValueError: there is no such baseline, metric or encoding to compare with it.
     """
-    if len(asked.results.cells):
-        _ = asked.compared  # raises for a wrong metric or baseline
-        asked.require()
-    found = [answer(asked)]
-    if len(asked.results.cells):
-        found.append(comparing.choices(asked))
-    found.append(failed(asked.results))
-    if len(asked.results.cells):
-        found += [comparing.grid(asked), comparing.differences(asked), question(asked), comparing.ranks(asked)]
+    if len(subject.results.cells):
+        _ = subject.compared  # raises for a wrong metric or baseline
+        subject.require()
+    found = [answer(subject)]
+    if len(subject.results.cells):
+        found.append(comparing.choices(subject))
+    found.append(failed(subject.results))
+    if len(subject.results.cells):
+        found += [comparing.grid(subject), comparing.differences(subject), question(subject), comparing.ranks(subject)]
         found += [
-            elsewhere(asked),
-            comparing.effects(asked),
-            comparing.seeds(asked),
-            _rates(asked),
-            _tasks(asked),
-            _curves(asked),
+            elsewhere(subject),
+            comparing.effects(subject),
+            comparing.seeds(subject),
+            _rates(subject),
+            _tasks(subject),
+            _curves(subject),
         ]
-        found += [_lengths(asked), _probes(asked), attention(asked), _cost(asked), _audit(asked)]
-        found.append(comparing.methods(asked))
+        found += [_lengths(subject), _probes(subject), attention(subject), _cost(subject), _audit(subject)]
+        found.append(comparing.methods(subject))
     else:
-        found.append(question(asked))
-    return [section for section in [*found, code(asked)] if section.parts]
+        found.append(question(subject))
+    return [section for section in [*found, code(subject)] if section.parts]
 
 
-def _rates(asked: ReportSubject) -> Section:
+def _rates(subject: ReportSubject) -> Section:
     """Return the tuned learning rates, and rankings at one rate against the ranking at tuned ones."""
-    results, title = asked.results, "How much the ranking depends on the learning rate"
+    results, title = subject.results, "How much the ranking depends on the learning rate"
     if LR not in setting_columns(results.cells) and (searched := searched_rates(results)) is not None:
         return _searched(searched)
     if LR not in results.cells and results.cells["pe"].nunique() > 1:
@@ -105,9 +105,9 @@ def _searched(rates: pd.DataFrame) -> Section:
     return Section("Learning rates", parts)
 
 
-def _tasks(asked: ReportSubject) -> Section:
+def _tasks(subject: ReportSubject) -> Section:
     """Return a column per task, losses scaled to its levels."""
-    cells = asked.results.cells
+    cells = subject.results.cells
     if "data" not in cells or cells["data"].nunique() < 2:
         return Section("Tasks")
     found, settings = by_task(summarise(cells)), setting_columns(cells)
@@ -115,33 +115,33 @@ def _tasks(asked: ReportSubject) -> Section:
     return Section("Tasks", [ReportTable(found[names], "Losses on the scale of each task's levels")])
 
 
-def _curves(asked: ReportSubject) -> Section:
+def _curves(subject: ReportSubject) -> Section:
     """Return validation over epochs; none where each model was validated once, which makes points but no curve."""
-    curves = asked.results.curves
-    if curves.empty or curves.loc[curves["metric"] == asked.metric, "epoch"].nunique() < 2:
+    curves = subject.results.curves
+    if curves.empty or curves.loc[curves["metric"] == subject.metric, "epoch"].nunique() < 2:
         return Section("Learning curves")
-    caption = f"Validation {asked.metric}; in colour: the best at the end (all, if they are eight or fewer)"
-    code = f"plots.learning_curves(results.curves, {asked.metric!r}, rows=results.cells)"
-    drawn = plots.learning_curves(curves, asked.metric, rows=asked.results.cells)
+    caption = f"Validation {subject.metric}; in colour: the best at the end (all, if they are eight or fewer)"
+    code = f"plots.learning_curves(results.curves, {subject.metric!r}, rows=results.cells)"
+    drawn = plots.learning_curves(curves, subject.metric, rows=subject.results.cells)
     return Section("Learning curves", [Drawn(drawn, caption, code)])
 
 
-def _lengths(asked: ReportSubject) -> Section:
+def _lengths(subject: ReportSubject) -> Section:
     """Return each metric against length."""
-    records, parts = asked.results.records, list[Part]()
+    records, parts = subject.results.records, list[Part]()
     measured = without_whole_windows(records[records["kind"] == "length"]) if len(records) else records
     for metric in SHOWN if len(measured) else []:
         if (measured["metric"] == metric).any():
             code = f"plots.length_curves(results.records, {metric!r})"
             parts.append(Drawn(plots.length_curves(records, metric), f"Test {metric} against length", code))
     return Section(
-        "Other lengths", _for_whom(asked, records[records["kind"] == "length"] if parts else records) + parts
+        "Other lengths", _for_whom(subject, records[records["kind"] == "length"] if parts else records) + parts
     )
 
 
-def _probes(asked: ReportSubject) -> Section:
+def _probes(subject: ReportSubject) -> Section:
     """Return what each probe found, and its metrics against the layer below it."""
-    records, parts = asked.results.records, list[Part]()
+    records, parts = subject.results.records, list[Part]()
     measured = probed(records)
     for probe in measured["probe"].unique() if len(measured) else []:
         metrics = [str(metric) for metric in measured.loc[measured["probe"] == probe, "metric"].unique()]
@@ -151,29 +151,29 @@ def _probes(asked: ReportSubject) -> Section:
             caption = f"Probe {probe}: {metric.replace('_', ' ')} by layer"
             figures.append(Drawn(plots.layer_curves(records, probe, metric), caption, code))
         parts += [f"**{probe}**. {by_layer(records, probe)}", Folded(f"By layer: {joined(metrics)}", figures)]
-    return Section("Layers", [*_for_whom(asked, measured), *parts])
+    return Section("Layers", [*_for_whom(subject, measured), *parts])
 
 
-def _for_whom(asked: ReportSubject, measured: pd.DataFrame) -> list[Part]:
+def _for_whom(subject: ReportSubject, measured: pd.DataFrame) -> list[Part]:
     """Return a sentence that names the encodings of a measurement, where some encodings of the report lack it."""
     if measured.empty:
         return []
-    names = [name for name in asked.results.cells["pe"].unique() if name in set(measured["pe"])]
-    count = asked.results.cells["pe"].nunique()
+    names = [name for name in subject.results.cells["pe"].unique() if name in set(measured["pe"])]
+    count = subject.results.cells["pe"].nunique()
     if len(names) == count:
         return []
     return [f"Measured for {len(names)} of {count} encodings: {listed(names, None)}."]
 
 
-def _cost(asked: ReportSubject) -> Section:
+def _cost(subject: ReportSubject) -> Section:
     """Return the metric against each cost, and the costs of each encoding."""
-    cells, parts = asked.results.cells, []
+    cells, parts = subject.results.cells, []
     for against in ("seconds", "positional_parameters"):
         if cells[against].nunique() > 1:
             words = against.replace("_", " ")
-            code = f"plots.cost(results.cells, {asked.metric!r}, {against!r})"
-            caption = f"Test {asked.metric} against {words}"
-            parts.append(Drawn(plots.cost(cells, asked.metric, against), caption, code))
+            code = f"plots.cost(results.cells, {subject.metric!r}, {against!r})"
+            caption = f"Test {subject.metric} against {words}"
+            parts.append(Drawn(plots.cost(cells, subject.metric, against), caption, code))
     settings = varied_columns(cells, setting_columns(cells))
     costs = (
         sort_by_setting(cells, settings)
@@ -189,11 +189,11 @@ def _cost(asked: ReportSubject) -> Section:
     return Section("Cost against quality", [SECONDS, *parts, ReportTable(costs.reset_index(), "Medians over seeds")])
 
 
-def _audit(asked: ReportSubject) -> Section:
+def _audit(subject: ReportSubject) -> Section:
     """Return the rows of an audit for the encodings of the report."""
-    if asked.audit.empty:
+    if subject.audit.empty:
         return Section("Properties of the encodings")
-    names = {name.split(" ")[0] for name in asked.results.cells["pe"]}
-    rows = asked.audit[asked.audit["pe"].isin(names)].dropna(axis=1, how="all")
+    names = {name.split(" ")[0] for name in subject.results.cells["pe"]}
+    rows = subject.audit[subject.audit["pe"].isin(names)].dropna(axis=1, how="all")
     table = ReportTable(rows, "Measured without training, see pe-lab audit")
     return Section("Properties of the encodings", [table])
