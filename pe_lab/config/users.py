@@ -20,7 +20,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.utils import to_absolute_path
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import folder
@@ -59,6 +59,11 @@ class Folders:
     def file(self, group: str, name: object) -> Path | None:
         """Return the file of a name, or None."""
         return self.files.get(group, {}).get(str(name))
+
+    def stated(self, group: str, name: object) -> DictConfig | ListConfig | None:
+        """Return what the file of a name states, without its defaults; None if there is no file."""
+        file = self.file(group, name)
+        return None if file is None else OmegaConf.load(file)
 
 
 def folders() -> Folders:

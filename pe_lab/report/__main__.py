@@ -195,10 +195,9 @@ def command_of(results: "Results") -> str:
 
     from pe_lab.results.columns import setting_columns
 
-    file = config.folders().file("study", results.name)
-    if file is None or results.cells.empty:
+    study = config.folders().stated("study", results.name)
+    if study is None or results.cells.empty:
         return command(results.name)
-    study = OmegaConf.load(file)
     params = OmegaConf.select(study, "hydra.sweeper.params") or {}
     for column in setting_columns(results.cells):
         name = "model.depth" if column == "depth" else column

@@ -12,7 +12,7 @@ import torch
 
 from configs import FEW, pe_class, pe_settings, slow_but_for
 from pe_lab.check import encodings, models
-from pe_lab.check.case import MARKS, B, EncodingCase, T, at_positions, marked, padded, random_tokens, whole
+from pe_lab.check.case import COLUMNS, MARKS, B, EncodingCase, T, at_positions, marked, padded, random_tokens, whole
 from pe_lab.check.promise import outcome
 from pe_lab.config import Model, folder
 from pe_lab.data.base import Task
@@ -305,13 +305,14 @@ def test_real_positions_are_taken_where_that_is_declared_and_refused_elsewhere(n
 @pytest.mark.parametrize("name", NAMES)
 def test_beyond_the_training_length_an_encoding_is_defined_or_refuses(name: str) -> None:
     model, tokens, table = case(name).model(), random_tokens(1, 4 * T), pe_settings(name).get("max_len")
+    in_a_row = COLUMNS if case(name).on_grid else 1  # tokens of which the first axis has one position
     assert model(tokens, whole(1, 4 * T, causal=True)).isfinite().all()
     if table is None:
         assert model(tokens[:, :3], at_positions([0, 4_999, 5_000])).isfinite().all()
         return
     assert model(tokens[:, :2], at_positions([0, table - 1])).isfinite().all()
     with pytest.raises(ValueError, match=rf"^{name} has positions 0 to {table - 1}: .*max_len") as error:
-        model(tokens[:, :2], at_positions([0, table]))
+        model(tokens[:, :2], at_positions([0, table * in_a_row]))
     assert "\n" not in str(error.value)
 
 
