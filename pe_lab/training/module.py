@@ -10,7 +10,7 @@ import lightning as L
 import torch
 from hydra.utils import instantiate
 from lightning.pytorch.strategies import ModelParallelStrategy
-from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
@@ -130,7 +130,7 @@ class Training(L.LightningModule):
             fully_shard(part, mesh=mesh)
         register_fsdp_forward_method(self.model, "answers")
 
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         schedule = self.optimization.schedule(self.optimizer)
         return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
