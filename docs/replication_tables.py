@@ -54,26 +54,19 @@ def verdicts_of(found: list[Any]) -> str:
 
 def ours_of(finding: Any) -> str:
     """Return what we get: the means of published numbers, the difference of a claim of one part, or counts of parts."""
+    from pe_lab.gallery.claims import states
+
     if reported(finding):
         means = ", ".join(f"{label}: {value:.3g}" for label, value in finding.ours.items())
         return f"{means} ({finding.seeds} seeds)"
     if len(finding.compared) > 1:
-        return parts_of(finding)
+        return states(finding)
     return ", ".join(f"{label}: {interval_of(one)}" for label, one in finding.compared.items())
 
 
 def interval_of(one: Any) -> str:
     """Return a difference with its interval."""
     return f"{float(one.difference):+.3g} [{float(one.low):+.3g}, {float(one.high):+.3g}]"
-
-
-def parts_of(finding: Any) -> str:
-    """Return how many parts of a claim are shown, contradicted and open."""
-    from pe_lab.replication.verdicts import PARTS
-
-    agreements = [str(one.agreement) for one in finding.compared.values()]
-    counts = [f"{agreements.count(state)} {word}" for state, word in PARTS.items() if state in agreements]
-    return f"of {len(agreements)} parts {', '.join(counts)}" if len(agreements) > 1 else counts[0]
 
 
 def not_run() -> str:
@@ -112,6 +105,7 @@ def hours_of(hours: float) -> str:
 
 def claims() -> str:
     """Return a table of claims (in their own setting, in others, the command) and one of their decided parts."""
+    from pe_lab.gallery.claims import states
     from pe_lab.replication import universe
     from pe_lab.replication.entry import UNIVERSE
     from pe_lab.replication.verdicts import PARTS
@@ -131,7 +125,7 @@ def claims() -> str:
         if everywhere is not None:
             where = in_settings(universe.states(everywhere)) if everywhere.compared else f"not run: {everywhere.why}"
         command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
-        own = f"{finding.verdict}: {parts_of(finding) if finding.compared else finding.why}"
+        own = f"{finding.verdict}: {states(finding) if finding.compared else finding.why}"
         lines.append(f"| `{short}` | {own} | {where} | {command} |")
         for label, one in finding.compared.items():
             state = PARTS[str(one.agreement)]

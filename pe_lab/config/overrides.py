@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pe_lab.config.trainer import devices_of
 from pe_lab.config.users import FLAGS, Folders, folders
@@ -76,10 +76,7 @@ def studies(words: list[str]) -> list[list[str]]:
         ValueError: there is no such size; it is not asked for as a sweep.
     """
     chosen = [word for word in words if word.startswith("+study=")]
-    file = folders().file("study", chosen[0].partition("=")[2]) if len(chosen) == 1 else None
-    if file is None:
-        return []
-    study = OmegaConf.load(file)
+    study = folders().stated("study", chosen[0].partition("=")[2]) if len(chosen) == 1 else None
     made_of = study.get("studies") if isinstance(study, DictConfig) else None
     if made_of is None:
         return []

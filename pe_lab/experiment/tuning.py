@@ -77,8 +77,7 @@ def _require_scale_unset(cfg: DictConfig, scale: str) -> None:
     """Raise ValueError if the starting scale is not that of the encoding's file: somebody wants another."""
     path, _, option = scale.rpartition(".")
     leaf = OmegaConf.select(cfg, path)
-    file = folders().file("pe", leaf.name)
-    written = OmegaConf.load(file) if file else None
+    written = folders().stated("pe", leaf.name)
     usual = written.get(option) if isinstance(written, DictConfig) else None
     if usual is not None and leaf[option] != usual:
         given = f"{leaf[option]:g}"

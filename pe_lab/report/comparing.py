@@ -6,7 +6,7 @@ import pandas as pd
 from pe_lab import statistics
 from pe_lab.report import choice
 from pe_lab.report.answer import MOST_DRAWN
-from pe_lab.report.parts import Drawn, Part, ReportTable, Section
+from pe_lab.report.parts import COMPARISON, Drawn, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import in_words, joined
 from pe_lab.results import plots
@@ -87,19 +87,7 @@ def differences(subject: ReportSubject) -> Section:
         parts.append(pool(cells, subject.metric).note)
         if choice.POOLED in families.tables:
             pooled = families.compare(choice.POOLED)
-            shown = pooled[
-                [
-                    "pe",
-                    "seeds",
-                    "difference",
-                    "low",
-                    "high",
-                    "p_corrected",
-                    "margin",
-                    "p_equivalent_corrected",
-                    "verdict",
-                ]
-            ]
+            shown = pooled[COMPARISON]
             code = f"compared.compare({choice.POOLED!r})"
             parts.append(ReportTable(shown, f"Pooled differences from {subject.baseline}", code))
     return Section("Differences", parts)

@@ -5,6 +5,10 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from pe_lab.results.plots import Plot
+from pe_lab.statistics import LINE
+
+# columns of a table of comparisons, whose caption names the baseline: p values as the verdicts take them
+COMPARISON = [name for name in LINE if name not in ("baseline", "p", "p_equivalent")]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pe_lab.config import LR
 from pe_lab.report.answer import MOST_DRAWN
 from pe_lab.report.comparing import floors_in_words
 from pe_lab.report.effort import SECONDS, setting_in_words
-from pe_lab.report.parts import Code, Drawn, Part, ReportTable, Section
+from pe_lab.report.parts import COMPARISON, Code, Drawn, Part, ReportTable, Section
 from pe_lab.report.question import failed, missing, seeds_in_words, surroundings
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
@@ -360,17 +360,8 @@ def _differences(study: TunedStudy) -> Section:
     if len(study.drawn) and not on_top:
         caption = f"Differences from {study.baseline} with 95 % intervals, not corrected; the grey band is the margin"
         parts.append(forest(study, study.drawn, caption))
-    columns = [
-        *settings(study.outcomes),
-        "pe",
-        "seeds",
-        "difference",
-        "low",
-        "high",
-        "p_corrected",
-        "p_equivalent_corrected",
-    ]
-    parts.append(ReportTable(lines[[*columns, "verdict"]], f"Comparisons with {study.baseline}", "study.compared"))
+    columns = [*settings(study.outcomes), *COMPARISON]
+    parts.append(ReportTable(lines[columns], f"Comparisons with {study.baseline}", "study.compared"))
     return Section("Differences", parts)
 
 
