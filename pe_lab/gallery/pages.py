@@ -45,9 +45,9 @@ def leaderboard(content: Content) -> Page:
     tables = {name: found.table.set_index("pe", drop=False) for name, found in fullest}
     shades = {name: found.quality() for name, found in fullest}
     names = list(dict.fromkeys(pe for table in tables.values() for pe in table.index if pe in content.names))
-    # the order of one task is that of its table; of several, by the mean rank over the tasks that an encoding has
-    ranked = [list(tables[name].index) for name, found in fullest if not found.is_control]
-    places = {pe: [order.index(pe) for order in ranked if pe in order] for pe in names}
+    # lists have different lengths, so that a place counts as a share of its list
+    listed = [tables[name]["mean"].astype(float) for name, found in fullest if not found.is_control]
+    places = {pe: [float((means < means[pe]).mean()) for means in listed if pe in means] for pe in names}
     names.sort(key=lambda pe: (-len(places[pe]), sum(places[pe]) / max(1, len(places[pe]))))
     lines = [
         {"name": pe, "facets": content.facets(pe), "at": {name: _line(table, pe) for name, table in tables.items()}}

@@ -220,7 +220,7 @@ def test_an_unsolved_task_is_learned_by_nobody_and_recommends_nothing() -> None:
 def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Content) -> None:
     html = leaderboard(content).html()
     lines = lines_of(html)
-    assert list(lines) == ["alibi", "rope", "none", "rope_2d"]
+    assert list(lines) == ["rope", "alibi", "none", "rope_2d"]
     table = content.results["induction"].table.set_index("pe")
     shades = content.results["induction"].quality()
     for name, line in lines.items():
@@ -239,6 +239,19 @@ def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Cont
     }.items():
         assert f'data-{facet}="{value}"' in lines["rope"]
         assert f"<option>{value}</option>" in html
+
+
+def test_a_place_in_a_short_list_counts_as_much_as_one_in_a_long_list(content: Content) -> None:
+    names = ("fire", "cope", "learnable", "t5", "alibi", "xpos", "rope", "none")
+    long = {pe: 6 + 0.4 * place for place, pe in enumerate(names)}
+    shown = {
+        "induction": TaskResults(task_named("induction"), tuned.table("induction", long, 0.01)),
+        "causal_text": TaskResults(
+            task_named("causal_text"), tuned.table("causal_text", {"rope": 1.5, "alibi": 1.6}, 0.001)
+        ),
+    }
+    # places 7 of 8 and 1 of 2, 5 of 8 and 2 of 2: the sum of the places alone would say the contrary
+    assert list(lines_of(leaderboard(replace(content, results=shown)).html()))[:2] == ["rope", "alibi"]
 
 
 def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> None:
