@@ -508,6 +508,12 @@ def test_encodings_at_the_edge_of_the_rates_are_marked(content: Content) -> None
         rows.loc[rows["pe"].eq(pe) & rows["seed"].lt(seeds), ["lr", "edge"]] = [1e-2, True]
     lines = lines_of(task(replace(content, results={of.name: TaskResults(of, rows)}), of).sections[0].html)
     assert {pe for pe, line in lines.items() if "edge" in line} == {"t5", "fire"}  # more than 20 %
+    none = rows.assign(edge=rows["pe"].eq("none"))
+    shown = replace(content, results={of.name: TaskResults(of, none)})
+    behind = lines_of(needs(shown).html().replace('data-length="4"', ""), "need")[of.name]
+    assert "<small>edge</small>" in behind.partition("<strong>Avoid</strong>")[2]
+    assert [pe for pe, line in lines_of(leaderboard(shown).html()).items() if "edge</small>" in line] == ["none"]
+    assert ["edge</small>" in encoding(shown, pe).html() for pe in ("none", "rope")] == [True, False]
     found = TaskResults(of, rows.assign(edge=rows["pe"].eq("rope")))
     need = lines_of(needs(replace(content, results={of.name: found})).html().replace('data-length="4"', ""), "need")
     assert found.best == ["rope"]
