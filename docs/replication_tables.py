@@ -167,14 +167,22 @@ def universes() -> str:
             claim = name.split("/")[1]
             grid = "; ".join(f"`{key}` {', '.join(map(str, values))}" for key, values in finding.entry.universe.items())
             asked = f"{finding.entry.says} Asked at {grid}, with {finding.seeds} seeds in each setting."
+            states, by_part = universe.states(finding), universe.by_part(finding)
+            sections += [f"### {claim}, everywhere", wrapped(f"{asked} Result: {in_settings(states)}.")]
+            if len(by_part) > 1:
+                lines = [f"| {' | '.join(map(str, row))} |" for row in by_part.itertuples(index=False)]
+                heads = [*by_part.columns[:2], *(f"{state} in" for state in by_part.columns[2:])]
+                align = [" :--- "] * 2 + [" ---: "] * (len(heads) - 2)
+                sections.append("\n".join([f"| {' | '.join(heads)} |", f"|{'|'.join(align)}|", *lines]))
+            if states["state"].nunique() > 1:  # else every value of a setting has the same counts
+                counts = universe.by_value(states)
+                lines = [
+                    ", ".join(f"{state} in {row[state]}" for state in row.index[1:]) for _, row in counts.iterrows()
+                ]
+                named = zip(counts["setting"], lines, strict=True)
+                sections.append("\n".join(wrapped(f"- `{setting}`: {line}") for setting, line in named))
+                sections.append(turned(universe.turns(finding)))
             sections += [
-                f"### {claim}, everywhere",
-                wrapped(f"{asked} Result: {in_settings(universe.states(finding))}."),
-                "\n".join(
-                    wrapped(f"- `{row.setting}`: {', '.join(f'{state} in {row[state]}' for state in row.index[1:])}")
-                    for _, row in universe.by_value(universe.states(finding)).iterrows()
-                ),
-                turned(universe.turns(finding)),
                 f"![{finding.entry.says} In every setting](figures/{picture(name)})",
             ]
     return "\n\n".join(sections)

@@ -1,5 +1,6 @@
 """A claim in all settings of its universe: in which share of them it holds, where it turns, and a drawing."""
 
+import textwrap
 from itertools import pairwise, product
 
 import matplotlib as mpl
@@ -7,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_lab.replication.entry import Claimed
-from pe_lab.replication.verdicts import EntryVerdict, Finding, verdict_of
+from pe_lab.replication.verdicts import PARTS, EntryVerdict, Finding, verdict_of
 from pe_lab.report.parts import Drawn, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import Agreement
@@ -50,6 +51,16 @@ def states(finding: Finding) -> pd.DataFrame:
     """Return a row per setting: its values, and whether the claim holds, is contradicted or is undecided there."""
     grouped = parts(finding).groupby(list(finding.entry.universe), sort=False)["agreement"]
     return grouped.agg(lambda found: STATES[verdict_of(found)]).rename("state").reset_index()
+
+
+def by_part(finding: Finding) -> pd.DataFrame:
+    """Return a row per part: its words, what is claimed, and in how many settings it is in each state of PARTS."""
+    data = parts(finding)
+    counts = pd.crosstab(data["part"], data["agreement"].map(PARTS)).reindex(
+        columns=list(dict.fromkeys(PARTS.values()))
+    )
+    rows = data[["part", "claimed"]].drop_duplicates("part")
+    return rows.join(counts.fillna(0).astype(int), on="part").reset_index(drop=True)
 
 
 def by_value(found: pd.DataFrame) -> pd.DataFrame:
@@ -98,7 +109,7 @@ def draw(finding: Finding) -> Plot:
     order = next(iter(panels.values())).sort_values("mean", kind="stable")[list(grid)].apply(tuple, axis=1).tolist()
     marks = [(key, value) for key, values in grid.items() for value in values]
     heights = [2.0] * len(panels) + [0.22 * len(marks)]
-    size = (max(4.5, 1.8 + 0.22 * len(order)), sum(heights) + 0.8)
+    size = (max(6.5, 1.8 + 0.22 * len(order)), sum(heights) + 0.8)
     figure = Figure(figsize=size, layout="constrained")
     *tops, bottom = figure.subplots(len(heights), sharex=True, height_ratios=heights)
     for axes, (part, rows) in zip(tops, panels.items(), strict=True):
@@ -108,14 +119,16 @@ def draw(finding: Finding) -> Plot:
             marker, colour = MARKS.get(Agreement(agreement), UNDECIDED)
             axes.vlines(several["place"], several["low"], several["high"], color=colour, linewidth=1)
             face = colour if Agreement(agreement) in MARKS else "none"
-            axes.scatter(
-                several["place"], several["mean"], marker=marker, c=face, edgecolors=colour, s=22, label=agreement
-            )
-        axes.set_title(f"{part.replace('`', '')}, claimed {rows['claimed'].iloc[0]}", fontsize=11)
+            label = PARTS[Agreement(agreement)]
+            axes.scatter(several["place"], several["mean"], marker=marker, c=face, edgecolors=colour, s=22, label=label)
+        title = textwrap.fill(f"{part.replace('`', '')}, claimed {rows['claimed'].iloc[0]}", round(10 * size[0]))
+        axes.set_title(title, fontsize=10, loc="left")
         axes.set_ylabel(rows["quantity"].iloc[0], fontsize=10)
         axes.tick_params(axis="y", labelsize=10)
         axes.spines[["top", "right"]].set_visible(False)
-    tops[0].legend(fontsize=10, frameon=False)
+    labelled = [axes.get_legend_handles_labels() for axes in tops]
+    handles = {label: handle for pair in labelled for handle, label in zip(*pair, strict=True)}
+    figure.legend(handles.values(), handles, loc="outside upper center", ncols=3, fontsize=10, frameon=False)
     for line, (key, value) in enumerate(marks):
         places = [place for place, setting in enumerate(order) if setting[list(grid).index(key)] == value]
         bottom.scatter(places, [line] * len(places), marker="s", color=INK, s=12)
@@ -138,6 +151,7 @@ def sections(finding: Finding) -> list[Section]:
         Section(
             "In which share of the settings it holds", [finding.entry.says, f"It {summary(finding)}.", rule, drawn]
         ),
+        Section("By part", [ReportTable(by_part(finding), "Settings in which each part is shown or contradicted")]),
         Section("By setting", [ReportTable(by_value(states(finding)), "Settings with each value")]),
         Section("Where it turns", list(where)),
     ]

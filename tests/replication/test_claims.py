@@ -275,6 +275,8 @@ def test_a_universe_says_where_a_claim_holds_and_where_it_turns(tmp_path: Path) 
     assert by_value.loc["model.depth=1"].tolist() == [2, 0, 0]
     assert by_value.loc["model.depth=4"].tolist() == [0, 1, 1]
     assert by_value.loc["optimizer.lr=0.1"].tolist() == [1, 2, 0]
+    (part,) = universe.by_part(finding).to_dict("records")
+    assert part == {"part": "gap", "claimed": "above 0", "shown": 3, "contradicted": 2, "open": 1}
     assert universe.turns(finding) == [
         "optimizer.lr=0.1: holds at model.depth=1, is contradicted at model.depth=2",
         "model.depth=2: is contradicted at optimizer.lr=0.1, holds at optimizer.lr=0.2",
