@@ -61,12 +61,13 @@ def ours_of(finding: Any) -> str:
         return f"{means} ({finding.seeds} seeds)"
     if len(finding.compared) > 1:
         return states(finding)
-    return ", ".join(f"{label}: {interval_of(one)}" for label, one in finding.compared.items())
+    return ", ".join(f"{label}: {interval_of(finding, label)}" for label in finding.compared)
 
 
-def interval_of(one: Any) -> str:
-    """Return a difference with its interval."""
-    return f"{float(one.difference):+.3g} [{float(one.low):+.3g}, {float(one.high):+.3g}]"
+def interval_of(finding: Any, label: str) -> str:
+    """Return the value of a part of a claim with its interval; of a difference with their signs."""
+    one, sign = finding.compared[label], "+" * finding.entry.values[label].is_difference
+    return f"{float(one.difference):{sign}.3g} [{float(one.low):{sign}.3g}, {float(one.high):{sign}.3g}]"
 
 
 def not_run() -> str:
@@ -130,7 +131,14 @@ def claims() -> str:
         for label, one in finding.compared.items():
             state = PARTS[str(one.agreement)]
             if state != "open":
-                cells = [f"`{short}`", label, str(entry.values[label]), interval_of(one), str(finding.seeds), state]
+                cells = [
+                    f"`{short}`",
+                    label,
+                    str(entry.values[label]),
+                    interval_of(finding, label),
+                    str(finding.seeds),
+                    state,
+                ]
                 decided.append(f"| {' | '.join(cells)} |")
     parts = ["\n".join(lines), *not_learned(found), "Parts that are decided:", "\n".join(decided)]
     return "\n\n".join(parts)

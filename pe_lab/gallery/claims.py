@@ -6,10 +6,12 @@ from itertools import takewhile
 from pathlib import Path
 
 from pe_lab import config
+from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.universe import quantity
 from pe_lab.replication.verdicts import PARTS, Finding
 from pe_lab.results.learned import not_learned, partly_learned
+from pe_lab.statistics import Comparison
 from pe_lab.system.tables import read_csv
 
 UNITS = {
@@ -42,6 +44,12 @@ def subject(entry: Entry) -> str:
         f"`{pe}`" for test in tests for side in (test.value, *test.others) if isinstance(pe := side.get("pe"), str)
     )
     return "; ".join(dict.fromkeys(map(measure, tests))) + f" ({', '.join(names)})" * bool(names)
+
+
+def interval(test: Claimed, found: Comparison) -> str:
+    """Return the value of a part with its 95 % interval; of a difference with their signs."""
+    say = signed if test.is_difference else number
+    return f"{say(float(found.difference))} [{say(float(found.low))}, {say(float(found.high))}]"
 
 
 def states(finding: Finding) -> str:

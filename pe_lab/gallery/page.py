@@ -146,4 +146,4 @@ def plain(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-FILTERS: dict[str, Callable[..., str]] = {"number": number, "fixed": fixed, "signed": signed, "plain": plain}
+FILTERS: dict[str, Callable[..., str]] = {"number": number, "fixed": fixed, "plain": plain}

@@ -11,7 +11,7 @@ from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import decided, margin_in_words
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
-from pe_lab.gallery.claims import bound, measure, shared_notes, states, subject, tasks_of
+from pe_lab.gallery.claims import bound, interval, measure, shared_notes, states, subject, tasks_of
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import definitions
 from pe_lab.gallery.formulas import mathml
@@ -116,6 +116,7 @@ def claims(content: Content) -> Page:
     said: dict[str, Any] = {
         "measure": measure,
         "bound": bound,
+        "interval": interval,
         "tasks_of": tasks_of,
         "subject": subject,
         "states": states,

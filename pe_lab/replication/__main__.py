@@ -173,7 +173,8 @@ def line(finding: Finding, source: str) -> str:
             lines += [said] * isinstance(value, Reported)
             continue
         one = finding.compared[label]
-        measured = f"{float(one.difference):+.4g} [{float(one.low):+.4g}, {float(one.high):+.4g}]"
+        sign = "+" * (isinstance(value, Reported) or value.is_difference)
+        measured = f"{float(one.difference):{sign}.4g} [{float(one.low):{sign}.4g}, {float(one.high):{sign}.4g}]"
         if isinstance(value, Reported):
             measured = f"{finding.ours[label]:.4g} ({finding.seeds} seeds{source}), difference {measured}"
         else:

@@ -51,6 +51,11 @@ class Claimed:
     bound: float
     setting: Mapping[str, Condition] = field(default_factory=dict)
 
+    @property
+    def is_difference(self) -> bool:
+        """Whether the value is a difference, which is shown with its sign; otherwise it is a level or a ratio."""
+        return bool(self.others) and not self.ratio
+
     def __str__(self) -> str:
         return f"{self.rule} {self.bound:g}"
 

@@ -403,6 +403,9 @@ def test_parts_of_claims_have_metric_unit_tasks_and_tolerance(content: Content) 
     longer = parts("longer")
     assert [sum(f"; {task})" in part for part in longer) for task in ("copy", "reverse", "repeat")] == [6, 6, 6]
     assert not [one for one in parts("collapses") if "share" in one or "nats" in one]  # a ratio has no unit
+    for part in parts("collapses") + [one for one in ranking if "(accuracy," in one]:
+        assert "+" not in part  # signs are those of differences
+    assert all("ours +" in one or "ours −" in one for one in ranking if "(difference" in one)
     assert ["audit of untrained models" in one for one in parts("blind")] == [True, True, False]
     for name, claim in content.claims.items():
         for words in claim.entry.studies.values():
