@@ -59,6 +59,13 @@ def states(finding: Finding) -> str:
     return f"of {len(found)} {'parts' if len(found) > 1 else 'part'} {', '.join(counts)}"
 
 
+def ours(finding: Finding) -> str:
+    """Return published numbers beside ours, with the number of our seeds."""
+    values = finding.entry.values.items()
+    said = [f"{label} {finding.ours[label]:.3g} (published {value})" for label, value in values]
+    return f"{', '.join(said)}; {finding.seeds} seeds"
+
+
 def shared_notes(entries: Iterable[Entry]) -> list[str]:
     """Return the notes with which those of each entry begin."""
     notes = zip(*(entry.chosen for entry in entries), strict=False)

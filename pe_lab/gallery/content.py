@@ -14,11 +14,14 @@ from markupsafe import Markup, escape
 from tqdm import tqdm
 
 from pe_lab.audit.report import legend
-from pe_lab.benchmark import measured
+from pe_lab.benchmark import measured, tables
 from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.replication import Replication, replication
 from pe_lab.benchmark.tasks import BenchmarkTask
+from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.benchmark.verdicts import equals
+from pe_lab.gallery.advice import NOT_MEASURED, Need
 from pe_lab.gallery.claims import unlearned
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.kinds import kind_of
@@ -33,6 +36,7 @@ REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; not in an installed package
 CACHE = Path("build") / "gallery-cache"
 STEP = "8 × 128"  # sequences and tokens of the batch whose training step is the cost of an encoding
+LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
 SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
 
 
@@ -44,6 +48,8 @@ class Content:
         definitions, portraits: of the encodings, by name.
         results: of the benchmark, the tasks that are measured, by name.
         claims: of the literature, by name in conf/replication/claims.yaml, with their verdicts.
+        numbers: published numbers, by name of the registry, with their verdicts.
+        again: what the replication of the benchmark with fresh seeds found.
         unlearned: what the models of a claim's studies have not learned, by study, by the name of the claim.
         audit: a row per encoding with a column per measure; may be empty.
         steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
@@ -54,6 +60,8 @@ class Content:
     portraits: dict[str, Portrait]
     results: dict[str, TaskResults]
     claims: dict[str, Finding]
+    numbers: dict[str, Finding]
+    again: Replication
     unlearned: dict[str, dict[str, str]]
     audit: pd.DataFrame
     steps: dict[str, float]
@@ -87,16 +95,35 @@ class Content:
         studies = studies if studies is not None and studies.is_dir() else None
         table = None if studies is None else studies / "audit" / "table.csv"
         audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
-        judged = _claims(studies)
+        found = _findings(studies)
+        judged = {name.removeprefix("claims/"): one for name, one in found.items() if name.startswith("claims/")}
+        numbers = {name: one for name, one in found.items() if not one.entry.studies}
+        again = replication(tables.read(results))
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
         missed = {} if studies is None else {name: unlearned(one.entry, studies) for name, one in judged.items()}
-        return cls(chosen, portraits, tasks, judged, missed, audit, steps, documented)
+        return cls(chosen, portraits, tasks, judged, numbers, again, missed, audit, steps, documented)
 
     @cached_property
     def names(self) -> set[str]:
         """The encodings that have a page."""
         return set(self.definitions)
+
+    @cached_property
+    def needs(self) -> list[Need]:
+        """What encodings are asked for: longer text first, then each task; those that are measured first."""
+        task, length, asks = LONGER_TEXT
+        found = [
+            Need(asks, one, length, self.results[task].at(length) if task in self.results else None)
+            for one in tasks_of_benchmark()
+            if one.name == task
+        ]
+        found += [Need(one.asks, one, 1.0, self.results.get(one.name)) for one in tasks_of_benchmark()]
+        return sorted(found, key=lambda need: need.advice.kind == NOT_MEASURED)
+
+    def reported(self, name: str) -> dict[str, Finding]:
+        """Return the published numbers of an encoding, by name."""
+        return {key: one for key, one in self.numbers.items() if f"pe={name}" in one.entry.setting}
 
     def properties(self, name: str) -> list[tuple[str, Any, str]]:
         """Return the audit of an encoding: column, value (None: there is none) and the reason or the legend."""
@@ -182,13 +209,13 @@ def step_times(studies: Path = STUDIES) -> dict[str, dict[str, float]]:
     return found
 
 
-def _claims(studies: Path | None) -> dict[str, Finding]:
-    """Return the claims of the registry, judged by the values that are shipped with the studies."""
+def _findings(studies: Path | None) -> dict[str, Finding]:
+    """Return the entries of the registry, judged by the values that are shipped with the studies."""
     values = {} if studies is None else values_of(SHIPPED)
     return {
-        name.removeprefix("claims/"): judge(entry, values.get(name, Values()).by_label)
+        name: judge(entry, values.get(name, Values()).by_label)
         for name, entry in load().items()
-        if name.startswith("claims/") and not entry.everywhere
+        if not entry.everywhere
     }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -28,11 +29,13 @@ class PageSection:
         title: its heading; empty: none.
         html: its content.
         code: Python source, shown after the content.
+        fold: what is said of its content, which is folded; empty: it is not.
     """
 
     title: str
     html: str
     code: str = ""
+    fold: str = ""
 
     @property
     def id(self) -> str:
@@ -71,7 +74,9 @@ class Page:
         for number, section in enumerate(self.sections):
             parts += [f"## {section.title} {{#{section.id}}}"] if section.title else []
             parts += [slot(number)] if section.html else []
-            parts += [_fenced(section.code)] if section.code else []
+            if section.code:
+                code = _fenced(section.code)
+                parts += [f'??? quote "{section.fold}"\n\n{indent(code, "    ")}' if section.fold else code]
         return "\n\n".join(parts) + "\n"
 
     def filled(self, html: str) -> str:
@@ -80,7 +85,9 @@ class Page:
         They are not in the Markdown itself, which would take a minute for the largest tables.
         """
         for number, section in enumerate(self.sections):
-            html = html.replace(slot(number), section.html)
+            folded = section.fold and not section.code
+            shown = f"<details><summary>{section.fold}</summary>\n{section.html}</details>" if folded else section.html
+            html = html.replace(slot(number), shown)
         return html
 
     def html(self) -> str:
@@ -89,7 +96,12 @@ class Page:
         for section in self.sections:
             heading = f'<h2 id="{section.id}">{escape(section.title)}</h2>\n' if section.title else ""
             code = f'<pre class="gallery-scroll" tabindex="0"><code>{escape(section.code)}</code></pre>'
-            parts.append(f"{heading}{section.html}{code if section.code else ''}")
+            shown = f"{section.html}{code if section.code else ''}"
+            if section.fold:
+                summary = f"<summary>{heading}<span>{section.fold}</span></summary>"
+                parts.append(f'<details class="gallery-part">{summary}\n{shown}</details>')
+            else:
+                parts.append(f"{heading}{shown}")
         return rendered("page.html", page=self, parts=parts, nav=NAV)
 
 

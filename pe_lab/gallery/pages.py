@@ -7,22 +7,24 @@ import pandas as pd
 from markupsafe import Markup
 
 from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.replication import Replication
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask
+from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import decided, margin_in_words
-from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
-from pe_lab.gallery.claims import bound, interval, measure, shared_notes, states, subject, tasks_of
+from pe_lab.gallery.advice import Need
+from pe_lab.gallery.claims import bound, interval, measure, ours, shared_notes, states, subject, tasks_of
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import definitions
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, rendered
 from pe_lab.gallery.samples import data_of, sentence
+from pe_lab.replication import EntryVerdict, Finding
 from pe_lab.results.styles import COMMON
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
 from pe_lab.statistics import FEWEST_SEEDS
 
-LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
 WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
 FACETS = {
     "family": "family",
@@ -69,17 +71,7 @@ def leaderboard(content: Content) -> Page:
 
 def needs(content: Content) -> Page:
     """Return which encodings to use and which to avoid for each need."""
-    name, length, asks = LONGER_TEXT
-    measured = content.results.get(name)
-    longer = measured.at(length) if measured else None
-    lines = [
-        _need(content, one, longer) | {"asks": asks, "length": length}
-        for one in tasks_of_benchmark()
-        if one.name == name
-    ]
-    lines += [_need(content, one, content.results.get(one.name)) for one in tasks_of_benchmark()]
-    lines.sort(key=lambda line: line["advice"].kind == NOT_MEASURED)
-    html = rendered("needs.html", **_common(content, ""), lines=lines)
+    html = rendered("needs.html", **_common(content, ""), lines=[_line_of(need) for need in content.needs])
     return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
 
 
@@ -121,6 +113,8 @@ def claims(content: Content) -> Page:
         "subject": subject,
         "states": states,
     }
+    said |= {"ours": ours, "judged": {key: one for key, one in content.numbers.items() if one.compared}}
+    said["listed"] = len(content.numbers)
     said["shared"] = shared_notes(claim.entry for claim in content.claims.values())
     html = rendered("claims.html", **_common(content, ""), claims=content.claims, about=about, **said)
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
@@ -131,21 +125,39 @@ def encoding(content: Content, name: str) -> Page:
     said, made = content.definitions[name], content.portraits[name]
     values: dict[str, Any] = _common(content, "../") | {"name": name, "said": said, "made": made}
     on_tasks = content.on_tasks(name)
-    parts: dict[str, dict[str, Any]] = {
-        "Definition": {"formulas": [mathml(one) for one in said.formula], "what": sentence("pe", name)},
-        "Results": {"on_tasks": on_tasks, "tasks": tasks_of_benchmark()}
-        | {"measured": {found.task.name for found, _ in on_tasks}},
-        "Score against distance": {},
-        "Picture": {},
-        "Properties": {"properties": content.properties(name), "audited": name in content.audit.index},
-        "Known failures": {"failing": content.failures(name)},
-        "Claims": {"claims": {one: content.claims[one] for one in said.claims}},
-        "Equal to": {"equal_runs": content.equal_runs(name)},
-        "Code": {},
+    needs = [need for need in content.needs if name in need.lines]
+    claims, reported = {one: content.claims[one] for one in said.claims}, content.reported(name)
+    judged = {key: one for key, one in reported.items() if one.compared}
+    again, failing, equal = _again(content, name), content.failures(name), content.equal_runs(name)
+    properties = content.properties(name)
+    shown = {
+        "use": [need for need in needs if name in need.advice.use],
+        "avoid": [need for need in needs if name in need.advice.avoid],
+        "formulas": [mathml(one) for one in said.formula],
+        "what": sentence("pe", name),
     }
-    sections = [
-        PageSection(title, rendered(f"encoding/{_file(title)}.html", **values, **more), made.code * (title == "Code"))
-        for title, more in parts.items()
+    results = {"on_tasks": on_tasks, "tasks": tasks_of_benchmark()}
+    results |= {"measured": {found.task.name for found, _ in on_tasks}}
+    replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
+    replicated |= {"not_run": len(reported) - len(judged)}
+    counted = {
+        "Results": (f"on {len(on_tasks)} tasks, at 1, 2 and 4 times the training length", results),
+        "Replication": (_counted([*claims.values(), *judged.values()], len(again)), replicated),
+        "Known failures": (str(len(said.failures) + len(failing) or "none"), {"failing": failing}),
+        "Equal to": (str(len(said.equals) + len(said.published) + len(equal) or "none"), {"equal_runs": equal}),
+        "Properties": (
+            f"{len(properties)}, measured without training",
+            {"properties": properties, "audited": name in content.audit.index},
+        ),
+        "Picture": ("its values, similarities, scores and attention", {}),
+        "Code": (f"class {made.code.partition('class ')[2].partition('(')[0].partition(':')[0]}", {}),
+    }
+    sections = [PageSection("", rendered("encoding/opening.html", **values, **shown))]
+    sections += [
+        PageSection(
+            title, rendered(f"encoding/{_file(title)}.html", **values, **more), made.code * (title == "Code"), fold
+        )
+        for title, (fold, more) in counted.items()
     ]
     return Page(f"encodings/{name}", f"{said.title} ({name})", sections)
 
@@ -211,22 +223,46 @@ def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
     return table.loc[pe].to_dict() if pe in table.index else None
 
 
-def _need(content: Content, one: BenchmarkTask, found: TaskResults | None) -> dict[str, Any]:
-    """Return what to do on a task of the benchmark."""
-    line: dict[str, Any] = {"name": one.name, "asks": one.asks, "study": one.study, "length": 1.0}
-    if found is None:
-        return line | {"advice": Advice(NOT_MEASURED), "seeds": None, "count": 0}
-    said, seeds = advice(found), found.rows.groupby("pe")["seed"].nunique()
-    fewest, most = int(seeds.min()), int(seeds.max())
-    at = found.table.set_index("pe", drop=False).to_dict("index")
-    line |= {"advice": said, "seeds": (fewest, most), "count": len(found.table), "margin": margin_in_words(one)}
-    line |= {"at": at, "unit": "steps to solve" if one.solvable else "nats", "places": None if one.solvable else 3}
-    line |= {"parameters": found.rows.groupby("pe")["positional_parameters"].max().to_dict()}
-    return line | {"common": [pe for pe in said.avoid if pe in COMMON[:WELL_KNOWN]]}
+def _line_of(need: Need) -> dict[str, Any]:
+    """Return what the page of needs shows of one; equal encodings stand together."""
+    found, said = need.found, need.advice
+    avoid = need.groups(said.avoid)
+    common = [group for group in avoid if not set(COMMON[:WELL_KNOWN]).isdisjoint(group)]
+    line: dict[str, Any] = {"need": need, "use": need.groups(said.use), "common": common}
+    line |= {"others": [group for group in avoid if group not in common], "margin": margin_in_words(need.task)}
+    line |= {"unit": "steps to solve" if need.task.solvable else "loss, nats", "places": _places(need.task)}
+    return line | {"parameters": {} if found is None else found.rows.groupby("pe")["positional_parameters"].max()}
+
+
+def _places(task: BenchmarkTask) -> int | None:
+    """Return the number of decimal places of what is compared on a task; None: significant digits."""
+    return None if task.solvable else 3
+
+
+def _again(content: Content, name: str) -> list[dict[str, Any]]:
+    """Return a line for each task on which an encoding was trained again with fresh seeds."""
+    lines = []
+    for one in content.again.means[content.again.means["pe"] == name].to_dict("records"):
+        on = task_named(one["task"])
+        pairs = content.again.of(on.name).pairs
+        here = Replication(pairs[(pairs["pe"] == name) | (pairs["baseline"] == name)], content.again.means)
+        values = {key: float(one[key]) for key in ("mean", "low", "high", "fresh")}
+        if on.solvable:
+            values = {key: min(2**value, float(on.cfg.steps)) for key, value in values.items()}
+        lines.append({"task": on, "places": _places(on), "contradicted": here.contradicted} | values)
+    return lines
 
 
 def _property(content: Content, name: str, column: str) -> Any:
     return next((value for known, value, _ in content.properties(name) if known == column), None)
+
+
+def _counted(findings: list[Finding], again: int) -> str:
+    """Return how many claims and numbers have which verdict, and how many tasks were trained again."""
+    found = [str(one.verdict) for one in findings]
+    counts = [f"{found.count(verdict)} {verdict}" for verdict in EntryVerdict if verdict in found]
+    counts += [f"{again} {'tasks' if again > 1 else 'task'} with fresh seeds"] if again else []
+    return ", ".join(counts) or "none"
 
 
 def _file(title: str) -> str:

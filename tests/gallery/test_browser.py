@@ -81,7 +81,7 @@ def test_a_table_is_sorted_by_its_headers(browser: Browser, site: Path) -> None:
     browser.evaluate(click.format(0))
     assert browser.evaluate(FIRST) == ["rope_2d", "rope", "none", "alibi"]
     assert browser.evaluate(state.format(0)) == "descending"
-    browser.evaluate(click.format(3))  # the loss on text, which rope_2d has not
+    browser.evaluate(click.format(2))  # the loss on text, which rope_2d has not
     assert browser.evaluate(FIRST) == ["none", "alibi", "rope", "rope_2d"]
     assert browser.evaluate("document.querySelectorAll('[aria-sort]').length") == 1
 
@@ -111,7 +111,7 @@ def test_a_table_is_filtered_by_name_and_by_facets(browser: Browser, site: Path)
         " select.dispatchEvent(new Event('input', {{bubbles: true}})) }})()"
     )
     browser.evaluate(choose.format("enters", "logits"))
-    assert browser.evaluate(FIRST) == ["alibi", "rope", "rope_2d"]
+    assert browser.evaluate(FIRST) == ["rope", "alibi", "rope_2d"]
     browser.evaluate("document.querySelector('.gallery-filters input').focus()")
     browser.type("ALI")
     assert browser.evaluate(FIRST) == ["alibi"]
@@ -136,6 +136,14 @@ def test_tables_are_used_by_the_keyboard_alone(browser: Browser, site: Path) -> 
     assert browser.evaluate(FIRST) == ["alibi", "none", "rope", "rope_2d"]
     browser.press("Space")
     assert browser.evaluate(FIRST) == ["rope_2d", "rope", "none", "alibi"]
+
+
+def test_a_link_to_a_folded_part_opens_it(browser: Browser, site: Path) -> None:
+    opened = "[...document.querySelectorAll('details[open] h2')].map(one => one.id)"
+    browser.open(site / "encodings/rope.html")
+    assert browser.evaluate(opened) == []
+    browser.open(site / "encodings/rope.html", anchor="#results")
+    assert browser.evaluate(opened) == ["results"]
 
 
 def test_a_slider_draws_another_curve_by_mouse_and_keyboard(browser: Browser, site: Path) -> None:

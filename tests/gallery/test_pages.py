@@ -17,6 +17,7 @@ import tuned
 from pe_lab.benchmark import tables
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.measured import read as read_measured
+from pe_lab.benchmark.replication import replication
 from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks
 from pe_lab.benchmark.verdicts import endpoints, margin_in_words
@@ -160,7 +161,8 @@ def printed(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
 
 def lines_of(html: str, key: str = "name") -> dict[str, str]:
     """Return the lines of tables by the name of their encoding, task or need."""
-    return {name.split()[0]: line for line, name in re.findall(rf'(<tr data-{key}="([^"]+)".*?</tr>)', html, re.DOTALL)}
+    line = rf'(<tr data-{key}="([^"]+)".*?</tr>)(?=\s*<tr data-{key}|\s*</tbody>\s*</table>\s*</div>)'
+    return {name.split()[0]: text for text, name in re.findall(line, html, re.DOTALL)}
 
 
 def test_command_line_and_gallery_have_one_ranking(results: Path, content: Content) -> None:
@@ -194,10 +196,10 @@ def test_longer_text_is_a_need_of_its_own_as_soon_as_it_is_measured(content: Con
     longer = content.results["causal_text"].at(4.0)
     assert longer.rows["y"].tolist() == content.results["causal_text"].rows["loss_x4"].tolist()
     assert longer.best == ["rope"]
-    line = re.search(r'<tr data-need="causal_text" data-length="4".*?</tr>', needs(content).html(), re.DOTALL)
+    line = re.search(r'<tr data-need="causal_text" data-length="4".*?<strong>Avoid', needs(content).html(), re.DOTALL)
     assert line is not None
     assert 'data-advice="use"' in line[0]
-    assert re.findall(r"<code>(\w+)</code>", line[0].partition("<strong>Avoid</strong>")[0]) == ["rope"]
+    assert re.findall(r"<code>(\w+)</code>", line[0]) == ["rope"]
     page = task(content, task_named("causal_text")).sections[0].html
     best = dict(re.findall(r'<p data-length="([\d.]+)">(.*?)</p>', page))
     named = {float(length): re.findall(r"<code>(\w+)</code>", text) for length, text in best.items()}
@@ -302,23 +304,32 @@ def test_the_cap_is_never_shown_as_a_measured_number_of_steps(content: Content) 
     assert ("never solved" in need, cap in need) == (True, False)
 
 
-def test_needs_show_interval_ranks_and_cost_of_what_to_use_and_the_margin(content: Content) -> None:
+def test_needs_show_interval_and_cost_of_what_to_use_and_the_margin(content: Content) -> None:
     html = needs(content).html()
     assert NEEDS.findall(html)[0][:2] == ("causal_text", "4")  # the need that readers ask first
     table = content.results["induction"].table.set_index("pe")
-    use, _, avoid = lines_of(html, "need")["induction"].partition("<strong>Avoid</strong>")
-    for name, item in zip(content.results["induction"].best, re.findall(r"<li>.*?</li>", use), strict=True):
-        line = table.loc[name]
-        for text in (
-            f"[{number(line['low'])}, {number(line['high'])}]",
-            "0 parameters",
-            f"×&nbsp;{content.steps[name]:.2f}",
-        ):
+    line = lines_of(html, "need")["induction"]
+    use = re.findall(r'<tr><th scope="row">.*?</tr>', line.partition("<strong>Avoid</strong>")[0], re.DOTALL)
+    for name, item in zip(content.results["induction"].best, use, strict=True):
+        low, high = (number(table.loc[name, end]) for end in ("low", "high"))
+        for text in (f"[{low}, {high}]", ">0</a>", f"× {content.steps[name]:.2f}"):
             assert text in item
-        assert f"rank {line['first']}–{line['last']}" in item
-    assert f"margin: {margin_in_words(task_named('induction'))}" in avoid
+    assert f"margin: {margin_in_words(task_named('induction'))}" in line
     assert content.steps["rope"] == 1
-    assert "step&nbsp;" not in needs(replace(content, steps={})).html()
+    assert "× 1.00" not in needs(replace(content, steps={})).html()
+
+
+def test_encodings_whose_runs_have_the_same_bits_are_one_line(content: Content) -> None:
+    of = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "none": 11.0, "fire": 7.2})
+    twins = {"rope_dynamic_ntk": "rope", "integer": "none"}
+    rows = pd.concat([rows, *(rows[rows["pe"] == one].assign(pe=pe) for pe, one in twins.items())])
+    html = needs(replace(content, results={"induction": TaskResults(of, rows)})).html()
+    use, avoid = lines_of(html, "need")["induction"].split("<strong>Avoid</strong>")
+    found = [re.findall(r"<code>(\w+)</code>", item) for item in re.findall(r'<th scope="row">.*?</th>', use)[1:]]
+    assert sorted(map(sorted, found)) == [["fire"], ["rope", "rope_dynamic_ntk"]]
+    assert avoid.count(", ") == 0  # none and integer
+    assert set(re.findall(r"<code>(\w+)</code>", avoid)) == {"none", "integer"}
 
 
 def test_results_at_each_length_are_columns_that_sort_as_numbers(content: Content) -> None:
@@ -353,14 +364,13 @@ def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
     page = encoding(content, "rope")
     titles = [section.title for section in page.sections]
     assert titles == [
-        "Definition",
+        "",
         "Results",
-        "Score against distance",
-        "Picture",
-        "Properties",
+        "Replication",
         "Known failures",
-        "Claims",
         "Equal to",
+        "Properties",
+        "Picture",
         "Code",
     ]
     html = page.html()
@@ -373,6 +383,45 @@ def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
     assert "score " in results
     assert "5 of 5" in results
     assert results.count("not measured yet") == sum("rope" in one.encodings for one in tasks()) - 2
+
+
+def test_a_page_of_an_encoding_begins_with_what_to_use_it_for_and_folds_the_rest(content: Content) -> None:
+    for name in content.definitions:
+        first, *others = encoding(content, name).sections
+        said = {
+            word: re.findall(r">([^<>]+)</a> \(", part)
+            for word, part in re.findall(r"<p><strong>(Use|Avoid)</strong>(.*?)</p>", first.html)
+        }
+        for word, chosen in (("Use", "use"), ("Avoid", "avoid")):
+            assert said.get(word, []) == [one.asks for one in content.needs if name in getattr(one.advice, chosen)]
+        assert ("causal mask" in first.html) == (name == "none")
+        assert not first.fold
+        assert all(one.fold for one in others)
+
+
+def test_a_page_of_an_encoding_has_the_verdicts_of_its_claims_and_numbers(content: Content) -> None:
+    part = {name: encoding(content, name).sections[2].html for name in ("none", "rope_2d")}
+    found = dict(re.findall(r'claims.html#([\w-]+)".*?data-verdict="([\w ]+)"', part["none"]))
+    numbers = {name: one for name, one in content.reported("none").items() if one.compared}
+    assert {"pattern/none_claimed", "formal_algorithms/bin_majority_nope"} <= set(numbers)
+    assert found == {name: str(content.claims[name].verdict) for name in content.definitions["none"].claims} | {
+        name.replace("/", "-"): str(one.verdict) for name, one in numbers.items()
+    }
+    assert "accuracy 0.676 (published 0.35); 5 seeds" in part["none"]
+    assert "<table" not in part["rope_2d"]
+
+
+def test_a_page_of_an_encoding_has_the_means_of_fresh_seeds(content: Content) -> None:
+    means, again = {"rope": 7.0, "none": 10.0, "fire": 8.0}, {"rope": 7.1, "none": 10.0}
+    rows = [tuned.table("induction", means, 0.05), tuned.table("induction", again, 0.05, seeds=range(100, 105), draw=1)]
+    made = replication({"induction": pd.concat(rows)})
+    part = encoding(replace(content, again=made), "rope").sections[2].html
+    (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
+    here = made.means.set_index("pe").loc["rope"]
+    low, mean, high, fresh = (number(2 ** here[name]) for name in ("low", "mean", "high", "fresh"))
+    assert re.findall(r"<td>(.*?)</td>", line) == [f"{mean} [{low}, {high}]", fresh, "0 of 1"]
+    assert "with fresh seeds" in encoding(replace(content, again=made), "rope").sections[2].fold
+    assert "again-table" not in encoding(content, "rope").html()
 
 
 def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> None:
@@ -443,7 +492,7 @@ def test_claims_of_the_same_words_are_told_apart_and_say_what_is_tested(content:
 
 def test_without_studies_claims_are_not_run(content: Content) -> None:
     untested = {name: judge(claim.entry, {}) for name, claim in content.claims.items()}
-    html = claims(replace(content, claims=untested)).html()
+    html = claims(replace(content, claims=untested, numbers={})).html()
     assert html.count("not run: needs") == len(untested)
     assert "reproduced</strong>" not in html
 
@@ -471,7 +520,7 @@ def test_markdown_is_filled_with_the_same_html(content: Content) -> None:
         assert "<!-- gallery:" not in filled
         heading = re.sub(r"[^\w]+", "-", page.title.lower()).strip("-")  # its id in the documentation
         assert [one for one in Read(filled).ids if one == heading or one in page_ids(page)] == []
-    assert "```python\nclass RoPE" in encoding(content, "rope").markdown()
+    assert "    ```python\n    class RoPE" in encoding(content, "rope").markdown()  # folded
 
 
 def page_ids(page: Page) -> set[str]:
@@ -498,7 +547,7 @@ def test_code_is_introduced_with_the_options_of_an_encoding(content: Content) ->
 
 def test_a_definition_begins_with_the_encoding_and_names_its_family(content: Content) -> None:
     for name, made in content.portraits.items():
-        (html,) = (one.html for one in encoding(content, name).sections if one.title == "Definition")
+        html = encoding(content, name).sections[0].html
         words = re.sub(r"<[^>]+>", "", html)
         own = (folder() / "pe" / f"{name}.yaml").read_text().partition("\n")[0].removeprefix("# ")
         assert words.startswith(own.replace("`", ""))

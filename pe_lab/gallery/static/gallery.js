@@ -6,7 +6,7 @@
   // -- tables: sorted by the buttons of their headers, filtered by the form before them ------------------------------
 
   function sortable(table) {
-    const headers = [...table.tHead.rows[0].cells]
+    const headers = [...(table.tHead?.rows[0].cells ?? [])]
     headers.forEach((header, column) => {
       const button = header.querySelector("button")
       if (button) button.addEventListener("click", () => sort(table, headers, column))
@@ -174,7 +174,7 @@
     hint.className = "gallery-hint"
     hint.textContent = "scroll sideways for more →"
     hint.hidden = true
-    box.before(hint)
+    if (!box.matches(".gallery-formula")) box.before(hint)
     const update = () => {
       hint.hidden = box.scrollWidth <= box.clientWidth + 1
       box.toggleAttribute("data-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1)
@@ -184,7 +184,17 @@
     update()
   }
 
+  // -- a link to what is folded opens it ------------------------------------------------------------------------------
+
+  function unfold() {
+    const target = document.getElementById(location.hash.slice(1))
+    const folded = target?.closest("details") ?? target?.nextElementSibling
+    if (folded?.matches("details")) folded.open = true
+  }
+
   function start() {
+    window.addEventListener("hashchange", unfold)
+    unfold()
     document.querySelectorAll("table.gallery-table").forEach(sortable)
     document.querySelectorAll("form.gallery-filters").forEach(filtered)
     document.querySelectorAll("figure.gallery-curve").forEach(curve)
