@@ -247,9 +247,10 @@ def _again(content: Content, name: str) -> list[dict[str, Any]]:
         pairs = content.again.of(on.name).pairs
         here = Replication(pairs[(pairs["pe"] == name) | (pairs["baseline"] == name)], content.again.means)
         values = {key: float(one[key]) for key in ("mean", "low", "high", "fresh")}
-        if on.solvable:
-            values = {key: min(2**value, float(on.cfg.steps)) for key, value in values.items()}
-        lines.append({"task": on, "places": _places(on), "contradicted": here.contradicted} | values)
+        cap = float(on.cfg.steps) if on.solvable else None
+        if cap is not None:
+            values = {key: min(2**value, cap) for key, value in values.items()}
+        lines.append({"task": on, "cap": cap, "places": _places(on), "contradicted": here.contradicted} | values)
     return lines
 
 

@@ -83,7 +83,9 @@
       inputs.forEach((input, place) => input.setAttribute("aria-valuetext", String(chosen[place])))
       const scores = data.curves[inputs.map(input => input.value).join(",")]
       const options = chosen.map((one, place) => `${data.sliders[place].name}=${one}`).join(", ")
-      drawing.replaceChildren(typeof scores === "string" ? refused(scores) : draw(data, scores, drawing.clientWidth))
+      const flat = !inputs.length && typeof scores !== "string" && same(scores) // the caption says all
+      const shown = typeof scores === "string" ? refused(scores) : draw(data, scores, drawing.clientWidth)
+      drawing.replaceChildren(...(flat ? [] : [shown]))
       caption.textContent = described(data, scores, options)
     }
     inputs.forEach(input => input.addEventListener("input", update))
