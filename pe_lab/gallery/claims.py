@@ -60,9 +60,9 @@ def states(finding: Finding) -> str:
 
 
 def ours(finding: Finding) -> str:
-    """Return published numbers beside ours, with the number of our seeds."""
+    """Return our numbers beside the claimed ones, with the number of our seeds."""
     values = finding.entry.values.items()
-    said = [f"{label} {finding.ours[label]:.3g} (published {value})" for label, value in values]
+    said = [f"{label} {finding.ours[label]:.3g} (claimed {value})" for label, value in values]
     return f"{', '.join(said)}; {finding.seeds} seeds"
 
 

@@ -190,7 +190,7 @@
 
   function unfold() {
     const target = document.getElementById(location.hash.slice(1))
-    const folded = target?.closest("details") ?? target?.nextElementSibling
+    const folded = target?.closest("details") ?? target?.querySelector("details") ?? target?.nextElementSibling
     if (folded?.matches("details")) folded.open = true
   }
 
