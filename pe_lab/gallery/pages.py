@@ -230,7 +230,7 @@ def _line_of(need: Need) -> dict[str, Any]:
     common = [group for group in avoid if not set(COMMON[:WELL_KNOWN]).isdisjoint(group)]
     line: dict[str, Any] = {"need": need, "use": need.groups(said.use), "common": common}
     line |= {"others": [group for group in avoid if group not in common], "margin": margin_in_words(need.task)}
-    line |= {"unit": "steps to solve" if need.task.solvable else "loss, nats", "places": _places(need.task)}
+    line |= {"unit": "steps" if need.task.solvable else "nats", "places": _places(need.task)}
     return line | {"parameters": {} if found is None else found.rows.groupby("pe")["positional_parameters"].max()}
 
 
