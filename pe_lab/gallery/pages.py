@@ -143,8 +143,14 @@ def encoding(content: Content, name: str) -> Page:
     counted = {
         "Results": (f"on {len(on_tasks)} tasks, at 1, 2 and 4 times the training length", results),
         "Replication": (_counted([*claims.values(), *judged.values()], len(again)), replicated),
-        "Known failures": (str(len(said.failures) + len(failing) or "none"), {"failing": failing}),
-        "Equal to": (str(len(said.equals) + len(said.published) + len(equal) or "none"), {"equal_runs": equal}),
+        "Known failures": (
+            _number(len(said.failures) + len(failing), "published or measured here"),
+            {"failing": failing},
+        ),
+        "Equal to": (
+            _number(len(said.equals) + len(said.published) + len(equal), "with their conditions"),
+            {"equal_runs": equal},
+        ),
         "Properties": (
             f"{len(properties)}, measured without training",
             {"properties": properties, "audited": name in content.audit.index},
@@ -256,6 +262,11 @@ def _again(content: Content, name: str) -> list[dict[str, Any]]:
 
 def _property(content: Content, name: str, column: str) -> Any:
     return next((value for known, value, _ in content.properties(name) if known == column), None)
+
+
+def _number(count: int, what: str) -> str:
+    """Return a number of things and what they are."""
+    return f"{count}, {what}" if count else "none"
 
 
 def _counted(findings: list[Finding], again: int) -> str:
