@@ -352,7 +352,7 @@ def benchmark() -> str:
     from pe_lab.benchmark import tables, tasks, verdicts
 
     rows = tables.read()
-    covered = verdicts.coverage({name: verdicts.published(found) for name, found in rows.items()}).set_index("task")
+    covered = verdicts.progress({name: verdicts.published(found) for name, found in rows.items()}).set_index("task")
     lines = [
         "| task | question | cap, steps | encodings measured | of | seeds of each, at least |",
         "| :--- | :--- | ---: | ---: | ---: | ---: |",
@@ -369,7 +369,7 @@ def measured_tasks() -> str:
     """Return how many tasks of the benchmark have results, and for how many encodings."""
     from pe_lab.benchmark import tables, tasks, verdicts
 
-    covered = verdicts.coverage({name: verdicts.published(found) for name, found in tables.read().items()})
+    covered = verdicts.progress({name: verdicts.published(found) for name, found in tables.read().items()})
     names = [task.name for task in tasks.tasks()]
     measured = covered.set_index("task").loc[names, "measured"].astype(int)
     results = ", ".join(f"`{name}` ({count})" for name, count in measured[measured > 0].items())

@@ -189,8 +189,8 @@ def main(train: bool = True) -> None:
         try:
             if "TORCHELASTIC_RUN_ID" in os.environ:
                 raise ValueError("torchrun must be left to the program, which starts it for trainer.devices=2 or more")
-            with no_exit(), config.joining(sys.argv[1:]) as given:
-                arguments = config.as_lists(config.of_checkpoint(given))
+            with no_exit(), config.joining(sys.argv[1:]) as remaining:
+                arguments = config.as_lists(config.of_checkpoint(remaining))
                 if studies := config.studies(arguments):
                     _run_all(studies, train)
                 else:
@@ -283,9 +283,9 @@ def _run(words: list[str], train: bool) -> None:
     if completes:
         _prepare_completion()
     jobs = multirun and not arguments.cfg
-    task, given = HydraTask([*config.flags(), *words], train), config.of_jobs(overrides) if jobs else overrides
+    task, elements = HydraTask([*config.flags(), *words], train), config.of_jobs(overrides) if jobs else overrides
     try:
-        _with_hydra(task, [*given, *flags])  # a flag whose value may be left out, as --info, would take an override
+        _with_hydra(task, [*elements, *flags])  # a flag whose value may be left out, as --info, would take an override
     except (KeyboardInterrupt, EndError):
         if task.ledger:
             print(f"stopped: {task.kept}", file=sys.stderr)

@@ -58,8 +58,8 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> int:
-        with config.joining(sys.argv[1:]) as given:
-            arguments = parser.parse_args(given)
+        with config.joining(sys.argv[1:]) as remaining:
+            arguments = parser.parse_args(remaining)
         left_out: list[Path] = []
         commands = read_commands(Path(arguments.ledger), arguments.study, left_out)
         while True:
@@ -167,10 +167,10 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
         "missing": [cell.name for cell in snapshot.missing],
         "unreadable": [f"{cell.name:28} {reason}" for cell, reason in snapshot.unreadable],
     }
-    for name, found in kinds.items():
-        lines += [f"  {name:8} {entry}" for entry in found[:most]]
-        if most is not None and len(found) > most:
-            lines.append(f"  {name:8} ... and {len(found) - most} more (--all lists them)")
+    for name, lines_of_kind in kinds.items():
+        lines += [f"  {name:8} {entry}" for entry in lines_of_kind[:most]]
+        if most is not None and len(lines_of_kind) > most:
+            lines.append(f"  {name:8} ... and {len(lines_of_kind) - most} more (--all lists them)")
     if snapshot.missing or snapshot.failed:
         lines.append("  the same command, run again, trains what failed or is missing")
     return lines
@@ -178,7 +178,7 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
 
 def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
     """Return whether the test losses of cells are known, and none is below the best without position."""
-    known = False
+    has_floor = False
     for cell in cells:
         try:
             summary = command.progress.summary(cell)
@@ -187,8 +187,8 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
             continue  # what is damaged is told elsewhere
         if used:
             return False
-        known = known or used is not None
-    return known
+        has_floor = has_floor or used is not None
+    return has_floor
 
 
 def _running(running: Running) -> str:

@@ -261,7 +261,7 @@ MUTANTS = [
         "decay",
         (".triu(1)", ".triu(0)"),
         ("(origin - decay[:, :, :first]).exp()", "(origin - decay[:, :, :first]).exp2()"),
-        ("(decay[:, :, own] - origin).exp()", "(origin - decay[:, :, own]).exp()"),
+        ("(decay[:, :, columns] - origin).exp()", "(origin - decay[:, :, columns]).exp()"),
         ("log_f.masked_fill((layout.segment == PADDING)[..., None], 0)", "log_f.roll(1, 1)"),
     ),
     *of(
@@ -283,7 +283,7 @@ MUTANTS = [
         "tape",
         "rotary_updated.py",
         "cache",
-        ('layout.with_earlier("positions", own.transpose(1, 2)).transpose(1, 2)', "own"),
+        ('layout.with_earlier("positions", queries.transpose(1, 2)).transpose(1, 2)', "queries"),
     ),
     *of(
         "grape_m",
@@ -392,10 +392,10 @@ MUTANTS = [
         "sum",
         "merge.py",
         "combine",
-        ("return sum(given[1:], given[0])", "return given[0]"),
+        ("return sum(tensors[1:], tensors[0])", "return tensors[0]"),
         ("return min(sizes) if sizes else None", "return max(sizes) if sizes else None"),
     ),
-    *of("sum", "combine.py", "combine", ("x = part.embed(x, own)", "x = x + part.embed(x, own)")),
+    *of("sum", "combine.py", "combine", ("x = part.embed(x, part_layout)", "x = x + part.embed(x, part_layout)")),
     *of(
         "heads",
         "merge.py",
@@ -403,7 +403,12 @@ MUTANTS = [
         ("[slice(end - count, end) for end,", "[slice(0, count) for end,"),
         ('"gate": 1.0', '"gate": 0.0'),
     ),
-    *of("heads", "combine.py", "combine", ("own = [replace(sizes, num_heads=count, ", "own = [replace(sizes, ")),
+    *of(
+        "heads",
+        "combine.py",
+        "combine",
+        ("part_sizes = [replace(sizes, num_heads=count, ", "part_sizes = [replace(sizes, "),
+    ),
     *of(
         "interleave",
         "combine.py",
@@ -508,7 +513,7 @@ MUTANTS = [
         "settings.py",
         ("kinds[bool(each)]", "kinds[not each]"),
         ("kinds[bool(each)]", "kinds[1]"),
-        ("issubclass(made, RoPE)", "made is RoPE"),
+        ("issubclass(encoding_class, RoPE)", "encoding_class is RoPE"),
     ),
     *of_model(
         "modernbert",

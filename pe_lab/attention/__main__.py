@@ -52,8 +52,8 @@ def selftest(device_name: str) -> str | None:
     if device_name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("selftest needs a CUDA device, got none; --interpreter runs it on a CPU")
     device = torch.device(device_name)
-    one = torch.ones(1, dtype=torch.long, device=device)
-    if reason := triton.refuses(torch.zeros(1, 1, 1, 16, device=device), Terms(), Layout.of_lengths(one, 1, True)):
+    lengths = torch.ones(1, dtype=torch.long, device=device)
+    if reason := triton.refuses(torch.zeros(1, 1, 1, 16, device=device), Terms(), Layout.of_lengths(lengths, 1, True)):
         raise ValueError(f"selftest cannot run: {reason}")
     verdict = trust.run(device) if device.type == "cuda" else trust.run(device, seconds=INTERPRETED_SECONDS)
     print("\n".join(table(verdict.rows)))

@@ -94,8 +94,8 @@ def _by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout
             _return_freed_memory()  # blocks differ in size: their pieces do not fit into each other's place
         part = layout.block(rows.start, rows.stop)
         keys = part.of_keys.segment.shape[1]
-        own = terms if terms.decay is None else replace(terms, decay=terms.decay[..., :keys])
-        return _attend(q[:, :, rows], k[:, :, :keys], v[:, :, :keys], own, part, dropout)
+        block_terms = terms if terms.decay is None else replace(terms, decay=terms.decay[..., :keys])
+        return _attend(q[:, :, rows], k[:, :, :keys], v[:, :, :keys], block_terms, part, dropout)
 
     parts = []
     for index, rows in enumerate(_rows(q, layout)):
@@ -250,5 +250,5 @@ class _Fused(torch.autograd.Function):
                 ctx.blocks[number].add_to_decay(of_decay, gradient)
 
         blocks = ((block.rows, block.keys, block.added(table, decay)) for block in ctx.blocks)
-        found = gradients.by_blocks(q, k, v, out, of_out, ctx.scale, blocks, collect)
-        return *found, of_table, of_decay, None, None
+        of_inputs = gradients.by_blocks(q, k, v, out, of_out, ctx.scale, blocks, collect)
+        return *of_inputs, of_table, of_decay, None, None

@@ -144,8 +144,8 @@ class _TrainedMask(torch.autograd.Function):
             place.copy_(gradient.sum_to_size(place.shape))
 
         blocks = ((rows, keys, added[:, :, rows, keys]) for rows, keys in pairs)
-        found = gradients.by_blocks(q, k, v, out, of_out, ctx.scale, blocks, collect)
-        return *found, of_added, None, None
+        of_inputs = gradients.by_blocks(q, k, v, out, of_out, ctx.scale, blocks, collect)
+        return *of_inputs, of_added, None, None
 
 
 def _rounded(added: Tensor, dtype: torch.dtype) -> Tensor:

@@ -139,29 +139,29 @@ class SelftestRow:
 
 def cases(length: int = LENGTH) -> list[SelftestCase]:
     """Return the cases: every family in both precisions, one of them causal, with alternating head dimensions."""
-    found = []
+    cases = []
     for number, family in enumerate(FAMILIES):
         for turn, dtype in enumerate(DTYPES):
             head_dim = HEAD_DIMS[(number + 2 * turn) % len(HEAD_DIMS)]
-            found.append(SelftestCase(family, dtype, head_dim, (number + turn) % 2 == 0, length))
+            cases.append(SelftestCase(family, dtype, head_dim, (number + turn) % 2 == 0, length))
     for dtype in DTYPES:  # both kinds of attention in each precision for the two kernels that all others extend
-        found += [SelftestCase("bias", dtype, 64, causal, length) for causal in (True, False)]
-        found += [SelftestCase("stick", dtype, 64, causal, length) for causal in (True, False)]
-    return list(dict.fromkeys(found))
+        cases += [SelftestCase("bias", dtype, 64, causal, length) for causal in (True, False)]
+        cases += [SelftestCase("stick", dtype, 64, causal, length) for causal in (True, False)]
+    return list(dict.fromkeys(cases))
 
 
 def compare(case: SelftestCase, device: torch.device) -> SelftestRow:
     """Run a case and return the kernels' largest error relative to its bound."""
-    made = _Inputs(case)
-    truth = made.results(reference, torch.device("cpu"), torch.float64)
-    judge = made.results(reference, torch.device("cpu"), case.dtype)
-    found = made.results(triton, device, case.dtype)
+    inputs = _Inputs(case)
+    truth = inputs.results(reference, torch.device("cpu"), torch.float64)
+    judge = inputs.results(reference, torch.device("cpu"), case.dtype)
+    outputs = inputs.results(triton, device, case.dtype)
     factor = INTERPRETED if device.type == "cpu" else 1
     rows = []
     for name, exact in truth.items():
         size = float(exact.abs().max())
-        error, own = (float((x[name] - exact).abs().max()) / size for x in (found, judge))
-        rows.append((error, factor * max(OWN * own, FLOOR[case.dtype]), name))
+        error, judge_error = (float((x[name] - exact).abs().max()) / size for x in (outputs, judge))
+        rows.append((error, factor * max(OWN * judge_error, FLOOR[case.dtype]), name))
     error, bound, tensor = max(rows, key=lambda row: float("inf") if row[0] != row[0] else row[0] / row[1])
     return SelftestRow(case.name, case.family, str(case.dtype).removeprefix("torch."), tensor, error, bound)
 
@@ -198,21 +198,23 @@ class _Inputs:
         out: Tensor = module.attend(leaves["q"], leaves["k"], leaves["v"], terms, layout, dropout)  # type: ignore[attr-defined]
         real = (layout.segment != PADDING)[:, None, :, None]
         gradients = torch.autograd.grad(out, list(leaves.values()), self.upstream.to(device, out.dtype) * real)
-        found = {"output": out * real} | {f"gradient of {name}": x for name, x in zip(leaves, gradients, strict=True)}
-        return {name: x.detach().double().cpu() for name, x in found.items()}
+        results = {"output": out * real} | {f"gradient of {name}": x for name, x in zip(leaves, gradients, strict=True)}
+        return {name: x.detach().double().cpu() for name, x in results.items()}
 
     def _terms(self, leaves: dict[str, Tensor], device: torch.device, dtype: torch.dtype) -> Terms:
         """Return the terms on a device in a precision; their tensors are added to the leaves."""
-        made: dict[str, object] = {name: getattr(self.terms, name) for name in ("clip", "scale", "weights", "window")}
+        changed: dict[str, object] = {
+            name: getattr(self.terms, name) for name in ("clip", "scale", "weights", "window")
+        }
         for name in ("bias", "gate", "decay", "gain"):
             if (table := getattr(self.terms, name)) is not None:
-                made[name] = leaves[name] = _leaf(table, device, dtype)
+                changed[name] = leaves[name] = _leaf(table, device, dtype)
         for name in ("rotary_q", "rotary_k"):
             if (rotary := getattr(self.terms, name)) is not None:
                 cos, sin = (_leaf(x, device, dtype) for x in (rotary.cos, rotary.sin))
                 leaves[f"{name}.cos"], leaves[f"{name}.sin"] = cos, sin
-                made[name] = Rotary(cos, sin, rotary.pairing)
-        return Terms(**made)  # type: ignore[arg-type]
+                changed[name] = Rotary(cos, sin, rotary.pairing)
+        return Terms(**changed)  # type: ignore[arg-type]
 
 
 def _leaf(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -248,12 +250,12 @@ def kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
 
 def race(device: torch.device) -> dict[str, dict[str, float]]:
     """Return milliseconds of triton and sdpa by `kind`: forward and backward, geometric mean over lengths."""
-    found: dict[str, dict[str, list[float]]] = {}
+    milliseconds: dict[str, dict[str, list[float]]] = {}
     for name, run in _races(device):
-        taken = found.setdefault(name, {"triton": [], "sdpa": []})
+        taken = milliseconds.setdefault(name, {"triton": [], "sdpa": []})
         for implementation, module in (("triton", triton), ("sdpa", sdpa)):
             taken[implementation].append(_milliseconds(partial(run, module)))
-    return {name: {which: geometric_mean(ms) for which, ms in taken.items()} for name, taken in found.items()}
+    return {name: {which: geometric_mean(ms) for which, ms in taken.items()} for name, taken in milliseconds.items()}
 
 
 def _races(device: torch.device) -> Iterator[tuple[str, Callable[[object], object]]]:

@@ -73,18 +73,18 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
     }
     device = q.device
     for name, tensor, shape, dtypes in _requirements(q, k, v, terms, layout, dropout):
-        given = tensor.shape
-        if name in BY_SEQUENCE and len(given) == len(shape) + 1:
+        actual = tensor.shape
+        if name in BY_SEQUENCE and len(actual) == len(shape) + 1:
             shape = ("B|1", *shape)
-        fits = len(given) == len(shape)
-        for size, letter in zip(given, shape, strict=fits):
+        fits = len(actual) == len(shape)
+        for size, letter in zip(actual, shape, strict=fits):
             fits = fits and (size % 2 == 1 if letter == "2R+1" else letter in ANY or size in sizes[letter])
         if not fits:
             keys = "" if layout.keys is None else f" and S = {S} keys"
             letters = ["T" if letter == "S" and not keys else letter for letter in shape]
             required = f"[{', '.join(letters)}] for q [B, H, T, d] = {list(q.shape)}{keys}"
             table = "; entry R + i - j is for token i and key j" if "2R+1" in letters else ""
-            raise ValueError(f"{name} must be {required}, got {list(given)}{table}")
+            raise ValueError(f"{name} must be {required}, got {list(actual)}{table}")
         if dtypes and tensor.dtype not in dtypes:
             raise ValueError(f"{name} must be {' or '.join(map(_name, dtypes))}, got {_name(tensor.dtype)}")
         if tensor.device != device:
@@ -110,13 +110,13 @@ def _requirements(
     q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None
 ) -> Iterator[Requirement]:
     """Yield every tensor but q: name, tensor, required shape, accepted dtypes (empty: any)."""
-    given = "T" if layout.memory is not None else "S"  # keys that the caller has
-    yield "k", k, ("B", "H", given, "d"), (q.dtype,)
-    yield "v", v, ("B", "H", given, "e"), (q.dtype,)
+    keys = "T" if layout.memory is not None else "S"  # keys that the caller has
+    yield "k", k, ("B", "H", keys, "d"), (q.dtype,)
+    yield "v", v, ("B", "H", keys, "e"), (q.dtype,)
     for name, (of_keys, half) in ROTATIONS.items():
         rotary = getattr(terms, name)
         if rotary is not None:
-            wanted = ("B|1", "H|1", given if of_keys else "T", half)
+            wanted = ("B|1", "H|1", keys if of_keys else "T", half)
             yield f"{name}.cos", rotary.cos, wanted, ANGLES
             yield f"{name}.sin", rotary.sin, wanted, (rotary.cos.dtype,)
     if terms.carried is not None:

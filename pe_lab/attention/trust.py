@@ -62,13 +62,13 @@ def _selftest_result(index: int, key: tuple[tuple[str, str], ...]) -> SelftestRe
     made_with = dict(key)
     device = torch.device("cuda", index)
     try:
-        found = _kept(device, made_with)
+        result = _kept(device, made_with)
     except (OSError, NotImplementedError) as error:  # a folder that cannot be written, or that has no locks
         _say(f"the verdict on Triton's kernels cannot be kept, and every process makes it anew: {error}")
-        found = run(device)
-    if found.failed:
-        _say(f"Triton's kernels are not used on {made_with['device']}: {found.failed} (again: {AGAIN})")
-    return found
+        result = run(device)
+    if result.failed:
+        _say(f"Triton's kernels are not used on {made_with['device']}: {result.failed} (again: {AGAIN})")
+    return result
 
 
 def _kept(device: torch.device, made_with: dict[str, str]) -> SelftestResult:
@@ -76,11 +76,11 @@ def _kept(device: torch.device, made_with: dict[str, str]) -> SelftestResult:
     path = path_of(made_with)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):  # the workers of a sweep wait for the first
-        found = read(path, made_with)
-        if found is None:
-            found = run(device)
-            write(path, made_with, found)
-        return found
+        result = read(path, made_with)
+        if result is None:
+            result = run(device)
+            write(path, made_with, result)
+        return result
 
 
 def _say(line: str) -> None:
@@ -106,11 +106,11 @@ def identity(device: torch.device) -> dict[str, str]:
 @cache  # the files are part of the package
 def _digest() -> str:
     """Return the digest of the kernels' source and of their launch parameters."""
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for path in sorted(Path(triton.__file__).parent.glob("*.*")):
         if path.suffix in (".py", ".json"):
-            found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+            sha256.update(path.name.encode() + path.read_bytes())
+    return sha256.hexdigest()[:16]
 
 
 def path_of(made_with: dict[str, str]) -> Path:
@@ -127,10 +127,10 @@ def read(path: Path, made_with: dict[str, str]) -> SelftestResult | None:
         content = json.loads(path.read_text())
         if content["made_with"] != made_with:
             return None
-        found = SelftestResult(**content["verdict"])
-        times = [ms for taken in found.milliseconds.values() for ms in (taken["triton"], taken["sdpa"])]
-        sound = isinstance(found.failed, str | None) and all(isinstance(ms, float) for ms in times)
-        return found if sound and (found.failed or found.rows) else None
+        result = SelftestResult(**content["verdict"])
+        times = [ms for taken in result.milliseconds.values() for ms in (taken["triton"], taken["sdpa"])]
+        sound = isinstance(result.failed, str | None) and all(isinstance(ms, float) for ms in times)
+        return result if sound and (result.failed or result.rows) else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 

@@ -39,8 +39,8 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        with config.joining(sys.argv[1:]) as given:
-            settings, cfgs = read(parser.parse_args(given).overrides)
+        with config.joining(sys.argv[1:]) as arguments:
+            settings, cfgs = read(parser.parse_args(arguments).overrides)
             Path(settings.out).mkdir(parents=True, exist_ok=True)
             audit(settings, cfgs)
 
@@ -55,16 +55,16 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
         HydraException: an option that an encoding does not have.
     """
     options = [override for override in overrides if override.startswith("pe.")]
-    own = [override for override in overrides if override not in options]
-    known = list(Settings.__dataclass_fields__)
-    for override in own:
+    words = [override for override in overrides if override not in options]
+    fields = list(Settings.__dataclass_fields__)
+    for override in words:
         key, _, value = override.partition("=")
-        if key not in known or not value:
-            takes = f"{'=…, '.join(known)}=… and pe.<option>=…"
+        if key not in fields or not value:
+            takes = f"{'=…, '.join(fields)}=… and pe.<option>=…"
             raise ValueError(
-                f"the audit takes {takes}: got {override!r}{'' if key in known else did_you_mean(key, known)}"
+                f"the audit takes {takes}: got {override!r}{'' if key in fields else did_you_mean(key, fields)}"
             )
-    settings = Settings(**OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(own)))
+    settings = Settings(**OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(words)))
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")
     require_writable("out", Path(settings.out))
@@ -98,9 +98,9 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
         rows, reasons = map(list, zip(*described, strict=True))
     torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free
     for cfg, row, why_not in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
-        subjects = [Subject(one.pe.name, instantiate(one.pe)) for one in (cfg, none)]
-        for found, more in zip((row, why_not), costs(*subjects, settings.seconds), strict=True):
-            found.update(more)
+        subjects = [Subject(each.pe.name, instantiate(each.pe)) for each in (cfg, none)]
+        for columns, more in zip((row, why_not), costs(*subjects, settings.seconds), strict=True):
+            columns.update(more)
     table = report.tabulate([cfg.pe.name for cfg in cfgs], rows)
     empty = report.empty_cells(dict(zip(table.index, reasons, strict=True)))
     report.write(out, table, empty, list(pictures.values()))

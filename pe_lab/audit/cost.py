@@ -53,14 +53,14 @@ class Meter(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        inputs = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         for tensor in tree_leaves(out):
             if not isinstance(tensor, Tensor):
                 continue
             if torch.Tag.pointwise in func.tags and (tensor.is_floating_point() or tensor.is_complex()):
                 self.elements += tensor.numel() * (2 if tensor.is_complex() else 1)
             storage = tensor.untyped_storage()
-            if storage._cdata not in given:  # neither a view nor written in place
+            if storage._cdata not in inputs:  # neither a view nor written in place
                 self.alive += storage.nbytes()
                 self.peak = max(self.peak, self.alive)
                 weakref.finalize(storage, self._freed, storage.nbytes())

@@ -20,7 +20,7 @@ from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model.transformer import Transformer
 
 WIDTH, HEADS, VOCABULARY, LENGTH, SEED = 64, 4, 32, 64, 0
-MARKS = 7  # digits of the numbers that tokens make, with a sign between, for an encoding that reads marks
+LARGEST_MARK = 7  # digits of the numbers that tokens make, with a sign between, for an encoding that reads marks
 
 
 def equal_tokens(count: int, batch: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -85,25 +85,25 @@ class View:
         """Yield [T, T] squared distances between signatures as a growing sum: of the vectors, then head by head of the
         scores to and from all tokens that both positions may see."""
         vectors = self.vectors() - self.vectors().mean(0)
-        cross, own = vectors @ vectors.T, vectors.square().sum(-1, keepdim=True).expand(-1, len(vectors))
-        squared = own + own.T - 2 * cross
+        cross, squares = vectors @ vectors.T, vectors.square().sum(-1, keepdim=True).expand(-1, len(vectors))
+        squared = squares + squares.T - 2 * cross
         yield squared
-        for cross, own in self._score_products():
-            squared = squared + own + own.T - 2 * cross
+        for cross, squares in self._score_products():
+            squared = squared + squares + squares.T - 2 * cross
             yield squared
 
     def score_similarity(self) -> Tensor:
         """Return [T, T] the cosine of the centred scores to and from all tokens that both positions may see."""
-        cross, own = (torch.stack(parts).sum(0) for parts in zip(*self._score_products(), strict=True))
-        return cross / (own * own.T).sqrt()
+        cross, squares = (torch.stack(parts).sum(0) for parts in zip(*self._score_products(), strict=True))
+        return cross / (squares * squares.T).sqrt()
 
     def _score_products(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield, for scores to and then from other tokens of every head, [T, T] inner products of the centred scores of
         two positions over all tokens that both may see, and squared norms of the first one's."""
         for score in self.score[0].double():
             score = (score - score[self.allowed].mean()) * self.allowed
-            for rows, known in ((score, self.allowed), (score.T, self.allowed.T)):
-                yield rows @ rows.T, rows.square() @ known.T.double()
+            for rows, mask in ((score, self.allowed), (score.T, self.allowed.T)):
+                yield rows @ rows.T, rows.square() @ mask.T.double()
 
     def distinguished(self) -> bool:
         """Return whether any two positions have different signatures."""
@@ -161,7 +161,7 @@ class Subject:
         """Return an untrained model for training sequences of `length`; of a round of layers, if it needs more."""
         grid_width = self.grid_width(length)
         config = Model(
-            depth=max(depth, self.make(Sizes(WIDTH, HEADS, length, causal, grid_width, marks=MARKS)).period),
+            depth=max(depth, self.make(Sizes(WIDTH, HEADS, length, causal, grid_width, marks=LARGEST_MARK)).period),
             width=WIDTH,
             num_heads=HEADS,
             mlp_ratio=2,
@@ -170,7 +170,7 @@ class Subject:
             embedding_std=1.0,
             scale_tokens=False,
         )
-        task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid_width, marks=MARKS)
+        task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid_width, marks=LARGEST_MARK)
         model = Transformer(config, self.make, task, "reference")
         initialise(model, SEED)
         draw = generator(SEED, "audit")
@@ -188,7 +188,7 @@ class Subject:
     def layout(self, count: int, batch: int = 1, length: int = LENGTH, causal: bool = True) -> Layout:
         """Return the layout of `count` tokens in a model for `length`."""
         layout = Layout.of_lengths(torch.full((batch,), count), count, causal, self.grid_width(length))
-        return replace(layout, marks=torch.arange(count).expand(batch, count) % (MARKS + 1))
+        return replace(layout, marks=torch.arange(count).expand(batch, count) % (LARGEST_MARK + 1))
 
     def run(self, model: Transformer, tokens: Tensor, causal: bool = True) -> Tensor:
         """Return the logits of tokens [B, T]; random draws of the encoding are the same in every call."""
@@ -216,8 +216,8 @@ class Subject:
         qkv = layer.attention.qkv
         weight, bias = qkv.weight.unflatten(0, (3, -1)), qkv.bias.unflatten(0, (3, -1))
         q, k, v = (
-            nn.functional.linear(given, weight[which], bias[which]).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for given, which in ((h_qk, 0), (h_qk, 0 if tied else 1), (h_v, 2))
+            nn.functional.linear(x, weight[which], bias[which]).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for x, which in ((h_qk, 0), (h_qk, 0 if tied else 1), (h_v, 2))
         )
         out = attend(q, k, v, terms, layout, "reference")
         q_scored, k_scored = reference.queries_and_keys(q, k, terms)

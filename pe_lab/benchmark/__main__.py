@@ -41,8 +41,8 @@ def _check(arguments: argparse.Namespace) -> None:
         study = f"pe-lab run -m +study=pe_bench_2_TASK {' '.join(arguments.tasks)} seed=0,1,2,3,4"
         raise ValueError(f"an encoding must be trained by {study} and added by --pack ledger, got it here")
     for name in arguments.tasks:
-        if name not in (known := names()):
-            raise ValueError(unknown_name("TASK", known, name))
+        if name not in (choices := names()):
+            raise ValueError(unknown_name("TASK", choices, name))
     modes = {"--export": arguments.export is not None, "--pack": arguments.pack is not None}
     modes["--replication"] = arguments.replication
     chosen = [mode for mode, is_given in modes.items() if is_given]

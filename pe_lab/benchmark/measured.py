@@ -141,5 +141,5 @@ def read(folder: Path | None = None) -> list[TaskResults]:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    found = [TaskResults(one, verdicts.published(of_rows.read(one, folder))) for one in tasks()]
-    return [one for one in found if len(one.rows) and one.is_complete]
+    results = [TaskResults(task, verdicts.published(of_rows.read(task, folder))) for task in tasks()]
+    return [result for result in results if len(result.rows) and result.is_complete]

@@ -40,16 +40,16 @@ def pack(ledger: Path, folder: Path | None = None, replace: bool = False) -> lis
     """
     if not ledger.is_dir():
         raise ValueError(f"--pack must be an existing folder, got {str(ledger)!r}")
-    present, lines, made = _present(ledger), [], []
+    present, lines, results = _present(ledger), [], []
     for task in tasks():
-        found, left_out = _rows(task, present[_settings(task)], ledger)
-        known = rows.read(task, folder)
-        if found or left_out:
-            both = rows.merged(task, known, rows.frame(found), str(ledger), replace)
-            made.append((task, both))
+        new_rows, left_out = _rows(task, present[_settings(task)], ledger)
+        old_rows = rows.read(task, folder)
+        if new_rows or left_out:
+            both = rows.merged(task, old_rows, rows.frame(new_rows), str(ledger), replace)
+            results.append((task, both))
             left = f"; {left_out} seeds not ended, or of other options or revisions, are left out" if left_out else ""
-            lines.append(f"{task.name}: {len(both)} rows, {len(found)} of them in {ledger}{left}")
-    for task, both in made:  # when nothing is refused any more
+            lines.append(f"{task.name}: {len(both)} rows, {len(new_rows)} of them in {ledger}{left}")
+    for task, both in results:  # when nothing is refused any more
         if len(both):
             rows.write(task, both, folder)
     return lines or [f"{NAME}: no cell of today's settings is in {ledger}"]
@@ -57,13 +57,13 @@ def pack(ledger: Path, folder: Path | None = None, replace: bool = False) -> lis
 
 def _present(ledger: Path) -> dict[str, set[tuple[str, int]]]:
     """Return the encodings and seeds of a ledger by the digest of the settings that a task's cells share."""
-    found: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    cells: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for run in Ledger(ledger).runs():
         identity = run.identity()
         pe = identity.get("pe")
         if isinstance(pe, dict) and "seed" in identity:
-            found[digest(compared(identity))].add((str(pe.get("name")), identity["seed"]))
-    return found
+            cells[digest(compared(identity))].add((str(pe.get("name")), identity["seed"]))
+    return cells
 
 
 def _settings(task: BenchmarkTask) -> str:
@@ -72,26 +72,26 @@ def _settings(task: BenchmarkTask) -> str:
 
 def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of the seeds whose tuning has ended, and the number of others."""
-    found, left_out = [], 0
+    new_rows, left_out = [], 0
     for name in sorted({name for name, _ in present} & set(config.folders().names("pe"))):
         (of,) = config.expand([f"pe={name}"], multirun=False)
         for seed in sorted(seed for other, seed in present if other == name):
             cfg = deepcopy(task.cfg)
             cfg.pe, cfg.seed, cfg.ledger = of.pe, seed, str(ledger)
             row = row_of(task, cfg)
-            found += [row] if row else []
+            new_rows += [row] if row else []
             left_out += row is None
-    return found, left_out
+    return new_rows, left_out
 
 
 def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
     tuned = TunedSeed.of(cfg)
     while (need := tuned.next()) is not None:
-        known = _outcome(tuned.cell(need))
-        if known is None:
+        result = _outcome(tuned.cell(need))
+        if result is None:
             return None
-        tuned.take(need, known)
+        tuned.take(need, result)
     cell, winner = Cell.from_config(cfg), tuned.winner()
     row: dict[str, Any] = {"benchmark": NAME, "task": task.name, "pe": cfg.pe.name, "seed": cfg.seed}
     row |= {"settings": _digest(cell, task), "encoding": digest(_options(cell, tuned.scale))}
@@ -116,13 +116,13 @@ def _lengths(run: Run, target: int, summary: Mapping[str, Any]) -> list[tuple[fl
     test = dict(summary["test"])
     for floor, values in summary["floors"].items():
         test |= {f"{floor}/{name}": value for name, value in values.items()}
-    found: list[tuple[float, Mapping[str, float]]] = [(1.0, test)]
+    lengths: list[tuple[float, Mapping[str, float]]] = [(1.0, test)]
     records = Records(run, target)
     for request in records.requests():
         if request["kind"] == "length" and request.get("policy", "raw") == "raw" and not request.get("offset"):
             lines = records.get(request)
-            found.append((float(request["length"]), dict(zip(lines["metric"], lines["value"], strict=True))))
-    return found
+            lengths.append((float(request["length"]), dict(zip(lines["metric"], lines["value"], strict=True))))
+    return lengths
 
 
 def _metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
@@ -153,8 +153,8 @@ def _outcome(cfg: DictConfig) -> Outcome | None:
     job = Job.from_config(cfg)
     if not _there(job):
         return None
-    found = outcome(job)
-    return found if found.failure is None or found.diverged else None
+    result = outcome(job)
+    return result if result.failure is None or result.diverged else None
 
 
 def _there(job: Job) -> bool:
@@ -195,6 +195,6 @@ def _tries(tuned: TunedSeed) -> dict[str, Any]:
             y, solved = steps_to_solve(task.evaluations, scores, task.level, task.cap)
             passed = float(y) if solved else None
         last = max(curve, default=None)
-        known = (attempt.rate, attempt.scale, passed, curve.get(task.choice), last and curve[last], last)
-        row |= {f"try{number}_{name}": value for name, value in zip(rows.TRY, known, strict=True)}
+        values = (attempt.rate, attempt.scale, passed, curve.get(task.choice), last and curve[last], last)
+        row |= {f"try{number}_{name}": value for name, value in zip(rows.TRY, values, strict=True)}
     return row

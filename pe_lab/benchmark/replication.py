@@ -25,13 +25,13 @@ def cells() -> list[tuple[str, str]]:
     with the lowest digests, so that it has a pair.
     """
     drawn: set[tuple[str, str]] = set()
-    for one in tasks():
-        order = sorted((_digest(one.name, pe), pe) for pe in defined(one))
-        drawn |= {(one.name, pe) for place, (number, pe) in enumerate(order) if number < DRAWN or place < 2}
+    for each in tasks():
+        order = sorted((_digest(each.name, pe), pe) for pe in defined(each))
+        drawn |= {(each.name, pe) for place, (number, pe) in enumerate(order) if number < DRAWN or place < 2}
     for group in TWINS:
-        shared = [one.name for one in tasks() if set(group) <= set(defined(one)) and one.solvable]
+        shared = [task.name for task in tasks() if set(group) <= set(defined(task)) and task.solvable]
         drawn |= {(name, pe) for name in sorted(shared, key=lambda name: _digest(name, *group))[:1] for pe in group}
-    return [(one.name, pe) for one in tasks() for pe in defined(one) if (one.name, pe) in drawn]
+    return [(task.name, pe) for task in tasks() for pe in defined(task) if (task.name, pe) in drawn]
 
 
 def _digest(*names: str) -> float:
@@ -42,7 +42,7 @@ def _digest(*names: str) -> float:
 def commands() -> list[str]:
     """Return the commands that run them, one per task."""
     seeds = ",".join(map(str, FRESH))
-    chosen = {one.name: [pe for name, pe in cells() if name == one.name] for one in tasks()}
+    chosen = {task.name: [pe for name, pe in cells() if name == task.name] for task in tasks()}
     return [
         f"pe-lab run -m +study={STUDY}_{name} pe={','.join(names)} seed={seeds}"
         for name, names in chosen.items()
@@ -106,7 +106,7 @@ class Replication:
         """Published verdicts of which the fresh seeds say the contrary, see `contrary`."""
         said = self.pairs[self.pairs["verdict"].isin([*DIFFERENT, Verdict.EQUIVALENT])]
         pairs = zip(said["verdict"], said["fresh_verdict"], strict=True)
-        return Share(sum(contrary(Verdict(one), Verdict(other)) for one, other in pairs), len(said))
+        return Share(sum(contrary(Verdict(first), Verdict(other)) for first, other in pairs), len(said))
 
 
 def _inside(lines: pd.DataFrame, low: str, high: str) -> Share:
@@ -120,23 +120,23 @@ def contrary(verdict: Verdict, other: Verdict) -> bool:
     return {verdict.direction, other.direction} == {"better", "worse"}
 
 
-def replication(found: Mapping[str, pd.DataFrame]) -> Replication:
+def replication(results: Mapping[str, pd.DataFrame]) -> Replication:
     """Compare published rows with those of fresh seeds, task by task.
 
     Variances are moderated by those of all published pairs, for the fresh ones too: a replication has few encodings.
 
     Args:
-        found: all rows by task.
+        results: all rows by task.
     """
     pairs, means = [], []
-    for name, rows in found.items():
+    for name, rows in results.items():
         of = task(name)
         before, again = runs(published(rows), of), runs(fresh(rows), of)
         names = [pe for pe in before["pe"].unique() if pe in set(again["pe"])]
         for pe in names:
-            own = before.loc[before["pe"] == pe, "y"]
-            low, high = interval(own)
-            line = {"task": name, "pe": pe, "mean": own.mean(), "low": low, "high": high}
+            sample = before.loc[before["pe"] == pe, "y"]
+            low, high = interval(sample)
+            line = {"task": name, "pe": pe, "mean": sample.mean(), "low": low, "high": high}
             means.append(line | {"fresh": again.loc[again["pe"] == pe, "y"].mean()})
         if len(names) > 1:
             pairs.append(_pairs(before, again[again["pe"].isin(names)], names, of).assign(task=name))
@@ -153,14 +153,14 @@ def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], of: Benc
         before: all published runs of the task; again: the fresh ones of these encodings.
     """
     scale = endpoint(of)
-    known, y, solved = as_arrays(before)
+    pes, y, solved = as_arrays(before)
     prior = prior_of(y, NUGGET * scale.margin, solved)
-    tests = paired_tests(y, all_pairs(len(known)), scale, solved)
+    tests = paired_tests(y, all_pairs(len(pes)), scale, solved)
     verdicts = decide(tests, scale).verdict
-    first, second = (np.array(known)[side] for side in all_pairs(len(known)))
+    first, second = (np.array(pes)[side] for side in all_pairs(len(pes)))
     here = np.isin(first, names) & np.isin(second, names)
-    own, y_again, solved_again = as_arrays(again)
-    place = [own.index(pe) for pe in names]
+    pes_again, y_again, solved_again = as_arrays(again)
+    place = [pes_again.index(pe) for pe in names]
     solved_again = None if solved_again is None else solved_again[:, place]
     checks = paired_tests(y_again[:, place], all_pairs(len(names)), scale, solved_again, prior)
     spread = tests.deviation[here] * np.sqrt(1 / tests.seeds[here] + 1 / np.maximum(checks.seeds, 1))

@@ -188,9 +188,9 @@ def _compared(path: Path) -> bytes:
         raise LedgerError(f"shipped results must be in {path}, got {error.strerror}") from None
     lines = [line.split() for line in sums.splitlines()]
     expected = {name: value for value, name in filter(lambda line: len(line) == 2, lines)}.get(path.name)
-    if (found := _sha256(content)) != expected:
+    if (actual := _sha256(content)) != expected:
         raise LedgerError(
-            f"shipped results {path} must have the digest {str(expected)[:16]}, got {found[:16]}: they were changed; "
+            f"shipped results {path} must have the digest {str(expected)[:16]}, got {actual[:16]}: they were changed; "
             f"install the package again"
         )
     return content
@@ -244,7 +244,7 @@ def _contradiction(row: Mapping[str, Any], task: BenchmarkTask) -> str | None:
 
 
 def merged(
-    task: BenchmarkTask, known: pd.DataFrame, new: pd.DataFrame, where: str, replace: bool = False
+    task: BenchmarkTask, shipped: pd.DataFrame, new: pd.DataFrame, where: str, replace: bool = False
 ) -> pd.DataFrame:
     """Return known and new rows of a task together: a cell with equal results once, as it was known.
 
@@ -257,20 +257,20 @@ def merged(
         ValueError: known and new rows contradict each other, and `replace` is false.
     """
     require(new, task, where)
-    if known.empty or new.empty:
-        return new if known.empty else known
-    dropped = pd.Series(False, index=known.index)
+    if shipped.empty or new.empty:
+        return new if shipped.empty else shipped
+    dropped = pd.Series(False, index=shipped.index)
     settings, of = new["settings"].iloc[0], new.drop_duplicates("pe").set_index("pe")
-    old = (known["settings"] != settings) if settings not in set(known["settings"]) else dropped
+    old = (shipped["settings"] != settings) if settings not in set(shipped["settings"]) else dropped
     if old.any():
-        what = f"settings {known['settings'].iloc[0]}", f"settings {settings}"
+        what = f"settings {shipped['settings'].iloc[0]}", f"settings {settings}"
         dropped |= _refused(f"rows of {task.name}", *what, where, replace) & old
-    stale = ~dropped & known["pe"].isin(of.index) & (known["encoding"] != known["pe"].map(of["encoding"]))
-    for pe, part in known[stale].groupby("pe"):
-        what = tuple(f"revision {one['revision']} ({one['encoding']})" for one in (part.iloc[0], of.loc[pe]))
+    stale = ~dropped & shipped["pe"].isin(of.index) & (shipped["encoding"] != shipped["pe"].map(of["encoding"]))
+    for pe, part in shipped[stale].groupby("pe"):
+        what = tuple(f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], of.loc[pe]))
         _refused(f"rows of {pe} on {task.name}", *what, where, replace)
     dropped |= stale
-    left = known[~dropped].set_index(KEY)
+    left = shipped[~dropped].set_index(KEY)
     for row in new.to_dict("records"):
         key = (row["pe"], row["seed"])
         if key in left.index and (name := _difference(left.loc[key], row)):
@@ -282,17 +282,17 @@ def merged(
     return kept[[*(name for name in new if name in kept), *(name for name in kept if name not in new)]]
 
 
-def _refused(what: str, known: str, new: str, where: str, replace: bool) -> bool:
+def _refused(what: str, shipped: str, new: str, where: str, replace: bool) -> bool:
     if not replace:
-        raise ValueError(f"{what} must be as shipped, with {known}, got {new} in {where}: --replace takes those")
+        raise ValueError(f"{what} must be as shipped, with {shipped}, got {new} in {where}: --replace takes those")
     return True
 
 
-def _difference(known: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+def _difference(shipped: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Return the first result in which two rows of a cell differ."""
     for name in new:
-        one, other = (_typed(name, row.get(name)) for row in (known, new))
-        if name not in OWN and name not in KEY and one != other:
+        value, other = (_typed(name, row.get(name)) for row in (shipped, new))
+        if name not in OWN and name not in KEY and value != other:
             return name
     return None
 

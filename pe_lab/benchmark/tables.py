@@ -24,56 +24,57 @@ def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    found = {one.name: of_rows.read(one, folder) for one in tasks()}
-    return {name: rows for name, rows in found.items() if len(rows)}
+    results = {task.name: of_rows.read(task, folder) for task in tasks()}
+    return {name: rows for name, rows in results.items() if len(rows)}
 
 
-def text(found: Mapping[str, pd.DataFrame], names: Collection[str] = ()) -> str:
+def text(results: Mapping[str, pd.DataFrame], names: Collection[str] = ()) -> str:
     """Return all tables as text: coverage, each task, twins, replication.
 
     Args:
         names: of the only tasks to show.
     """
-    own = {name: rows for name, all_ in found.items() if len(rows := verdicts.published(all_))}
+    published = {name: rows for name, all_ in results.items() if len(rows := verdicts.published(all_))}
     if names:
         return "\n\n".join(
-            _of_task(own[name], task(name)) if name in own else f"{name}: no row is shipped yet" for name in names
+            _of_task(published[name], task(name)) if name in published else f"{name}: no row is shipped yet"
+            for name in names
         )
-    if not own:
+    if not published:
         return f"{NAME}: no row is shipped yet"
-    parts = [f"{NAME}: what is measured\n{_shown(_coverage(own))}"]
-    parts += [_of_task(rows, task(name)) for name, rows in own.items()]
-    return "\n\n".join([*parts, _placebo(own), again(found)])
+    parts = [f"{NAME}: what is measured\n{_shown(_progress(published))}"]
+    parts += [_of_task(rows, task(name)) for name, rows in published.items()]
+    return "\n\n".join([*parts, _placebo(published), again(results)])
 
 
-def again(found: Mapping[str, pd.DataFrame]) -> str:
+def again(results: Mapping[str, pd.DataFrame]) -> str:
     """Return what a replication found, or how it is run."""
-    made = replication(found)
-    if made.means.empty:
+    comparison = replication(results)
+    if comparison.means.empty:
         return "\n".join(["Not replicated yet. Cells to be run again with fresh seeds:", *commands()])
     return (
-        f"Replication: {len(made.means)} cells again, with fresh seeds\n"
-        f"fresh mean differences in the 95 % prediction interval: {made.predicted}\n"
-        f"published 95 % intervals that contain the fresh mean difference: {made.contained}; the fresh mean: "
-        f"{made.means_contained} (both are below 95 %, as fresh means have an error of their own)\n"
-        f"published verdicts that the fresh seeds contradict: {made.contradicted}\n{_shown(made.pairs)}"
+        f"Replication: {len(comparison.means)} cells again, with fresh seeds\n"
+        f"fresh mean differences in the 95 % prediction interval: {comparison.predicted}\n"
+        f"published 95 % intervals that contain the fresh mean difference: {comparison.contained}; the fresh mean: "
+        f"{comparison.means_contained} (both are below 95 %, as fresh means have an error of their own)\n"
+        f"published verdicts that the fresh seeds contradict: {comparison.contradicted}\n{_shown(comparison.pairs)}"
     )
 
 
-def write(found: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
+def write(results: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
     """Write rows and tables as CSV files, with the task as the first column, and return their paths."""
-    own = {name: verdicts.published(rows) for name, rows in found.items()}
-    made = replication(found)
+    published = {name: verdicts.published(rows) for name, rows in results.items()}
+    comparison = replication(results)
     tables = {
-        "rows": pd.concat(found.values(), ignore_index=True),
-        "coverage": _coverage(own),
-        "endpoints": _joined(own, verdicts.endpoints),
-        "pairs": _joined(own, _pairs),
-        "shares": _joined(own, verdicts.share_pairs),
-        "scores": _joined(own, verdicts.scores),
-        "twins": placebo(own),
-        "replication": made.pairs,
-        "replicated_means": made.means,
+        "rows": pd.concat(results.values(), ignore_index=True),
+        "coverage": _progress(published),
+        "endpoints": _joined(published, verdicts.endpoints),
+        "pairs": _joined(published, _pairs),
+        "shares": _joined(published, verdicts.share_pairs),
+        "scores": _joined(published, verdicts.scores),
+        "twins": placebo(published),
+        "replication": comparison.pairs,
+        "replicated_means": comparison.means,
     }
     files = {folder / f"pe-bench-2-{name}.csv": to_csv(table) for name, table in tables.items()}
     for path, content in files.items():
@@ -81,27 +82,27 @@ def write(found: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
     return list(files)
 
 
-def _joined(found: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
+def _joined(results: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
     parts = []
-    for name, rows in found.items():
-        made = table(rows, task(name))  # type: ignore[operator]
-        made.insert(0, "task", name)
-        parts.append(made)
+    for name, rows in results.items():
+        lines = table(rows, task(name))  # type: ignore[operator]
+        lines.insert(0, "task", name)
+        parts.append(lines)
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
 def _pairs(rows: pd.DataFrame, of: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs at each length at which there are any, in training lengths."""
-    found = TaskResults(of, rows)
-    parts = [(found if length == 1 else found.at(length)).pairs.assign(length=length) for length in found.best_at]
+    results = TaskResults(of, rows)
+    parts = [(results if length == 1 else results.at(length)).pairs.assign(length=length) for length in results.best_at]
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
-def _coverage(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return `verdicts.coverage` with a line of sums, and how many pairs are decided."""
-    table = verdicts.coverage(found)
+def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return `verdicts.progress` with a line of sums, and how many pairs are decided."""
+    table = verdicts.progress(results)
     counts = pd.DataFrame(
-        {"task": name} | verdicts.decided(verdicts.pairs(rows, task(name))) for name, rows in found.items()
+        {"task": name} | verdicts.decided(verdicts.pairs(rows, task(name))) for name, rows in results.items()
     )
     table = table.merge(counts, on="task", how="left")
     sums = table[["defined", "measured", "core-hours", *counts.columns[1:]]].sum()
@@ -110,23 +111,23 @@ def _coverage(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def _of_task(rows: pd.DataFrame, of: BenchmarkTask) -> str:
     unit = "steps to solve, censored at the cap" if of.solvable else "test loss in nats"
-    found = TaskResults(of, rows)
-    counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(found.pairs).items())
+    results = TaskResults(of, rows)
+    counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(results.pairs).items())
     cap = f"cap {of.cfg.steps}" + (f", level {of.cfg.solve.level:g}" if of.solvable else "")
     cap += f"; margin {verdicts.margin_in_words(of)}"
     head = [f"{of.name}: {of.question}", f"{cap}; mean: {unit}", f"pairs: {counts}"]
     best = []
-    for length, names in found.best_at.items():
+    for length, names in results.best_at.items():
         where = "" if length == 1 else f"at {length:g} x the training length, "
         best.append(f"{where}{UNBEATEN}: {', '.join(names)}" if names else f"{where}no encoding has learned it")
-    for length, lines in found.highest_at.items():
-        named = [f"{one['pe']} {one['mean']:.2f} [{one['low']:.2f}, {one['high']:.2f}]" for one in lines]
+    for length, lines in results.highest_at.items():
+        named = [f"{line['pe']} {line['mean']:.2f} [{line['low']:.2f}, {line['high']:.2f}]" for line in lines]
         best.append(f"at {length:g} x the training length, highest mean scores: {', '.join(named) or 'none above 0'}")
-    return "\n".join([*head, *best, _shown(found.table)])
+    return "\n".join([*head, *best, _shown(results.table)])
 
 
-def _placebo(found: Mapping[str, pd.DataFrame]) -> str:
-    lines = placebo(found)
+def _placebo(results: Mapping[str, pd.DataFrame]) -> str:
+    lines = placebo(results)
     parts = []
     for column, words in (("same", "with the same seeds"), ("shifted", "with other seeds")):
         wrong, of, low, high = called_different(lines, column)

@@ -31,11 +31,11 @@ def twin_pairs() -> list[tuple[str, str]]:
     return [pair for group in TWINS for pair in combinations(group, 2)]
 
 
-def placebo(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def placebo(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return a line per task and two twins that are both measured there, or near-twins.
 
     Args:
-        found: published rows by task.
+        results: published rows by task.
 
     Returns:
         kind (twins or near), task, pe, other; seeds (shared); apart: the largest difference of y with the same seed;
@@ -43,14 +43,14 @@ def placebo(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         seed of the other, as of two encodings that have nothing in common but their law.
     """
     lines = []
-    for name, rows in found.items():
-        of, known = task(name), runs(rows, task(name))
+    for name, rows in results.items():
+        of, outcomes = task(name), runs(rows, task(name))
         both = [("twins", *pair) for pair in twin_pairs()] + [("near", *pair) for pair in NEAR]
-        present = set(known["pe"])
+        present = set(outcomes["pe"])
         verdicts = pairs(rows, of)
         for kind, pe, other in both:
             if {pe, other} <= present:
-                y = known.set_index(["seed", "pe"])["y"].unstack()[[pe, other]].dropna()
+                y = outcomes.set_index(["seed", "pe"])["y"].unstack()[[pe, other]].dropna()
                 line = {"kind": kind, "task": name, "pe": pe, "baseline": other, "seeds": len(y)}
                 line |= {"apart": (y[pe] - y[other]).abs().max(), "same": _verdict(verdicts, pe, other)}
                 lines.append(line | {"shifted": _verdict(pairs(shifted(rows, other), of), pe, other)})
@@ -61,8 +61,8 @@ def shifted(rows: pd.DataFrame, pe: str) -> pd.DataFrame:
     """Return rows in which each seed of an encoding has the number of the one before it, and the first the last."""
     seeds = sorted(rows.loc[rows["pe"] == pe, "seed"])
     before = dict(zip(seeds, [seeds[-1], *seeds[:-1]], strict=True))
-    own = rows["pe"] == pe
-    return rows.assign(seed=rows["seed"].where(~own, rows["seed"].map(before)).astype(int))
+    selected = rows["pe"] == pe
+    return rows.assign(seed=rows["seed"].where(~selected, rows["seed"].map(before)).astype(int))
 
 
 def _verdict(verdicts: pd.DataFrame, pe: str, other: str) -> str:

@@ -56,14 +56,14 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
     """
     from pe_lab.experiment.tuning import phased  # loads torch
 
-    lines, made = [], {}
+    lines, configs = [], {}
     for task in tasks():
         for name in sorted(task.encodings):
             if names is not None and name not in names:
                 continue
-            made[name] = made.get(name) or config.expand([f"pe={name}"], multirun=False)[0].pe
+            configs[name] = configs.get(name) or config.expand([f"pe={name}"], multirun=False)[0].pe
             cfg = deepcopy(task.cfg)
-            cfg.pe = made[name]
+            cfg.pe = configs[name]
             reason = unfit(cfg)
             if not reason and phased(cfg.pe):
                 reason = f"{name} changes in the course of its training, whose length tries do not share"

@@ -50,9 +50,9 @@ def fresh(rows: pd.DataFrame) -> pd.DataFrame:
 
 def runs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return pe, seed, y, and solved where the task has a level; without seeds of which all tries diverged."""
-    known = rows[rows["y"].notna()]
-    found = pd.DataFrame({"pe": known["pe"], "seed": known["seed"], "y": known["y"].astype(float)})
-    return found.assign(solved=known["solved"].astype(bool)) if task.solvable else found
+    measured = rows[rows["y"].notna()]
+    outcomes = pd.DataFrame({"pe": measured["pe"], "seed": measured["seed"], "y": measured["y"].astype(float)})
+    return outcomes.assign(solved=measured["solved"].astype(bool)) if task.solvable else outcomes
 
 
 def is_complete(rows: pd.DataFrame) -> bool:
@@ -66,12 +66,12 @@ def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     Encodings whose runs have the same bits are equal, without a test. With fewer than FEWEST_SEEDS seeds there is no
     verdict (TOO_FEW_SEEDS).
     """
-    found = runs(rows, task)
-    if found["pe"].nunique() < 2:
+    outcomes = runs(rows, task)
+    if outcomes["pe"].nunique() < 2:
         return pd.DataFrame(columns=LINE)
-    made = compare(found, endpoint(task))
-    words = made["verdict"].astype(object).mask(_are_equal(rows, made), str(Verdict.EQUAL))
-    return made.assign(verdict=words.where(made["seeds"] >= FEWEST_SEEDS, str(Verdict.TOO_FEW_SEEDS)))
+    comparisons = compare(outcomes, endpoint(task))
+    words = comparisons["verdict"].astype(object).mask(_are_equal(rows, comparisons), str(Verdict.EQUAL))
+    return comparisons.assign(verdict=words.where(comparisons["seeds"] >= FEWEST_SEEDS, str(Verdict.TOO_FEW_SEEDS)))
 
 
 def _are_equal(rows: pd.DataFrame, pairs: pd.DataFrame) -> np.ndarray:
@@ -86,30 +86,30 @@ def _are_equal(rows: pd.DataFrame, pairs: pd.DataFrame) -> np.ndarray:
     wide = rows[rows["y"].notna()].pivot(index="seed", columns="pe", values=["y", "loss_x1"]).astype(float)
     equal = (pairs["difference"] == 0) & (pairs["verdict"] != Verdict.BOTH_UNSOLVED)
     for line in pairs[equal].itertuples():
-        one, other = (wide.xs(pe, axis=1, level="pe") for pe in (line.pe, line.baseline))
-        both = one["y"].notna() & other["y"].notna()
-        equal.loc[line.Index] = one[both].equals(other[both])
+        first, other = (wide.xs(pe, axis=1, level="pe") for pe in (line.pe, line.baseline))
+        both = first["y"].notna() & other["y"].notna()
+        equal.loc[line.Index] = first[both].equals(other[both])
     return np.asarray(equal, dtype=bool)
 
 
-def equals(found: pd.DataFrame, pe: str) -> list[str]:
+def equals(comparisons: pd.DataFrame, pe: str) -> list[str]:
     """Return the encodings to which one is equal bit for bit.
 
     Args:
-        found: from `pairs`.
+        comparisons: from `pairs`.
         pe: the encoding.
     """
-    equal = found[found["verdict"] == Verdict.EQUAL]
+    equal = comparisons[comparisons["verdict"] == Verdict.EQUAL]
     ahead, behind = equal.loc[equal["pe"] == pe, "baseline"], equal.loc[equal["baseline"] == pe, "pe"]
     return [*ahead, *behind]
 
 
 def share_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on the shares of solved runs of all pairs, as `compare_shares`; no line without a level."""
-    found = runs(rows, task)
-    if not task.solvable or found["pe"].nunique() < 2:
+    outcomes = runs(rows, task)
+    if not task.solvable or outcomes["pe"].nunique() < 2:
         return pd.DataFrame(columns=["pe", "baseline", "solved", "baseline_solved", "verdict"])
-    return compare_shares(found)
+    return compare_shares(outcomes)
 
 
 def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
@@ -122,18 +122,18 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
         many octaves that rate alone would have cost, on average over solved seeds, at least, as tries stop when one has
         passed; or how many nats at the choice.
     """
-    known, verdicts = runs(rows, task), pairs(rows, task)
-    names = list(known["pe"].unique())
+    outcomes, verdicts = runs(rows, task), pairs(rows, task)
+    names = list(outcomes["pe"].unique())
     ranks = dict(zip(names, zip(*rank_ranges(verdicts["verdict"].to_numpy(str), len(names)), strict=True), strict=True))
     lines = []
     for pe in names:
-        own, all_ = known[known["pe"] == pe], rows[rows["pe"] == pe]
-        low, high = interval(own["y"])
-        line = {"pe": pe, "runs": len(own), "diverged": int(all_["lr"].isna().sum())}
-        mean = float(own["y"].mean())
+        group, all_ = outcomes[outcomes["pe"] == pe], rows[rows["pe"] == pe]
+        low, high = interval(group["y"])
+        line = {"pe": pe, "runs": len(group), "diverged": int(all_["lr"].isna().sum())}
+        mean = float(group["y"].mean())
         if task.solvable:
-            solved = int(own["solved"].sum())
-            share = share_interval(solved, len(own))
+            solved = int(group["solved"].sum())
+            share = share_interval(solved, len(group))
             line |= {"solved": solved, "share_low": float(share[0]), "share_high": float(share[1])}
             mean, low, high = (float(2**value) for value in (mean, low, high))
         line |= {"mean": mean, "low": low, "high": high, "first": int(ranks[pe][0]), "last": int(ranks[pe][1])}
@@ -152,19 +152,19 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
     for row in used.to_dict("records"):
         numbers = {str(name): np.nan if pd.isna(value) else value for name, value in row.items()}
         tries = [{name: numbers[f"try{k}_{name}"] for name in of_rows.TRY} for k in range(1, of_rows.tries(rows) + 1)]
-        best = row["y"] if task.solvable else pd.Series([one["quarter"] for one in tries]).max()
-        for one in tries:
+        best = row["y"] if task.solvable else pd.Series([attempt["quarter"] for attempt in tries]).max()
+        for attempt in tries:
             if task.solvable:
-                ended = np.log2(one["steps"]) if np.isnan(one["pass"]) else one["pass"]
+                ended = np.log2(attempt["steps"]) if np.isnan(attempt["pass"]) else attempt["pass"]
                 cost = float(np.maximum(0.0, ended - best))
             else:
-                cost = float(best - one["quarter"])
-            lost.setdefault(one["lr"], []).append(cost)
+                cost = float(best - attempt["quarter"])
+            lost.setdefault(attempt["lr"], []).append(cost)
     ladder = list(lost) or [rows[f"try{k}_lr"].iloc[0] for k in range(1, of_rows.tries(rows) + 1)]
     chosen = [int(np.isclose(used["lr"].astype(float), rate).sum()) for rate in ladder]
-    found: dict[str, object] = {"rates": "/".join(map(str, chosen)), "edge": used["edge"].astype(float).mean()}
+    summary: dict[str, object] = {"rates": "/".join(map(str, chosen)), "edge": used["edge"].astype(float).mean()}
     means = {rate: float(pd.Series(lost.get(rate, []), dtype=float).mean()) for rate in ladder}
-    return found | {f"lost_{rate:g}": mean for rate, mean in means.items()}
+    return summary | {f"lost_{rate:g}": mean for rate, mean in means.items()}
 
 
 def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
@@ -187,18 +187,18 @@ def decided(verdicts: pd.DataFrame) -> dict[str, int]:
         Verdict.TOO_FEW_SEEDS,
     )
     counts = {"differ": words.isin(DIFFERENT)} | {str(word): words == word for word in others}
-    return {word: int(found.sum()) for word, found in counts.items()}
+    return {word: int(mask.sum()) for word, mask in counts.items()}
 
 
-def coverage(found: Mapping[str, pd.DataFrame], seeds: int = FEWEST_SEEDS) -> pd.DataFrame:
+def progress(results: Mapping[str, pd.DataFrame], seeds: int = FEWEST_SEEDS) -> pd.DataFrame:
     """Return a line per task: encodings that are defined, that have so many seeds, core-hours, and shares at an edge.
 
     Args:
-        found: published rows by task.
+        results: published rows by task.
     """
     lines = []
     for task in tasks():
-        rows, fitting = found.get(task.name, of_rows.frame([])), defined(task)
+        rows, fitting = results.get(task.name, of_rows.frame([])), defined(task)
         counts = rows[rows["pe"].isin(fitting)].groupby("pe")["seed"].nunique()
         used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
         wide = used.groupby("pe")["edge"].mean() > MOST_AT_EDGE

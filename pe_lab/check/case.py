@@ -23,7 +23,7 @@ from pe_lab.model.transformer import Transformer
 B, T, VOCABULARY = 3, 9, 11
 COLUMNS = 3  # of the grid that T tokens make
 DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
-MARKS = 3  # the largest mark of a token
+LARGEST_MARK = 3  # the largest mark of a token
 SEED = 4  # of the layouts: what is drawn is the same in every pass
 SHIFT = 3  # of positions, in place of random ones
 EVEN = 500  # shorter random draws of positions are replaced by every third position
@@ -56,14 +56,14 @@ class EncodingCase:
         self.name, self.make = name, make
         self.width, self.num_heads = width, num_heads
         try:
-            made = make(Sizes(width, num_heads, T, marks=MARKS))
+            encoding = make(Sizes(width, num_heads, T, marks=LARGEST_MARK))
         except UnfitError:
-            made = make(Sizes(width, num_heads, T, grid_width=COLUMNS, marks=MARKS))
-        self.cls = type(made)
-        self.depth = max(DEPTH, made.period)
-        self.on_grid, self.causal_only, self.reads_marks = made.on_grid, made.causal_only, made.reads_marks
-        self.contiguous_only = made.contiguous_only
-        self.reads_content, self.reads_positions = made.reads_content, made.reads_positions
+            encoding = make(Sizes(width, num_heads, T, grid_width=COLUMNS, marks=LARGEST_MARK))
+        self.cls = type(encoding)
+        self.depth = max(DEPTH, encoding.period)
+        self.on_grid, self.causal_only, self.reads_marks = encoding.on_grid, encoding.causal_only, encoding.reads_marks
+        self.contiguous_only = encoding.contiguous_only
+        self.reads_content, self.reads_positions = encoding.reads_content, encoding.reads_positions
 
     @property
     def grid(self) -> int | None:
@@ -77,7 +77,7 @@ class EncodingCase:
 
     def sizes(self, length: int = T, grid_width: int | None = None, causal: bool = True) -> Sizes:
         """Return the sizes of a model for training sequences of `length`."""
-        return Sizes(self.width, self.num_heads, length, causal, grid_width, depth=self.depth, marks=MARKS)
+        return Sizes(self.width, self.num_heads, length, causal, grid_width, depth=self.depth, marks=LARGEST_MARK)
 
     def encoding(self, length: int = T) -> PositionalEncoding:
         """Return the encoding as it starts; it takes layouts on a line and draws no positions at random."""
@@ -106,7 +106,7 @@ class EncodingCase:
             embedding_std=1.0,
             scale_tokens=False,
         )
-        task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=MARKS)
+        task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=LARGEST_MARK)
         model = Transformer(config, self.make, task, implementation)
         on_a_line(model.encodings.first)
         initialise(model, seed=0)
@@ -191,7 +191,7 @@ def at_positions(pos: list[int], causal: bool = True) -> Layout:
 
 def marked(layout: Layout) -> Layout:
     """Return the layout with marks, which repeat in every document: outside, between, first place, second place, ..."""
-    return replace(layout, marks=layout.rank % (MARKS + 2) + UNMARKED)
+    return replace(layout, marks=layout.rank % (LARGEST_MARK + 2) + UNMARKED)
 
 
 def random_tokens(*shape: int) -> Tensor:

@@ -17,7 +17,7 @@ PARTS = ("tokens", "targets", "role", "headline")
 FACTORS = (1.5, 2.0, 4.0)
 BEYOND = 3000.0  # times as long as any sequence in training
 WRONG = 5.0  # nats, the loss of a wrong answer
-MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
+MOST_MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
 
 
 class DatasetCase:
@@ -163,8 +163,8 @@ def can_be_copied(case: DatasetCase) -> None:
 def lengthens_its_task(case: DatasetCase) -> None:
     """Check longer sequences: of the same task, none of them trained on; or refused in one line."""
     refused = [_lengthen(case, factor) for factor in FACTORS]
-    found: list[Dataset] = []
-    message = refusal(lambda: found.append(case.data.longer(BEYOND)))
+    results: list[Dataset] = []
+    message = refusal(lambda: results.append(case.data.longer(BEYOND)))
     require(
         message is None or message.startswith("evaluate.lengths"), f"the refusal must name evaluate.lengths: {message}"
     )
@@ -174,20 +174,20 @@ def lengthens_its_task(case: DatasetCase) -> None:
 
 def _lengthen(case: DatasetCase, factor: float) -> bool:
     """Check sequences that are longer by a factor. Returns whether they are refused."""
-    data, found = case.data, list[Dataset]()
+    data, results = case.data, list[Dataset]()
     before = whole(data, "test")
-    message = refusal(lambda: found.append(data.longer(factor)))
+    message = refusal(lambda: results.append(data.longer(factor)))
     require(same(whole(data, "test"), before), "longer changes the dataset itself")
     if message is not None:
         require(message.startswith("evaluate.lengths"), f"the refusal must name evaluate.lengths: {message}")
         return True
-    (longer,) = found
-    for known in ("vocabulary", "outputs", "causal", "pooled", "grid_width"):
-        wanted, got = getattr(data.task, known), getattr(longer.task, known)
-        require(got == wanted, f"task.{known} of longer sequences must be {wanted}, got {got}")
+    (longer,) = results
+    for field in ("vocabulary", "outputs", "causal", "pooled", "grid_width"):
+        wanted, got = getattr(data.task, field), getattr(longer.task, field)
+        require(got == wanted, f"task.{field} of longer sequences must be {wanted}, got {got}")
     require(longer.roles == data.roles, f"roles of longer sequences must be {data.roles}, got {longer.roles}")
     missing = round(factor * data.task.length) - longer.task.length
-    require(0 <= missing <= MARKS * factor, f"{factor:g} times {data.task.length} tokens are {longer.task.length}")
+    require(0 <= missing <= MOST_MARKS * factor, f"{factor:g} times {data.task.length} tokens are {longer.task.length}")
     batch = whole(longer, "test")
     require(batch.tokens.shape[1] == longer.task.length, "longer sequences must have task.length tokens")
     require(counted(batch).max() > data.task.length, "no longer sequence is longer")
@@ -202,15 +202,15 @@ def has_floors_in_order(case: DatasetCase) -> None:
     """Check that floors are finite, are of metrics that exist, and that who knows more has a lower loss."""
     for split in ("validation", "test"):
         data, batch = case.data, whole(case.data, split)
-        floors, own = data.floors(split), data.metrics(torch.zeros(batch.targets.shape), batch)
+        floors, own_metrics = data.floors(split), data.metrics(torch.zeros(batch.targets.shape), batch)
         usual = {"loss", "loss_all", "accuracy", "accuracy_all", "exact_match", *(f"loss_{r}" for r in data.roles)}
         require(floors, f"{split} must have a floor or a reference level")
         for level, metrics in floors.items():
             require(level.isidentifier() and "loss" in metrics, f"{level!r} must be a name, with a loss")
-            unknown = metrics.keys() - usual - own.keys()
+            unknown = metrics.keys() - usual - own_metrics.keys()
             require(not unknown, f"{level} has metrics that do not exist: {', '.join(sorted(unknown))}")
             for metric, value in metrics.items():
-                most = math.inf if metric.startswith("loss") or metric in own else 1
+                most = math.inf if metric.startswith("loss") or metric in own_metrics else 1
                 require(math.isfinite(value) and 0 <= value <= most, f"{level}: {metric}={value} is out of range")
         order = [name for name in ("bayes", "position_blind_split_known", "position_blind") if name in floors]
         losses = [floors[level]["loss"] for level in order]

@@ -234,8 +234,10 @@ def _require_one_rounding(encoding: PositionalEncoding, x: Tensor, results: dict
     """Check that vectors in low precision are those of the same activations in float32, rounded and added rounded."""
     dtype = results["embed"].dtype
     x = x.to(dtype).float()
-    made = {"embed": encoding.embed(x, layout)} | dict(zip(("queries", "values"), encoding.mix(x, layout), strict=True))
-    for hook, want in made.items():
+    outputs = {"embed": encoding.embed(x, layout)} | dict(
+        zip(("queries", "values"), encoding.mix(x, layout), strict=True)
+    )
+    for hook, want in outputs.items():
         allowed = torch.finfo(dtype).eps * (x.abs() + want.abs()) + torch.finfo(dtype).smallest_normal
         off = (results[hook].float() - want).abs() > allowed
         require(not off.any(), f"{hook} in {dtype} is not that of float32 up to rounding")

@@ -188,10 +188,10 @@ def _scattered(case: EncodingCase, causal: bool, trained: int) -> float:
             continue
         logits = model(tokens, layout)
         for document in (0, 1):
-            own = segment[0] == document
-            alone = model(tokens[:, own], whole(1, int(own.sum()), causal))
+            in_document = segment[0] == document
+            alone = model(tokens[:, in_document], whole(1, int(in_document.sum()), causal))
             what = "logits of a document between others or with padding inside, and of it alone"
-            worst = max(worst, compare(logits[:, own], alone, what, EQUAL))
+            worst = max(worst, compare(logits[:, in_document], alone, what, EQUAL))
     return worst
 
 
@@ -241,12 +241,12 @@ def ignores_padding(case: EncodingCase) -> float:
 def is_defined_or_refuses_beyond_training(case: EncodingCase) -> None:
     """Check sequences of four times the training length, and positions far beyond it."""
     model, tokens = case.model(), random_tokens(1, 4 * T)
-    for what, given, layout in (
+    for what, inputs, layout in (
         ("four times the training length", tokens, whole(1, 4 * T)),
         (f"positions {FAR}", tokens[:, :3], at_positions(FAR)),
     ):
-        if refusal(partial(model, given, layout)) is None:
-            require(model(given, layout).isfinite().all(), f"logits at {what} are not finite")
+        if refusal(partial(model, inputs, layout)) is None:
+            require(model(inputs, layout).isfinite().all(), f"logits at {what} are not finite")
 
 
 def reads_a_grid_row_by_row(case: EncodingCase) -> float:
@@ -256,7 +256,7 @@ def reads_a_grid_row_by_row(case: EncodingCase) -> float:
     if case.draws:
         raise InapplicableError("it draws at random for each layout")
     flat, model, tokens = case.model(), case.model(grid=3), random_tokens(B, T)
-    shapes = [{key: value.shape for key, value in one.state_dict().items()} for one in (flat, model)]
+    shapes = [{key: value.shape for key, value in each.state_dict().items()} for each in (flat, model)]
     if shapes[0] != shapes[1]:
         raise InapplicableError("it has other parameters on a grid")
     model.load_state_dict(flat.state_dict())
@@ -292,8 +292,8 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
         raise InapplicableError(f"{LABEL[name]} cannot compute it: {reason}")
     upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[kept]
     logits = {which: model(tokens, layout)[kept] for which, model in models.items()}
-    for one in logits.values():
-        one.backward(upstream)
+    for each in logits.values():
+        each.backward(upstream)
     worst = compare(logits[name], logits["reference"], f"logits of {LABEL[name]} and of the reference", EQUAL)
     expected = dict(models["reference"].named_parameters())
     for key, parameter in models[name].named_parameters():

@@ -84,8 +84,8 @@ def compare(got: Tensor, expected: Tensor, what: str, at_most: float = 0.0) -> f
         BrokenError: they differ by more, or in shape or dtype.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
-        found, wanted = (f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (got, expected))
-        raise BrokenError(f"{what}: {found} in place of {wanted}")
+        actual, wanted = (f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (got, expected))
+        raise BrokenError(f"{what}: {actual} in place of {wanted}")
     if got.numel() == 0 or torch.equal(got, expected):
         return 0.0
     difference = (got.double() - expected.double()).abs().max().item()

@@ -18,8 +18,8 @@ def line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:
             numbers alone count as one, as promises are checked at several sizes.
     """
     difference = "" if outcome.difference is None else f"{outcome.difference:.1e}"
-    known = {_without_numbers(one.reason) for one in before if one.holds is False}
-    again = outcome.holds is False and _without_numbers(outcome.reason) in known
+    reasons = {_without_numbers(earlier.reason) for earlier in before if earlier.holds is False}
+    again = outcome.holds is False and _without_numbers(outcome.reason) in reasons
     reason = "the same as above" if again else printable(outcome.reason)
     text = f"{WORDS[outcome.holds]:7} {outcome.promise:{WIDTH}} {difference:>8}  {reason}"
     return text.rstrip()

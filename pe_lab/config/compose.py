@@ -46,27 +46,27 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     overrides = of_checkpoint(overrides)
     tell_hydra()
     with initialize_config_dir(str(folder()), version_base="1.3"):
-        known = folders()
-        _require_new_names(known)
-        whole, params = _compose(_fixed(overrides, multirun, known), known, _fingerprint(known))
+        conf = folders()
+        _require_new_names(conf)
+        whole, params = _compose(_fixed(overrides, multirun, conf), conf, _fingerprint(conf))
         return cells(params, overrides) if multirun else [checked_cell(whole, overrides, params)]
 
 
 def fixed(overrides: list[str], multirun: bool) -> list[str]:
     """Return the overrides that have one value; raises ValueError for others without a sweep, as `parsed` does."""
-    known = folders()
-    _require_new_names(known)
-    return [override.input_line for override in _fixed(overrides, multirun, known)]
+    conf = folders()
+    _require_new_names(conf)
+    return [override.input_line for override in _fixed(overrides, multirun, conf)]
 
 
-def _fixed(overrides: list[str], multirun: bool, known: Folders) -> list[Any]:
+def _fixed(overrides: list[str], multirun: bool, conf: Folders) -> list[Any]:
     """Return the overrides that have one value, parsed; raises ValueError as `fixed`."""
-    given = parsed(overrides, known)
-    for override in [] if multirun else given:
+    elements = parsed(overrides, conf)
+    for override in [] if multirun else elements:
         if override.is_sweep_override():
             line = shown(override.input_line)
             raise ValueError(f"{line} is a sweep, which needs -m of pe-lab run; a list is written in [...]")
-    return [override for override in given if not override.is_sweep_override()]
+    return [override for override in elements if not override.is_sweep_override()]
 
 
 def checked_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None = None) -> DictConfig:
@@ -79,13 +79,13 @@ def checked_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any
     Raises:
         ValueError: as `expand`.
     """
-    known = folders()
+    conf = folders()
     if params:
         raise ValueError(f"+study={cfg.study_name} is a sweep: add -m, got no -m")
-    keys = _keys(parsed(overrides, known))
-    fill_parts(cfg.pe, "pe", known, partial(_written, state=_fingerprint(known)))
+    keys = _keys(parsed(overrides, conf))
+    fill_parts(cfg.pe, "pe", conf, partial(_written, state=_fingerprint(conf)))
     _settle(cfg, keys)
-    check(cfg, known)
+    check(cfg, conf)
     for setting in OF_SWEEPERS:
         value = OmegaConf.select(cfg, setting)
         if value is not None:
@@ -108,10 +108,10 @@ def cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictCo
     Raises:
         HydraException, ValueError: as `expand`.
     """
-    known = folders()
-    given, params = _keys(parsed(overrides, known)), params or {}
-    keys = [*params, *given]
-    cfgs = _compose_jobs([*(f"{key}={value}" for key, value in params.items()), *overrides], known, keys)
+    conf = folders()
+    override_keys, params = _keys(parsed(overrides, conf)), params or {}
+    keys = [*params, *override_keys]
+    cfgs = _compose_jobs([*(f"{key}={value}" for key, value in params.items()), *overrides], conf, keys)
     for setting in ("ledger", "study_name", *OF_STUDIES):
         values = list(dict.fromkeys(str(cfg[setting]) for cfg in cfgs))
         if len(values) > 1:
@@ -119,7 +119,7 @@ def cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictCo
     if len({cfg.steps is None for cfg in cfgs}) > 1:
         raise ValueError("a sweep must be counted in epochs or in steps, got both: make two of it")
     _require_rate_unset(cfgs, keys)
-    _require_base_used(cfgs, given)
+    _require_base_used(cfgs, override_keys)
     if cfgs[0].decide.baseline is not None and "seed" in keys:
         raise ValueError(
             "seed must not be given beside decide, which begins with the first seeds of decide.seeds and adds others: "
@@ -134,9 +134,9 @@ def cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictCo
     return cfgs
 
 
-def _keys(given: list[Any]) -> list[str]:
+def _keys(overrides: list[Any]) -> list[str]:
     """Return the settings that overrides set, without those that they delete."""
-    return [override.get_key_element().lstrip("+") for override in given if not override.is_delete()]
+    return [override.get_key_element().lstrip("+") for override in overrides if not override.is_delete()]
 
 
 def _require_rate_unset(cfgs: list[DictConfig], keys: list[str]) -> None:
@@ -178,7 +178,7 @@ def _settle(cfg: DictConfig, keys: list[str]) -> None:
         cfg.epochs = None
 
 
-def _compose_jobs(overrides: list[str], known: Folders, keys: list[str]) -> list[DictConfig]:
+def _compose_jobs(overrides: list[str], conf: Folders, keys: list[str]) -> list[DictConfig]:
     """Return the configs of a sweep's jobs, each checked.
 
     Args:
@@ -186,26 +186,26 @@ def _compose_jobs(overrides: list[str], known: Folders, keys: list[str]) -> list
     """
     cfgs: list[DictConfig] = []
     read: dict[str, Any] = {}  # each word once
-    state = _fingerprint(known)
-    for job in _jobs(overrides, known):
+    state = _fingerprint(conf)
+    for job in _jobs(overrides, conf):
         for word in job:
             if word not in read:
-                (read[word],) = parsed([word], known)
-        cfgs.append(_compose([read[word] for word in job], known, state)[0])
-        fill_parts(cfgs[-1].pe, "pe", known, partial(_written, state=state))
+                (read[word],) = parsed([word], conf)
+        cfgs.append(_compose([read[word] for word in job], conf, state)[0])
+        fill_parts(cfgs[-1].pe, "pe", conf, partial(_written, state=state))
         _settle(cfgs[-1], keys)
-        check(cfgs[-1], known)
+        check(cfgs[-1], conf)
     return cfgs
 
 
-def _jobs(overrides: list[str], known: Folders) -> Iterator[tuple[str, ...]]:
+def _jobs(overrides: list[str], conf: Folders) -> Iterator[tuple[str, ...]]:
     """Yield the overrides of each job of a sweep, in the order of Hydra's basic sweeper.
 
     Raises:
         ValueError: the values of a setting cannot be listed.
     """
     words: dict[str, list[str]] = {}
-    for override in parsed(overrides, known, GlobalHydra.instance().config_loader()):
+    for override in parsed(overrides, conf, GlobalHydra.instance().config_loader()):
         key = override.get_key_element()
         if not override.is_sweep_override():
             words[key] = [f"{key}={override.get_value_element_as_str()}"]
@@ -220,12 +220,12 @@ def _jobs(overrides: list[str], known: Folders) -> Iterator[tuple[str, ...]]:
     return product(*words.values())
 
 
-def _compose(overrides: list[Any], known: Folders, state: State) -> Composed:
+def _compose(overrides: list[Any], conf: Folders, state: State) -> Composed:
     """Return the config of parsed overrides, and the parameters of the study's sweep.
 
     Files are composed once for all overrides that choose the same; the other settings are put into a copy.
     """
-    files = [of for of in overrides if of.key_or_group in known.files or of.key_or_group.startswith("hydra")]
+    files = [of for of in overrides if of.key_or_group in conf.files or of.key_or_group.startswith("hydra")]
     settings = [of for of in overrides if of not in files]
     while settings and any(of.type is not OverrideType.CHANGE or of.package is not None for of in settings):
         files.append(settings.pop(0))  # up to the last that does more than to change a value, in order
@@ -239,9 +239,9 @@ def _compose(overrides: list[Any], known: Folders, state: State) -> Composed:
     return cfg, params
 
 
-def _fingerprint(known: Folders) -> State:
+def _fingerprint(conf: Folders) -> State:
     """Return what tells that no file that can be chosen was written since: paths, inodes, times and sizes."""
-    stats = [(path, path.stat()) for files in known.files.values() for path in files.values()]
+    stats = [(path, path.stat()) for files in conf.files.values() for path in files.values()]
     return tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
@@ -270,10 +270,10 @@ def _written(name: str, state: State) -> DictConfig:
     return written
 
 
-def _require_new_names(known: Folders) -> None:
+def _require_new_names(conf: Folders) -> None:
     """Raise ValueError if a user's file has the name of a launcher of Hydra or of a plugin, which would be taken."""
     Plugins.instance()  # reads those of plugins
-    for group, files in known.files.items():
+    for group, files in conf.files.items():
         taken = ConfigStore.instance().list(group) if group.startswith("hydra/") else []
         for name, file in files.items():
             if f"{name}.yaml" in taken:

@@ -73,15 +73,15 @@ class _Names(dict[str, Any]):
             return declarations(f"{node.module}.{name}")
         bases = [base.id for base in node.bases if isinstance(base, ast.Name)] if isinstance(node, ast.ClassDef) else []
         function = _constructor(node)
-        found: dict[str, Range] = {}
+        ranges: dict[str, Range] = {}
         if function is None or function.args.kwarg is not None:
             for base in bases:
-                found = self.options(base) | found
+                ranges = self.options(base) | ranges
         for parameter in [*function.args.args, *function.args.kwonlyargs] if function else []:
             allowed = self._declared(parameter.annotation)
             if allowed is not None:
-                found[parameter.arg] = allowed
-        return found
+                ranges[parameter.arg] = allowed
+        return ranges
 
     def _declared(self, annotation: ast.expr | None) -> Range | None:
         try:
@@ -92,8 +92,8 @@ class _Names(dict[str, Any]):
 
 def _constructor(node: ast.stmt | None) -> ast.FunctionDef | None:
     if isinstance(node, ast.ClassDef):
-        own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
-        return next(own, None)
+        definitions = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+        return next(definitions, None)
     return node if isinstance(node, ast.FunctionDef) else None
 
 
@@ -107,12 +107,12 @@ def _names(module: str) -> _Names:
     spec = find_spec(package)  # of a name without dots: this imports nothing
     places = [] if spec is None else list(spec.submodule_search_locations or [])
     files = [Path(place, *rest) for place in places]
-    found = [path for file in files for path in (file / "__init__.py", file.with_suffix(".py")) if path.is_file()]
+    paths = [path for file in files for path in (file / "__init__.py", file.with_suffix(".py")) if path.is_file()]
     if spec is not None and not rest and not places and spec.origin is not None:
-        found = [Path(spec.origin)]
-    if not found:
+        paths = [Path(spec.origin)]
+    if not paths:
         raise ImportError(f"{module} is not there as Python source")
-    return _read(package, found[0], found[0].stat().st_mtime_ns)
+    return _read(package, paths[0], paths[0].stat().st_mtime_ns)
 
 
 @cache

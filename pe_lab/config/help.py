@@ -17,29 +17,29 @@ USAGE = """usage: pe-lab run [key=value ...]                     train one cell
        pe-lab run --cfg job pe=yarn                   the config of a command"""
 
 
-def text(known: Folders, overrides: list[str], every: bool) -> str:
+def text(conf: Folders, overrides: list[str], every: bool) -> str:
     """Return the text of --help.
 
     Args:
-        known: the files that can be chosen.
+        conf: the files that can be chosen.
         overrides: of the command line; the settings of what they choose are shown.
         every: whether all settings are shown, and not only those that are changed most.
     """
     words = [override.lstrip("+").partition("=") for override in overrides]
     named = [(group, name.strip()) for group, _, names in words for name in names.strip("[]").split(",")]
-    chosen = [(group, name) for group, name in named if known.file(group, name)]
+    chosen = [(group, name) for group, name in named if conf.file(group, name)]
     parts = [USAGE]
     for group, name in chosen:
-        file = known.files[group][name]
+        file = conf.files[group][name]
         lines = file.read_text().splitlines()
         title = next((line.removeprefix("# ") for line in lines if line[:2] == "# " and "@package" not in line), "")
         parts.append("\n".join([f"{group}={name}: {title}", *_lines(settings(file, group))]))
     if not chosen:
         title = "Settings" if every else "The settings that are changed most"
         parts.append("\n".join([f"{title}, with their defaults:", *_lines(of_config() if every else common())]))
-        groups = [group for group in sorted(known.files) if group and "hydra" not in group and group != REGISTRY]
+        groups = [group for group in sorted(conf.files) if group and "hydra" not in group and group != REGISTRY]
         lines = [
-            fill(f"{group}: {', '.join(known.names(group))}", WIDTH - 2, subsequent_indent="    ") for group in groups
+            fill(f"{group}: {', '.join(conf.names(group))}", WIDTH - 2, subsequent_indent="    ") for group in groups
         ]
         parts.append("\n".join(["Choices, group=name:", *(f"  {line}" for line in lines)]))
     return "\n\n".join(parts)
@@ -47,8 +47,8 @@ def text(known: Folders, overrides: list[str], every: bool) -> str:
 
 def _lines(shown: Iterable[Setting]) -> list[str]:
     lines = []
-    for one in shown:
-        start = f"  {one.name}={one.default}" if one.default else f"  {one.name}"
-        about = f"{one.words} [{one.range}]" if one.range else one.words
+    for setting in shown:
+        start = f"  {setting.name}={setting.default}" if setting.default else f"  {setting.name}"
+        about = f"{setting.words} [{setting.range}]" if setting.range else setting.words
         lines.append(fill(f"{start:<28}  {about}", WIDTH, subsequent_indent=" " * 30, break_on_hyphens=False))
     return lines

@@ -20,8 +20,8 @@ def parse_seeds(text: str) -> tuple[int, int]:
     Raises:
         ValueError: it is not a..b with 2 <= a <= b.
     """
-    found = _SEEDS.fullmatch(str(text))
-    first, most = map(int, found.groups()) if found else (0, 0)
+    match = _SEEDS.fullmatch(str(text))
+    first, most = map(int, match.groups()) if match else (0, 0)
     if not 2 <= first <= most <= MOST_SEEDS:
         raise ValueError(
             f"decide.seeds must be first..most with 2 <= first <= most <= {MOST_SEEDS}, as 5..12, got {text!r}"
@@ -42,10 +42,10 @@ def looks_of(seeds: str, looks: Sequence[int] | None = None) -> tuple[int, ...]:
     first, most = parse_seeds(seeds)
     if looks is None:
         return looks_between(first, most)
-    given = tuple(looks)
-    ascending = all(a < b for a, b in pairwise(given))
-    if not given or not ascending or (given[0], given[-1]) != (first, most):
+    counts = tuple(looks)
+    ascending = all(a < b for a, b in pairwise(counts))
+    if not counts or not ascending or (counts[0], counts[-1]) != (first, most):
         raise ValueError(
-            f"decide.looks must ascend from {first} to {most}, as decide.seeds={seeds} says, got {list(given)}"
+            f"decide.looks must ascend from {first} to {most}, as decide.seeds={seeds} says, got {list(counts)}"
         )
-    return given
+    return counts

@@ -54,8 +54,8 @@ def of_checkpoint(overrides: list[str]) -> list[str]:
         raise ValueError(f"{CHECKPOINT} needs pe.path=DIR, a folder with a config.json: got none")
     with within("pe"):
         name, options = read(paths[-1].strip("'\""))
-    given = [override for override in overrides if override != CHECKPOINT and not override.startswith("pe.path=")]
-    return [f"pe={name}", *(f"pe.{option}={_written(value)}" for option, value in options.items()), *given]
+    others = [override for override in overrides if override != CHECKPOINT and not override.startswith("pe.path=")]
+    return [f"pe={name}", *(f"pe.{option}={_written(value)}" for option, value in options.items()), *others]
 
 
 def _written(value: Any) -> str:
@@ -93,7 +93,7 @@ def studies(words: list[str]) -> list[list[str]]:
             others.append(word)
     if size not in made_of:
         raise ValueError(unknown_name("size", made_of, size))
-    return [[*as_lists(one.split()), *others] for one in made_of[size]]
+    return [[*as_lists(line.split()), *others] for line in made_of[size]]
 
 
 TWICE = "null,null"  # how a sweep has null as its only value
@@ -116,11 +116,11 @@ def of_jobs(overrides: list[str]) -> list[str]:
     return jobs
 
 
-def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = None) -> list[Any]:
+def parsed(overrides: list[str], conf: Folders, loader: ConfigLoader | None = None) -> list[Any]:
     """Return overrides as Hydra parses them.
 
     Args:
-        known: the files that can be chosen.
+        conf: the files that can be chosen.
         loader: of Hydra; needed to list the values of a glob.
 
     Raises:
@@ -132,7 +132,7 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
     parser, parsed, sizes = OverridesParser.create(loader), list[Any](), dict[str, int]()
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
-            meant = [f"{group}={text}" for group, files in known.files.items() if text in files]
+            meant = [f"{group}={text}" for group, files in conf.files.items() if text in files]
             hint = f": did you mean {' or '.join(meant)}?" if meant else ""
             raise ValueError(f"a setting must be written key=value, got {shown(text)}{hint}")
         try:
@@ -148,7 +148,7 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
             raise ValueError(f"a study must be chosen as +{text}, got {shown(text)}: no study is chosen by default")
         if key == "hydra/launcher":
             _require_package(text, str(value))
-        if key.partition(".")[0] == "logger" and key.count(".") == 1 and key[7:] not in known.names("logger"):
+        if key.partition(".")[0] == "logger" and key.count(".") == 1 and key[7:] not in conf.names("logger"):
             raise ValueError(
                 f"{key} must be written with the name of a logger, logger.wandb.{key[7:]}, got {shown(text)}"
             )
@@ -168,8 +168,8 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
             sizes[key] = _swept(value)
             if not sizes[key]:
                 raise ValueError(f"a sweep must have at least one cell, got none with {shown(text)}")
-        elif key in known.files and not key.startswith("hydra") and not override.is_delete():  # plugins add names there
-            names, options = value if isinstance(value, list) else [value], known.names(key)
+        elif key in conf.files and not key.startswith("hydra") and not override.is_delete():  # plugins add names there
+            names, options = value if isinstance(value, list) else [value], conf.names(key)
             if isinstance(value, list) and key not in LISTS:  # Hydra would merge them into one
                 raise ValueError(f"{key} must be one name, got {shown(text)}: a sweep over several has no brackets")
             if not all(isinstance(name, str) and "${" not in name for name in names) or (

@@ -32,7 +32,7 @@ def inner(leaf: DictConfig) -> Iterator[tuple[str, DictConfig]]:
             yield from ((f"{key}.{i}", part) for i, part in enumerate(value) if is_encoding(part))
 
 
-def fill_parts(leaf: DictConfig, path: str, known: Folders, written: Callable[[str], DictConfig]) -> None:
+def fill_parts(leaf: DictConfig, path: str, conf: Folders, written: Callable[[str], DictConfig]) -> None:
     """Replace each part of an encoding that is a name, or a name with some settings, by all of its settings.
 
     The same holds for another encoding that is a setting of a part, as `encoding` of `dape`.
@@ -40,7 +40,7 @@ def fill_parts(leaf: DictConfig, path: str, known: Folders, written: Callable[[s
     Args:
         leaf: settings of the encoding.
         path: of the encoding in the config, for messages.
-        known: the files that can be chosen.
+        conf: the files that can be chosen.
         written: composes the settings of a name of conf/pe.
 
     Raises:
@@ -48,39 +48,39 @@ def fill_parts(leaf: DictConfig, path: str, known: Folders, written: Callable[[s
     """
     for key, value in leaf.items():
         if is_encoding(value):
-            fill_parts(value, f"{path}.{key}", known, written)
+            fill_parts(value, f"{path}.{key}", conf, written)
     parts = leaf.get(PARTS)
     if not isinstance(parts, ListConfig):
         return
-    filled = [_filled(part, f"{path}.{PARTS}[{i}]", known, written) for i, part in enumerate(parts)]
+    filled = [_filled(part, f"{path}.{PARTS}[{i}]", conf, written) for i, part in enumerate(parts)]
     for i, part in enumerate(filled):
-        fill_parts(part, f"{path}.{PARTS}[{i}]", known, written)
+        fill_parts(part, f"{path}.{PARTS}[{i}]", conf, written)
     with open_dict(leaf):
         leaf[PARTS] = filled
 
 
-def _filled(part: Any, path: str, known: Folders, written: Callable[[str], DictConfig]) -> DictConfig:
+def _filled(part: Any, path: str, conf: Folders, written: Callable[[str], DictConfig]) -> DictConfig:
     if is_encoding(part):
         return part
-    given = {"name": part} if isinstance(part, str) else OmegaConf.to_container(part) if OmegaConf.is_dict(part) else {}
-    assert isinstance(given, dict)
-    name = given.pop("name", None)
-    if not isinstance(name, str) or known.file("pe", name) is None:
-        names = known.names("pe")
+    leaf = {"name": part} if isinstance(part, str) else OmegaConf.to_container(part) if OmegaConf.is_dict(part) else {}
+    assert isinstance(leaf, dict)
+    name = leaf.pop("name", None)
+    if not isinstance(name, str) or conf.file("pe", name) is None:
+        names = conf.names("pe")
         raise OptionError(
             f"{path} must be an encoding, or {{name: an encoding, and settings of it}}, got "
             f"{shown(OmegaConf.to_container(part) if OmegaConf.is_config(part) else part)}"
             f"{did_you_mean(name, names) or ': there are ' + ', '.join(names)}"
         )
     settings = written(name)
-    for key, value in given.items():
+    for key, value in leaf.items():
         if key not in settings or str(key)[0] == "_":
             allowed = [str(key) for key in settings if str(key)[0] != "_" and key != "name"]
             has = f"has the settings {', '.join(allowed)}" if allowed else "has no settings"
             raise OptionError(f"{path}={name} {has}: got {key}={shown(value)}{did_you_mean(key, allowed)}")
         if is_encoding(settings[key]):
             value = _filled(
-                OmegaConf.create(value) if isinstance(value, dict) else value, f"{path}.{key}", known, written
+                OmegaConf.create(value) if isinstance(value, dict) else value, f"{path}.{key}", conf, written
             )
         settings[key] = value
     return settings

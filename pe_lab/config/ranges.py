@@ -12,10 +12,12 @@ from pe_lab.encodings import policy_names
 from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, at_least, is_number, is_text, one_of, whole
 
 
-def each(one: Range, fewest: int = 1) -> Range:
+def each(item: Range, fewest: int = 1) -> Range:
     """Return the range of lists of at least `fewest` members, each in a range."""
-    words = f"a list, each {one.words}" if fewest else f"a list, maybe empty, each {one.words}"
-    return Range(words, lambda x: isinstance(x, list) and len(x) >= fewest and all(map(one.holds, x)), names=one.names)
+    words = f"a list, each {item.words}" if fewest else f"a list, maybe empty, each {item.words}"
+    return Range(
+        words, lambda x: isinstance(x, list) and len(x) >= fewest and all(map(item.holds, x)), names=item.names
+    )
 
 
 def ladder(fewest: int) -> Range:

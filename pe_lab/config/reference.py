@@ -86,7 +86,7 @@ def changes(name: str) -> str:
     """Return what another value of a setting changes."""
     parts = name.split(".")
     beginnings = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((_CHANGES[one] for one in beginnings if one in _CHANGES), TRAINING)
+    return next((_CHANGES[beginning] for beginning in beginnings if beginning in _CHANGES), TRAINING)
 
 
 def settings(file: Path, group: str = "") -> list[Setting]:
@@ -103,16 +103,16 @@ def settings(file: Path, group: str = "") -> list[Setting]:
     place = package[1].removeprefix("_global_") if package else group
     target = next((value.value for key, value in root.value if key.value == "_target_"), None)
     declared = declarations(target) if group in ("pe", "data") else {}  # other classes are of other packages
-    ranges = RANGES | {f"{group}.{name}": one for name, one in declared.items()}
+    ranges = RANGES | {f"{group}.{name}": allowed for name, allowed in declared.items()}
     return list(_settings(root, f"{place}." if place else "", lines, ranges))
 
 
 def common() -> list[Setting]:
     """Return the settings that are changed most, in the order of COMMON."""
-    found = {one.name: one for one in groups()}
+    by_name = {setting.name: setting for setting in groups()}
     of = {name.partition(".")[0] for name in COMMON if "." in name}
-    found |= {one.name: one for one in of_config([group for group in found if group in of])}
-    return [found[name] for name in COMMON]
+    by_name |= {setting.name: setting for setting in of_config([group for group in by_name if group in of])}
+    return [by_name[name] for name in COMMON]
 
 
 def of_config(chosen: list[str] | None = None) -> list[Setting]:
@@ -121,16 +121,16 @@ def of_config(chosen: list[str] | None = None) -> list[Setting]:
     Args:
         chosen: the groups, in order; None: all.
     """
-    names = {one.name: one.default.strip("[]") for one in groups() if one.default != "[]"}
+    names = {setting.name: setting.default.strip("[]") for setting in groups() if setting.default != "[]"}
     files = [(group, folder() / group / f"{names[group]}.yaml") for group in (names if chosen is None else chosen)]
-    return [one for group, file in [("", folder() / "config.yaml"), *files] for one in settings(file, group)]
+    return [setting for group, file in [("", folder() / "config.yaml"), *files] for setting in settings(file, group)]
 
 
 def groups() -> list[Setting]:
     """Return the groups of conf/ with what is chosen of each by default."""
     text = (folder() / "config.yaml").read_text()
-    found = re.findall(r"^  - (\w+): (\S+) +# (.*)$", text, re.MULTILINE)  # of its defaults
-    return [Setting(group, chosen, words, f"a file of conf/{group}") for group, chosen, words in found]
+    entries = re.findall(r"^  - (\w+): (\S+) +# (.*)$", text, re.MULTILINE)  # of its defaults
+    return [Setting(group, chosen, words, f"a file of conf/{group}") for group, chosen, words in entries]
 
 
 def _settings(node: yaml.MappingNode, prefix: str, lines: list[str], ranges: dict[str, Range]) -> Iterator[Setting]:
@@ -146,8 +146,10 @@ def _settings(node: yaml.MappingNode, prefix: str, lines: list[str], ranges: dic
         default = lines[value.start_mark.line][value.start_mark.column : value.end_mark.column]
         if value.end_mark.line > value.start_mark.line:  # a list over several lines
             default = " ".join(line.strip() for line in lines[value.start_mark.line : value.end_mark.line])
-        one = ranges.get(name, BOOLEAN if default in ("true", "false") else None)
-        yield Setting(name, default, words, "" if one is None else one.words + (", or null" if one.optional else ""))
+        allowed = ranges.get(name, BOOLEAN if default in ("true", "false") else None)
+        yield Setting(
+            name, default, words, "" if allowed is None else allowed.words + (", or null" if allowed.optional else "")
+        )
 
 
 def first_comment(file: Path) -> str:

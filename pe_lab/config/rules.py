@@ -25,17 +25,17 @@ DECAY_FRACTION = 0.2  # of optimizer.decay_fraction, the default
 OPTIMIZER = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
 
 
-def check(cfg: DictConfig, known: Folders | None = None) -> None:
+def check(cfg: DictConfig, conf: Folders | None = None) -> None:
     """Check every rule that can be checked from the config alone.
 
     Args:
-        known: the files that can be chosen; None: find them.
+        conf: the files that can be chosen; None: find them.
 
     Raises:
         ValueError: the first rule that is broken, in one line.
     """
     find_classes(OmegaConf.to_container(cfg))
-    _check_keys(cfg, known or folders())
+    _check_keys(cfg, conf or folders())
     for setting in RANGES:
         missing = object()
         value = OmegaConf.select(cfg, setting, default=missing)
@@ -54,8 +54,8 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
     _check_tune(cfg)
     _check_decide(cfg)
     check_trainer(cfg)
-    if found := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
-        raise ValueError(f"the config {found}")
+    if problem := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
+        raise ValueError(f"the config {problem}")
 
 
 def _named(cfg: DictConfig) -> list[str]:
@@ -134,8 +134,8 @@ def hidden_width(model: Model | DictConfig) -> int:
 def _check_length(cfg: DictConfig) -> None:
     """Check that the length of the training is given once, and no setting of one in steps for one in epochs."""
     if (cfg.epochs is None) == (cfg.steps is None):
-        given = "neither" if cfg.steps is None else f"epochs={cfg.epochs}, steps={cfg.steps}"
-        raise ValueError(f"epochs or steps must be given, not both: set the other to null, got {given}")
+        actual = "neither" if cfg.steps is None else f"epochs={cfg.epochs}, steps={cfg.steps}"
+        raise ValueError(f"epochs or steps must be given, not both: set the other to null, got {actual}")
     if cfg.steps is None:
         for key, usual in vars(Solve()).items():
             if cfg.solve[key] != usual:
@@ -149,15 +149,16 @@ def _check_length(cfg: DictConfig) -> None:
 
 def _check_schedule(cfg: DictConfig) -> None:
     """Check that settings of a schedule are given for one that has them."""
-    given, least = cfg.optimizer, cfg.optimizer.get("min_lr", 0)
-    if given.get("decay_fraction", DECAY_FRACTION) != DECAY_FRACTION and given.schedule != "wsd":
+    optimizer, least = cfg.optimizer, cfg.optimizer.get("min_lr", 0)
+    if optimizer.get("decay_fraction", DECAY_FRACTION) != DECAY_FRACTION and optimizer.schedule != "wsd":
         raise ValueError(
-            f"optimizer.decay_fraction={given.decay_fraction} needs optimizer.schedule=wsd, got {given.schedule}"
+            f"optimizer.decay_fraction={optimizer.decay_fraction} needs optimizer.schedule=wsd, "
+            f"got {optimizer.schedule}"
         )
-    if least and given.schedule == "constant":
+    if least and optimizer.schedule == "constant":
         raise ValueError(f"optimizer.min_lr={least} needs optimizer.schedule=cosine, linear or wsd, got constant")
-    if least > given.lr:
-        raise ValueError(f"optimizer.min_lr must be at most optimizer.lr, {given.lr}, got {least}")
+    if least > optimizer.lr:
+        raise ValueError(f"optimizer.min_lr must be at most optimizer.lr, {optimizer.lr}, got {least}")
 
 
 def _check_tune(cfg: DictConfig) -> None:
@@ -194,8 +195,8 @@ def _check_decide(cfg: DictConfig) -> None:
     decide = cfg.decide
     looks_of(decide.seeds, _plain(decide.looks))
     if decide.baseline is None:
-        given = [f"decide.{key}" for key in ("seeds", "looks", "best") if decide[key] != getattr(Decide(), key)]
-        for setting in [*given, *(["budget"] if cfg.budget is not None else [])]:
+        changes = [f"decide.{key}" for key in ("seeds", "looks", "best") if decide[key] != getattr(Decide(), key)]
+        for setting in [*changes, *(["budget"] if cfg.budget is not None else [])]:
             raise ValueError(f"{setting} needs decide.baseline, an encoding, 'all pairs' or best: got none")
         if cfg.margin is not None and cfg.study_name is None:
             raise ValueError(
@@ -225,19 +226,19 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
     """Refuse missing and unknown settings, which Hydra permits with ~ and +."""
     for setting in OmegaConf.missing_keys(cfg):
         raise ValueError(f"{setting} must be set, got nothing")
-    known: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
-    _require_known(cfg, "", known[""])
+    allowed: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
+    _require_known(cfg, "", allowed[""])
     for group in ("pe", "data", "optimizer", *NAMED, *dict(TYPED)):
         if not OmegaConf.is_dict(cfg[group]):
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
     for group, typed in TYPED:
-        known[group] = {field.name for field in fields(typed)}
+        allowed[group] = {field.name for field in fields(typed)}
     for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer"]:
-        group, given = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
-        if not NAME.holds(given.get("name")):
-            raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(given.get('name')))}")
-        if files.file(group, given.name):
-            written = _settings(files, group, given.name)
+        group, settings = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
+        if not NAME.holds(settings.get("name")):
+            raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(settings.get('name')))}")
+        if files.file(group, settings.name):
+            written = _settings(files, group, settings.name)
             # settings that come from other files: "/pe@encoding: rope" fills the setting "encoding"
             taken = {
                 str(group).partition("@")[2]
@@ -246,15 +247,15 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
                 for group in entry
             }
             for key in taken:
-                if not OmegaConf.is_dict(given.get(key)):
-                    raise ValueError(f"{leaf}.{key} must be another {group}, got {shown(_plain(given.get(key)))}")
+                if not OmegaConf.is_dict(settings.get(key)):
+                    raise ValueError(f"{leaf}.{key} must be another {group}, got {shown(_plain(settings.get(key)))}")
             for key in ("_target_", "_partial_"):
-                if given.get(key) != written.get(key):
+                if settings.get(key) != written.get(key):
                     raise ValueError(
-                        f"{leaf}.{key} must be {written.get(key)} for {group}={given.name}, got "
-                        f"{shown(_plain(given.get(key)))}: give a class of your own a name of its own"
+                        f"{leaf}.{key} must be {written.get(key)} for {group}={settings.name}, got "
+                        f"{shown(_plain(settings.get(key)))}: give a class of your own a name of its own"
                     )
-            known[leaf] = (set(written) | taken) - {"defaults"}
+            allowed[leaf] = (set(written) | taken) - {"defaults"}
     for key in OPTIMIZER:
         if key not in cfg.optimizer:
             raise ValueError(f"optimizer.{key} must be set, got nothing")
@@ -264,16 +265,16 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
         if leaf.get("_partial_") is not True:
             raise ValueError(f"logger.{name}._partial_ must be true, got {shown(_plain(leaf.get('_partial_')))}")
         if files.file("logger", str(name)):
-            known[f"logger.{name}"] = set(_settings(files, "logger", str(name))) - {"defaults"}
+            allowed[f"logger.{name}"] = set(_settings(files, "logger", str(name))) - {"defaults"}
     if "none" in cfg.logger and len(cfg.logger) > 1:
         raise ValueError(f"logger=none must stand alone, got logger=[{','.join(map(str, cfg.logger))}]")
-    for leaf, names in known.items():
+    for leaf, names in allowed.items():
         _require_known(OmegaConf.select(cfg, leaf) if leaf else cfg, leaf, names)
 
 
-def _check_named(group: str, given: DictConfig, files: Folders) -> None:
+def _check_named(group: str, settings: DictConfig, files: Folders) -> None:
     """Raise ValueError unless each of a group has a class, and one of a file the class of the file."""
-    for key, leaf in given.items():
+    for key, leaf in settings.items():
         name = str(key)
         target = leaf.get("_target_") if OmegaConf.is_dict(leaf) else None
         if not NAME.holds(name) or not isinstance(target, str) or name[0] == "_":
@@ -289,13 +290,13 @@ def _check_named(group: str, given: DictConfig, files: Folders) -> None:
             )
 
 
-def _require_known(given: DictConfig, leaf: str, names: set[str]) -> None:
+def _require_known(settings: DictConfig, leaf: str, names: set[str]) -> None:
     """Raise ValueError unless the settings of a leaf are exactly these."""
-    for key in given:
+    for key in settings:
         if key not in names:
-            raise ValueError(unknown_setting(given, leaf, str(key), names, shown(_plain(given[key]))))
+            raise ValueError(unknown_setting(settings, leaf, str(key), names, shown(_plain(settings[key]))))
     for key in sorted(names):
-        if key not in given:
+        if key not in settings:
             raise ValueError(f"{leaf}{'.' if leaf else ''}{key} must be set, got nothing")
 
 
@@ -308,9 +309,9 @@ def _settings(files: Folders, group: str, name: str) -> dict[str, Any]:
     bases = [entry for entry in written.get("defaults", []) if isinstance(entry, str) and entry not in ("_self_", name)]
     settings: dict[str, Any] = {}
     entries: list[Any] = []
-    for found in (*(_settings(files, group, base) for base in bases), written):
-        entries += found.get("defaults", [])
-        settings |= {str(key): value for key, value in found.items()}
+    for content in (*(_settings(files, group, base) for base in bases), written):
+        entries += content.get("defaults", [])
+        settings |= {str(key): value for key, value in content.items()}
     return settings | {"defaults": entries}
 
 

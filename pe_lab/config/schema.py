@@ -230,8 +230,8 @@ def folder() -> Path:
 
 def of_study(cfg: DictConfig) -> DictConfig:
     """Return what a config has of `Study`; for that of a cell, the defaults."""
-    given = OmegaConf.masked_copy(cfg, list(OF_STUDIES))
-    return DictConfig(OmegaConf.merge(OmegaConf.structured(Study), given))
+    sections = OmegaConf.masked_copy(cfg, list(OF_STUDIES))
+    return DictConfig(OmegaConf.merge(OmegaConf.structured(Study), sections))
 
 
 def of_cell(cfg: DictConfig) -> DictConfig:
@@ -260,8 +260,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
 
     Arguments of lightning.Trainer are there if they are given.
     """
-    found: Any = OmegaConf.to_container(cfg, resolve=True)  # its type does not say that a DictConfig makes a dict
-    assert isinstance(found, dict)
-    if isinstance(of := found.get("trainer"), dict):
-        found["trainer"] = {name: of[name] for name in of if of[name] is not None or name not in trainer.NAMES}
-    return found
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)  # its type does not say that a DictConfig makes a dict
+    assert isinstance(plain, dict)
+    if isinstance(of := plain.get("trainer"), dict):
+        plain["trainer"] = {name: of[name] for name in of if of[name] is not None or name not in trainer.NAMES}
+    return plain

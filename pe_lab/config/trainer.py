@@ -109,18 +109,18 @@ NAMES = sorted({**TAKEN, **DECIDED, **ALIASES})  # of all arguments but `precisi
 
 def ranges() -> dict[str, Range]:
     """Return the ranges of all arguments of lightning.Trainer, by name."""
-    found = TAKEN | {name: one for name, (_, one) in ALIASES.items()}
+    allowed = TAKEN | {name: accepted for name, (_, accepted) in ALIASES.items()}
     for name, (values, why) in DECIDED.items():
         words = f"left out{''.join(f' or {value}' for value in values)}: {why}"
-        found[name] = Range(words, partial(_is_one_of, values))
-    return {name: replace(found[name], optional=True) for name in NAMES}
+        allowed[name] = Range(words, partial(_is_one_of, values))
+    return {name: replace(allowed[name], optional=True) for name in NAMES}
 
 
 def arguments(trainer: DictConfig) -> dict[str, Any]:
     """Return the arguments of lightning.Trainer that are given, as plain data."""
     plain: Any = OmegaConf.to_container(trainer, resolve=True)
-    given = {name: plain[name] for name in TAKEN if plain.get(name) is not None}
-    return given | ({"gradient_clip_val": plain["clip"]} if "gradient_clip_algorithm" in given else {})
+    options = {name: plain[name] for name in TAKEN if plain.get(name) is not None}
+    return options | ({"gradient_clip_val": plain["clip"]} if "gradient_clip_algorithm" in options else {})
 
 
 def changing(trainer: DictConfig, gpu: bool, watched: bool) -> dict[str, Any]:
@@ -130,17 +130,17 @@ def changing(trainer: DictConfig, gpu: bool, watched: bool) -> dict[str, Any]:
         watched: by callbacks that may change its training.
     """
     neutral = NEUTRAL | (ON_GPU if gpu else {}) | (VALIDATION if watched else {})
-    given = arguments(trainer)
-    found = {name: given[name] for name, usual in neutral.items() if name in given and given[name] != usual}
-    if "accumulate_grad_batches" in found:
-        found["accumulation"] = 2  # once each batch had the same weight, whatever the number of its answers
-    return found
+    options = arguments(trainer)
+    changes = {name: options[name] for name, usual in neutral.items() if name in options and options[name] != usual}
+    if "accumulate_grad_batches" in changes:
+        changes["accumulation"] = 2  # once each batch had the same weight, whatever the number of its answers
+    return changes
 
 
 def batches_of_epoch(trainer: DictConfig, batches: int) -> int:
     """Return how many of the batches of an epoch are trained on."""
-    given = arguments(trainer)
-    return limited(batches, given.get("overfit_batches", given.get("limit_train_batches", 1.0)))
+    options = arguments(trainer)
+    return limited(batches, options.get("overfit_batches", options.get("limit_train_batches", 1.0)))
 
 
 def limited(batches: int, limit: float) -> int:
@@ -169,27 +169,30 @@ def check_trainer(cfg: DictConfig) -> None:
     Raises:
         ValueError: they do not, in one line.
     """
-    given = cfg.trainer
+    trainer = cfg.trainer
     for name in [] if cfg.callbacks else VALIDATION:
-        if given[name] is not None:
+        if trainer[name] is not None:
             raise ValueError(
                 f"trainer.{name} needs callbacks, which read Lightning's validation, as callbacks=early_stopping: got "
                 f"none"
             )
-    if given._target_ != "lightning.Trainer":
+    if trainer._target_ != "lightning.Trainer":
         raise ValueError(
-            f"trainer._target_ must be lightning.Trainer, got {given._target_}: cell.training() trains with any Trainer"
+            f"trainer._target_ must be lightning.Trainer, got {trainer._target_}: "
+            f"cell.training() trains with any Trainer"
         )
-    if given.gradient_clip_algorithm is not None and given.clip is None:
+    if trainer.gradient_clip_algorithm is not None and trainer.clip is None:
         raise ValueError(
-            f"trainer.gradient_clip_algorithm={given.gradient_clip_algorithm} needs trainer.gradient_clip_val, got none"
+            f"trainer.gradient_clip_algorithm={trainer.gradient_clip_algorithm} needs trainer.gradient_clip_val, "
+            f"got none"
         )
-    devices = devices_of(given)
-    if devices == 1 and given.strategy not in (None, "auto"):
-        raise ValueError(f"trainer.strategy={given.strategy} needs trainer.devices=2 or more, got {devices}")
-    if devices > 1 and given.overfit_batches is not None:
-        raise ValueError(f"trainer.overfit_batches must be null with several devices, got {given.overfit_batches}")
-    if None not in (given.limit_train_batches, given.overfit_batches):
+    devices = devices_of(trainer)
+    if devices == 1 and trainer.strategy not in (None, "auto"):
+        raise ValueError(f"trainer.strategy={trainer.strategy} needs trainer.devices=2 or more, got {devices}")
+    if devices > 1 and trainer.overfit_batches is not None:
+        raise ValueError(f"trainer.overfit_batches must be null with several devices, got {trainer.overfit_batches}")
+    if None not in (trainer.limit_train_batches, trainer.overfit_batches):
         raise ValueError(
-            f"trainer.limit_train_batches must be null beside trainer.overfit_batches, got {given.limit_train_batches}"
+            f"trainer.limit_train_batches must be null beside trainer.overfit_batches, "
+            f"got {trainer.limit_train_batches}"
         )

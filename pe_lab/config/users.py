@@ -72,25 +72,25 @@ def folders() -> Folders:
     Raises:
         ValueError: a folder, an entry point or a file cannot be used; two files have the same group and name.
     """
-    found: dict[str, dict[str, Path]] = {}
+    files: dict[str, dict[str, Path]] = {}
     for file in _files(folder()):
-        found.setdefault(_group(folder(), file), {})[file.stem] = file
-    groups = sorted(group for group in found if group)
+        files.setdefault(_group(folder(), file), {})[file.stem] = file
+    groups = sorted(group for group in files if group)
     users: list[Path] = []
-    for source, given in [*((GIVEN, place) for place in _given()), *_installed()]:
-        place = given.resolve()
+    for source, path in [*((GIVEN, place) for place in _given()), *_installed()]:
+        place = path.resolve()
         if place in (folder().resolve(), *users):
             continue
         users.append(place)
         for file in _users_files(place, source, groups):
-            names = found[_group(place, file)]
+            names = files[_group(place, file)]
             if file.stem in names:
                 raise ValueError(
                     f"{_group(place, file)}={file.stem} must have one file, got {names[file.stem]} and {file}: "
                     f"give yours a name of its own"
                 )
             names[file.stem] = file
-    return Folders(tuple(users), found)
+    return Folders(tuple(users), files)
 
 
 @contextmanager
@@ -103,11 +103,11 @@ def joining(arguments: list[str]) -> Iterator[list[str]]:
     Raises:
         ValueError: a folder is not there, or cannot be used.
     """
-    given, rest = _split(arguments)
+    places, rest = _split(arguments)
     before, paths = os.environ.get(VARIABLE), list(sys.path)
     try:
-        if given:
-            os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_given(), *given])))
+        if places:
+            os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_given(), *places])))
         folders()
         yield rest
     finally:
@@ -189,7 +189,7 @@ def tell_hydra() -> None:
 
 def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
     """Return the folders of --config-dir, and the other arguments."""
-    given, rest, remaining = [], [], iter(arguments)
+    places, rest, remaining = [], [], iter(arguments)
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         if flag not in FLAGS:
@@ -198,8 +198,8 @@ def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
         value = value if equals else next(remaining, "")
         if not Path(value).is_dir() or value == "" or os.pathsep in value:
             raise ValueError(f"{flag} must be a folder of configs, got {shown(value)}")
-        given.append(Path(value).resolve())
-    return given, rest
+        places.append(Path(value).resolve())
+    return places, rest
 
 
 def _given() -> list[Path]:
@@ -253,8 +253,8 @@ def _files(place: Path, depth: int = 0) -> Iterator[Path]:
 
 def _group(place: Path, file: Path) -> str:
     """Return the group of a file: the folder it is in, as hydra/launcher; empty for a file of no group."""
-    found = file.parent.relative_to(place).as_posix()
-    return "" if found == "." else found
+    group = file.parent.relative_to(place).as_posix()
+    return "" if group == "." else group
 
 
 def _users_files(place: Path, source: str, groups: list[str]) -> Iterator[Path]:

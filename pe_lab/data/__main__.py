@@ -31,8 +31,8 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        with config.joining(sys.argv[1:]) as given:
-            export(*read(parser.parse_args(given).words))
+        with config.joining(sys.argv[1:]) as arguments:
+            export(*read(parser.parse_args(arguments).words))
 
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
@@ -45,8 +45,8 @@ def read(words: list[str]) -> tuple[Path, DictConfig]:
         HydraException: an option that the dataset does not have.
     """
     if words[:1] != ["export"]:
-        given = words[0] if words else "nothing"
-        raise ValueError(f"the command must be export, got {given}{did_you_mean(given, ['export'])}")
+        command = words[0] if words else "nothing"
+        raise ValueError(f"the command must be export, got {command}{did_you_mean(command, ['export'])}")
     out, overrides = OUT, []
     for word in words[1:]:
         key, _, value = word.partition("=")

@@ -114,8 +114,8 @@ class Addition(RandomProblems):
         if self.n[-1] > LISTED:
             return None
         base = 16 ** torch.arange(PLUS)  # a digit occurs at most 3 LISTED + 1 times
-        known, row = (counts[:, :PLUS] @ base).unique(return_inverse=True)
-        found = torch.zeros(len(known), END + 1, dtype=torch.float64)
+        prefixes, row = (counts[:, :PLUS] @ base).unique(return_inverse=True)
+        weights = torch.zeros(len(prefixes), END + 1, dtype=torch.float64)
         most = self.n[-1]
         for n in self.n:
             digits = torch.arange(100**n)[:, None] // 10 ** torch.arange(2 * n) % 10
@@ -125,12 +125,12 @@ class Addition(RandomProblems):
             seen = base[digits].sum(1)
             for slot in range(n + 2):
                 follows = answer[:, slot] if slot <= n else torch.full_like(seen, END)
-                place = torch.searchsorted(known, seen).clamp(max=len(known) - 1)
-                cell = (place * (END + 1) + follows)[known[place] == seen]
-                found += cell.bincount(minlength=found.numel()).view_as(found) * (share[n] * 100 ** (most - n))
+                place = torch.searchsorted(prefixes, seen).clamp(max=len(prefixes) - 1)
+                cell = (place * (END + 1) + follows)[prefixes[place] == seen]
+                weights += cell.bincount(minlength=weights.numel()).view_as(weights) * (share[n] * 100 ** (most - n))
                 if slot <= n:
                     seen = seen + base[follows]
-        return (found / found.sum(1, keepdim=True))[row]
+        return (weights / weights.sum(1, keepdim=True))[row]
 
 
 class Parity(RandomProblems):

@@ -63,8 +63,8 @@ class Bag(Sampled):
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(self.task.vocabulary, (number, self.task.length), generator=random)
         often = self.often(tokens)
-        one = (often == often.amax(1, keepdim=True)).sum(1) == 1
-        return tokens[one], often[one].argmax(1)
+        unique = (often == often.amax(1, keepdim=True)).sum(1) == 1
+        return tokens[unique], often[unique].argmax(1)
 
     def classify(self, tokens: Tensor) -> Tensor:
         return self.often(tokens).argmax(1)

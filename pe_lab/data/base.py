@@ -272,11 +272,11 @@ def surprise(batch: Batch, ordered: bool = True) -> Tensor:
         prefix = batch.tokens[rows, : slot + 1]
         if not ordered:
             prefix = prefix.sort(1).values
-        known = torch.zeros(len(rows), dtype=torch.long)
+        index = torch.zeros(len(rows), dtype=torch.long)
         for column in prefix.T:
-            known = (known * vocabulary + column).unique(return_inverse=True)[1]
-        answer = (known * vocabulary + batch.targets[rows, slot]).unique(return_inverse=True)[1]
-        loss[rows, slot] = known.bincount()[known].double().log() - answer.bincount()[answer].double().log()
+            index = (index * vocabulary + column).unique(return_inverse=True)[1]
+        answer = (index * vocabulary + batch.targets[rows, slot]).unique(return_inverse=True)[1]
+        loss[rows, slot] = index.bincount()[index].double().log() - answer.bincount()[answer].double().log()
     return loss
 
 

@@ -167,10 +167,10 @@ class SelectiveCopy(Copy):
         for rows, sizes in shares:
             if not rows.any():
                 continue
-            found = super().blind(symbols[rows], sizes)
-            if found is None:
+            blind = super().blind(symbols[rows], sizes)
+            if blind is None:
                 return None
-            p[rows] = found
+            p[rows] = blind
         return torch.cat((p[:, :-1], torch.zeros(len(p), 1, dtype=torch.float64), p[:, -1:]), 1)
 
 

@@ -86,13 +86,13 @@ def _arrays(dataset: Dataset) -> tuple[dict[str, np.ndarray], bool]:
 
 def _arrays_of_split(parts: list[Batch], task: Task) -> dict[str, np.ndarray]:
     """Return a split as arrays."""
-    found = {
+    arrays = {
         "tokens": torch.cat([part.tokens for part in parts]),
         "documents": torch.cat([part.layout.segment for part in parts]),
     }
     targets = torch.cat([part.targets for part in parts])
-    found |= {"label": targets[:, 0]} if task.pooled else {"targets": targets}
-    return {name: tensor.numpy().astype(np.int32) for name, tensor in found.items()}
+    arrays |= {"label": targets[:, 0]} if task.pooled else {"targets": targets}
+    return {name: tensor.numpy().astype(np.int32) for name, tensor in arrays.items()}
 
 
 def _lines(dataset: Dataset, arrays: dict[str, np.ndarray], packed: bool) -> Iterator[list[str | int]]:

@@ -86,9 +86,9 @@ class FlipFlop(Hashed):
         if not self.published_tests:
             return super().make(split)
         parts = [self.ignore, *PUBLISHED.values()] if split == "test" else [self.ignore]
-        made = [self._alike(ignore=ignore).anew(self.epoch).whole(split) for ignore in parts]
-        batch = self.write(torch.cat([part.tokens for part in made]))
-        number = torch.arange(len(made)).repeat_interleave(len(made[0]))[:, None]
+        batches = [self._alike(ignore=ignore).anew(self.epoch).whole(split) for ignore in parts]
+        batch = self.write(torch.cat([part.tokens for part in batches]))
+        number = torch.arange(len(batches)).repeat_interleave(len(batches[0]))[:, None]
         return replace(batch, role=number.expand_as(batch.role).clone(), headline=batch.headline & (number == 0))
 
     def _alike(self, **changed: Any) -> "FlipFlop":
@@ -141,10 +141,10 @@ class FlipFlop(Hashed):
         asked = batch.targets != IGNORE
         right = batch.targets[asked] == ONE
 
-        def level(one: Tensor) -> dict[str, float]:
+        def level(probability: Tensor) -> dict[str, float]:
             """Return the metrics of probabilities [N] of a 1; ties are broken at random."""
             loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
-            p = one.where(right, 1 - one)
+            p = probability.where(right, 1 - probability)
             loss[asked] = -p.log()
             hit[asked] = (p > 0.5).double() + 0.5 * (p == 0.5)
             return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
@@ -181,16 +181,16 @@ def joint(writes: int, reads: int) -> tuple[tuple[float, float], ...]:
     All orders that begin with w are equally likely: the last instruction is one of the other writes with probability
     (writes - 1) / (writes - 1 + reads).
     """
-    found = [[0.0, 0.0] for _ in range(writes + reads + 1)]
+    chances = [[0.0, 0.0] for _ in range(writes + reads + 1)]
     others = writes - 1 + reads
     if others == 0:
         return (0.5, 0.0), (0.0, 0.5)
     if writes > 1:
-        for k, (zero, one) in enumerate(joint(writes - 1, reads)):
+        for k, (p0, p1) in enumerate(joint(writes - 1, reads)):
             for bit in (0, 1):
-                found[k + bit][bit] += (writes - 1) / others * (zero + one) / 2
+                chances[k + bit][bit] += (writes - 1) / others * (p0 + p1) / 2
     if reads:
         for k, before in enumerate(joint(writes, reads - 1)):
             for bit in (0, 1):
-                found[k + bit][bit] += reads / others * before[bit]
-    return tuple((zero, one) for zero, one in found)
+                chances[k + bit][bit] += reads / others * before[bit]
+    return tuple((p0, p1) for p0, p1 in chances)

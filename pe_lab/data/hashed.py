@@ -45,7 +45,7 @@ class Hashed(InMemory):
         return self.sizes[split]
 
     def make(self, split: str) -> Batch:
-        found: list[Tensor] = []
+        blocks: list[Tensor] = []
         seen: set[bytes] = set()
         idle = 0
         for block in count():
@@ -53,11 +53,11 @@ class Hashed(InMemory):
             tokens = tokens[torch.tensor([split_of(self.seed, self.name, row) == split for row in tokens.tolist()])]
             if split != "train":
                 tokens = tokens[fresh(tokens, seen)]
-            found.append(tokens)
+            blocks.append(tokens)
             idle = 0 if len(tokens) else idle + 1
-            total = sum(map(len, found))
+            total = sum(map(len, blocks))
             if total >= self.size(split):
-                return self.write(torch.cat(found)[: self.size(split)])
+                return self.write(torch.cat(blocks)[: self.size(split)])
             if idle == IDLE:
                 raise ValueError(
                     f"data.{split} must be at most {total}, the different sequences found for data={self.name}, got "

@@ -167,12 +167,12 @@ class Sampled(Labelled):
             return super().floors(split)
         batch = self.whole(split)
         tokens, labels, classes = batch.tokens, batch.targets[:, 0], self.task.outputs
-        known = {
+        levels = {
             "bayes": certain(self.classify(tokens), classes),
             "position_blind": self.position_blind(tokens),
             "prior": uniform(len(tokens), classes),
         }
-        return {name: scores(log_p, labels) for name, log_p in known.items()}
+        return {name: scores(log_p, labels) for name, log_p in levels.items()}
 
 
 def certain(labels: Tensor, classes: int) -> Tensor:
@@ -219,10 +219,11 @@ def reference_levels(train: Batch, batch: Batch, task: Task) -> Floors:
     likely = {"prior": share, "histogram": share}
     if len(seen.unique()) > 1:
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=10_000))
-        known, new = (
-            counts(one.tokens, one.layout.segment != PADDING, task.vocabulary).numpy() for one in (train, batch)
+        features, new = (
+            counts(source.tokens, source.layout.segment != PADDING, task.vocabulary).numpy()
+            for source in (train, batch)
         )
-        model.fit(known, seen.numpy())
+        model.fit(features, seen.numpy())
         histogram = np.zeros((len(batch), classes))
         histogram[:, model.classes_] = model.predict_proba(new)
         likely["histogram"] = torch.from_numpy(histogram)

@@ -176,10 +176,10 @@ class InterleavedMajority(RandomProblems):
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         # the first tokens of an answer may be there; all that have as many tokens, and as many ones, are weighed
-        known, row = counts.unique(dim=0, return_inverse=True)
+        distinct, row = counts.unique(dim=0, return_inverse=True)
         chances = cache(self._chances)
-        p = torch.zeros(len(known), 3, dtype=torch.float64)
-        for index, (zeros, ones) in enumerate(known.tolist()):
+        p = torch.zeros(len(distinct), 3, dtype=torch.float64)
+        for index, (zeros, ones) in enumerate(distinct.tolist()):
             for answered in range(self.streams + 1):
                 n, rest = divmod(zeros + ones - answered, self.streams)
                 if rest == 0 and n in self.n:
@@ -198,8 +198,8 @@ class InterleavedMajority(RandomProblems):
             end = _sum_of(before)
             return torch.stack((torch.zeros_like(end), torch.zeros_like(end), end))
         after = [less + more] * (self.streams - answered - 1)
-        zero, one = (_sum_of([*before, next_one, *after]) for next_one in (less, more))
-        return torch.stack((zero, one, torch.zeros_like(one)))
+        p0, p1 = (_sum_of([*before, next_one, *after]) for next_one in (less, more))
+        return torch.stack((p0, p1, torch.zeros_like(p1)))
 
 
 def shuffled(ones: Tensor, n: Tensor, width: int, source: torch.Generator) -> Tensor:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LOWER = ("loss", "bits", "perplexity", "error")  # `statistics.cells.LOWER`, by which verdicts are made
-UNITS = {"loss": "nats", "bits": "bits"}  # `statistics.cells.UNITS`, in which margins are declared
+METRIC_UNITS = {"loss": "nats", "bits": "bits"}  # `statistics.cells.METRIC_UNITS`, in which margins are declared
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,6 @@ class Metric:
                 f"name of a metric must contain {words} if the lowest value is the best, and only then, "
                 f"got {self.name} with better={self.better}"
             )
-        word, unit = next(((word, unit) for word, unit in UNITS.items() if word in self.name), ("", self.unit))
+        word, unit = next(((word, unit) for word, unit in METRIC_UNITS.items() if word in self.name), ("", self.unit))
         if self.unit != unit:
             raise ValueError(f"unit of a metric with {word} in its name must be {unit}, got {self.unit} of {self.name}")

@@ -10,10 +10,10 @@ from pe_lab.data.labelled import SIZES, Sampled, uniform
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError
 
 VOCABULARY = 20
-MARKS = torch.tensor([[5, 8], [3, 9], [7, 4]])  # by class: two tokens
+CLASS_TOKENS = torch.tensor([[5, 8], [3, 9], [7, 4]])  # by class: two tokens
 PLACES = torch.tensor([[3, 7], [5, 10], [15, 20]])  # and their positions, from 0
-CLASSES = len(MARKS)
-FILLERS = torch.tensor([token for token in range(VOCABULARY) if token not in MARKS])
+CLASSES = len(CLASS_TOKENS)
+FILLERS = torch.tensor([token for token in range(VOCABULARY) if token not in CLASS_TOKENS])
 
 
 class Pattern(Sampled):
@@ -67,9 +67,9 @@ class Pattern(Sampled):
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(VOCABULARY, (number, self.task.length), generator=random)
         labels = torch.randint(CLASSES, (number,), generator=random)
-        tokens.scatter_(1, PLACES[labels], MARKS[labels])
-        one = in_place(tokens).sum(1) == 1
-        return tokens[one], labels[one]
+        tokens.scatter_(1, PLACES[labels], CLASS_TOKENS[labels])
+        unique = in_place(tokens).sum(1) == 1
+        return tokens[unique], labels[unique]
 
     def classify(self, tokens: Tensor) -> Tensor:
         return in_place(tokens).long().argmax(1)
@@ -81,7 +81,7 @@ class Pattern(Sampled):
         times, in two given places; of four tokens in four places, the product of their counts over T (T - 1) (T - 2)
         (T - 3), and so on, since all six marked tokens differ. Those with other pairs in place too are subtracted.
         """
-        often = (tokens[:, :, None, None] == MARKS).sum(1).double().prod(2)  # [N, classes] m_a m_b
+        often = (tokens[:, :, None, None] == CLASS_TOKENS).sum(1).double().prod(2)  # [N, classes] m_a m_b
         T = self.task.length
         four = (T - 2) * (T - 3)
         six = four * (T - 4) * (T - 5)
@@ -123,10 +123,10 @@ class PatternHard(Pattern):
         # a random order of the positions, the class's own two first
         rank = torch.randint(2**62, size, generator=random).scatter_(1, PLACES[labels], -1)
         elsewhere = rank.argsort(dim=1, stable=True)[:, 2:6]
-        others = torch.stack([MARKS.roll(-label, 0)[1:].flatten() for label in range(CLASSES)])
-        tokens.scatter_(1, elsewhere, others[labels]).scatter_(1, PLACES[labels], MARKS[labels])
-        one = in_place(tokens).sum(1) == 1
-        return tokens[one], labels[one]
+        others = torch.stack([CLASS_TOKENS.roll(-label, 0)[1:].flatten() for label in range(CLASSES)])
+        tokens.scatter_(1, elsewhere, others[labels]).scatter_(1, PLACES[labels], CLASS_TOKENS[labels])
+        unique = in_place(tokens).sum(1) == 1
+        return tokens[unique], labels[unique]
 
     def position_blind(self, tokens: Tensor) -> Tensor:
         return uniform(len(tokens), CLASSES)
@@ -134,4 +134,4 @@ class PatternHard(Pattern):
 
 def in_place(tokens: Tensor) -> Tensor:
     """Return [N, classes] bool: whether each pair is in its place in tokens [N, T]."""
-    return (tokens[:, PLACES] == MARKS).all(-1)
+    return (tokens[:, PLACES] == CLASS_TOKENS).all(-1)

@@ -77,9 +77,9 @@ class PosGen(Hashed):
 
     def continued(self, first: Tensor) -> Tensor:
         """Return the sequences [N, T] with these first terms [N, near + far]."""
-        known = self.near + self.far
+        count = self.near + self.far
         terms = [*first.T]
-        for number in range(self.task.length - 1 - known):
+        for number in range(self.task.length - 1 - count):
             start = {"recurrent": number, "cot": 0, "semirecurrent": number // 2}[self.kind]
             terms.append(sum(terms[start : start + self.far] + terms[-self.near :]) % self.modulus)
         return torch.stack((torch.full_like(terms[0], self.modulus), *terms), 1)
@@ -108,8 +108,8 @@ class PosGen(Hashed):
         A term is a sum of multiples of the first ones, so it is uniform among the multiples of what these and the
         modulus have in common.
         """
-        known = self.near + self.far
-        multiples = self.continued(torch.eye(known, dtype=torch.long))[:, known + 1 :]
+        count = self.near + self.far
+        multiples = self.continued(torch.eye(count, dtype=torch.long))[:, count + 1 :]
         common = torch.full_like(multiples[0], self.modulus)
         for row in multiples:
             common = torch.gcd(common, row)
@@ -119,21 +119,21 @@ class PosGen(Hashed):
 
     def _blind(self, batch: Batch) -> Tensor:
         """Return [B, T, V], P(next term | multiset of the tokens so far), 0 where nothing is asked."""
-        known = self.near + self.far
-        first = torch.cartesian_prod(*[torch.arange(self.modulus)] * known)
+        count = self.near + self.far
+        first = torch.cartesian_prod(*[torch.arange(self.modulus)] * count)
         every = self.continued(first).T.contiguous()
         # multisets are told apart by sums of random weights: two are taken for one once in 10^8 floors
         weights = torch.randint(2**62, (self.task.vocabulary,), generator=generator(0, "multisets"))
-        found = torch.zeros(*batch.tokens.shape, self.task.vocabulary, dtype=torch.float64)
+        blind = torch.zeros(*batch.tokens.shape, self.task.vocabulary, dtype=torch.float64)
         sums, asked = torch.zeros(len(first), dtype=torch.long), torch.zeros(len(batch), dtype=torch.long)
         for slot in range(self.task.length - 1):
             sums, asked = sums + weights[every[slot]], asked + weights[batch.tokens[:, slot]]
-            if slot < known:
+            if slot < count:
                 continue
             multisets, row = asked.unique(return_inverse=True)
             place = torch.searchsorted(multisets, sums).clamp(max=len(multisets) - 1)
             same = multisets[place] == sums
             joint = place[same] * self.task.vocabulary + every[slot + 1, same]
             counts = joint.bincount(minlength=len(multisets) * self.task.vocabulary).view(len(multisets), -1).double()
-            found[:, slot] = (counts / counts.sum(1, keepdim=True))[row]
-        return found
+            blind[:, slot] = (counts / counts.sum(1, keepdim=True))[row]
+        return blind

@@ -245,7 +245,7 @@ class RandomProblems(Problems):
         return 0 if self.beyond and split != "test" else self.sizes[split]
 
     def problems(self, split: str) -> tuple[Tensor, Tensor]:
-        sizes, prompts, found, idle = [], [], 0, 0
+        sizes, prompts, total, idle = [], [], 0, 0
         seen: set[bytes] = set()
         for block in count():
             source = generator(self.seed, self.name, *self.draw_name(split), self.n[0], self.n[-1], block)
@@ -262,13 +262,13 @@ class RandomProblems(Problems):
                 idle = 0 if len(new) else idle + 1
                 if idle == IDLE:
                     raise ValueError(
-                        f"data.{split} must be at most {found}, the different problems found for data={self.name}, "
+                        f"data.{split} must be at most {total}, the different problems found for data={self.name}, "
                         f"got {self.size(split)}"
                     )
             sizes.append(n)
             prompts.append(prompt)
-            found += len(n)
-            if found >= self.size(split):
+            total += len(n)
+            if total >= self.size(split):
                 break
         return torch.cat(sizes)[: self.size(split)], torch.cat(prompts)[: self.size(split)]
 

@@ -279,13 +279,13 @@ class VariableTracking(Answered):
         rows, number = self.rows, self.chains * (self.hops + 1)
         variable = self.fillers + different(rows, self.names, source)[:, :number]
         value = self.fillers + self.names + different(rows, self.values, source)[:, : self.chains]
-        given = variable.roll(1, 1)
-        given[:, :: self.hops + 1] = value
+        values = variable.roll(1, 1)
+        values[:, :: self.hops + 1] = value
         equals, mark = (torch.full((rows, number), self.task.vocabulary - last) for last in (2, 1))
         # the assignment at a place of the text is the next one of the chain there
         chain = different(rows, number, source) // (self.hops + 1)
         place = chain.argsort(dim=1, stable=True).argsort(1)[..., None].expand(-1, -1, 3)
-        assignments = torch.stack((equals, variable, given), 2).gather(1, place)
+        assignments = torch.stack((equals, variable, values), 2).gather(1, place)
         text = scattered(assignments, self.room, self.fillers, source)
         return torch.cat((text, mark[:, :1], value[:, :1], variable[:, : self.hops + 1]), 1)
 

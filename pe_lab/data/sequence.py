@@ -177,8 +177,8 @@ class Repeat(Problems):
         No function of the unordered tokens has a lower mean loss on the split.
         """
         batch = self.whole(split)
-        known = averages(surprise(batch, ordered=False), batch, self.roles)
-        return super().floors(split) | {"position_blind_split_known": known}
+        level = averages(surprise(batch, ordered=False), batch, self.roles)
+        return super().floors(split) | {"position_blind_split_known": level}
 
 
 def _expected(share: Tensor, symbols: int) -> Tensor:
@@ -285,8 +285,8 @@ def half_sorted(counts: Tensor, share: Tensor) -> Tensor:
     for s, c in enumerate(counts.T):
         for j in range((int(c.max()) + 1) // 2):
             orders = halves[:, s] + _log_factorial((c - j).clamp(min=0)) + above[:, s + 1]
-            found = weight(below[:, s] + j, even[:, s] & (2 * j < c), orders)
-            logs[:, s] = logs[:, s].logaddexp(found)
+            term = weight(below[:, s] + j, even[:, s] & (2 * j < c), orders)
+            logs[:, s] = logs[:, s].logaddexp(term)
     logs[:, S] = weight(below[:, S], even[:, S], halves[:, S])
     return logs.softmax(1)
 

@@ -170,8 +170,8 @@ class FrequentWords(MostFrequent):
         from scipy.special import zeta
 
         ranks = range(2, self.words + 2)
-        found = [int(size * rank**-self.alpha / zeta(self.alpha)) for rank in ranks]
-        return [number for number in found if number]
+        counts = [int(size * rank**-self.alpha / zeta(self.alpha)) for rank in ranks]
+        return [number for number in counts if number]
 
     def at_length(self, length: int) -> "FrequentWords":
         return FrequentWords(self.seed, self.name, length, self.words, self.answer, self.alpha, **self.sizes)

@@ -127,8 +127,8 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         """Apply a function to all parameters and buffers, as `to` and `bfloat16` do; none gets below float32."""
 
         def kept(x: Tensor) -> Tensor:
-            made = fn(x)
-            return x.to(made.device, torch.float32) if _is_low(made) else made
+            result = fn(x)
+            return x.to(result.device, torch.float32) if _is_low(result) else result
 
         return super()._apply(kept, recurse)  # type: ignore[no-untyped-call, no-any-return]
 

@@ -58,8 +58,8 @@ class Cache:
         if self.layout is not None:
             _require_same_batch(layout, self.layout)
         layout = layout.after(self.layout)
-        known = layout.of_keys.known
-        if known is None or not (known.whole and known.runs_on):
+        structure = layout.of_keys.structure
+        if structure is None or not (structure.whole and structure.runs_on):
             require_left_padding(layout.of_keys)
             if self.layout is not None:
                 _require_following(layout.of_keys, layout.earlier)

@@ -53,8 +53,8 @@ class Combination(PositionalEncoding):
             grid = Layout.whole(1, sizes.length, sizes.causal, sizes.grid_width)
             axes = [part.locate(grid).pos.dim() for part in parts]
         self.on_grid = axes[0] == 3
-        for part, own in zip(parts, axes, strict=True):
-            if own != axes[0]:
+        for part, axis in zip(parts, axes, strict=True):
+            if axis != axes[0]:
                 raise CannotCombineError(
                     f"parts must all take positions on a grid, or all read it row by row, got {parts[0].name} and "
                     f"{part.name}"
@@ -132,19 +132,21 @@ class Sum(Combination):
         return any(part.mixes for part in self.members())
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        for part, own in self.layouts(layout):
-            x = part.embed(x, own)
+        for part, part_layout in self.layouts(layout):
+            x = part.embed(x, part_layout)
         return x
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        for part, own in self.layouts(layout):
+        for part, part_layout in self.layouts(layout):
             if part.mixes:
-                return part.mix(h, own)
+                return part.mix(h, part_layout)
         return h, h
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         heads = self.sizes.num_heads
-        return added([Part(part.name, heads, part.terms(h, own)) for part, own in self.layouts(layout)], layout)
+        return added(
+            [Part(part.name, heads, part.terms(h, part_layout)) for part, part_layout in self.layouts(layout)], layout
+        )
 
 
 class Heads(Combination):
@@ -165,8 +167,8 @@ class Heads(Combination):
         super().__init__(sizes, name)
         self.counts = _whole_heads(sizes.num_heads, [1.0] * len(parts) if shares is None else list(shares), len(parts))
         model_heads = sizes.heads_in_model
-        own = [replace(sizes, num_heads=count, model_heads=model_heads) for count in self.counts]
-        self.take(_made(parts, own))
+        part_sizes = [replace(sizes, num_heads=count, model_heads=model_heads) for count in self.counts]
+        self.take(_made(parts, part_sizes))
         _require_none_embeds(self.members(), "all heads see")
         for part in self.members():
             if part.mixes:
@@ -175,8 +177,8 @@ class Heads(Combination):
                 )
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        own = zip(self.layouts(layout), self.counts, strict=True)
-        parts = [Part(part.name, count, part.terms(h, its)) for (part, its), count in own]
+        layouts = zip(self.layouts(layout), self.counts, strict=True)
+        parts = [Part(part.name, count, part.terms(h, its)) for (part, its), count in layouts]
         return by_head(parts, self.sizes.head_dim, layout)
 
 
@@ -204,14 +206,14 @@ class Interleave(Combination):
         self.is_first = sizes.layer == pattern.index(self.index)  # layer with this part
         if sizes.layer == 0:
             layers_of = [replace(sizes, layer=min(pattern.index(part), sizes.depth - 1)) for part in range(len(parts))]
-            made = _made(parts, layers_of)
+            members = _made(parts, layers_of)
         else:
-            made = _made([parts[self.index]], [sizes])
-        _require_none_embeds(made, "all layers see")
-        self.take(made)
+            members = _made([parts[self.index]], [sizes])
+        _require_none_embeds(members, "all layers see")
+        self.take(members)
         self.period = lcm(len(pattern), self.period)
-        self.originals = tuple(made) if sizes.layer == 0 else ()  # not registered here: other layers take them
-        self.parts = nn.ModuleList(made[:1])
+        self.originals = tuple(members) if sizes.layer == 0 else ()  # not registered here: other layers take them
+        self.parts = nn.ModuleList(members[:1])
 
     @property
     def mixes(self) -> bool:
@@ -242,11 +244,11 @@ class Interleave(Combination):
 
 def _made(parts: Sequence[Make], sizes: Sequence[Sizes]) -> list[PositionalEncoding]:
     """Make the parts; errors name the part."""
-    made = []
-    for index, (make, own) in enumerate(zip(parts, sizes, strict=True)):
+    members = []
+    for index, (make, part_sizes) in enumerate(zip(parts, sizes, strict=True)):
         with within(f"parts[{index}]"):
-            made.append(make(own))
-    return made
+            members.append(make(part_sizes))
+    return members
 
 
 def _require_none_embeds(parts: Sequence[PositionalEncoding], who: str) -> None:

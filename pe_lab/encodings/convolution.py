@@ -26,12 +26,12 @@ def causal_convolution(x: Tensor, weight: Tensor, layout: Layout, name: str) -> 
         x = layout.with_earlier(name, x)[:, 1 - taps - length :]
     total = x.shape[1]
     segment = layout.of_keys.last(total).segment
-    own = segment[:, total - length :]
+    query_segment = segment[:, total - length :]
     out = weight[0] * x[:, total - length :]
     for s in range(1, taps):
         before = nn.functional.pad(x, (0, 0, s, 0))[:, total - length : total]  # the token s before each
         its = nn.functional.pad(segment, (s, 0), value=NO_SEGMENT)[:, total - length : total]
-        out = out + weight[s] * before * (its == own)[..., None]
+        out = out + weight[s] * before * (its == query_segment)[..., None]
     return out
 
 
@@ -124,14 +124,14 @@ class ConvolutionalPE(PositionalEncoding):
         return self._convolve(x_and_earlier, layout.keys.last(x_and_earlier.shape[1]))[:, -x.shape[1] :]
 
     def _convolve(self, x: Tensor, layout: Layout) -> Tensor:
-        given, x = x.dtype, x.to(at_least_float32(x))
+        dtype, x = x.dtype, x.to(at_least_float32(x))
         out, columns = x + self.bias.to(x.dtype), self.sizes.grid_width
         steps = range(1 - self.KERNEL, 1) if layout.causal else range(-(self.KERNEL // 2), self.KERNEL // 2 + 1)
         for weight, step in zip(self.weight.to(x.dtype), product(steps, repeat=self.axes), strict=True):
             shift = step[0] if columns is None else step[0] * columns + step[1]
             if abs(shift) < x.shape[1]:
                 out = out + weight * x.roll(-shift, 1) * self._are_neighbours(layout, shift, step)[..., None]
-        return out.to(given)
+        return out.to(dtype)
 
     def _are_neighbours(self, layout: Layout, shift: int, step: tuple[int, ...]) -> Tensor:
         """Return whether the token at index + shift is of the same document and `step` away on the grid, [B, T]."""

@@ -72,9 +72,9 @@ class MapMLP(nn.Module):
         with torch.autocast(z.device.type, enabled=False):
             if z.device.type == "cpu" and not torch.compiler.is_compiling():
                 unseen, before = _hidden_keys(self.kernel // 2, layout)
-                given = (z, added, w1, b1, w2, b2, unseen, before, layout.causal)
-                made: Tensor = _ByProducts.apply(*given)  # type: ignore[no-untyped-call]
-                return made
+                inputs = (z, added, w1, b1, w2, b2, unseen, before, layout.causal)
+                bias: Tensor = _ByProducts.apply(*inputs)  # type: ignore[no-untyped-call]
+                return bias
             maps = z if added is None else torch.cat((z, added.expand_as(z)), 1)
             return self._by_convolutions(maps, w1, b1, w2, b2, layout)
 
@@ -142,10 +142,10 @@ class _Block:
 
     def maps(self, *parts: Tensor | None) -> Tensor:
         """Return the maps of this block, of tensors [B|1, H, T, S]."""
-        given = [x for x in parts if x is not None]
-        count = sum(x.shape[1] for x in given)
-        flat = given[0].new_zeros(count, self.length + 2 * self.reach)
-        for x, place in zip(given, self.pairs(flat).chunk(len(given)), strict=True):
+        tensors = [x for x in parts if x is not None]
+        count = sum(x.shape[1] for x in tensors)
+        flat = tensors[0].new_zeros(count, self.length + 2 * self.reach)
+        for x, place in zip(tensors, self.pairs(flat).chunk(len(tensors)), strict=True):
             place.copy_(self.part(x).transpose(0, 1))
         return flat
 
@@ -221,8 +221,8 @@ class _ByProducts(torch.autograd.Function):
             maps = _seen(block, unseen, z, added)
             torch.addmm(b1[:, None], first, block.shifted(maps), out=hidden)
             block.clear(leaky_relu(hidden, inplace=True), before)
-            made = block.pairs(block.folded(second @ hidden))
-            torch.add(made.transpose(0, 1), b2[:, None, None], out=block.part(out))
+            bias = block.pairs(block.folded(second @ hidden))
+            torch.add(bias.transpose(0, 1), b2[:, None, None], out=block.part(out))
         ctx.save_for_backward(z, added, first, second, unseen, before, *kept)
         ctx.kernel, ctx.causal = w1.shape[-1], causal
         return out
@@ -351,10 +351,10 @@ def _terms_of_one_token(encoding: Callable[[Sizes], PositionalEncoding], sizes: 
         torch.device("cpu"),
         torch.random.fork_rng(devices=[]),
     ):  # the meta device, where memory is counted, has no values
-        made = encoding(sizes)
+        built = encoding(sizes)
         marks = torch.zeros(1, 1, dtype=torch.long)
         layout = replace(Layout.whole(1, 1, sizes.causal, sizes.grid_width), marks=marks)
-        return made.terms(torch.zeros(1, 1, sizes.width), made.locate(layout))
+        return built.terms(torch.zeros(1, 1, sizes.width), built.locate(layout))
 
 
 class DapeV2(Dape):

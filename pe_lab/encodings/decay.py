@@ -39,15 +39,15 @@ def decayed_products(q: Tensor, k: Tensor, decay: Tensor, chunk: int = CHUNK) ->
     # the number of chunks of an exported model must not depend on its length
     starts = [0] if torch.compiler.is_exporting() else list(range(0, length, chunk))
     for start, end in zip(starts, [*starts[1:], length], strict=True):
-        first, own = earlier + start, slice(earlier + start, earlier + end)
+        first, columns = earlier + start, slice(earlier + start, earlier + end)
         origin, queries = decay[:, :, first : first + 1], q[:, :, start:end]
-        fallen = (decay[:, :, own] - origin).exp().to(q.dtype)
+        fallen = (decay[:, :, columns] - origin).exp().to(q.dtype)
         risen = (origin - decay[:, :, :first]).exp().to(q.dtype)
         before = (queries * fallen) @ (k[:, :, :first] * risen).mT
-        between = decay[:, :, own, None] - decay[:, :, None, own]
+        between = decay[:, :, columns, None] - decay[:, :, None, columns]
         behind = torch.ones(end - start, end - start, dtype=torch.bool, device=q.device).triu(1)
         share = between.masked_fill(behind[..., None], -torch.inf).exp().to(q.dtype)
-        within = torch.einsum("bhid,bhjd,bhijd->bhij", queries, k[:, :, own], share)
+        within = torch.einsum("bhid,bhjd,bhijd->bhij", queries, k[:, :, columns], share)
         rows.append(torch.nn.functional.pad(torch.cat((before, within), -1), (0, total - earlier - end)))
     return torch.cat(rows, 2)
 

@@ -34,13 +34,13 @@ class StoredProperty(Generic[Owner, T]):
     def __get__(self, holder: Owner | None, owner: type) -> Self | T:
         if holder is None:
             return self
-        found = self.compute(holder)
-        object.__setattr__(holder, self.name, found)
-        return found
+        value = self.compute(holder)
+        object.__setattr__(holder, self.name, value)
+        return value
 
 
 @dataclass(frozen=True)
-class Known:
+class Structure:
     """What is known of a layout without reading its tensors; each sequence is one document, padded on the right.
 
     Attributes:
@@ -66,16 +66,16 @@ class Known:
     def one_segment(self) -> bool:
         return self.whole
 
-    def at(self, pos: Tensor, segment: Tensor, bounds: tuple[int, int]) -> "Known":
+    def at(self, pos: Tensor, segment: Tensor, bounds: tuple[int, int]) -> "Structure":
         """Return the same facts for other positions within these bounds."""
         return replace(self, pos=pos, segment=segment, pos_range=bounds, whole=False, runs_on=False)
 
-    def continues(self, earlier: "Known") -> bool:
+    def continues(self, earlier: "Structure") -> bool:
         """Return whether these are the next tokens of the same sequences."""
         on_lines = self.whole and earlier.whole and self.runs_on and earlier.runs_on
         return on_lines and self.pos_range[0] == earlier.pos_range[1] + 1
 
-    def before(self, keys: "Known") -> "Known":
+    def before(self, keys: "Structure") -> "Structure":
         """Return these facts with the distances to earlier keys, whose positions are not larger."""
         return replace(self, max_distance=self.pos_range[1] - keys.pos_range[0])
 
@@ -89,19 +89,19 @@ def fact(compute: Callable[["Facts"], T]) -> "StoredProperty[Facts, T]":
 
     def find(layout: "Facts") -> T:
         if layout.source is not layout:
-            found: T = getattr(layout.source, name)  # computed there, so that no device is waited for
-            return found
-        known, of_keys = layout.known, layout.of_keys.known
-        if known is None or of_keys is None:
+            value: T = getattr(layout.source, name)  # computed there, so that no device is waited for
+            return value
+        structure, of_keys = layout.structure, layout.of_keys.structure
+        if structure is None or of_keys is None:
             if torch.compiler.is_exporting():
                 raise ValueError(
                     f"{name} of a layout must be known when a model is exported, and its tensors cannot be read then: "
                     f"make the layout by Layout.whole or Layout.of_lengths"
                 )
             return compute(layout)
-        if not (known.whole and of_keys.whole) and not torch.compiler.is_compiling():
+        if not (structure.whole and of_keys.whole) and not torch.compiler.is_compiling():
             return compute(layout)
-        bounds: T = getattr(known.before(of_keys), name)
+        bounds: T = getattr(structure.before(of_keys), name)
         return bounds
 
     find.__name__, find.__doc__ = name, compute.__doc__
@@ -114,7 +114,7 @@ class Facts:
     pos: Tensor
     segment: Tensor
     causal: bool
-    known: Known | None
+    structure: Structure | None
     marks: Tensor | None
     start: int | None
 
@@ -198,9 +198,9 @@ class Facts:
         """The number of tokens in the document of each token, [B, T]."""
         if torch.compiler.is_exporting():  # ONNX has no searchsorted
             return (self.segment[:, :, None] == self.segment[:, None, :]).sum(-1)
-        ordered, own = self.segment.sort(-1).values, self.segment.contiguous()
-        after: Tensor = torch.searchsorted(ordered, own, right=True)
-        return after - torch.searchsorted(ordered, own)
+        ordered, segment = self.segment.sort(-1).values, self.segment.contiguous()
+        after: Tensor = torch.searchsorted(ordered, segment, right=True)
+        return after - torch.searchsorted(ordered, segment)
 
     @StoredProperty
     def rank(self) -> Tensor:

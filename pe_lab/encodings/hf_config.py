@@ -94,10 +94,10 @@ def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
     if kind == "default" and parameters.get("mrope_section") is not None:
         axes["sections"] = parameters.pop("mrope_section")
         axes["interleaved"] = bool(parameters.pop("mrope_interleaved", False))
-    known = {*OF_ALL, *READ[kind]}
-    if left := {key: value for key, value in parameters.items() if key not in known and value is not None}:
+    names = {*OF_ALL, *READ[kind]}
+    if left := {key: value for key, value in parameters.items() if key not in names and value is not None}:
         others = ", ".join(f"{key}={shown(value)}" for key, value in left.items())
-        raise OptionError(f"parameters of rope_type={kind} must be among {', '.join(sorted(known))}, got {others}")
+        raise OptionError(f"parameters of rope_type={kind} must be among {', '.join(sorted(names))}, got {others}")
     pairing = "interleaved" if config.get("model_type") in NEIGHBOURS else "half"
     options: Options = {"theta": float(_number(parameters, "rope_theta")), "pairing": pairing}
     if kind != "proportional" and (dims := _rotary_dim(config, parameters)) is not None:
@@ -135,36 +135,36 @@ def _layers(config: Mapping[str, Any]) -> list[tuple[bool, int]] | None:
     Raises:
         OptionError: layers with and without rotations do not come in turns of the same size.
     """
-    given, depth = config.get("no_rope_layers"), config.get("num_hidden_layers")
-    if not given and config.get("model_type") in SOME_ROTATE:
+    pattern, depth = config.get("no_rope_layers"), config.get("num_hidden_layers")
+    if not pattern and config.get("model_type") in SOME_ROTATE:
         every = config.get("no_rope_layer_interval", 4)
         if not is_integer(every) or every < 1:
             raise OptionError(f"no_rope_layer_interval must be an integer of at least 1, got {shown(every)}")
-        given = [int((layer + 1) % every != 0) for layer in range(int(_number(config, "num_hidden_layers")))]
-    if not given:
+        pattern = [int((layer + 1) % every != 0) for layer in range(int(_number(config, "num_hidden_layers")))]
+    if not pattern:
         return None
-    if not isinstance(given, list):
-        raise OptionError(f"no_rope_layers must be a list, got {shown(given)}")
-    if all(given):
+    if not isinstance(pattern, list):
+        raise OptionError(f"no_rope_layers must be a list, got {shown(pattern)}")
+    if all(pattern):
         return None
-    rotate = [bool(each) for each in given][:depth]
+    rotate = [bool(each) for each in pattern][:depth]
     runs = [(rotates, len(list(group))) for rotates, group in groupby(rotate)][:2]
     turn = [rotates for rotates, count in runs for _ in range(count)]
     if len(runs) < 2 or rotate != [turn[layer % len(turn)] for layer in range(len(rotate))]:
-        raise OptionError(f"layers that rotate must come in turns with others, got no_rope_layers={shown(given)}")
+        raise OptionError(f"layers that rotate must come in turns with others, got no_rope_layers={shown(pattern)}")
     return runs
 
 
 def _parameters(config: Mapping[str, Any]) -> Options:
     """Return the parameters of the rotation, as transformers 5 has them."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(given, Mapping):
-        raise OptionError(f"rope_parameters must be an object, got {shown(given)}")
-    nested = [key for key, value in given.items() if isinstance(value, Mapping)]
+    source = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(source, Mapping):
+        raise OptionError(f"rope_parameters must be an object, got {shown(source)}")
+    nested = [key for key, value in source.items() if isinstance(value, Mapping)]
     if nested or config.get("rope_local_base_freq") is not None:
         kinds = ", ".join(nested) or "global and local layers"
         raise OptionError(f"all layers must have the same rotation, got one each for {kinds}")
-    parameters = dict(given)
+    parameters = dict(source)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     parameters["rope_type"] = OLD.get(kind, kind) if isinstance(kind, str) else kind
     theta = config.get("rope_theta", config.get("rotary_emb_base"))
@@ -192,7 +192,7 @@ def _rotary_dim(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> int
     share = None if parameters.get("partial_rotary_factor") is None else _number(parameters, "partial_rotary_factor")
     if share is None or share == 1:
         return None
-    width, heads = (_number({one: config.get(one, config.get(other, 0))}, one) for one, other in SIZES)
+    width, heads = (_number({name: config.get(name, config.get(other, 0))}, name) for name, other in SIZES)
     head_dim = config.get("head_dim") or (int(width) // int(heads) if width and heads else None)
     if head_dim is None:
         raise OptionError(f"head_dim must be given beside partial_rotary_factor={share}, got none")
@@ -244,6 +244,6 @@ def scaling(kind: str, parameters: Mapping[str, Any], longest: int | None) -> Op
         }
         return {**options, **ends, "attention_factor": 1.0}
     if kind == "longrope":
-        factors = {f"{one}_factors": get(f"{one}_factor") for one in ("short", "long")}
+        factors = {f"{kind}_factors": get(f"{kind}_factor") for kind in ("short", "long")}
         return {**options, **factors, "attention_factor": get("attention_factor")}
     return options

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import FACTS, PADDING, UNMARKED, Facts, Known
+from pe_lab.encodings.facts import FACTS, PADDING, UNMARKED, Facts, Structure
 from pe_lab.encodings.memory import Carried, Memory
 
 __all__ = ["FACTS", "PADDING", "UNMARKED", "Layout", "Origin"]
@@ -59,7 +59,7 @@ class Layout(Facts):
     carried: Carried | None = field(default=None, repr=False, compare=False, kw_only=True)
     marks: Tensor | None = field(default=None, kw_only=True)
     origin: Origin | None = field(default=None, repr=False, compare=False, kw_only=True)
-    known: Known | None = field(default=None, repr=False, compare=False, kw_only=True)
+    structure: Structure | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         is_integer = not (self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex())
@@ -80,9 +80,9 @@ class Layout(Facts):
             and origin.marks is self.marks
         ):
             object.__setattr__(self, "origin", None)
-        known = self.known
-        if known is not None and not (known.pos is self.pos and known.segment is self.segment):
-            object.__setattr__(self, "known", None)
+        structure = self.structure
+        if structure is not None and not (structure.pos is self.pos and structure.segment is self.segment):
+            object.__setattr__(self, "structure", None)
 
     @classmethod
     def whole(
@@ -114,8 +114,8 @@ class Layout(Facts):
         if grid_width is not None:
             pos = torch.stack((pos // grid_width, pos % grid_width), -1)
             last = torch.sym_max(last // grid_width, torch.sym_min(last, grid_width - 1))
-        known = Known(pos, segment, (start, last), whole, runs_on=grid_width is None)
-        return cls(pos, segment, causal, known=known)
+        structure = Structure(pos, segment, (start, last), whole, runs_on=grid_width is None)
+        return cls(pos, segment, causal, structure=structure)
 
     @classmethod
     def of_lengths(cls, length: Tensor, max_length: int, causal: bool, grid_width: int | None = None) -> "Layout":
@@ -139,11 +139,11 @@ class Layout(Facts):
         keys = None if self.keys is None else self.keys.to(device, non_blocking)
         marks = None if self.marks is None else self.marks.to(device, non_blocking=non_blocking)
         origin = Origin(self, pos, segment, keys, marks) if leaves else None
-        known = None if self.known is None else replace(self.known, pos=pos, segment=segment)
-        return replace(self, pos=pos, segment=segment, keys=keys, marks=marks, origin=origin, known=known)
+        structure = None if self.structure is None else replace(self.structure, pos=pos, segment=segment)
+        return replace(self, pos=pos, segment=segment, keys=keys, marks=marks, origin=origin, structure=structure)
 
     @property
-    def given(self) -> "Layout":
+    def unshifted(self) -> "Layout":
         """The layout whose positions the next tokens continue: the input of `locate`, where that shifts positions."""
         return self
 
@@ -198,12 +198,14 @@ class Layout(Facts):
 
     def joined(self, later: "Layout") -> "Layout":
         """Return the layout of these tokens followed by later ones."""
-        known, next_known = self.known, later.known
-        if known is not None and next_known is not None and next_known.continues(known):
+        structure, next_known = self.structure, later.structure
+        if structure is not None and next_known is not None and next_known.continues(structure):
             length = self.segment.shape[1] + later.segment.shape[1]
             batch, device = len(self.segment), self.pos.device
-            run = Layout.whole(batch, length, self.causal, start=known.pos_range[0], device=device)
-            return replace(self, pos=run.pos, segment=run.segment, marks=self._joined_marks(later), known=run.known)
+            run = Layout.whole(batch, length, self.causal, start=structure.pos_range[0], device=device)
+            return replace(
+                self, pos=run.pos, segment=run.segment, marks=self._joined_marks(later), structure=run.structure
+            )
         rows = max(len(self.pos), len(later.pos))
         pos = torch.cat([x.expand(rows, *x.shape[1:]) for x in (self.pos, later.pos)], 1)
         segment = torch.cat((self.segment, later.segment), 1)
@@ -230,16 +232,16 @@ class Layout(Facts):
         Raises:
             ValueError: positions on a grid, and no grid_width.
         """
-        known = self.known
-        if known is not None and known.whole and known.runs_on:
-            start, device = known.pos_range[1] + 1, self.pos.device
+        structure = self.structure
+        if structure is not None and structure.whole and structure.runs_on:
+            start, device = structure.pos_range[1] + 1, self.pos.device
             run = Layout.whole(len(self.segment), count, self.causal, start=start, device=device)
             return replace(run, seed=self.seed, marks=marks)
         segment, pos = self.segment[:, -1:], self.pos[:, -1:]
         axes = pos.shape[2:]
         if axes not in ((), (2,)):
-            own = (self.segment == segment)[..., None]
-            pos = self.pos.where(own, -(2**62)).amax((1, 2))[:, None]
+            same_segment = (self.segment == segment)[..., None]
+            pos = self.pos.where(same_segment, -(2**62)).amax((1, 2))[:, None]
         on_grid, columns = axes == (2,), grid_width or 1
         if on_grid and grid_width is None:
             raise ValueError("positions on a grid need a grid_width to be continued, got None")

@@ -54,7 +54,7 @@ def by_head(parts: Sequence[Part], head_dim: int, layout: Layout) -> Terms:
             raise CannotCombineError(f"parts must carry nothing from layer to layer for all heads, got {part.name}")
     heads = [part.heads for part in parts]
 
-    def given(name: str) -> list[Any]:
+    def of_parts(name: str) -> list[Any]:
         return [getattr(part.terms, name) for part in parts]
 
     merged: dict[str, Any] = {name: _rotations(parts, name) for name in ROTATIONS}
@@ -62,19 +62,19 @@ def by_head(parts: Sequence[Part], head_dim: int, layout: Layout) -> Terms:
         name: _without_sequences(_side_by_side(_same_reach(parts, name, layout), heads, neutral))
         for name, neutral in TABLES.items()
     }
-    merged["decay"] = _side_by_side(given("decay"), heads, 0.0)
-    merged["bias_full"] = _merged_pairs(given("bias_full"), layout, lambda terms: _side_by_side(terms, heads, 0.0))
+    merged["decay"] = _side_by_side(of_parts("decay"), heads, 0.0)
+    merged["bias_full"] = _merged_pairs(of_parts("bias_full"), layout, lambda terms: _side_by_side(terms, heads, 0.0))
     merged["gain"] = _without_sequences(
-        _side_by_side([None if gain is None else _with_sequences(gain, 2) for gain in given("gain")], heads, 1.0)
+        _side_by_side([None if gain is None else _with_sequences(gain, 2) for gain in of_parts("gain")], heads, 1.0)
     )
-    if any(window is not None for window in given("window")):
+    if any(window is not None for window in of_parts("window")):
         merged["window"] = tuple(
             size for part in parts for size in _each_head(part.terms.window or (None,), part.heads)
         )
-    if any(score is not None for score in given("score")):
-        merged["score"] = ScoreByHead(tuple(given("score")), tuple(heads))
-    if any(lift is not None for lift in given("lift")):
-        merged["lift"] = LiftByHead(tuple(given("lift")), tuple(heads), head_dim)
+    if any(score is not None for score in of_parts("score")):
+        merged["score"] = ScoreByHead(tuple(of_parts("score")), tuple(heads))
+    if any(lift is not None for lift in of_parts("lift")):
+        merged["lift"] = LiftByHead(tuple(of_parts("lift")), tuple(heads), head_dim)
     return Terms(scale=parts[0].terms.scale, weights=parts[0].terms.weights, clip=True, **merged)
 
 
@@ -98,13 +98,13 @@ def _each_head(values: tuple[int | None, ...], heads: int) -> tuple[int | None, 
     return values * heads if len(values) == 1 else values
 
 
-def _side_by_side(given: Sequence[Tensor | None], heads: Sequence[int], neutral: float) -> Tensor | None:
+def _side_by_side(tensors: Sequence[Tensor | None], heads: Sequence[int], neutral: float) -> Tensor | None:
     """Return tensors [B|1, H|1, ...] of several parts as one [B|1, H, ...], neutral for a part that has none."""
-    present = [x for x in given if x is not None]
+    present = [x for x in tensors if x is not None]
     if not present:
         return None
     batch, rest = max(len(x) for x in present), present[0].shape[2:]
-    filled = [present[0].new_full((1, 1, *rest), neutral) if x is None else x for x in given]
+    filled = [present[0].new_full((1, 1, *rest), neutral) if x is None else x for x in tensors]
     return torch.cat([x.expand(batch, count, *rest) for x, count in zip(filled, heads, strict=True)], 1)
 
 
@@ -137,10 +137,10 @@ def _same_reach(parts: Sequence[Part], name: str, layout: Layout) -> list[Tensor
 
 def _extended(table: Tensor, reach: int) -> Tensor:
     """Return a table [B|1, H|1, 2R+1, ...] extended by its ends to a reach of at least R."""
-    own = table.shape[2] // 2
-    if own == reach:
+    half = table.shape[2] // 2
+    if half == reach:
         return table
-    index = torch.arange(-reach, reach + 1, device=table.device).clamp(-own, own) + own
+    index = torch.arange(-reach, reach + 1, device=table.device).clamp(-half, half) + half
     return table.index_select(2, index)
 
 
@@ -157,9 +157,9 @@ def _rotations(parts: Sequence[Part], name: str) -> Rotary | None:
     _require_same(rotating, "pairing of dimensions", pairings)
     _require_same(rotating, "rotary_dim", [2 * getattr(part.terms, name).cos.shape[-1] for part in rotating])
     heads = [part.heads for part in parts]
-    given = [getattr(part.terms, name) for part in parts]
+    rotaries = [getattr(part.terms, name) for part in parts]
     cos, sin = (
-        _side_by_side([None if rotary is None else getattr(rotary, of) for rotary in given], heads, neutral)
+        _side_by_side([None if rotary is None else getattr(rotary, of) for rotary in rotaries], heads, neutral)
         for of, neutral in (("cos", 1.0), ("sin", 0.0))
     )
     assert cos is not None
@@ -290,12 +290,12 @@ def _smallest_of_head(sizes: list[int]) -> int | None:
 Merge = Callable[[Sequence[Tensor | None]], Tensor | None]
 
 
-def _merged_pairs(given: Sequence[Tensor | OfPairs | None], layout: Layout, merge: Merge) -> Tensor | OfPairs | None:
+def _merged_pairs(values: Sequence[Tensor | OfPairs | None], layout: Layout, merge: Merge) -> Tensor | OfPairs | None:
     """Return terms of pairs as one: a tensor if all are, otherwise what computes it."""
-    tensors = [x for x in given if x is None or isinstance(x, Tensor)]
-    if len(tensors) == len(given):
+    tensors = [x for x in values if x is None or isinstance(x, Tensor)]
+    if len(tensors) == len(values):
         return merge(tensors)
-    return MergedPairs(tuple(RowsOf(x, layout) if isinstance(x, Tensor) else x for x in given), merge)
+    return MergedPairs(tuple(RowsOf(x, layout) if isinstance(x, Tensor) else x for x in values), merge)
 
 
 @dataclass(frozen=True)
@@ -311,8 +311,8 @@ class MergedPairs:
         return merged
 
 
-def _sum(given: Sequence[Tensor | None]) -> Tensor | None:
-    present = [x for x in given if x is not None]
+def _sum(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    present = [x for x in tensors if x is not None]
     return _total(present) if present else None
 
 
@@ -326,5 +326,5 @@ class SumOfScores:
         return _total([score(q, k, z, layout) for score in self.scores])
 
 
-def _total(given: Sequence[Tensor]) -> Tensor:
-    return sum(given[1:], given[0])
+def _total(tensors: Sequence[Tensor]) -> Tensor:
+    return sum(tensors[1:], tensors[0])

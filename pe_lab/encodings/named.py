@@ -43,15 +43,15 @@ VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # classes with the o
 @cache
 def encodings() -> dict[str, Callable[..., PositionalEncoding]]:
     """Return a factory of each encoding by name; it takes sizes, and options by keyword."""
-    found: dict[str, Callable[..., PositionalEncoding]] = dict(VARIANTS)
+    kinds: dict[str, Callable[..., PositionalEncoding]] = dict(VARIANTS)
     for name in public.__all__:
         kind = getattr(public, name)
         if not (isinstance(kind, type) and issubclass(kind, PositionalEncoding)):
             continue
         default = inspect.signature(kind).parameters["name"].default
         if default is not inspect.Parameter.empty:
-            found.setdefault(default, kind)
-    return dict(sorted(found.items()))
+            kinds.setdefault(default, kind)
+    return dict(sorted(kinds.items()))
 
 
 def make(
@@ -81,8 +81,8 @@ def make(
         ValueError: there is no such encoding; a size or an option is out of range; the encoding is not defined for
             such a model.
     """
-    made = known(name)
-    accepted = inspect.signature(made).parameters
+    encoding = factory(name)
+    accepted = inspect.signature(encoding).parameters
     for option in options:
         if option not in accepted or option in ("sizes", "name"):
             allowed = ", ".join(key for key in accepted if key not in ("sizes", "name")) or "none"
@@ -99,10 +99,10 @@ def make(
     if "encoding" in options and not callable(options["encoding"]):
         raise OptionError(f"encoding must be what makes an encoding from sizes, as RoPE, got {options['encoding']!r}")
     sizes = Sizes(width, num_heads, length, causal, grid_width, marks=marks, given_head_dim=head_dim)
-    return Stack.build(partial(made, name=name, **options), sizes, depth)
+    return Stack.build(partial(encoding, name=name, **options), sizes, depth)
 
 
-def known(name: Any) -> Callable[..., PositionalEncoding]:
+def factory(name: Any) -> Callable[..., PositionalEncoding]:
     """Return the factory of the encoding with this name.
 
     Raises:
@@ -117,7 +117,7 @@ def known(name: Any) -> Callable[..., PositionalEncoding]:
 
 
 def _maker(part: Any) -> Callable[[Sizes], PositionalEncoding]:
-    return part if callable(part) else partial(known(part), name=part)
+    return part if callable(part) else partial(factory(part), name=part)
 
 
 def _as_list(parts: Any) -> list[Any]:

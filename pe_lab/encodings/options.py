@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args,
 
 SHOWN = 200  # characters of a refused value that a message shows
 LONGEST = 2**17  # tokens of a sequence; where an encoding needs the square of that, memory is the limit
-UNITS = 2**16  # units of a layer
+MOST_UNITS = 2**16  # units of a layer
 
 
 class OptionError(ValueError):
@@ -131,7 +131,7 @@ Length = Annotated[int, whole(1, most=LONGEST)]
 Positions = Annotated[int, whole(1, most=2**25)]  # that an encoding has vectors or frequencies for
 Distance = Annotated[int, whole(1, most=2**16)]  # that has a table row of its own
 Dimensions = Annotated[int, even()]  # that are rotated in pairs
-Units = Annotated[int, whole(1, most=UNITS)]
+Units = Annotated[int, whole(1, most=MOST_UNITS)]
 NonEmpty = Annotated[str, Range("a text that is not empty", is_text)]
 Folder = Annotated[str, Range("the path of a folder", is_text)]
 FileOrFolder = Annotated[str, Range("the path of a file or folder", is_text)]
@@ -150,8 +150,8 @@ def declared(annotation: Any) -> Range | None:
     if kind is Literal:
         return one_of(*parts)
     if kind in (Union, UnionType) and NoneType in parts and len(parts) == 2:
-        found = declared(parts[0] if parts[1] is NoneType else parts[1])
-        return None if found is None else replace(found, optional=True)
+        inner = declared(parts[0] if parts[1] is NoneType else parts[1])
+        return None if inner is None else replace(inner, optional=True)
     return None
 
 
@@ -228,9 +228,11 @@ def _checking(init: Callable[..., None]) -> Callable[..., None]:
 @cache
 def ranges(function: Callable[..., Any]) -> dict[str, Range]:
     """Return the ranges that the parameters of a function declare, by name."""
-    annotations = {name: _evaluated(given, function) for name, given in inspect.get_annotations(function).items()}
-    found = {name: declared(annotation) for name, annotation in annotations.items()}
-    return {name: allowed for name, allowed in found.items() if allowed is not None and name != "return"}
+    annotations = {
+        name: _evaluated(annotation, function) for name, annotation in inspect.get_annotations(function).items()
+    }
+    declarations = {name: declared(annotation) for name, annotation in annotations.items()}
+    return {name: allowed for name, allowed in declarations.items() if allowed is not None and name != "return"}
 
 
 def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:

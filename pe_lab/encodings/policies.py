@@ -31,7 +31,7 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     Raises:
         ValueError: the policy is not defined for this encoding.
     """
-    name, given = parse(policy)
+    name, numbers = parse(policy)
     if name == "raw":
         return trained
     if name == "randomized":
@@ -54,7 +54,7 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     if name in FAR and not trained.sizes.causal:
         raise OptionError(f"policy={policy} is defined for causal attention only, this is bidirectional: use raw")
     options: dict[str, int | None] = dict(
-        zip(map(str.lower, FAR.get(name, ())), given, strict=False)
+        zip(map(str.lower, FAR.get(name, ())), numbers, strict=False)
     )  # given are all or none
     options["rotary_dim"] = None if trained.rotary_dim == trained.sizes.head_dim else trained.rotary_dim
     return others[name](trained.sizes, theta=trained.theta, pairing=trained.pairing, **options)

@@ -18,14 +18,14 @@ def parse(policy: object) -> tuple[str, tuple[int, ...]]:
     Raises:
         OptionError: there is no such policy, or it takes no such options.
     """
-    name, *given = policy.split(":") if isinstance(policy, str) else [""]
+    name, *numbers = policy.split(":") if isinstance(policy, str) else [""]
     counts = (0, len(FAR[name])) if name in FAR else (0,) if name in PLAIN else ()
-    if len(given) not in counts or not all(option.isdecimal() and int(option) >= 1 for option in given):
+    if len(numbers) not in counts or not all(option.isdecimal() and int(option) >= 1 for option in numbers):
         raise OptionError(
             f"policy must be one of {', '.join(WRITTEN)}, where words in capitals are integers of at least 1, got "
             f"{policy!r}"
         )
-    return name, tuple(map(int, given))
+    return name, tuple(map(int, numbers))
 
 
 def holds(policy: object) -> bool:

@@ -33,7 +33,7 @@ class ShiftedLayout(Layout):
     shift: int = field(default=0, kw_only=True)
 
     @property
-    def given(self) -> Layout:
+    def unshifted(self) -> Layout:
         if self.drawn:
             return self
         return Layout(self.pos - self.shift, self.segment, self.causal, self.seed, marks=self.marks)
@@ -145,9 +145,9 @@ class Randomized(AtDrawnPositions):
         require_in_table(self.name, layout, self.max_len)
         drawn = self.draw(layout.pos_range[1] + 1, layout.seed)
         moved = layout.moved(lambda pos: drawn.to(pos.device)[pos.clamp(0, drawn.shape[0] - 1)])
-        if layout.known is not None:
-            known = layout.known.at(moved.pos, moved.segment, (0, self.max_len - 1))
-            moved = replace(moved, known=known)
+        if layout.structure is not None:
+            structure = layout.structure.at(moved.pos, moved.segment, (0, self.max_len - 1))
+            moved = replace(moved, structure=structure)
         located = self.encoding.locate(moved)
         return RandomizedLayout(
             located.pos,
@@ -156,7 +156,7 @@ class Randomized(AtDrawnPositions):
             located.seed,
             marks=located.marks,
             origin=located.origin,
-            known=located.known,
+            structure=located.structure,
         )
 
 
@@ -237,12 +237,12 @@ class Shape(AtDrawnPositions):
         moved = layout.moved(lambda pos: pos + shift.to(pos.device)[:, None])
         if most is not None:
             moved = moved.moved(lambda pos: pos.clamp(max=most))
-        if layout.known is not None:
-            low, high = layout.known.pos_range
+        if layout.structure is not None:
+            low, high = layout.structure.pos_range
             bounds = (low, high + self.max_shift) if drawn else (low + self.evaluated_at, high + self.evaluated_at)
             if drawn and self.span is not None:
                 bounds = (low, self.span - 1)
-            moved = replace(moved, known=layout.known.at(moved.pos, moved.segment, bounds))
+            moved = replace(moved, structure=layout.structure.at(moved.pos, moved.segment, bounds))
         moved = self.encoding.locate(moved)
         return ShiftedLayout(
             moved.pos,
@@ -252,7 +252,7 @@ class Shape(AtDrawnPositions):
             keys=moved.keys,
             marks=moved.marks,
             origin=moved.origin,
-            known=moved.known,
+            structure=moved.structure,
             drawn=drawn,
             shift=0 if drawn else self.evaluated_at,
         )

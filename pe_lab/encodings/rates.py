@@ -13,9 +13,9 @@ def rates(model: nn.Module, lr: float, weight_decay: float) -> Rates:
     Args:
         lr, weight_decay: of parameters whose encoding asks for nothing else.
     """
-    own: Rates = {}
+    by_parameter: Rates = {}
     for module in model.modules():
         if isinstance(module, PositionalEncoding):
             decay = weight_decay if module.weight_decay else 0.0
-            own |= dict.fromkeys(module.parameters(), (module.lr or lr, decay))
-    return own
+            by_parameter |= dict.fromkeys(module.parameters(), (module.lr or lr, decay))
+    return by_parameter

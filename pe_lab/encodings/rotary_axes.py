@@ -67,8 +67,8 @@ class MRoPE(RoPE):
         self.axis = [0] * pairs  # of each pair
         for number in (1, 2):
             start = sum(sections[:number])
-            own = range(number, 3 * sections[number], 3) if interleaved else range(start, start + sections[number])
-            for pair in own:
+            turn = range(number, 3 * sections[number], 3) if interleaved else range(start, start + sections[number])
+            for pair in turn:
                 self.axis[pair] = number
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:

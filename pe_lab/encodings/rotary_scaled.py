@@ -287,9 +287,9 @@ class LongRoPE(RoPE):
         self.factor = factor
         self.original_length = original_length or max(2, sizes.length)
         pairs = self.rotary_dim // 2
-        for option, given in (("short_factors", short_factors), ("long_factors", long_factors)):
-            if given is not None and len(given) != pairs:
-                raise OptionError(f"{option} must have {pairs} numbers, one for each rotated pair, got {len(given)}")
+        for option, factors in (("short_factors", short_factors), ("long_factors", long_factors)):
+            if factors is not None and len(factors) != pairs:
+                raise OptionError(f"{option} must have {pairs} numbers, one for each rotated pair, got {len(factors)}")
         self.short_factors = [1.0] * pairs if short_factors is None else list(map(float, short_factors))
         if long_factors is None:
             power = ntk_power(self) / pairs

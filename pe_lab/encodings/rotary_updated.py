@@ -115,7 +115,7 @@ class TAPE(RoPE):
         if self.update is None:
             start = self.rotation(h, layout.of_keys)
             vectors = torch.cat((start.cos, start.sin), -1)  # of all keys, [B|1, 1, S, d]
-            own = vectors[:, :, layout.earlier :]
+            queries = vectors[:, :, layout.earlier :]
         else:
             before = layout.carried
             if before is None or before.mixed is None:
@@ -123,12 +123,12 @@ class TAPE(RoPE):
                     f"{self.name} must be the encoding of all layers, and attention of the layer before must be "
                     f"computed: it carries nothing"
                 )
-            own = self.update(before.vectors[:, :, layout.earlier :].to(at_least_float32(h)), before.mixed, h)
-            vectors = own
-        cos, sin = own.chunk(2, -1)
+            queries = self.update(before.vectors[:, :, layout.earlier :].to(at_least_float32(h)), before.mixed, h)
+            vectors = queries
+        cos, sin = queries.chunk(2, -1)
         rotary = Rotary(cos, sin, self.pairing)
         if self.sizes.layer == self.sizes.depth - 1:
             return Terms(rotary_q=rotary, rotary_k=rotary)
         if self.update is not None:
-            vectors = layout.with_earlier("positions", own.transpose(1, 2)).transpose(1, 2)
+            vectors = layout.with_earlier("positions", queries.transpose(1, 2)).transpose(1, 2)
         return Terms(rotary_q=rotary, rotary_k=rotary, carried=Carried(vectors))

@@ -36,8 +36,8 @@ class Sizes:
 
     def __post_init__(self) -> None:
         grid_width = 1 if self.grid_width is None else self.grid_width
-        given = 1 if self.given_head_dim is None else self.given_head_dim
-        if min(self.width, self.num_heads, self.length, grid_width, self.depth, self.heads_in_model, given) < 1:
+        head_dim = 1 if self.given_head_dim is None else self.given_head_dim
+        if min(self.width, self.num_heads, self.length, grid_width, self.depth, self.heads_in_model, head_dim) < 1:
             raise ValueError(f"sizes must be at least 1, got {self}")
         if self.given_head_dim is None and self.width % self.heads_in_model:
             raise ValueError(

@@ -88,14 +88,14 @@ class Stack(nn.ModuleList):
         """
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
-        made = [encoding(replace(sizes, depth=depth))]
-        require_depth(made[0], depth)
-        layers = depth if whole else made[0].period
-        if made[0].per_layer:
-            made += [encoding(replace(sizes, depth=depth, layer=layer)) for layer in range(1, layers)]
-        for other in made[1:]:
-            other.follow(made[0])
-        return cls(made, layers)
+        members = [encoding(replace(sizes, depth=depth))]
+        require_depth(members[0], depth)
+        layers = depth if whole else members[0].period
+        if members[0].per_layer:
+            members += [encoding(replace(sizes, depth=depth, layer=layer)) for layer in range(1, layers)]
+        for other in members[1:]:
+            other.follow(members[0])
+        return cls(members, layers)
 
     @property
     def first(self) -> PositionalEncoding:
@@ -184,7 +184,7 @@ class Stack(nn.ModuleList):
     def _next_layout(self, x: Tensor, cache: Cache | None) -> Layout:
         sizes, length = self.first.sizes, x.shape[1]
         if cache is not None and cache.layout is not None:
-            return cache.layout.given.following(length, sizes.grid_width)
+            return cache.layout.unshifted.following(length, sizes.grid_width)
         return Layout.whole(x.shape[0], length, sizes.causal, sizes.grid_width, device=x.device)
 
     def _check(self, cache: Cache) -> None:

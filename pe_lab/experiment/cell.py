@@ -117,7 +117,7 @@ class Cell:
             with within("pe"):
                 stack = Stack.build(encoding, sizes, cfg.model.depth, whole=False)
             attention = _attention(cfg, dataset, stack.to(device))
-        made = stack.first
+        first = stack.first
         devices = devices_of(cfg.trainer)
         require_split(dataset.size("train"), cfg.trainer.batch_size, devices)
         if device.type == "cuda" and devices > (there := torch.cuda.device_count()):
@@ -127,11 +127,11 @@ class Cell:
             optimization.require_mup()
         check_requests(cfg, dataset, encoding)
         chosen = (attention.name, attention.reason)
-        cell = cls(cfg, device, dataset, encoding, type(made), *chosen, made.phased, graph=False)
+        cell = cls(cfg, device, dataset, encoding, type(first), *chosen, first.phased, graph=False)
         if cell.batches_per_epoch < 1:
             raise ValueError(f"trainer.limit_train_batches must leave a batch, got {cfg.trainer.limit_train_batches}")
         # a device or an optimizer without graphs is refused when the training is made
-        of_step = None if cfg.trainer.graph is True else refuses(made, optimization.made, device)
+        of_step = None if cfg.trainer.graph is True else refuses(first, optimization.optimizer_class, device)
         graph, _ = decide(cfg, trainer.prevents_graph(cfg, cell.trainer_arguments), of_step)
         return replace(cell, graph=graph)
 
@@ -166,13 +166,13 @@ class Cell:
 
     def sequences_in(self, steps: int) -> int:
         """Return how many sequences the first steps train on, each counted as often as it is read."""
-        given, size = self.cfg.trainer, self.dataset.size("train")
+        settings, size = self.cfg.trainer, self.dataset.size("train")
         epochs, rest = divmod(steps, self.steps_per_epoch)
-        batches = epochs * self.batches_per_epoch + rest * (given.accumulate_grad_batches or 1)
+        batches = epochs * self.batches_per_epoch + rest * (settings.accumulate_grad_batches or 1)
         # a limited epoch goes on where the one before ended, and overfit_batches starts again
-        in_pass = -(-size // given.batch_size) if given.overfit_batches is None else self.batches_per_epoch
+        in_pass = -(-size // settings.batch_size) if settings.overfit_batches is None else self.batches_per_epoch
         passes, rest = divmod(batches, in_pass)
-        return int(passes * min(size, in_pass * given.batch_size) + rest * given.batch_size)
+        return int(passes * min(size, in_pass * settings.batch_size) + rest * settings.batch_size)
 
     def epochs_to(self, target: int) -> float:
         """Return the number of epochs to a checkpoint of its run; an epoch has the batches that its limit leaves."""
@@ -239,9 +239,9 @@ class Cell:
 
     def _model_options(self) -> dict[str, Any]:
         """Return what determines the model; the base of `mup` only where it is used."""
-        found = options(self.cfg.model, Transformer)
+        values = options(self.cfg.model, Transformer)
         unused = ("base_width", "base_head_dim") if self.cfg.model.parametrization == STANDARD else ()
-        return {key: value for key, value in found.items() if key not in (*unused, "checkpointing")}  # the same bits
+        return {key: value for key, value in values.items() if key not in (*unused, "checkpointing")}  # the same bits
 
     def name(self, target: int | None = None) -> str:
         """Return a name for people: see `name`.
@@ -284,7 +284,7 @@ class Cell:
             "precision": precision,
             "log_every_n_steps": log_every,
             **length,
-            **trainer.made(self.cfg),
+            **trainer.keyword_arguments(self.cfg),
         }
 
     def make_dataset(self) -> Dataset:
@@ -315,22 +315,22 @@ def _dataset(cfg: DictConfig) -> Dataset:
     return dataset
 
 
-def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable[..., Any]:
+def _partial(cfg: DictConfig, group: str, *args: Any, **named: Any) -> Callable[..., Any]:
     """Return what makes the object of a group when it is called with these arguments.
 
     Raises:
         ValueError: the class or function that the group names does not take its options.
     """
-    made, leaf = instantiate(cfg[group]), cfg[group]
-    if not isinstance(made, partial):
+    factory, leaf = instantiate(cfg[group]), cfg[group]
+    if not isinstance(factory, partial):
         raise ValueError(f"{group}._partial_ must be true, got {leaf.get('_partial_')}")
     try:
-        inspect.signature(made.func).bind(*given, *made.args, **made.keywords, **named)
+        inspect.signature(factory.func).bind(*args, *factory.args, **factory.keywords, **named)
     except TypeError as error:
         options = ", ".join(str(key) for key in leaf if str(key)[0] != "_")
         start = "; start from pe=none, which has name alone" if group == "pe" else ""
         raise ValueError(f"{group}._target_ must take the options {options}: {leaf._target_} {error}{start}") from None
-    return made
+    return factory
 
 
 def _attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice:

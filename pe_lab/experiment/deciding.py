@@ -96,7 +96,7 @@ class _StudyState:
             other = first.setdefault((key, pe), cfg)
             if other is cfg:
                 continue
-            mine, before = (flatten(resolved(one)) for one in (cfg, other))
+            mine, before = (flatten(resolved(config)) for config in (cfg, other))
             for name in sorted(mine.keys() | before.keys()):
                 if name != "seed" and mine.get(name) != before.get(name):
                     raise ValueError(
@@ -112,7 +112,7 @@ class _StudyState:
         """Return the configs of the cells that a look needs, seed by seed."""
         needed = sorted(decision.needed, key=self._place)
         self.asked |= {(cell, seed): with_settings(self.cfgs[cell], {"seed": seed}) for cell, seed in needed}
-        return [self.asked[one] for one in needed]
+        return [self.asked[key] for key in needed]
 
     def _place(self, key: tuple[Arm, int]) -> tuple[int, int]:
         """Return the position of a cell: by seed, then in the order of the study."""
@@ -121,20 +121,20 @@ class _StudyState:
     def take(self, outcomes: list[Outcome]) -> None:
         """Add what became of the cells of a look; after the first, compute the margins."""
         new = sorted((key for key in self.asked if key not in self.outcomes), key=self._place)
-        for key, found in zip(new, outcomes, strict=True):
-            self.outcomes[key] = found
-            self.values[key] = found.test.get(METRIC, float("nan")) if found.failure is None else found.failure
+        for key, outcome in zip(new, outcomes, strict=True):
+            self.outcomes[key] = outcome
+            self.values[key] = outcome.test.get(METRIC, float("nan")) if outcome.failure is None else outcome.failure
         if not self.margins:
             self._set_margins()
 
     def _set_margins(self) -> None:
         """Compute the margin of each setting from the floors of the first look's cells."""
         lines = []
-        for ((key, pe), seed), found in self.outcomes.items():
-            if found.failure is None:
-                floors = {f"floor_{floor}_{METRIC}": values.get(METRIC) for floor, values in found.floors.items()}
+        for ((key, pe), seed), outcome in self.outcomes.items():
+            if outcome.failure is None:
+                floors = {f"floor_{floor}_{METRIC}": values.get(METRIC) for floor, values in outcome.floors.items()}
                 line = dict(zip(self.names, key, strict=True)) | {"pe": pe, "seed": seed}
-                lines.append(line | {f"test_{METRIC}": found.test.get(METRIC)} | floors)
+                lines.append(line | {f"test_{METRIC}": outcome.test.get(METRIC)} | floors)
         rows = pd.DataFrame(lines)
         if rows.empty:
             return
@@ -157,10 +157,10 @@ class _StudyState:
         if self.budget is None or not self.outcomes:
             return False
         costs: dict[Arm, list[float]] = {}
-        for (cell, _), found in self.outcomes.items():
-            costs.setdefault(cell, []).append(found.core_seconds)
+        for (cell, _), outcome in self.outcomes.items():
+            costs.setdefault(cell, []).append(outcome.core_seconds)
         mean = {cell: sum(of_seeds) / len(of_seeds) for cell, of_seeds in costs.items()}
-        run = {cell: found.run for (cell, seed), found in self.outcomes.items() if seed == 0}
+        run = {cell: outcome.run for (cell, seed), outcome in self.outcomes.items() if seed == 0}
         ahead: dict[tuple[str, int], float] = {}  # by run and seed; seeds of a look are new to all cells
         for cell, seed in decision.needed:
             ahead[run[cell], seed] = max(ahead.get((run[cell], seed), 0.0), mean[cell])
@@ -182,7 +182,7 @@ class _StudyState:
         return f"ended at look {decision.look} of {len(looks)}{ended}: {text}; {self._cost()}"
 
     def _cost(self) -> str:
-        runs = {one.run for one in self.outcomes.values()}
+        runs = {outcome.run for outcome in self.outcomes.values()}
         fixed = len(self.cfgs) * self.looks[-1]
         cells = f"{len(self.asked)} cells on {len(runs)} runs instead of {fixed} cells"
         return f"{cells}, {self.spent:.3g} core-hours of training"

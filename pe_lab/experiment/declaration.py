@@ -30,24 +30,24 @@ def declaration(cfg: DictConfig) -> dict[str, Any]:
     }
 
 
-def require_margin(given: str | None, cells: list[Cell]) -> None:
+def require_margin(text: str | None, cells: list[Cell]) -> None:
     """Check that the margin of a study has a unit in which differences on its tasks can be given.
 
     For a margin in gap the floors of each task are computed, once for the whole ledger, and no model is trained.
 
     Args:
-        given: the margin as it is written; None: each task has its own.
+        text: the margin as it is written; None: each task has its own.
         cells: of the study.
 
     Raises:
         ValueError: the loss has no such unit, or a task no such floors.
     """
-    if given is None:
+    if text is None:
         return
     from pe_lab.experiment.measurement import Datasets
     from pe_lab.statistics.margins import LEAST_GAP, Margin  # loads pandas
 
-    margin = Margin.parse(given)
+    margin = Margin.parse(text)
     margin.require_metric(METRIC)
     tasks = {digest(resolved(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
     for cell in tasks.values():
@@ -76,12 +76,12 @@ def declare(cfg: DictConfig) -> None:
     ledger, wanted = Path(cfg.ledger), declaration(cfg)
     path = ledger / "studies" / cfg.study_name / FILE
     nothing: dict[str, Any] = {"margin": {}, "baseline": None, "decide": None, "search": None}
-    found = read_json(path) if is_file(path) else nothing
-    if found == wanted:
+    content = read_json(path) if is_file(path) else nothing
+    if content == wanted:
         return
     if trained(ledger, cfg.study_name):
         raise ValueError(
-            f"study_name={cfg.study_name} declared {json.dumps(found)} before its first cell was trained, "
+            f"study_name={cfg.study_name} declared {json.dumps(content)} before its first cell was trained, "
             f"got {json.dumps(wanted)}: use the same settings, or another study_name"
         )
     Tree(ledger).write_json(path, wanted)

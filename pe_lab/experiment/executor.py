@@ -95,13 +95,13 @@ class Executor:
         """
         if self.cell.cfg.solve.level is None:
             return None
-        found = exact_range(self.datasets.floors(split="validation"))
-        if found is None:
+        limits = exact_range(self.datasets.floors(split="validation"))
+        if limits is None:
             raise ValueError(
                 f"solve.level={self.cell.cfg.solve.level:g} needs a task with an exact level without position and an "
                 f"exact best loss, got data={self.cell.cfg.data.name}: leave it null"
             )
-        return found
+        return limits
 
     def train_requested(self) -> None:
         """Train to every requested checkpoint, in order, and write each.
@@ -268,8 +268,8 @@ class Executor:
         """Run Lightning's loop until no requested checkpoint is ahead."""
         silence_lightning()
         length = {} if self.cell.depends_on_end else {"max_epochs": -1, "max_steps": -1}  # callbacks end it
-        given = self.cell.trainer_arguments() | length
-        users = given.pop("callbacks", [])
+        options = self.cell.trainer_arguments() | length
+        users = options.pop("callbacks", [])
         callbacks = [
             self.clock,
             *users,
@@ -280,7 +280,7 @@ class Executor:
             Every(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users), self.ranks),
             Checkpoints(self._reached, self._proceed, self._stopped, self.clock, bool(users)),
         ]
-        arguments = QUIET | self._for_callbacks(users) | given
+        arguments = QUIET | self._for_callbacks(users) | options
         self.training.to_loggers = False
         modes = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
         try:
@@ -314,8 +314,12 @@ class Executor:
         Raises:
             TimeOverError: it was ended by a limit on time. The state is saved, and a longer limit goes on from there.
         """
-        given: Any = self.trainer  # its type does not say that it has callbacks
-        left = [one.time_remaining() for one in given.callbacks if isinstance(one, L.pytorch.callbacks.Timer)]
+        trainer: Any = self.trainer  # its type does not say that it has callbacks
+        left = [
+            callback.time_remaining()
+            for callback in trainer.callbacks
+            if isinstance(callback, L.pytorch.callbacks.Timer)
+        ]
         self.clock.ended = self.ranks.agree(lambda: all(time is None or time > 0 for time in left))
         if self._proceed():
             assert self.target is not None
@@ -370,8 +374,8 @@ class Executor:
         level = self.cell.cfg.solve.level
         if level is None:
             return False
-        found = self.curve.rows if rows is None else rows
-        scores = [row["value"] for row in found if (row["split"], row["metric"]) == ("validation", "score")]
+        lines = self.curve.rows if rows is None else rows
+        scores = [row["value"] for row in lines if (row["split"], row["metric"]) == ("validation", "score")]
         return len(scores) > 1 and min(scores[-2:]) >= level
 
     def evaluate(self, split: str, error: type[NotFiniteError] = NotFiniteError) -> dict[str, float]:

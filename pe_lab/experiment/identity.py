@@ -33,33 +33,33 @@ _OURS = __name__.partition(".")[0]
 _KNOWN = ("torch", "lightning")
 
 
-def options(leaf: DictConfig, made: type[Revised]) -> dict[str, Any]:
+def options(leaf: DictConfig, implementation: type[Revised]) -> dict[str, Any]:
     """Return a group of the config as it enters the identity: its options and its class's revision.
 
     Import paths of this package are left out, and so are options added later that have their neutral value. For other
     classes, import path and source are included: see `origin`. Encodings within an encoding are treated alike.
 
     Args:
-        made: the class that the group makes, with `revision` and `neutral`.
+        implementation: the class that the group makes, with `revision` and `neutral`.
 
     Raises:
         ValueError: the source of a class cannot be read.
     """
-    given = {key: value for key, value in resolved(leaf).items() if key[0] != "_"}
-    neutral = made.neutral
-    kept = {key: value for key, value in given.items() if key not in neutral or value != neutral[key]}
+    settings = {key: value for key, value in resolved(leaf).items() if key[0] != "_"}
+    neutral = implementation.neutral
+    kept = {key: value for key, value in settings.items() if key not in neutral or value != neutral[key]}
     for key in kept:
         if is_encoding(leaf[key]):
             kept[key] = options(leaf[key], get_class(leaf[key]._target_))
         elif OmegaConf.is_list(leaf[key]) and any(map(is_encoding, leaf[key])):
             kept[key] = [options(part, get_class(part._target_)) for part in leaf[key]]
     target = leaf.get("_target_")
-    known = getattr(made, "known", {}).get(leaf.get("name"))
-    makers = [] if target in (None, known) else [get_object(target)]  # the class, or a function that makes one
-    return kept | {"revision": made.revision} | origin(made, *makers)
+    default = getattr(implementation, "defaults", {}).get(leaf.get("name"))
+    makers = [] if target in (None, default) else [get_object(target)]  # the class, or a function that makes one
+    return kept | {"revision": implementation.revision} | origin(implementation, *makers)
 
 
-def origin(*made: Callable[..., Any]) -> dict[str, str]:
+def origin(*makers: Callable[..., Any]) -> dict[str, str]:
     """Return import paths and source digests of classes and functions, for an identity; not of this package's own.
 
     The digest covers the files in which they and their base classes are defined, and the files that those import, at
@@ -73,13 +73,15 @@ def origin(*made: Callable[..., Any]) -> dict[str, str]:
     Raises:
         ValueError: a source cannot be read, or has changed since it was imported.
     """
-    foreign = {f"{one.__module__}.{one.__qualname__}": one for one in made if _package(one.__module__) != _OURS}
+    foreign = {
+        f"{maker.__module__}.{maker.__qualname__}": maker for maker in makers if _package(maker.__module__) != _OURS
+    }
     if not foreign:
         return {}
-    read = [one for one in foreign.values() if _package(one.__module__) not in _KNOWN]
+    read = [maker for maker in foreign.values() if _package(maker.__module__) not in _KNOWN]
     if not read:
         return {"class": " ".join(foreign)}
-    digests = {hashlib.sha256(text).hexdigest() for one in read for text in _Reader(one).texts()}
+    digests = {hashlib.sha256(text).hexdigest() for maker in read for text in _Reader(maker).texts()}
     return {"class": " ".join(foreign), "source": hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:16]}
 
 
@@ -98,38 +100,38 @@ class _Reader:
         made: the class or function.
     """
 
-    def __init__(self, made: Callable[..., Any]) -> None:
-        self.path = f"{made.__module__}.{made.__qualname__}"
-        self.package = _package(made.__module__)
-        self.waiting: list[Any] = [made]
+    def __init__(self, maker: Callable[..., Any]) -> None:
+        self.path = f"{maker.__module__}.{maker.__qualname__}"
+        self.package = _package(maker.__module__)
+        self.waiting: list[Any] = [maker]
 
     def texts(self) -> Iterator[bytes]:
         """Yield every text once: files of modules, notebook cells and the values that they refer to."""
         seen: set[int | str] = set()
         while self.waiting:
-            one = self.waiting.pop()
-            key = one.name if isinstance(one, ModuleSpec) else id(one)
-            if key in seen or not self._is_users(one):
+            item = self.waiting.pop()
+            key = item.name if isinstance(item, ModuleSpec) else id(item)
+            if key in seen or not self._is_users(item):
                 continue
             seen.add(key)
-            if isinstance(one, (ModuleType, ModuleSpec)):
-                yield from self._file(one)
+            if isinstance(item, (ModuleType, ModuleSpec)):
+                yield from self._file(item)
                 continue
-            if isinstance(one, type):
-                self.waiting += one.__mro__
-            if _stands_in_file(one):
-                _require_unchanged(one)
-                self.waiting.append(sys.modules[one.__module__])
+            if isinstance(item, type):
+                self.waiting += item.__mro__
+            if _stands_in_file(item):
+                _require_unchanged(item)
+                self.waiting.append(sys.modules[item.__module__])
             else:
-                yield from self._cells(one)
+                yield from self._cells(item)
 
-    def _is_users(self, one: Any) -> bool:
+    def _is_users(self, item: Any) -> bool:
         """Return whether this is a module, class or function of the user, or of the package that is asked about."""
-        if isinstance(one, ModuleSpec):
-            return one.has_location and _package(one.name) != _OURS and self._reads(one.name, str(one.origin))
-        if not isinstance(one, (ModuleType, type, FunctionType)):
+        if isinstance(item, ModuleSpec):
+            return item.has_location and _package(item.name) != _OURS and self._reads(item.name, str(item.origin))
+        if not isinstance(item, (ModuleType, type, FunctionType)):
             return False
-        name = one.__name__ if isinstance(one, ModuleType) else one.__module__
+        name = item.__name__ if isinstance(item, ModuleType) else item.__module__
         if _package(name) in (_OURS, builtins.__name__):
             return False
         if name == "__main__":
@@ -170,24 +172,24 @@ class _Reader:
             for name in names:
                 self.waiting += _modules(name)
 
-    def _cells(self, one: Any) -> Iterator[bytes]:
+    def _cells(self, item: Any) -> Iterator[bytes]:
         """Yield the notebook cells that define a class or function, and the values that it refers to."""
-        functions = _functions(one)
+        functions = _functions(item)
         cells = {function.__code__.co_filename for function in functions}
         texts = {name: "".join(linecache.getlines(name)) for name in sorted(cells)}
         if not any(texts.values()):
             raise ValueError(f"_target_ must have source code that can be read, got {self.path}: put it into a module")
-        known = functions[0].__globals__
+        namespace = functions[0].__globals__
         for text in texts.values():
-            tree = _definition(ast.parse(text), one.__qualname__)
+            tree = _definition(ast.parse(text), item.__qualname__)
             yield ast.unparse(tree).encode()
             self._imports(tree, "")
             read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-            for name in sorted(read & known.keys()):
-                if isinstance(known[name], (ModuleType, type, FunctionType)):
-                    self.waiting.append(known[name])
+            for name in sorted(read & namespace.keys()):
+                if isinstance(namespace[name], (ModuleType, type, FunctionType)):
+                    self.waiting.append(namespace[name])
                 else:
-                    yield f"{name}=".encode() + self._value(name, known[name])
+                    yield f"{name}=".encode() + self._value(name, namespace[name])
 
     def _value(self, name: str, value: Any) -> bytes:
         try:
@@ -218,15 +220,15 @@ def _modules(name: str) -> Iterator[ModuleType | ModuleSpec]:
         yield spec
 
 
-def _stands_in_file(one: Any) -> bool:
+def _stands_in_file(item: Any) -> bool:
     """Return whether a class or function is defined in the file of its module, and not in a notebook cell."""
-    module: Any = sys.modules.get(one.__module__)
+    module: Any = sys.modules.get(item.__module__)
     if getattr(module, "__file__", None) is None:
         return False
-    found = module
-    for part in one.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is one or module.__name__ != "__main__"
+    member = module
+    for part in item.__qualname__.split("."):
+        member = getattr(member, part, None)
+    return member is item or module.__name__ != "__main__"
 
 
 def _definition(tree: ast.Module, qualname: str) -> ast.AST:
@@ -235,9 +237,9 @@ def _definition(tree: ast.Module, qualname: str) -> ast.AST:
     return named[-1] if named else tree
 
 
-def _functions(one: Any) -> list[FunctionType]:
+def _functions(item: Any) -> list[FunctionType]:
     """Return the functions that a class defines, or the function itself."""
-    members = vars(one).values() if isinstance(one, type) else [one]
+    members = vars(item).values() if isinstance(item, type) else [item]
     parts = [(member, *(getattr(member, name, None) for name in ("__func__", "fget", "fset"))) for member in members]
     functions = [inspect.unwrap(part) for of in parts for part in of if isinstance(part, FunctionType)]
     return [function for function in functions if isinstance(function, FunctionType)]
@@ -251,15 +253,15 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _require_unchanged(one: Any) -> None:
+def _require_unchanged(item: Any) -> None:
     """Raise ValueError if functions that are loaded are not those of their file."""
-    file = str(sys.modules[one.__module__].__file__)
-    loaded = [function.__code__ for function in _functions(one) if function.__code__.co_filename == file]
+    file = str(sys.modules[item.__module__].__file__)
+    loaded = [function.__code__ for function in _functions(item) if function.__code__.co_filename == file]
     if not loaded:
         return
     written = set(_codes(compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)))
     if not written.issuperset(loaded):
         raise ValueError(
-            f"{one.__module__}.{one.__qualname__} must be what {file} says, got one that was imported before the file "
-            f"changed: start Python anew"
+            f"{item.__module__}.{item.__qualname__} must be what {file} says, got one that was imported before the "
+            f"file changed: start Python anew"
         )

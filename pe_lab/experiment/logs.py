@@ -40,7 +40,7 @@ class Logs:
         self.cell, self.run, self.datasets = cell, run, datasets
         self.delivered = False
 
-    def make(self, target: int, names: Collection[str] | None = None, **given: Any) -> list[Logger]:
+    def make(self, target: int, names: Collection[str] | None = None, **options: Any) -> list[Logger]:
         """Return the loggers that the config names, for one checkpoint.
 
         Args:
@@ -50,7 +50,7 @@ class Logs:
         try:
             for name, settings in self.cell.cfg.logger.items():
                 if names is None or name in names:
-                    loggers += instantiate(settings)(checkpoint=self.cell.checkpoint_info(target), **given)
+                    loggers += instantiate(settings)(checkpoint=self.cell.checkpoint_info(target), **options)
         except BaseException:
             for logger in loggers:
                 logger.finalize("failed")

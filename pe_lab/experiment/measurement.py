@@ -31,13 +31,13 @@ class Datasets:
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
-        self.made: dict[float, Dataset] = {1: cell.make_dataset()}
+        self.datasets: dict[float, Dataset] = {1: cell.make_dataset()}
 
     def at(self, factor: float = 1) -> Dataset:
         """Return the dataset with `factor` times the training length."""
-        if factor not in self.made:
-            self.made[factor] = self.made[1].longer(factor)
-        return self.made[factor]
+        if factor not in self.datasets:
+            self.datasets[factor] = self.datasets[1].longer(factor)
+        return self.datasets[factor]
 
     def floors(self, factor: float = 1, split: str = "test") -> Floors:
         """Return the floors of a split; the first cell that asks computes them for the whole ledger."""

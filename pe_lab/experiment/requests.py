@@ -31,17 +31,21 @@ def requests(cfg: DictConfig) -> list[dict[str, Any]]:
         kinds.append(({"kind": "decode", "decode": asked.decode}, decoding.revision))
     if asked.stride is not None:
         kinds.append(({"kind": "stride", "stride": asked.stride}, metrics.revision))
-    found: list[dict[str, Any]] = [
+    items: list[dict[str, Any]] = [
         kind | {"length": length, "policy": policy, "offset": offset, "revision": [revision, policies.revision]}
         for (kind, revision), length, policy, offset in product(kinds, asked.lengths, asked.policy, asked.offset)
         if (kind["kind"], length, policy, offset) != ("length", 1, "raw", 0)  # which is the test
     ]
     lengths = dict.fromkeys([1, *asked.lengths])  # the training length, and all others that are asked for
     for name, length in product(cfg.probe, lengths):
-        own = options(cfg.probe[name], probe_class(name, cfg.probe[name]))
-        request = {"kind": "probe", "probe": name, "revision": own.pop("revision")}
-        found.append(request | ({"options": own} if own else {}) | ({} if length == 1 else {"length": length}))
-    return found
+        probe_options = options(cfg.probe[name], probe_class(name, cfg.probe[name]))
+        request = {"kind": "probe", "probe": name, "revision": probe_options.pop("revision")}
+        items.append(
+            request
+            | ({"options": probe_options} if probe_options else {})
+            | ({} if length == 1 else {"length": length})
+        )
+    return items
 
 
 def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes], PositionalEncoding]) -> None:

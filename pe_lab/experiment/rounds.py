@@ -146,6 +146,6 @@ def outcome(job: Job) -> Outcome:
 def cost_of(outcomes: Iterable[Outcome]) -> dict[str, float]:
     """Return the core-seconds of each run by its name: up to its last checkpoint among these."""
     cost: dict[str, float] = {}
-    for one in outcomes:
-        cost[one.run] = max(cost.get(one.run, 0.0), one.core_seconds)
+    for outcome in outcomes:
+        cost[outcome.run] = max(cost.get(outcome.run, 0.0), outcome.core_seconds)
     return cost

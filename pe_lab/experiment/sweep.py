@@ -87,9 +87,9 @@ def run(
     declare(cfgs[0])
     settle_wandb(cfgs[0])
     served = _Rounds(overrides, kept, unfit, _Workers(launch, workers, elsewhere), train)
-    own = served.jobs_of(drive(stages(cfgs), served.serve))
-    report(own, evaluated=not train, tuned=tunes)
-    return own
+    jobs = served.jobs_of(drive(stages(cfgs), served.serve))
+    report(jobs, evaluated=not train, tuned=tunes)
+    return jobs
 
 
 def stages(cfgs: list[DictConfig]) -> Stage:

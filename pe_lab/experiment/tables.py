@@ -85,8 +85,8 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     rows = rows_of(settings, [summary_and_environment(job.run, job.cell.target) for job in present])
     lost = failures(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
     measured = [
-        curves.Measured(own, job.run, job.cell.target, job.cell.requests)
-        for own, job in zip(settings, present, strict=True)
+        curves.Measured(job_settings, job.run, job.cell.target, job.cell.requests)
+        for job_settings, job in zip(settings, present, strict=True)
     ]
     records = curves.gather(measured)
     figures: dict[str, str] = {}
@@ -133,11 +133,11 @@ def _attention(jobs: list[Job]) -> dict[str, str]:
     from pe_lab.probes.figures import LONGEST, attention_heads  # loads matplotlib
     from pe_lab.system.drawing import svg
 
-    found = {}
+    figures = {}
     for job in jobs[:MOST_MAPS] if "attention" in jobs[0].cell.cfg.probe else []:
         cell = job.cell
         if cell.dataset.task.length <= LONGEST:
             title = f"Attention of {cell.name()} on the first test sequence"
             figure = attention_heads(trained(cell, job.run), cell.make_dataset(), cell.cfg.seed, title=title)
-            found[f"attention-{cell.name()}.svg"] = svg(figure, cell.name())
-    return found
+            figures[f"attention-{cell.name()}.svg"] = svg(figure, cell.name())
+    return figures

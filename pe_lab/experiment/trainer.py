@@ -24,14 +24,14 @@ READING = (
 )
 
 
-def made(cfg: DictConfig) -> dict[str, Any]:
+def keyword_arguments(cfg: DictConfig) -> dict[str, Any]:
     """Return the arguments of lightning.Trainer that a config gives, and its callbacks; what has a class is made.
 
     Raises:
         ValueError: one cannot be made.
     """
-    given = {name: _make(value, f"trainer.{name}") for name, value in arguments(cfg.trainer).items()}
-    return given | ({"callbacks": _made_callbacks(cfg)} if _callbacks_of(cfg) else {})
+    options = {name: _make(value, f"trainer.{name}") for name, value in arguments(cfg.trainer).items()}
+    return options | ({"callbacks": _made_callbacks(cfg)} if _callbacks_of(cfg) else {})
 
 
 def prevents_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> str | None:
@@ -43,8 +43,8 @@ def prevents_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> st
     Raises:
         ValueError: Lightning makes no Trainer of it, in one line.
     """
-    given = arguments(cfg.trainer)
-    if not (given or _callbacks_of(cfg)):
+    options = arguments(cfg.trainer)
+    if not (options or _callbacks_of(cfg)):
         return None
     import lightning as L
 
@@ -55,7 +55,7 @@ def prevents_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> st
     try:
         return fit.prevents_graph(L.Trainer(**tried | {"accelerator": "cpu", "logger": False}))
     except Exception as error:  # Lightning raises its own and others, for values and their combinations
-        named = [f"trainer.{name}={shown(value)}" for name, value in given.items()]
+        named = [f"trainer.{name}={shown(value)}" for name, value in options.items()]
         named += [f"callbacks={list(names)}"] if (names := _callbacks_of(cfg)) else []
         raise ValueError(f"{', '.join(named)} must be what lightning.Trainer takes: {in_one_line(error)}") from None
 
@@ -66,12 +66,12 @@ def identified(cfg: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: the source of a class cannot be read.
     """
-    found = {}
+    identities = {}
     for name, settings in _callbacks_of(cfg).items():
         kind = get_class(settings["_target_"])
         if not (kind.__module__.partition(".")[0] == "lightning" and kind.__qualname__ in READING):
-            found[name] = {key: value for key, value in settings.items() if key[0] != "_"} | origin(kind)
-    return found
+            identities[name] = {key: value for key, value in settings.items() if key[0] != "_"} | origin(kind)
+    return identities
 
 
 def _callbacks_of(cfg: DictConfig) -> dict[str, Any]:
@@ -82,15 +82,15 @@ def _callbacks_of(cfg: DictConfig) -> dict[str, Any]:
 def _made_callbacks(cfg: DictConfig) -> list[Any]:
     import lightning as L
 
-    found = []
+    callbacks = []
     for name, settings in _callbacks_of(cfg).items():
         callback = _make(settings, f"callbacks.{name}")
         if not isinstance(callback, L.Callback):
             raise ValueError(
                 f"callbacks.{name}._target_ must be derived from lightning.Callback, got {settings['_target_']}"
             )
-        found.append(callback)
-    return found
+        callbacks.append(callback)
+    return callbacks
 
 
 def _make(settings: Any, place: str) -> Any:

@@ -80,8 +80,8 @@ def _require_scale_unset(cfg: DictConfig, scale: str) -> None:
     written = folders().stated("pe", leaf.name)
     usual = written.get(option) if isinstance(written, DictConfig) else None
     if usual is not None and leaf[option] != usual:
-        given = f"{leaf[option]:g}"
-        raise ValueError(f"{scale} must be left to tune.scaled, got {given}: leave it out, or add tune.scaled=[]")
+        value = f"{leaf[option]:g}"
+        raise ValueError(f"{scale} must be left to tune.scaled, got {value}: leave it out, or add tune.scaled=[]")
 
 
 @dataclass
@@ -130,10 +130,10 @@ class TunedSeed:
         return cls(cfg, scale, plan)
 
     @property
-    def found(self) -> TunedOutcome:
+    def outcome(self) -> TunedOutcome:
         """What came out so far."""
-        (found,) = outcomes(self.plan, self.progress)
-        return found
+        (outcome,) = outcomes(self.plan, self.progress)
+        return outcome
 
     def result(self) -> dict[str, Any]:
         """Return what came out: y, solved, the rate and scale that were chosen, edge, trained_steps, core_seconds.
@@ -141,17 +141,23 @@ class TunedSeed:
         y is log2 of the steps to solve, or the test loss of a task without a level. Rate and scale are NaN and None
         where all tries failed.
         """
-        found = self.found
-        chosen = found.chosen or Try(float("nan"))
+        outcome = self.outcome
+        chosen = outcome.chosen or Try(float("nan"))
         seconds = round(sum(self.seconds.values()), 1)
         return {
-            **{"y": found.y, "solved": found.solved, LR: chosen.rate, "start_scale": chosen.scale, "edge": found.edge},
-            **{"trained_steps": found.steps, "core_seconds": seconds},
+            **{
+                "y": outcome.y,
+                "solved": outcome.solved,
+                LR: chosen.rate,
+                "start_scale": chosen.scale,
+                "edge": outcome.edge,
+            },
+            **{"trained_steps": outcome.steps, "core_seconds": seconds},
         }
 
     def next(self) -> Need | None:
         """Return what to train next: the try nearest the middle of the ladder, which is mostly the fastest."""
-        needs = self.found.needs
+        needs = self.outcome.needs
         tries = self.plan.tries[self.cfg.pe.name]
         return min(needs, key=lambda need: abs(2 * tries.index(need.trial.attempt) - len(tries) + 1), default=None)
 
@@ -160,10 +166,10 @@ class TunedSeed:
 
         The best try goes on as the last, unless a try solves the task before.
         """
-        found, task = self.found, self.plan.tasks[0]
-        if found.chosen is not None:  # only the best is left, if any
-            return [need.steps - task.choice for need in found.needs], True
-        steps = [need.steps for need in found.needs]
+        outcome, task = self.outcome, self.plan.tasks[0]
+        if outcome.chosen is not None:  # only the best is left, if any
+            return [need.steps - task.choice for need in outcome.needs], True
+        steps = [need.steps for need in outcome.needs]
         may_go_on = bool(steps) and steps[0] == task.choice < task.cap
         return [*steps, *([task.cap - task.choice] if may_go_on else [])], not may_go_on
 
@@ -185,8 +191,8 @@ class TunedSeed:
     @property
     def chosen(self) -> Trial | None:
         """The chosen try; None: all tries failed, or it is not known yet."""
-        found = self.found
-        return None if found.chosen is None else Trial(found.encoding, found.task, found.seed, found.chosen)
+        outcome = self.outcome
+        return None if outcome.chosen is None else Trial(outcome.encoding, outcome.task, outcome.seed, outcome.chosen)
 
     def take(self, need: Need, outcome: Outcome) -> None:
         """Take what became of a cell.
@@ -203,17 +209,19 @@ class TunedSeed:
             return
         task = self.plan.tasks[0]
         measured = validation_by_step(outcome.checkpoint)
-        known = {f"floor_{name}_loss": values["loss"] for name, values in outcome.floors.items() if "loss" in values}
-        self.losses[need.trial] = {"test_loss": outcome.test.get("loss", math.nan)} | known
-        curve |= {step: one["score"] if task.level is not None else -one["loss"] for step, one in measured.items()}
+        floors = {f"floor_{name}_loss": values["loss"] for name, values in outcome.floors.items() if "loss" in values}
+        self.losses[need.trial] = {"test_loss": outcome.test.get("loss", math.nan)} | floors
+        curve |= {
+            step: metrics["score"] if task.level is not None else -metrics["loss"] for step, metrics in measured.items()
+        }
         test = outcome.test["loss"] if task.level is None and need.steps == task.cap else None
         self.progress[need.trial] = TrialProgress(self._scores(curve), test=test)
 
     def _scores(self, curve: dict[int, float]) -> list[float]:
         """Return the values at the evaluations, without gaps."""
         grid = self.plan.tasks[0].evaluations
-        known = [step in curve for step in grid]
-        return [curve[step] for step in grid[: known.index(False) if False in known else len(grid)]]
+        measured = [step in curve for step in grid]
+        return [curve[step] for step in grid[: measured.index(False) if False in measured else len(grid)]]
 
 
 def _fraction(cfg: DictConfig, grid: tuple[int, ...]) -> float:
@@ -332,27 +340,27 @@ def write(seeds: list[TunedSeed]) -> None:
 
     They are outcomes.csv, tries.csv and, with a baseline, verdicts.csv.
     """
-    found, losses, cfg = outcome_table(seeds), loss_table(seeds), seeds[0].cfg
-    tables = {"outcomes.csv": found, "tries.csv": try_table(seeds)}
+    outcomes, losses, cfg = outcome_table(seeds), loss_table(seeds), seeds[0].cfg
+    tables = {"outcomes.csv": outcomes, "tries.csv": try_table(seeds)}
     if len(losses) and (warning := not_learned(losses)):
         print(warning)
-    shown = tuned_outcomes.with_floors(found, losses) if len(losses) else found
+    shown = tuned_outcomes.with_floors(outcomes, losses) if len(losses) else outcomes
     for text, table in tuned_outcomes.summaries(shown, endpoint_of(cfg), cfg.tune.baseline):
         print(f"{text}\n{as_text(table.round(4), [])}\n")
     if cfg.tune.baseline is not None:
-        tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(found, endpoint_of(cfg), cfg.tune.baseline)
+        tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(outcomes, endpoint_of(cfg), cfg.tune.baseline)
         counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())
         print(f"{len(verdicts)} comparisons with {cfg.tune.baseline} in one family: {counts}")
         if len(verdicts):
             unit = "octaves" if endpoint_of(cfg).kind == "steps" else "nats"
-            shown = verdicts[[*tuned_outcomes.settings(found), "pe", "difference", "low", "high", "verdict"]]
+            shown = verdicts[[*tuned_outcomes.settings(outcomes), "pe", "difference", "low", "high", "verdict"]]
             shown = shown.rename(columns={"difference": f"difference, {unit}"})
             print(f"{as_text(shown.round(4), [])}\n")
-    if note := tuned_outcomes.seed_note(found):
+    if note := tuned_outcomes.seed_note(outcomes):
         print(note)
-    if note := tuned_outcomes.edge_note(found, cfg.tune.rates):
+    if note := tuned_outcomes.edge_note(outcomes, cfg.tune.rates):
         print(note)
-    hours = found["core_seconds"].sum() / 3600
+    hours = outcomes["core_seconds"].sum() / 3600
     print(f"{hours:.2f} core-hours of training steps for {len(seeds)} cells and their tries")
     if cfg.study_name:
         ledger = Path(cfg.ledger)

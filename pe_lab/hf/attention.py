@@ -29,7 +29,7 @@ class SoftCap:
         return self.cap * torch.tanh(z / self.cap) - z  # it is added to z
 
 
-class Given(NamedTuple):
+class LayerInputs(NamedTuple):
     """What self-attention of one layer takes beside queries, keys and values.
 
     Attributes:
@@ -64,8 +64,8 @@ def attention(
     Raises:
         ValueError: dropout while decoding with a cache; the model has no encoding.
     """
-    given = kwargs.pop(NAME, None)
-    if not isinstance(given, Given):
+    positions = kwargs.pop(NAME, None)
+    if not isinstance(positions, LayerInputs):
         if not getattr(module, "pe_lab_replaced", False):
             raise ValueError("this model must have the encoding with which it was saved: use pe_lab.hf.load")
         sdpa = AttentionInterface()["sdpa"]
@@ -77,27 +77,27 @@ def attention(
     query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast a rotation in float32 has widened them
     if scaling is not None and scaling != head_dim**-0.5:
         query = query * (scaling * head_dim**0.5)  # encodings take logits to be q . k / sqrt(d)
-    if dropout and given.layout.earlier:
+    if dropout and positions.layout.earlier:
         raise ValueError(f"dropout of attention must be 0 with a cache, got {dropout}: call model.eval()")
     cap = kwargs.get("softcap")
-    limits = limited(given.terms, kwargs.get("sliding_window"), None if cap is None else SoftCap(cap))
-    given = given._replace(terms=limits)
+    limits = limited(positions.terms, kwargs.get("sliding_window"), None if cap is None else SoftCap(cap))
+    positions = positions._replace(terms=limits)
     seeded = Dropout(dropout, torch.randint(2**32, (), device=query.device)) if dropout else None
-    return _attend(query, key, value, given, seeded).transpose(1, 2), None
+    return _attend(query, key, value, positions, seeded).transpose(1, 2), None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, given: Given, dropout: Dropout | None) -> Tensor:
-    terms, layout, heads = given.terms, given.layout, query.shape[1]
-    if given.memory is not None:
+def _attend(query: Tensor, key: Tensor, value: Tensor, positions: LayerInputs, dropout: Dropout | None) -> Tensor:
+    terms, layout, heads = positions.terms, positions.layout, query.shape[1]
+    if positions.memory is not None:
         if _by_head(terms):
             key, value = _repeated(key, heads), _repeated(value, heads)
         query, key, value, terms = prepared(query, key, value, terms)
         total = layout.of_keys.segment.shape[1]
-        key, value = (given.memory.extend(name, x, 2, total) for name, x in (("keys", key), ("values", value)))
+        key, value = (positions.memory.extend(name, x, 2, total) for name, x in (("keys", key), ("values", value)))
         if not layout.earlier:
             layout = layout.of_keys  # the same tokens, for which causal attention needs no mask
     key, value = _repeated(key, heads), _repeated(value, heads)
-    return attend(query, key, value, terms, layout, given.implementation, dropout)
+    return attend(query, key, value, terms, layout, positions.implementation, dropout)
 
 
 def _by_head(terms: Terms) -> bool:

@@ -92,6 +92,6 @@ def register() -> None:
         AutoConfig.register(replaced.model_type, replaced, exist_ok=True)
         for auto in autos:
             if original in auto._model_mapping:
-                made = {"auto": auto, "config_class": replaced, "original": original}
-                loader = type(f"{replaced.__name__}{auto.__name__}", (AutoLoader,), made)
+                attributes = {"auto": auto, "config_class": replaced, "original": original}
+                loader = type(f"{replaced.__name__}{auto.__name__}", (AutoLoader,), attributes)
                 auto.register(replaced, loader, exist_ok=True)

@@ -96,9 +96,9 @@ def new_cache(tokens: CachedTokens, cross_attention: bool) -> DynamicCache | Enc
     Args:
         cross_attention: whether it keeps keys and values of an encoder too.
     """
-    made = DynamicCache()
-    _fill(made, tokens)
-    return EncoderDecoderCache(made, DynamicCache()) if cross_attention else made
+    cache = DynamicCache()
+    _fill(cache, tokens)
+    return EncoderDecoderCache(cache, DynamicCache()) if cross_attention else cache
 
 
 def is_static(past: object) -> bool:
@@ -116,17 +116,17 @@ def tokens_in(past: object, stack: Stack) -> CachedTokens:
         ValueError: it is no DynamicCache or StaticCache, it is of another model, it keeps nothing, or the encoding
             cannot use one.
     """
-    own = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
-    if not isinstance(own, DynamicCache | StaticCache) or own.offloading:
-        kind = "one with offloading" if isinstance(own, DynamicCache | StaticCache) else type(own).__name__
+    cache = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
+    if not isinstance(cache, DynamicCache | StaticCache) or cache.offloading:
+        kind = "one with offloading" if isinstance(cache, DynamicCache | StaticCache) else type(cache).__name__
         raise ValueError(f"the cache must be a DynamicCache or a StaticCache, got {kind}")
-    layers: list[Any] = own.layers
+    layers: list[Any] = cache.layers
     if not (layers and isinstance(layers[0], CachedLayer)):
-        if own.get_seq_length():
-            raise ValueError(f"the cache must be of this model, got {own.get_seq_length()} tokens of another")
-        whole = [layer for layer in layers if not layer.is_sliding] if isinstance(own, StaticCache) else []
+        if cache.get_seq_length():
+            raise ValueError(f"the cache must be of this model, got {cache.get_seq_length()} tokens of another")
+        whole = [layer for layer in layers if not layer.is_sliding] if isinstance(cache, StaticCache) else []
         tokens = CachedTokens(stack, stack.cache(max((layer.max_cache_len for layer in whole), default=None)))
-        _fill(own, tokens)
+        _fill(cache, tokens)
         return tokens
     if layers[0].tokens.stack is not stack:
         raise ValueError("the cache must be of this model, got that of another replaced model")

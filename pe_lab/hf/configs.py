@@ -41,16 +41,16 @@ for _kind in KINDS:
     _made = {"model_type": f"pe_lab_{_kind}", "pe_lab_attention": UNKNOWN if _kind in OWN else NAME}
     REPLACED[_original] = type(f"PeLab{_original.__name__}", (_Replaced, _original), {**_made, "__module__": __name__})
     globals()[f"PeLab{_original.__name__}"] = REPLACED[_original]  # where pickle looks for it
-ORIGINAL = {made.model_type: original for original, made in REPLACED.items()}
+ORIGINAL = {replacement.model_type: original for original, replacement in REPLACED.items()}
 
 
 def mark(model: nn.Module) -> None:
     """Give a model configurations of its own, of the type of replaced models; others with the same one keep it."""
-    made: dict[int, PretrainedConfig] = {}
+    copies: dict[int, PretrainedConfig] = {}
     for module in model.modules():
         config = getattr(module, "config", None)
         if isinstance(config, PretrainedConfig):
-            if id(config) not in made:
-                made[id(config)] = deepcopy(config)
-                object.__setattr__(made[id(config)], "__class__", REPLACED[type(config)])
-            module.config = made[id(config)]
+            if id(config) not in copies:
+                copies[id(config)] = deepcopy(config)
+                object.__setattr__(copies[id(config)], "__class__", REPLACED[type(config)])
+            module.config = copies[id(config)]

@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from pe_lab.hf.configs import REPLACED
 from pe_lab.hf.rewritten import Bloom, DebertaContent, Mpt
-from pe_lab.hf.settings import Buckets, Own, Slopes, TableSettings, Unknown, rotations
+from pe_lab.hf.settings import Buckets, ModelPositions, Slopes, TableSettings, Unknown, rotations
 
 
 class NoVectors(nn.Module):
@@ -69,7 +69,7 @@ class Family:
     """
 
     kind: str
-    own: Callable[[Any], Own]
+    positions: Callable[[Any], ModelPositions]
     remove: Callable[[Any], None]
     layers: str = "layers"
     attention: str = "self_attn"
@@ -105,20 +105,20 @@ class Family:
             ValueError: the model has other modules, or attention does not call what `AttentionInterface` registers.
         """
         try:
-            found = [layer.get_submodule(self.attention) for layer in part.get_submodule(self.layers).children()]
-            for attention in found:
+            modules = [layer.get_submodule(self.attention) for layer in part.get_submodule(self.layers).children()]
+            for attention in modules:
                 attention.get_submodule(self.value)
         except AttributeError as error:
             raise ValueError(
                 f"{type(part).__name__} must have the modules of transformers 5.24, got one of another version: {error}"
             ) from None
-        for attention in found:
+        for attention in modules:
             if self.rewritten is None and not uses_interface(attention):
                 raise ValueError(
                     f"attention must be computed through AttentionInterface, {type(attention).__name__} of this "
                     f"version of transformers does it itself: install a newer one"
                 )
-        return found
+        return modules
 
     def is_causal(self, part: PreTrainedModel) -> bool:
         """Return whether self-attention is causal."""
@@ -204,12 +204,12 @@ def _require_one_width(part: Any) -> None:
         )
 
 
-def _of_opt(part: Any) -> Own:
+def _of_opt(part: Any) -> ModelPositions:
     _require_one_width(part)
     return TableSettings(part.embed_positions.weight[part.embed_positions.offset :])
 
 
-def _of_roberta(part: Any) -> Own:
+def _of_roberta(part: Any) -> ModelPositions:
     return TableSettings(part.embeddings.position_embeddings.weight[part.embeddings.padding_idx + 1 :])
 
 
@@ -219,7 +219,7 @@ def _rotating(kind: str, **others: Any) -> Family:
 
 _BERT = Family(
     kind="BertModel",
-    own=lambda part: TableSettings(part.embeddings.position_embeddings.weight),
+    positions=lambda part: TableSettings(part.embeddings.position_embeddings.weight),
     remove=_table("embeddings.position_embeddings"),
     layers="encoder.layer",
     attention="attention.self",
@@ -229,7 +229,7 @@ _BERT = Family(
 )
 _T5 = Family(
     kind="T5Stack",
-    own=Buckets,
+    positions=Buckets,
     remove=_buckets("t5"),
     layers="block",
     attention="layer.0.SelfAttention",
@@ -240,7 +240,7 @@ FAMILIES = {  # by config.model_type
     "bert": _BERT,
     "bloom": Family(
         kind="BloomModel",
-        own=Slopes,
+        positions=Slopes,
         remove=_nothing,
         layers="h",
         attention="self_attention",
@@ -254,7 +254,7 @@ FAMILIES = {  # by config.model_type
     "deberta-v2": replace(
         _BERT,
         kind="DebertaV2Model",
-        own=Unknown,
+        positions=Unknown,
         remove=_disentangled,
         value="value_proj",
         causal=False,
@@ -267,7 +267,7 @@ FAMILIES = {  # by config.model_type
     "gemma3_text": _rotating("Gemma3TextModel"),
     "gpt2": Family(
         kind="GPT2Model",
-        own=lambda part: TableSettings(part.wpe.weight),
+        positions=lambda part: TableSettings(part.wpe.weight),
         remove=_table("wpe"),
         layers="h",
         attention="attn",
@@ -280,7 +280,7 @@ FAMILIES = {  # by config.model_type
     "modernbert": _rotating("ModernBertModel", attention="attn", value="Wqkv", fused="blocks", causal=False),
     "mpt": Family(
         kind="MptModel",
-        own=Slopes,
+        positions=Slopes,
         remove=_nothing,
         layers="blocks",
         attention="attn",
@@ -300,14 +300,14 @@ FAMILIES = {  # by config.model_type
     "roberta": replace(
         _BERT,
         kind="RobertaModel",
-        own=_of_roberta,
+        positions=_of_roberta,
         length=lambda config: config.max_position_embeddings - config.pad_token_id - 1,
     ),
     "smollm3": _rotating("SmolLM3Model"),
     "t5": _T5,
     "vit": Family(
         kind="ViTModel",
-        own=lambda part: TableSettings(part.embeddings.position_embeddings[0]),
+        positions=lambda part: TableSettings(part.embeddings.position_embeddings[0]),
         remove=_patches,
         attention="attention",
         causal=False,
@@ -328,6 +328,6 @@ def family_of(model: PreTrainedModel) -> Family:
         raise ValueError(f"model_type must be one of {', '.join(FAMILIES)}, got {model_type!r}")
     for config in (getattr(module, "config", None) for module in model.modules()):
         if isinstance(config, PretrainedConfig) and type(config) not in REPLACED:
-            names = ", ".join(known.__name__ for known in REPLACED)
+            names = ", ".join(original.__name__ for original in REPLACED)
             raise ValueError(f"config must be of one of {names}, and of no subclass, got {type(config).__name__}")
     return FAMILIES[model_type]

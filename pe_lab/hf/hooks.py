@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions, Stack
 from pe_lab.encodings.terms import Terms
-from pe_lab.hf.attention import NAME, Given
+from pe_lab.hf.attention import NAME, LayerInputs
 from pe_lab.hf.cache import OLD_NAME, CachedTokens, cache_name, is_static, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
 from pe_lab.hf.watch import StepWatch
@@ -52,44 +52,44 @@ class InputHook:
         Raises:
             ValueError: inputs that the encoding or this package cannot take.
         """
-        given = {**dict(zip(signature(part.forward).parameters, args, strict=False)), **kwargs}
-        ids, x = given.pop("input_ids", None), given.pop("inputs_embeds", None)
+        arguments = {**dict(zip(signature(part.forward).parameters, args, strict=False)), **kwargs}
+        ids, x = arguments.pop("input_ids", None), arguments.pop("inputs_embeds", None)
         if (ids is None) == (x is None):
             return None  # the model says what it needs
         shape, device = (ids.shape, ids.device) if x is None else (x.shape[:2], x.device)
-        self._require(given, shape)
+        self._require(arguments, shape)
         self.watch(part)
         name = cache_name(part)
-        if name not in given and OLD_NAME in given:
-            given[name] = given.pop(OLD_NAME)
-        past = given.get(name)
+        if name not in arguments and OLD_NAME in arguments:
+            arguments[name] = arguments.pop(OLD_NAME)
+        past = arguments.get(name)
         tokens = None if past is None else self._tokens(past)
-        mask = given.get("attention_mask")
-        layout = self._layout(given, tuple(shape), tokens)
-        if tokens is None and self._wants_cache(part, given):
-            tokens = self._new_tokens(layout, asked=bool(given.get("use_cache")))
-            given[name] = new_cache(tokens, given.get("encoder_hidden_states") is not None)
+        mask = arguments.get("attention_mask")
+        layout = self._layout(arguments, tuple(shape), tokens)
+        if tokens is None and self._wants_cache(part, arguments):
+            tokens = self._new_tokens(layout, asked=bool(arguments.get("use_cache")))
+            arguments[name] = new_cache(tokens, arguments.get("encoder_hidden_states") is not None)
         x = part.get_input_embeddings()(ids) if x is None else x
         x, positions = self.stack(x, layout.to(device), None if tokens is None else tokens.cache)
         if self.passes_zeros:
-            given["position_ids"] = torch.zeros(1, shape[1], dtype=torch.long, device=device)
+            arguments["position_ids"] = torch.zeros(1, shape[1], dtype=torch.long, device=device)
         if self.mask == "padding":
-            given["attention_mask"] = torch.ones(shape, device=device) if mask is None else mask
+            arguments["attention_mask"] = torch.ones(shape, device=device) if mask is None else mask
         elif self.mask == "any":
-            given["attention_mask"] = torch.ones(1, 1, 1, 1, device=device)
+            arguments["attention_mask"] = torch.ones(1, 1, 1, 1, device=device)
         if self.borne is None:
-            return (), {**given, "inputs_embeds": x, NAME: positions}
+            return (), {**arguments, "inputs_embeds": x, NAME: positions}
         self.borne.positions = positions
-        return (), {**given, "inputs_embeds": x}
+        return (), {**arguments, "inputs_embeds": x}
 
-    def _require(self, given: dict[str, Any], shape: torch.Size) -> None:
+    def _require(self, arguments: dict[str, Any], shape: torch.Size) -> None:
         """Raise ValueError for arguments whose effect would be lost."""
         causal = self.stack.first.sizes.causal
         if len(shape) != 2:
             raise ValueError(f"input_ids must be [B, T], got {list(shape)}")
-        if given.get("output_attentions"):
+        if arguments.get("output_attentions"):
             raise ValueError(NO_WEIGHTS)
-        if given.get("is_causal") not in (None, causal):
+        if arguments.get("is_causal") not in (None, causal):
             raise ValueError(f"is_causal must be {causal}, for which positions were replaced, got {not causal}")
 
     def _tokens(self, past: object) -> CachedTokens:
@@ -97,15 +97,15 @@ class InputHook:
             raise ValueError(WITHOUT_GRADIENTS)
         return tokens_in(past, self.stack)
 
-    def _layout(self, given: dict[str, Any], shape: tuple[int, int], tokens: CachedTokens | None) -> Layout:
+    def _layout(self, arguments: dict[str, Any], shape: tuple[int, int], tokens: CachedTokens | None) -> Layout:
         """Return the layout of these tokens, and take out of the arguments what it says."""
         held = None if tokens is None or tokens.cache is None else tokens.cache.layout
-        earlier = None if held is None else held.given.source.to("cpu")
-        mask, position_ids = given.pop("attention_mask", None), given.pop("position_ids", None)
+        earlier = None if held is None else held.unshifted.source.to("cpu")
+        mask, position_ids = arguments.pop("attention_mask", None), arguments.pop("position_ids", None)
         return layout_of(shape, mask, position_ids, self.stack.first.sizes.causal, earlier)
 
-    def _wants_cache(self, part: PreTrainedModel, given: dict[str, Any]) -> bool:
-        use_cache = given.get("use_cache")
+    def _wants_cache(self, part: PreTrainedModel, arguments: dict[str, Any]) -> bool:
+        use_cache = arguments.get("use_cache")
         if use_cache is None:
             use_cache = self.stack.first.sizes.causal and part.config.use_cache
         return bool(use_cache) and not (part.training and part.gradient_checkpointing)
@@ -179,14 +179,14 @@ class ImageHook:
 
     def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Return the arguments, with what will have positions."""
-        given = {**dict(zip(signature(part.forward).parameters, args, strict=False)), **kwargs}
-        if given.get("attention_mask") is not None:
+        arguments = {**dict(zip(signature(part.forward).parameters, args, strict=False)), **kwargs}
+        if arguments.get("attention_mask") is not None:
             raise ValueError("attention_mask must be None for images, all of whose patches are there, got one")
-        if given.get("output_attentions"):
+        if arguments.get("output_attentions"):
             raise ValueError(NO_WEIGHTS)
         self.watch(part)
         self.later = Later()
-        return (), {**given, NAME: self.later}
+        return (), {**arguments, NAME: self.later}
 
     def embed(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         """Return embeddings [B, T, D] with positions."""
@@ -235,7 +235,9 @@ class AttentionHook:
             )
         layer = positions.layer(self.index, args[0] if args else kwargs["hidden_states"])
         self.value = None if layer.value is layer.query_key else layer.value
-        changed: dict[str, Any] = {NAME: Given(layer.terms, positions.layout, layer.layout.memory, self.implementation)}
+        changed: dict[str, Any] = {
+            NAME: LayerInputs(layer.terms, positions.layout, layer.layout.memory, self.implementation)
+        }
         if self.argument != NAME:
             kwargs = {**kwargs, self.argument: None}
         elif "position_bias" in kwargs:  # of T5, which computes one where there is none

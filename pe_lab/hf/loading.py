@@ -98,7 +98,7 @@ def new(
     wanted: type[PreTrainedModel] | None = None,
 ) -> PreTrainedModel:
     """Return a model with replaced positions and new weights; the arguments and errors are those of `saved`."""
-    config, made = _config(described), wanted or _architecture(described)
+    config, model_class = _config(described), wanted or _architecture(described)
     recorded = _recorded(described)
     if encoding is None:
         if options:
@@ -107,11 +107,11 @@ def new(
             raise ValueError("encoding must be given: the configuration has no name of it, got None")
         encoding, options = recorded["encoding"], recorded["options"]
         options = {**options, "length": recorded["length"], "implementation": recorded["implementation"]}
-    given = {"from_config": recorded["from_config"], **(options or {})}
-    model = _checked(CONFIG, made, config)
+    settings = {"from_config": recorded["from_config"], **(options or {})}
+    model = _checked(CONFIG, model_class, config)
     model.to(config.dtype or torch.float32)
     assert encoding is not None
-    return _checked(CONFIG, replace, model, encoding, **given)
+    return _checked(CONFIG, replace, model, encoding, **settings)
 
 
 def _json(file: Path) -> Description:
@@ -122,12 +122,12 @@ def _json(file: Path) -> Description:
     """
     _require_file(file)
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} must be JSON, got {type(error).__name__}: {in_one_line(error)}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{file} must have a JSON object, got a {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} must have a JSON object, got a {type(content).__name__}")
+    return content
 
 
 def _require_file(file: Path) -> None:
@@ -155,12 +155,16 @@ def _architecture(described: Description) -> type[PreTrainedModel]:
     """Return the class of the model that was saved."""
     names, config = described.get("architectures"), TYPES[described["model_type"]]
     name = names[0] if isinstance(names, list) and len(names) == 1 else None
-    made = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
-    if not (isinstance(made, type) and issubclass(made, PreTrainedModel) and made.config_class is config):
+    model_class = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
+    if not (
+        isinstance(model_class, type)
+        and issubclass(model_class, PreTrainedModel)
+        and model_class.config_class is config
+    ):
         raise ValueError(
             f"architectures in {CONFIG} must have the class of a {config.model_type} model of transformers, got {names}"
         )
-    return made
+    return model_class
 
 
 def _recorded(described: Description) -> dict[str, Any]:

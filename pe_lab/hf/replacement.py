@@ -8,13 +8,13 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from pe_lab.attention import IMPLEMENTATIONS
-from pe_lab.encodings.named import known, make
+from pe_lab.encodings.named import factory, make
 from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import NAME
 from pe_lab.hf.configs import mark
 from pe_lab.hf.families import Family, family_of, uses_interface, windows
 from pe_lab.hf.hooks import AttentionHook, Borne, ImageHook, InputHook, Preparation
-from pe_lab.hf.settings import Own, head_dim_of, with_settings
+from pe_lab.hf.settings import ModelPositions, head_dim_of, with_settings
 
 SIZES = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
 
@@ -70,14 +70,16 @@ def replace(
     parts = family.parts(model)
     if isinstance(encoding, Stack) and len(parts) > 1:
         raise ValueError(f"encoding must be a name for a model of {len(parts)} parts, which differ, got a Stack")
-    made = [_stack(family, part, encoding, length, from_config, options) for part in parts]
+    part_stacks = [_stack(family, part, encoding, length, from_config, options) for part in parts]
     mark(model)
-    for part, stack in zip(parts, made, strict=True):
+    for part, stack in zip(parts, part_stacks, strict=True):
         _install(family, part, stack.train(model.training), implementation)
-    if model.can_generate() and made[-1].first.sizes.causal:  # in an encoder and decoder, the last is the decoder's
-        object.__setattr__(model, "prepare_inputs_for_generation", Preparation(model, made[-1]))
+    if (
+        model.can_generate() and part_stacks[-1].first.sizes.causal
+    ):  # in an encoder and decoder, the last is the decoder's
+        object.__setattr__(model, "prepare_inputs_for_generation", Preparation(model, part_stacks[-1]))
         model.generation_config.disable_compile = True  # steps with a cache are not compiled
-    model.config.pe_lab = _record(encoding, made[0].first.sizes.length, implementation, from_config, options)
+    model.config.pe_lab = _record(encoding, part_stacks[0].first.sizes.length, implementation, from_config, options)
     return model
 
 
@@ -100,8 +102,8 @@ def _stack(
     width, num_heads, head_dim = config.hidden_size, config.num_attention_heads, head_dim_of(config)
     if isinstance(encoding, Stack):
         if options or length is not None:
-            given = ", ".join([*options, *(["length"] if length is not None else [])])
-            raise ValueError(f"options belong to the name of an encoding, got a Stack and {given}")
+            names = ", ".join([*options, *(["length"] if length is not None else [])])
+            raise ValueError(f"options belong to the name of an encoding, got a Stack and {names}")
         sizes = encoding.first.sizes
         has = {"width": sizes.width, "num_heads": sizes.num_heads, "depth": encoding.depth, "causal": sizes.causal}
         needs = {"width": width, "num_heads": num_heads, "depth": depth, "causal": causal}
@@ -120,23 +122,23 @@ def _stack(
     sizes = {"width": width, "num_heads": num_heads, "depth": depth, "length": length, "causal": causal}
     if head_dim * num_heads != width:
         sizes["head_dim"] = head_dim
-    stack = _with_settings(family.own(part), encoding, options, sizes) if from_config else None
+    stack = _with_settings(family.positions(part), encoding, options, sizes) if from_config else None
     stack = stack or make(encoding, **sizes, **options)
     _require_windows(stack, part, attentions)
     return stack
 
 
-def _with_settings(own: Own, encoding: str, options: dict[str, Any], sizes: dict[str, Any]) -> Stack:
+def _with_settings(positions: ModelPositions, encoding: str, options: dict[str, Any], sizes: dict[str, Any]) -> Stack:
     """Return the encodings of layers with the model's settings, which may differ by layer."""
-    layers = own.of_layers(sizes["depth"])
+    layers = positions.of_layers(sizes["depth"])
     kinds = list(dict.fromkeys(layers))
-    made = [with_settings(kind, encoding, options) for kind in kinds]
-    name, completed = made[0]
-    if all(each == made[0] for each in made):
+    encodings = [with_settings(kind, encoding, options) for kind in kinds]
+    name, completed = encodings[0]
+    if all(each == encodings[0] for each in encodings):
         stack = make(name, **sizes, **completed)
         first = [stack.first] * len(kinds)
     else:
-        stacks = [make(name, **sizes, **completed) for name, completed in made]  # errors name an option
+        stacks = [make(name, **sizes, **completed) for name, completed in encodings]  # errors name an option
         if any(stack.first.period > 1 for stack in stacks):
             raise ValueError(
                 f"{encoding} alternates over layers, and positions of the model differ by layer too: give "
@@ -146,10 +148,12 @@ def _with_settings(own: Own, encoding: str, options: dict[str, Any], sizes: dict
             n for n in range(1, len(layers) + 1) if all(a is b for a, b in zip(layers, layers[n:], strict=False))
         )
         runs = [(kinds.index(kind), len(list(run))) for kind, run in groupby(layers[:period])]
-        parts = [partial(known(made[kind][0]), name=made[kind][0], **made[kind][1]) for kind, _ in runs]
+        parts = [
+            partial(factory(encodings[kind][0]), name=encodings[kind][0], **encodings[kind][1]) for kind, _ in runs
+        ]
         stack = make("interleave", **sizes, parts=parts, layers=[count for _, count in runs])
         first = [stack.of_layer(layers.index(kind)).members()[0] for kind in kinds]
-    for kind, each, its in zip(kinds, first, made, strict=True):
+    for kind, each, its in zip(kinds, first, encodings, strict=True):
         if its == (kind.name, kind.options):
             kind.adopt(each)
     return stack

@@ -12,13 +12,13 @@ from transformers import PretrainedConfig
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.hf_config import ENCODINGS, READ, scaling
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.named import known
+from pe_lab.encodings.named import factory
 from pe_lab.encodings.rotary import RoPE
 
 Options = dict[str, Any]
 
 
-class Own:
+class ModelPositions:
     """The positions of a part of a model, with its own encoding still in it.
 
     Attributes:
@@ -29,7 +29,7 @@ class Own:
     name: str | None = None
     options: Options = {}
 
-    def of_layers(self, depth: int) -> list["Own"]:
+    def of_layers(self, depth: int) -> list["ModelPositions"]:
         """Return the positions of each layer; layers with the same ones have the same object."""
         return [self] * depth
 
@@ -37,13 +37,13 @@ class Own:
         """Return the name of the encoding that these layers get where one is given for the model, with options."""
         return name
 
-    def settings(self, name: str, made: type[PositionalEncoding]) -> Options:
+    def settings(self, name: str, encoding_class: type[PositionalEncoding]) -> Options:
         """Return the model's settings for an encoding.
 
         Raises:
             ValueError: the encoding is of the model's kind, and cannot represent them.
         """
-        return self.options if self.name is not None and made is known(self.name) else {}
+        return self.options if self.name is not None and encoding_class is factory(self.name) else {}
 
     def adopt(self, encoding: Any) -> None:
         """Take the model's weights into the encoding that has its name and options.
@@ -54,14 +54,14 @@ class Own:
         raise NotImplementedError
 
 
-class Unknown(Own):
+class Unknown(ModelPositions):
     """Positions that no encoding of the lab is."""
 
     def __init__(self, part: nn.Module) -> None:
         pass
 
 
-class TableSettings(Own):
+class TableSettings(ModelPositions):
     """The trained vectors of GPT-2, BERT, RoBERTa, OPT and ViT.
 
     Args:
@@ -79,7 +79,7 @@ class TableSettings(Own):
         encoding.table.copy_(self.vectors)
 
 
-class Slopes(Own):
+class Slopes(ModelPositions):
     """The linear biases of BLOOM and MPT, whose slopes are those of the paper's code for any number of heads."""
 
     name = "alibi"
@@ -91,7 +91,7 @@ class Slopes(Own):
         """There are no weights."""
 
 
-class Buckets(Own):
+class Buckets(ModelPositions):
     """The bias of T5."""
 
     name = "t5"
@@ -117,7 +117,7 @@ class Buckets(Own):
         encoding.table.copy_(self.attention.relative_attention_bias.weight)
 
 
-class Rotation(Own):
+class Rotation(ModelPositions):
     """The rotations of Llama and of others, in all layers or in those of a type.
 
     Args:
@@ -132,24 +132,24 @@ class Rotation(Own):
         self.type = self.parameters["rope_type"]
         self.name = ENCODINGS.get(self.type)
         self.others: set[str | None] = {self.name}  # encodings of layers of other types
-        self.made = type(part.rotary_emb)(config=part.config)
+        self.rotary_emb = type(part.rotary_emb)(config=part.config)
         scaled = scaling(self.type, self.parameters, part.config.max_position_embeddings)
         self.options = {"theta": float(self.parameters["rope_theta"]), "pairing": "half", **scaled}
-        rotated, head_dim = 2 * len(self._frequencies(self.made)), head_dim_of(part.config)
+        rotated, head_dim = 2 * len(self._frequencies(self.rotary_emb)), head_dim_of(part.config)
         if rotated != head_dim:
             self.options["rotary_dim"] = rotated
 
     def _frequencies(self, rotary: Any) -> Tensor:
         prefix = "".join(f"{layer_type}_" for layer_type in self.of_type.values())
-        found: Tensor = getattr(rotary, f"{prefix}original_inv_freq", getattr(rotary, f"{prefix}inv_freq", None))
-        return found
+        frequencies: Tensor = getattr(rotary, f"{prefix}original_inv_freq", getattr(rotary, f"{prefix}inv_freq", None))
+        return frequencies
 
     def named(self, name: str, options: Options) -> str:
         """Return the name; where it is that of the model in some layers, without options, other layers keep theirs."""
         return self.name if self.name is not None and name in self.others and not options else name
 
-    def settings(self, name: str, made: type[PositionalEncoding]) -> Options:
-        taken = inspect.signature(made).parameters.keys()
+    def settings(self, name: str, encoding_class: type[PositionalEncoding]) -> Options:
+        taken = inspect.signature(encoding_class).parameters.keys()
         if name != self.name and not {"theta", "pairing"} <= taken:
             return {}
         if name != self.name and self.type != "default":
@@ -166,14 +166,14 @@ class Rotation(Own):
         return self.options
 
     def adopt(self, encoding: Any) -> None:
-        its, made = self._frequencies(self.part.rotary_emb), self._frequencies(self.made)
-        if not its.is_meta and not torch.allclose(its.cpu().float(), made, rtol=0.02, atol=0):
+        its, expected = self._frequencies(self.part.rotary_emb), self._frequencies(self.rotary_emb)
+        if not its.is_meta and not torch.allclose(its.cpu().float(), expected, rtol=0.02, atol=0):
             raise ValueError(f"config of the model must be the one it was made with, got {self.parameters} in it now")
         for last in (2, 4 * self.part.config.max_position_embeddings):  # frequencies may depend on the length
             pos = torch.tensor([[1, last]])
             tables = encoding.rotation(torch.zeros(1), Layout(pos, torch.zeros_like(pos), encoding.sizes.causal))
             ours = [table[0, 0, 0].double().repeat(2) for table in (tables.cos, tables.sin)]
-            theirs = self.made(torch.zeros(1), pos, **self.of_type)
+            theirs = self.rotary_emb(torch.zeros(1), pos, **self.of_type)
             if not _are_equal(ours, [table[0, 0].double() for table in theirs]):
                 self._refuse(encoding.name)
 
@@ -184,42 +184,42 @@ class Rotation(Own):
         raise ValueError(f"rope parameters of the model must be such that {name} can represent them, got {listed}")
 
 
-class Unrotated(Own):
+class Unrotated(ModelPositions):
     """Layers without positions in a model that rotates in others, as in SmolLM3: they stay without a rotation."""
 
     name = "none"
 
     def named(self, name: str, options: Options) -> str:
-        maker = known(name)
-        made = maker.func if isinstance(maker, partial) else maker
-        return "none" if isinstance(made, type) and issubclass(made, RoPE) else name
+        maker = factory(name)
+        encoding_class = maker.func if isinstance(maker, partial) else maker
+        return "none" if isinstance(encoding_class, type) and issubclass(encoding_class, RoPE) else name
 
     def adopt(self, encoding: Any) -> None:
         """There are no weights."""
 
 
-class ByLayer(Own):
+class ByLayer(ModelPositions):
     """Positions that differ by layer."""
 
-    def __init__(self, layers: list[Own]) -> None:
+    def __init__(self, layers: list[ModelPositions]) -> None:
         self.layers = layers
         names = {layer.name for layer in layers if isinstance(layer, Rotation)}
         for layer in layers:
             if isinstance(layer, Rotation):
                 layer.others = names
 
-    def of_layers(self, depth: int) -> list[Own]:
+    def of_layers(self, depth: int) -> list[ModelPositions]:
         return self.layers
 
 
-def rotations(part: Any) -> Own:
+def rotations(part: Any) -> ModelPositions:
     """Return the rotations of a part of a model, in each layer."""
     config = part.config
     parameters = getattr(config, "rope_parameters", None) or {}
     if any(isinstance(value, dict) for value in parameters.values()):
-        types: dict[str, Own] = {}
+        types: dict[str, ModelPositions] = {}
         for name in config.layer_types:
-            alike = [known for other, known in types.items() if parameters[other] == parameters[name]]
+            alike = [positions for other, positions in types.items() if parameters[other] == parameters[name]]
             types.setdefault(name, alike[0] if alike else Rotation(part, name))
         return ByLayer([types[name] for name in config.layer_types])
     rotated = getattr(config, "no_rope_layers", None)
@@ -231,11 +231,11 @@ def rotations(part: Any) -> Own:
 
 def head_dim_of(config: PretrainedConfig) -> int:
     """Return the dimensions of a head."""
-    given = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
-    return int(given or config.hidden_size // config.num_attention_heads)
+    head_dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    return int(head_dim or config.hidden_size // config.num_attention_heads)
 
 
-def with_settings(own: Own, name: str, options: Options) -> tuple[str, Options]:
+def with_settings(positions: ModelPositions, name: str, options: Options) -> tuple[str, Options]:
     """Return the name and options of the encoding of layers, where those that are not given are the model's, in what it
     is made of too.
 
@@ -246,40 +246,46 @@ def with_settings(own: Own, name: str, options: Options) -> tuple[str, Options]:
     Raises:
         ValueError: there is no such encoding; it is of the model's kind, and cannot represent what the model has.
     """
-    known(name)
-    named = own.named(name, options)
+    factory(name)
+    named = positions.named(name, options)
     if named != name:
         name, options = named, {}
-    completed = {**own.options, **options} if name == own.name else _completed(own, name, known(name), options)
+    completed = (
+        {**positions.options, **options}
+        if name == positions.name
+        else _completed(positions, name, factory(name), options)
+    )
     return name, completed
 
 
-def _completed(own: Own, name: str, maker: Callable[..., PositionalEncoding], options: Options) -> Options:
+def _completed(
+    positions: ModelPositions, name: str, maker: Callable[..., PositionalEncoding], options: Options
+) -> Options:
     preset = maker.keywords if isinstance(maker, partial) else {}
-    made = maker.func if isinstance(maker, partial) else maker
-    given = {**preset, **options}
+    encoding_class = maker.func if isinstance(maker, partial) else maker
+    settings = {**preset, **options}
     changed: Options = {}
-    if isinstance(given.get("parts"), list):
-        changed["parts"] = [_part(own, part) for part in given["parts"]]
-    if callable(given.get("encoding")):
-        changed["encoding"] = _part(own, given["encoding"])
-    assert isinstance(made, type)
-    taken = {key: x for key, x in own.settings(name, made).items() if key not in given}
+    if isinstance(settings.get("parts"), list):
+        changed["parts"] = [_part(positions, part) for part in settings["parts"]]
+    if callable(settings.get("encoding")):
+        changed["encoding"] = _part(positions, settings["encoding"])
+    assert isinstance(encoding_class, type)
+    taken = {key: x for key, x in positions.settings(name, encoding_class).items() if key not in settings}
     return {**options, **taken, **changed}
 
 
-def _part(own: Own, part: Any) -> Any:
+def _part(positions: ModelPositions, part: Any) -> Any:
     """Return a part of an encoding with the model's settings; what is no class of the lab is left as it is."""
-    maker = partial(known(part), name=part) if isinstance(part, str) else part
-    made = maker.func if isinstance(maker, partial) else maker
-    if not (isinstance(made, type) and issubclass(made, PositionalEncoding)):
+    maker = partial(factory(part), name=part) if isinstance(part, str) else part
+    encoding_class = maker.func if isinstance(maker, partial) else maker
+    if not (isinstance(encoding_class, type) and issubclass(encoding_class, PositionalEncoding)):
         return part
     preset = maker.keywords if isinstance(maker, partial) else {}
-    name = preset.get("name", inspect.signature(made).parameters["name"].default)
-    original, named = name, own.named(name, {key: x for key, x in preset.items() if key != "name"})
+    name = preset.get("name", inspect.signature(encoding_class).parameters["name"].default)
+    original, named = name, positions.named(name, {key: x for key, x in preset.items() if key != "name"})
     if named != original:
-        maker, name = partial(known(named), name=named), named
-    options = _completed(own, name, maker, {})
+        maker, name = partial(factory(named), name=named), named
+    options = _completed(positions, name, maker, {})
     return partial(maker, **options) if options else part if named == original else maker
 
 

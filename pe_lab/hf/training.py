@@ -22,12 +22,12 @@ def parameter_groups(model: nn.Module, *, lr: float, weight_decay: float) -> lis
         lr: learning rate of parameters that have none of their own.
         weight_decay: of parameters that decay.
     """
-    own = rates(model, lr, weight_decay)
+    group_of = rates(model, lr, weight_decay)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if parameter.requires_grad:
             plain = (lr, weight_decay if parameter.dim() > 1 else 0.0)
-            groups.setdefault(own.get(parameter, plain), []).append(parameter)
+            groups.setdefault(group_of.get(parameter, plain), []).append(parameter)
     return [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
 
 

@@ -77,9 +77,9 @@ def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _look_at_groups(stack: Stack, optimizer: Optimizer) -> None:
     wrong = set()
     for encoding in (module for module in stack.modules() if isinstance(module, PositionalEncoding)):
-        own = {id(parameter) for parameter in encoding.parameters()}
+        ids = {id(parameter) for parameter in encoding.parameters()}
         for group in optimizer.param_groups:
-            among = [id(parameter) in own for parameter in group["params"]]
+            among = [id(parameter) in ids for parameter in group["params"]]
             if any(among) and not encoding.weight_decay and group.get("weight_decay"):
                 wrong.add(f"no weight decay, got {group['weight_decay']:g}")
             rate = group.get("initial_lr", group["lr"])

@@ -131,8 +131,8 @@ class Transformer(nn.Module):
             positions.prepare()
         for index, layer in enumerate(self.layers):
             last = index == len(self.layers) - 1
-            given = (x, index, positions, self.implementation, rows, kept if last else rows)
-            x = layer(*given) if recompute is None else recompute(layer, *given)
+            arguments = (x, index, positions, self.implementation, rows, kept if last else rows)
+            x = layer(*arguments) if recompute is None else recompute(layer, *arguments)
         x = self.norm(x)
         logits = self.head(mean_over_tokens(kept.pad(x), layout) if self.task.pooled else x)
         return logits if self.logit_cap is None else self.logit_cap * torch.tanh(logits / self.logit_cap)
@@ -180,13 +180,13 @@ class Transformer(nn.Module):
         training = self.training
         self.eval()
         try:
-            given, generated = (tokens, layout), [self(tokens, layout, cache)[:, -1:].argmax(-1)]
+            inputs, generated = (tokens, layout), [self(tokens, layout, cache)[:, -1:].argmax(-1)]
             while len(generated) < count:
                 number = len(generated)
                 following = layout.following(1, task.grid_width, part(number - 1, number))
                 layout = layout.joined(following)
-                given = (generated[-1], following) if cached else (torch.cat((given[0], generated[-1]), 1), layout)
-                generated.append(self(*given, cache)[:, -1:].argmax(-1))
+                inputs = (generated[-1], following) if cached else (torch.cat((inputs[0], generated[-1]), 1), layout)
+                generated.append(self(*inputs, cache)[:, -1:].argmax(-1))
         finally:
             self.train(training)
         return torch.cat(generated, 1)

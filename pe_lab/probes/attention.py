@@ -45,10 +45,10 @@ class AttentionProbe(Probe):
                     drops = isinstance(terms.weights, Stick) and terms.weights.remainder == "drop"
                     total += measure(weight, layout, distance, drops).cpu()
         return [
-            one
+            line
             for layer, total in enumerate(sums, 1)
             for head in range(total.shape[1])
-            for one in _rows(total[:, head], layer, head)
+            for line in _rows(total[:, head], layer, head)
         ]
 
 
@@ -101,13 +101,13 @@ def distances(layout: Layout) -> Tensor:
 def _rows(sums: Tensor, layer: int, head: int) -> list[ProbeRow]:
     """Return the means of one head, from its sums [6]."""
     entropy, normalised, far, mass, queries, several = sums.tolist()
-    found = {
+    totals = {
         "entropy": (entropy, queries),
         "entropy_normalised": (normalised, several),
         "distance": (far, mass),
         "mass": (mass, queries),
     }
-    return [row(metric, total / count, layer, head) for metric, (total, count) in found.items() if count]
+    return [row(metric, total / count, layer, head) for metric, (total, count) in totals.items() if count]
 
 
 @contextmanager

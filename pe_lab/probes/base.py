@@ -83,11 +83,11 @@ def probe_class(name: str, settings: Mapping[str, Any]) -> type[Probe]:
     Raises:
         ValueError: it is not a probe, or does not take these arguments.
     """
-    made = get_class(settings["_target_"])
-    if not issubclass(made, Probe):
+    kind = get_class(settings["_target_"])
+    if not issubclass(kind, Probe):
         raise ValueError(f"probe.{name}._target_ must be a class derived from Probe, got {settings['_target_']}")
     try:
-        inspect.signature(made).bind(**{key: value for key, value in settings.items() if key[0] != "_"})
+        inspect.signature(kind).bind(**{key: value for key, value in settings.items() if key[0] != "_"})
     except TypeError as error:
         raise ValueError(f"probe.{name} must have the arguments of {settings['_target_']}: {error}") from None
-    return made
+    return kind

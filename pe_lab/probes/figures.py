@@ -142,11 +142,11 @@ def position_by_layer(
     figure = Figure(figsize=(6.0, 3.0), layout="constrained")
     axes = figure.subplots()
     for metric, (colour, marker, name) in LINES.items():
-        found = rows[rows["metric"] == metric]
+        of_metric = rows[rows["metric"] == metric]
         if marker:
-            axes.plot(found["layer"], found["value"], color=colour, marker=marker, label=name)
+            axes.plot(of_metric["layer"], of_metric["value"], color=colour, marker=marker, label=name)
         else:
-            axes.axhline(found["value"].iloc[0], color=colour, linestyle="--", label=name)
+            axes.axhline(of_metric["value"].iloc[0], color=colour, linestyle="--", label=name)
     layers = sorted(rows["layer"].dropna().astype(int).unique())
     axes.set_xticks(layers, ["embedding", *map(str, layers[1:])])
     axes.set(xlabel="layer", ylabel="R²", title=title)

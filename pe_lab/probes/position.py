@@ -89,11 +89,11 @@ def read_off_token(tokens: np.ndarray, wanted: np.ndarray, others: np.ndarray) -
     """
     kinds, index, count = np.unique(tokens, return_inverse=True, return_counts=True)
     where = np.searchsorted(kinds, others).clip(max=len(kinds) - 1)
-    known = kinds[where] == others
+    same_kind = kinds[where] == others
     predicted = []
     for target in wanted.T:
         mean = np.bincount(index, target) / count
-        found = []
+        candidates = []
         for alpha in ALPHAS:
             shrinkage = alpha / (count + alpha)
             weight = count * shrinkage
@@ -101,8 +101,8 @@ def read_off_token(tokens: np.ndarray, wanted: np.ndarray, others: np.ndarray) -
             value = mean + shrinkage * (c - mean)
             leverage = 1 / (count + alpha) + shrinkage**2 / weight.sum()
             left_out = (target - value[index]) / (1 - leverage[index])
-            found.append(((left_out**2).mean(), np.where(known, value[where], c)))
-        predicted.append(min(found, key=lambda one: one[0])[1])
+            candidates.append(((left_out**2).mean(), np.where(same_kind, value[where], c)))
+        predicted.append(min(candidates, key=lambda candidate: candidate[0])[1])
     return np.stack(predicted, 1)
 
 

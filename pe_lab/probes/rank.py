@@ -77,11 +77,11 @@ def token_cosine(states: Tensor, sequence: Tensor) -> float | None:
     unit = torch.nn.functional.normalize(states.double(), dim=-1)
     count = sequence.bincount()
     total = torch.zeros(len(count), states.shape[1], dtype=torch.float64).index_add_(0, sequence, unit)
-    own = torch.zeros(len(count), dtype=torch.float64).index_add_(0, sequence, unit.square().sum(-1))
+    squares = torch.zeros(len(count), dtype=torch.float64).index_add_(0, sequence, unit.square().sum(-1))
     several = count > 1
     if not several.any():
         return None
-    cosine = (total.square().sum(-1) - own) / (count * (count - 1))
+    cosine = (total.square().sum(-1) - squares) / (count * (count - 1))
     return cosine[several].mean().item()
 
 
@@ -95,10 +95,10 @@ def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow
     with torch.enable_grad(), at_rest(model), watching(model) as hidden:
         for batch in sample(model, dataset, "test", seed):
             loss = slot_losses(model(batch.tokens, batch.layout), batch.targets).sum()
-            found = torch.autograd.grad(loss, [*hidden, *flat], materialize_grads=True)
-            for layer, gradient in enumerate(found[: len(hidden)]):
+            gradients = torch.autograd.grad(loss, [*hidden, *flat], materialize_grads=True)
+            for layer, gradient in enumerate(gradients[: len(hidden)]):
                 squared[layer] += gradient.double().square().sum().item()
-            for total, gradient in zip(summed, found[len(hidden) :], strict=True):
+            for total, gradient in zip(summed, gradients[len(hidden) :], strict=True):
                 total += gradient
             asked += int((batch.targets != IGNORE).sum())
     rows = [row("gradient_hidden", square**0.5 / asked, layer) for layer, square in enumerate(squared)]

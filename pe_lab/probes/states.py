@@ -57,11 +57,11 @@ def watching(model: Transformer) -> Iterator[list[Tensor]]:
     """Yield a list that each forward pass fills with its states [B, T, D]: after the embedding and every layer."""
     hidden: list[Tensor] = []
 
-    def begin(layer: nn.Module, given: tuple[Any, ...]) -> None:
-        hidden[:] = given[:1]
+    def begin(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        hidden[:] = args[:1]
 
     handles = [model.layers[0].register_forward_pre_hook(begin)]
-    handles += [layer.register_forward_hook(lambda layer, given, out: hidden.append(out)) for layer in model.layers]
+    handles += [layer.register_forward_hook(lambda layer, args, out: hidden.append(out)) for layer in model.layers]
     try:
         yield hidden
     finally:

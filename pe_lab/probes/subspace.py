@@ -142,10 +142,10 @@ def directions(vectors: Tensor) -> Tensor:
     return basis[: int((carried < EXPLAINED - 1e-9).sum()) + 1].T
 
 
-def angles(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+def angles(first: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Return the smallest principal angle in degrees, and the mean cosine of all, between two column spaces [D, k]."""
-    found = subspace_angles(one, other)
-    return float(np.degrees(found.min())), float(np.cos(found).mean())
+    radians = subspace_angles(first, other)
+    return float(np.degrees(radians.min())), float(np.cos(radians).mean())
 
 
 def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator) -> list[ProbeRow]:
@@ -153,7 +153,7 @@ def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator)
     smallest, cosine = angles(token.numpy(), place.numpy())
     drawn = [angles(*(draw.standard_normal(basis.shape) for basis in (token, place))) for _ in range(DRAWS)]
     smallest_random, cosine_random = np.mean(drawn, 0)
-    found = {
+    values = {
         "token_dimensions": token.shape[1],
         "position_dimensions": place.shape[1],
         "smallest_angle": smallest,
@@ -161,7 +161,7 @@ def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator)
         "smallest_angle_random": smallest_random,
         "mean_cosine_random": cosine_random,
     }
-    return [row(metric, value, layer) for metric, value in found.items()]
+    return [row(metric, value, layer) for metric, value in values.items()]
 
 
 def _variance(vectors: Tensor) -> Tensor:

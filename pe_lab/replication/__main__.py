@@ -44,8 +44,8 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> int:
-        with config.joining(sys.argv[1:]) as given:
-            return replicate(parser.parse_intermixed_args(given))
+        with config.joining(sys.argv[1:]) as remaining:
+            return replicate(parser.parse_intermixed_args(remaining))
 
     run_program(program, (ValueError, OSError))
 
@@ -57,11 +57,13 @@ def replicate(arguments: argparse.Namespace) -> int:
         ValueError: a name or a setting is unknown, or an entry of the registry is wrong.
     """
     names = [word for word in arguments.words if "=" not in word]
-    given = [word for word in arguments.words if "=" in word]
-    for word in given:
+    overrides = [word for word in arguments.words if "=" in word]
+    for word in overrides:
         if word.partition("=")[0] not in PASSED:
             raise ValueError(f"replicate takes {', '.join(PASSED)}, which leave the setting as it is, got {word!r}")
-    ledger = Path(next((word.partition("=")[2] for word in reversed(given) if word.startswith("ledger=")), "ledger"))
+    ledger = Path(
+        next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("ledger=")), "ledger")
+    )
     entries = load()
     chosen = select(entries, names) if names else list(entries.values())
     if arguments.universe:
@@ -71,10 +73,10 @@ def replicate(arguments: argparse.Namespace) -> int:
     if names and not arguments.list:
         for entry in chosen:
             if not entry.lacks and (entry.name in names or (entry.minutes or 0) <= arguments.most):
-                failed += train(entry, arguments.seeds or entry.seeds, given)
+                failed += train(entry, arguments.seeds or entry.seeds, overrides)
     from pe_lab.replication.ledger import read  # loads torch
 
-    where = tuple(word for word in given if word.partition("=")[0] in WHERE)
+    where = tuple(word for word in overrides if word.partition("=")[0] in WHERE)
     table = arguments.out / "values.csv" if arguments.out else None
     kept = values_of(table) if table and table.exists() else {}
     shipped = {} if where else values_of(SHIPPED)
@@ -83,10 +85,10 @@ def replicate(arguments: argparse.Namespace) -> int:
         values = read(entry, ledger, arguments.seeds or entry.seeds, where)
         if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
             kept[entry.name] = values
-        own = kept.get(entry.name, values)
-        used = shipped[entry.name] if entry.name in shipped and len(own.seeds) < entry.seeds else own
+        measured = kept.get(entry.name, values)
+        used = shipped[entry.name] if entry.name in shipped and len(measured.seeds) < entry.seeds else measured
         findings.append(judge(entry, used.by_label, values.why))
-        text = line(findings[-1], "" if used is own else ", shipped")
+        text = line(findings[-1], "" if used is measured else ", shipped")
         if names:
             print(text, flush=True)
         elif findings[-1].verdict is EntryVerdict.NOT_RUN:  # one line of each, before what is judged
@@ -111,18 +113,18 @@ def select(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
     chosen = {}
     for name in names:
         paper = name.rpartition("/")[2].casefold().removeprefix("arxiv:")
-        found = {
+        matches = {
             key: entry
             for key, entry in entries.items()
             if name in (key, key.partition("/")[0]) or paper == entry.paper.rpartition("/")[2]
         }
-        if not found:
+        if not matches:
             tables = list(dict.fromkeys(key.partition("/")[0] for key in entries))
             table, _, cell = name.partition("/")
             meant = nearest(table, tables)[:1] if cell else []
-            known = [key for key in entries if key.partition("/")[0] in meant]
-            raise ValueError(unknown_name("NAME", known or tables, name, listing="pe-lab replicate --list"))
-        chosen |= found
+            close = [key for key in entries if key.partition("/")[0] in meant]
+            raise ValueError(unknown_name("NAME", close or tables, name, listing="pe-lab replicate --list"))
+        chosen |= matches
     return list(chosen.values())
 
 
@@ -132,22 +134,22 @@ def universes(entries: dict[str, Entry], chosen: list[Entry]) -> list[Entry]:
     Raises:
         ValueError: none has a universe.
     """
-    found = [entry for entry in entries.values() if entry.everywhere]
+    candidates = [entry for entry in entries.values() if entry.everywhere]
     asked = {f"{entry.name.removesuffix(f'/{UNIVERSE}')}/{UNIVERSE}" for entry in chosen}
-    if asked.isdisjoint(entry.name for entry in found):
-        known = ", ".join(entry.name.removesuffix(f"/{UNIVERSE}") for entry in found)
-        raise ValueError(f"--universe needs a claim that declares one ({known}), got {chosen[0].name}")
-    return [entry for entry in found if entry.name in asked]
+    if asked.isdisjoint(entry.name for entry in candidates):
+        names = ", ".join(entry.name.removesuffix(f"/{UNIVERSE}") for entry in candidates)
+        raise ValueError(f"--universe needs a claim that declares one ({names}), got {chosen[0].name}")
+    return [entry for entry in candidates if entry.name in asked]
 
 
-def train(entry: Entry, seeds: int, given: list[str]) -> int:
+def train(entry: Entry, seeds: int, overrides: list[str]) -> int:
     """Train the seeds of an entry that are missing, as studies. Returns the sum of their exit statuses."""
     failed = 0
     for name, words in trainings(entry, seeds).items():
-        if not any(word.startswith("logger=") for word in given):
+        if not any(word.startswith("logger=") for word in overrides):
             words.append("logger=none")
         print(f"{name}: {seeds} seeds", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "pe_lab.run", *config.flags(), "-m", *words, *given]
+        command = [sys.executable, "-m", "pe_lab.run", *config.flags(), "-m", *words, *overrides]
         failed += subprocess.run(command, check=False, stdout=STANDARD_ERROR).returncode
     return failed
 
@@ -172,14 +174,15 @@ def line(finding: Finding, source: str) -> str:
         if label not in finding.compared:
             lines += [said] * isinstance(value, Reported)
             continue
-        one = finding.compared[label]
+        comparison = finding.compared[label]
         sign = "+" * (isinstance(value, Reported) or value.is_difference)
-        measured = f"{float(one.difference):{sign}.4g} [{float(one.low):{sign}.4g}, {float(one.high):{sign}.4g}]"
+        difference, low, high = (float(x) for x in (comparison.difference, comparison.low, comparison.high))
+        measured = f"{difference:{sign}.4g} [{low:{sign}.4g}, {high:{sign}.4g}]"
         if isinstance(value, Reported):
             measured = f"{finding.ours[label]:.4g} ({finding.seeds} seeds{source}), difference {measured}"
         else:
             measured = f"{measured} ({finding.seeds} seeds{source})"
-        agreement = one.agreement if isinstance(value, Reported) else PARTS[Agreement(str(one.agreement))]
+        agreement = comparison.agreement if isinstance(value, Reported) else PARTS[Agreement(str(comparison.agreement))]
         lines.append(f"{said}, ours {measured}: {agreement}")
     return "\n".join(lines)
 

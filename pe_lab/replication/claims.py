@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from pe_lab.replication.entry import UNIVERSE, Claimed, Condition, Entry
-from pe_lab.replication.fields import finite, known, listed, mapping, text
+from pe_lab.replication.fields import finite, listed, mapping, require_keys, text
 
 RULES = ("above", "below", "near")
 COMPARISONS = {"minus", "over"}  # of a value with another
@@ -38,13 +38,13 @@ def universe_of(where: str, entry: Entry) -> Entry:
     return replace(entry, name=name, values=values, minutes=minutes, timed=False, studies=studies)
 
 
-def grid(where: str, given: Any, studies: Mapping[str, Any]) -> dict[str, tuple[Condition, ...]]:
+def grid(where: str, universe: Any, studies: Mapping[str, Any]) -> dict[str, tuple[Condition, ...]]:
     """Return the values of settings of a universe."""
     if len(studies) != 1:
         raise ValueError(f"{where} must have tests on one study to have a universe, got {len(studies)}")
     values = {
-        str(key): tuple(listed(f"{where}, universe.{key}", one))
-        for key, one in mapping(where, "universe", given).items()
+        str(key): tuple(listed(f"{where}, universe.{key}", item))
+        for key, item in mapping(where, "universe", universe).items()
     }
     for key, several in values.items():
         if len(several) < 2 or len(set(several)) < len(several):
@@ -58,7 +58,7 @@ def tests_of(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
         raise ValueError(f"{where} must have either published or tests, got both")
     tests: dict[str, Claimed] = {}
     for test in listed(f"{where}, tests", cell["tests"]):
-        known(where, mapping(where, "a test", test), TEST)
+        require_keys(where, mapping(where, "a test", test), TEST)
         says = text(where, "says of a test", test.get("says"))
         here = f"{where}, {says!r}"
         rule, how = _only(here, test, RULES), _only(here, test, COMPARISONS) if COMPARISONS & test.keys() else None
@@ -67,7 +67,7 @@ def tests_of(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
             raise ValueError(f"{here} must compare a ratio with a number above 0, got {bound:g}")
         changes = test[how] if how else []
         others = tuple(
-            _conditions(f"{here}, {how}", one) for one in (changes if isinstance(changes, list) else [changes])
+            _conditions(f"{here}, {how}", change) for change in (changes if isinstance(changes, list) else [changes])
         )
         each = {key: listed(f"{here}, each.{key}", value) for key, value in test.get("each", {}).items()}
         for choice in product(*each.values()):
@@ -83,12 +83,12 @@ def tests_of(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
 
 def _only(where: str, test: Mapping[str, Any], keys: Collection[str]) -> str:
     """Return the only one of some keys that a test has."""
-    found = [key for key in test if key in keys]
-    if len(found) != 1:
+    rules = [key for key in test if key in keys]
+    if len(rules) != 1:
         raise ValueError(
-            f"{where} must have a rule, one of {', '.join(sorted(keys))}, got {', '.join(found) or 'none'}"
+            f"{where} must have a rule, one of {', '.join(sorted(keys))}, got {', '.join(rules) or 'none'}"
         )
-    return found[0]
+    return rules[0]
 
 
 def _label(says: str, columns: Mapping[str, Any]) -> str:
@@ -103,14 +103,14 @@ def _in_words(setting: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in setting.items())
 
 
-def _conditions(where: str, given: Any) -> dict[str, Condition]:
+def _conditions(where: str, conditions: Any) -> dict[str, Condition]:
     """Return what rows must have, by column."""
-    found = {}
-    for key, value in mapping(where, "conditions by column", given).items():
+    by_column = {}
+    for key, value in mapping(where, "conditions by column", conditions).items():
         several = tuple(value) if isinstance(value, list) else (value,)
-        if not several or any(type(one) not in (str, int, float, bool) for one in several):
+        if not several or any(type(item) not in (str, int, float, bool) for item in several):
             raise ValueError(f"{where}: {key} must be a value, a list of values, max, or a comparison, got {value!r}")
         if str(value).startswith(("<", ">")) and not COMPARED.fullmatch(str(value)):
             raise ValueError(f"{where}: {key} must be compared with a number, as '> 1', got {value!r}")
-        found[str(key)] = several if isinstance(value, list) else value
-    return found
+        by_column[str(key)] = several if isinstance(value, list) else value
+    return by_column

@@ -19,7 +19,7 @@ import yaml
 from pe_lab import config
 from pe_lab.replication.claims import grid, tests_of, universe_of
 from pe_lab.replication.entry import Entry, Reported
-from pe_lab.replication.fields import finite, flag, known, mapping, number, text, texts
+from pe_lab.replication.fields import finite, flag, mapping, number, require_keys, text, texts
 from pe_lab.statistics import Published
 
 BOTH = (
@@ -67,7 +67,7 @@ def _entries(path: Path) -> list[Entry]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{where} must be YAML: {' '.join(str(error).split())}") from None
     cells = mapping(where, "the file", table).get("cells")
-    known(where, table, FILE)
+    require_keys(where, table, FILE)
     common = {key: value for key, value in table.items() if key != "cells"}
     entries = []
     for name, cell in mapping(where, "cells", cells).items():
@@ -78,17 +78,17 @@ def _entries(path: Path) -> list[Entry]:
 
 
 def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: Any) -> Entry:
-    known(where, mapping(where, "the cell", cell), CELL)
+    require_keys(where, mapping(where, "the cell", cell), CELL)
     if not re.fullmatch(r"\w+", name):
         raise ValueError(f"{where} must be named with letters, digits and _, got {name!r}")
-    given = {**common, **cell}
+    fields = {**common, **cell}
     lists = {
         key: (*texts(where, key, common.get(key)), *texts(where, key, cell.get(key))) for key in ("setting", "chosen")
     }
-    lacks, minutes = given.get("lacks"), given.get("minutes")
+    lacks, minutes = fields.get("lacks"), fields.get("minutes")
     studies: dict[str, tuple[str, ...]] = {}
     if "tests" in cell:
-        named = mapping(where, "studies, overrides by the name of a study,", given.get("studies"))
+        named = mapping(where, "studies, overrides by the name of a study,", fields.get("studies"))
         studies = {str(key): tuple(texts(where, f"studies.{key}", words)) for key, words in named.items()}
     elif lacks is not None:
         text(where, "lacks", lacks)
@@ -96,20 +96,20 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
         raise ValueError(f"{where} must have a setting, the overrides of pe-lab run, got none")
     if minutes is not None or lacks is None:
         number(where, "minutes", minutes)
-    seeds = given.get("seeds", FEWEST)
+    seeds = fields.get("seeds", FEWEST)
     if type(seeds) is not int or seeds < FEWEST:
         raise ValueError(f"{where} must have seeds, a whole number of at least {FEWEST}, got {seeds!r}")
     return Entry(
         name=f"{table}/{name}",
-        **{key: text(where, key, given.get(key)) for key in ("title", "paper", "says", "source", "unit")},
-        seen=flag(where, "seen", given.get("seen")),
-        values=tests_of(where, cell) if studies else _values(where, given.get("published"), given.get("measured")),
-        tolerance=number(where, "tolerance", given.get("tolerance")),
+        **{key: text(where, key, fields.get(key)) for key in ("title", "paper", "says", "source", "unit")},
+        seen=flag(where, "seen", fields.get("seen")),
+        values=tests_of(where, cell) if studies else _values(where, fields.get("published"), fields.get("measured")),
+        tolerance=number(where, "tolerance", fields.get("tolerance")),
         seeds=seeds,
         **lists,
         lacks=lacks,
         minutes=minutes,
-        timed=flag(where, "timed", given.get("timed", False)),
+        timed=flag(where, "timed", fields.get("timed", False)),
         studies=studies,
         universe=grid(where, cell["universe"], studies) if "universe" in cell else {},
     )
@@ -130,19 +130,19 @@ def _values(where: str, published: Any, measured: Any) -> dict[str, Reported]:
     return values
 
 
-def _published(where: str, given: Any) -> Published:
+def _published(where: str, value: Any) -> Published:
     """Return a published number: one number, a number for each seed, or a mean with sd and seeds."""
-    if isinstance(given, list) and len(given) > 1:
-        numbers = [finite(where, number) for number in given]
+    if isinstance(value, list) and len(value) > 1:
+        numbers = [finite(where, number) for number in value]
         return Published(float(np.mean(numbers)), float(np.std(numbers, ddof=1)), len(numbers))
-    if isinstance(given, Mapping):
-        unknown = [key for key in given if key not in ("mean", "sd", "seeds")]
-        if unknown or "mean" not in given:
-            raise ValueError(f"{where} must have mean, and sd and seeds where they are stated, got {dict(given)}")
-        sd, seeds = given.get("sd"), given.get("seeds")
+    if isinstance(value, Mapping):
+        unknown = [key for key in value if key not in ("mean", "sd", "seeds")]
+        if unknown or "mean" not in value:
+            raise ValueError(f"{where} must have mean, and sd and seeds where they are stated, got {dict(value)}")
+        sd, seeds = value.get("sd"), value.get("seeds")
         if sd is not None and not finite(where, sd) >= 0:
             raise ValueError(f"{where} must have an sd of at least 0, got {sd:g}")
         if seeds is not None and (type(seeds) is not int or seeds < 1):
             raise ValueError(f"{where} must have a whole number of seeds, got {seeds!r}")
-        return Published(finite(where, given["mean"]), sd, seeds)
-    return Published(finite(where, given))
+        return Published(finite(where, value["mean"]), sd, seeds)
+    return Published(finite(where, value))

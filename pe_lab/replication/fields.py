@@ -18,8 +18,8 @@ def mapping(where: str, what: str, value: Any) -> Mapping[Any, Any]:
     return value
 
 
-def known(where: str, given: Mapping[Any, Any], keys: tuple[str, ...]) -> None:
-    for key in given:
+def require_keys(where: str, table: Mapping[Any, Any], keys: tuple[str, ...]) -> None:
+    for key in table:
         if key not in keys:
             raise ValueError(f"{where} must have the keys {', '.join(keys)}, got {key!r}")
 
@@ -35,7 +35,7 @@ def texts(where: str, key: str, value: Any) -> list[str]:
         return []
     if not isinstance(value, list):
         raise ValueError(f"{where} must have {key} as a list of texts, got {value!r}")
-    return [text(where, key, one) for one in value]
+    return [text(where, key, item) for item in value]
 
 
 def number(where: str, key: str, value: Any) -> float:

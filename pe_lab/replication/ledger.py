@@ -15,25 +15,25 @@ from pe_lab.results.from_ledger import summary_and_environment
 DERIVED = {"error": ("accuracy", lambda value: 1 - value), "perplexity": ("loss", math.exp)}
 
 
-def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) -> Values:
+def read(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()) -> Values:
     """Return the values of the seeds 0 ... seeds - 1 of an entry that the ledger has.
 
     Those of a claim are read from the tables of its studies.
 
     Args:
-        given: overrides beside those of the entry, which say where it is trained.
+        overrides: overrides beside those of the entry, which say where it is trained.
 
     Raises:
         ValueError: the setting does not compose, or a metric is unknown.
         LedgerError: an entry of the ledger is damaged.
     """
-    found = Values({label: [] for label in entry.values})
+    values = Values({label: [] for label in entry.values})
     if entry.studies:
         return studies.read(entry, ledger, seeds)
     if entry.lacks or not ledger.is_dir():
-        return found
+        return values
     for seed in range(seeds):
-        cell = compose(entry, [f"seed={seed}", f"ledger={ledger}", *given])
+        cell = compose(entry, [f"seed={seed}", f"ledger={ledger}", *overrides])
         run = cell.run
         records = Records(run, cell.target)
         if not run.done(cell.target) or not all(map(records.has, cell.requests)):
@@ -43,21 +43,21 @@ def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) ->
         summary = summary_and_environment(run, cell.target)
         for label, value in entry.values.items():
             assert isinstance(value, Reported)
-            found.by_label[label].append(_value(entry, value, summary, cell, records))
-        found.seeds.append(seed)
-        found.minutes.append(summary["seconds"] / 60)
-        found.device = cell.device.type
-    return found
+            values.by_label[label].append(_value(entry, value, summary, cell, records))
+        values.seeds.append(seed)
+        values.minutes.append(summary["seconds"] / 60)
+        values.device = cell.device.type
+    return values
 
 
-def compose(entry: Entry, given: list[str]) -> Cell:
+def compose(entry: Entry, overrides: list[str]) -> Cell:
     """Return a cell of an entry.
 
     Raises:
         ValueError: the setting does not compose.
     """
     try:
-        (cfg,) = config.expand([*entry.overrides(), "logger=none", *given], multirun=False)
+        (cfg,) = config.expand([*entry.overrides(), "logger=none", *overrides], multirun=False)
         return Cell.from_config(cfg)
     except Exception as error:
         raise ValueError(f"{entry.name}: {' '.join(str(error).split())}") from None
@@ -71,7 +71,7 @@ def _value(entry: Entry, value: Reported, summary: dict[str, Any], cell: Cell, r
             test = summary["test"]
         else:
             asked = {"kind": "length", "length": length, "policy": "raw", "offset": 0}
-            request = next(one for one in cell.requests if asked.items() <= one.items())
+            request = next(request for request in cell.requests if asked.items() <= request.items())
             rows = records.get(request)
             test = dict(zip(rows["metric"], rows["value"], strict=True))
         if metric not in test:

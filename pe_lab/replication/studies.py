@@ -51,7 +51,7 @@ def _tables(studies: Iterable[str], columns: set[str], place: Path) -> tuple[pd.
     if absent := [name for name in studies if not (place / name / "rows.csv").is_file()]:
         raise MissingError(f"there is no study {', '.join(absent)}")
     results = [frame.load(place / name) for name in studies]
-    cells = pd.concat([one.cells for one in results], ignore_index=True)
+    cells = pd.concat([result.cells for result in results], ignore_index=True)
     if any(key.startswith(AUDIT) for key in columns):
         table = place / "audit" / "table.csv"
         if not table.is_file():
@@ -60,7 +60,7 @@ def _tables(studies: Iterable[str], columns: set[str], place: Path) -> tuple[pd.
         cells = cells.join(audit, on="pe")
     if columns.isdisjoint({"length", "probe"}):
         return cells, pd.DataFrame()
-    return cells, pd.concat([one.records for one in results], ignore_index=True)
+    return cells, pd.concat([result.records for result in results], ignore_index=True)
 
 
 def _keys(test: Claimed) -> set[str]:

@@ -21,20 +21,23 @@ STATES = {
     EntryVerdict.IN_PART: FAILS,  # a part of it is contradicted
     EntryVerdict.UNDECIDED: OPEN,
 }
-MARKS = {Agreement.REPRODUCED: ("o", "#0072B2"), Agreement.NOT_REPRODUCED: ("X", "#D55E00")}  # others are hollow
+AGREEMENT_MARKS = {
+    Agreement.REPRODUCED: ("o", "#0072B2"),
+    Agreement.NOT_REPRODUCED: ("X", "#D55E00"),
+}  # others are hollow
 UNDECIDED = ("o", "#777777")
 
 
 def parts(finding: Finding) -> pd.DataFrame:
     """Return a row per setting and part: its values, part, quantity, claimed, mean, low, high, agreement."""
     rows = []
-    for label, one in finding.compared.items():
+    for label, comparison in finding.compared.items():
         test = finding.entry.values[label]
         assert isinstance(test, Claimed)
-        measured = {"mean": float(one.difference), "low": float(one.low), "high": float(one.high)}
+        measured = {"mean": float(comparison.difference), "low": float(comparison.low), "high": float(comparison.high)}
         part = label.partition(": ")[2]
         named = {"part": part, "quantity": quantity(test), "claimed": str(test)}
-        rows.append({**test.setting, **named, **measured, "agreement": str(one.agreement)})
+        rows.append({**test.setting, **named, **measured, "agreement": str(comparison.agreement)})
     return pd.DataFrame(rows)
 
 
@@ -50,7 +53,7 @@ def quantity(test: Claimed) -> str:
 def states(finding: Finding) -> pd.DataFrame:
     """Return a row per setting: its values, and whether the claim holds, is contradicted or is undecided there."""
     grouped = parts(finding).groupby(list(finding.entry.universe), sort=False)["agreement"]
-    return grouped.agg(lambda found: STATES[verdict_of(found)]).rename("state").reset_index()
+    return grouped.agg(lambda agreements: STATES[verdict_of(agreements)]).rename("state").reset_index()
 
 
 def by_part(finding: Finding) -> pd.DataFrame:
@@ -63,11 +66,11 @@ def by_part(finding: Finding) -> pd.DataFrame:
     return rows.join(counts.fillna(0).astype(int), on="part").reset_index(drop=True)
 
 
-def by_value(found: pd.DataFrame) -> pd.DataFrame:
+def by_value(table: pd.DataFrame) -> pd.DataFrame:
     """Return in how many settings with each value of each key the claim holds, is contradicted or is undecided."""
     rows = []
-    for key in found.columns.drop("state"):
-        for value, state in found.groupby(key, sort=False)["state"]:
+    for key in table.columns.drop("state"):
+        for value, state in table.groupby(key, sort=False)["state"]:
             counts = {name: int((state == name).sum()) for name in (HOLDS, FAILS, OPEN)}
             rows.append({"setting": f"{key}={value}", **counts})
     return pd.DataFrame(rows)
@@ -76,26 +79,26 @@ def by_value(found: pd.DataFrame) -> pd.DataFrame:
 def turns(finding: Finding) -> list[str]:
     """Return where the claim turns: it holds at one value of a setting and is contradicted at the next, else equal."""
     grid = finding.entry.universe
-    found, lines = states(finding), []
-    state = dict(zip(found[list(grid)].itertuples(index=False, name=None), found["state"], strict=True))
+    table, lines = states(finding), []
+    state = dict(zip(table[list(grid)].itertuples(index=False, name=None), table["state"], strict=True))
     for key, values in grid.items():
         others = {name: several for name, several in grid.items() if name != key}
         for choice in product(*others.values()):
             rest = dict(zip(others, choice, strict=True))
-            for one, next_ in pairwise(values):
-                both = [state[tuple({**rest, key: value}[name] for name in grid)] for value in (one, next_)]
+            for current, next_ in pairwise(values):
+                both = [state[tuple({**rest, key: value}[name] for name in grid)] for value in (current, next_)]
                 if set(both) == {HOLDS, FAILS}:
                     at = ", ".join(f"{name}={value}" for name, value in rest.items())
-                    lines.append(f"{at}{': ' * bool(at)}{both[0]} at {key}={one}, {both[1]} at {key}={next_}")
+                    lines.append(f"{at}{': ' * bool(at)}{both[0]} at {key}={current}, {both[1]} at {key}={next_}")
     return lines
 
 
 def summary(finding: Finding) -> str:
     """Return in which share of the settings the claim holds."""
-    found = states(finding)["state"]
-    counts = [f"{state} in {(found == state).sum()}" for state in (HOLDS, FAILS, OPEN)]
-    share = (found == HOLDS).mean()
-    return f"{', '.join(counts)} of {len(found)} settings: it holds in {share:.0%}"
+    verdicts = states(finding)["state"]
+    counts = [f"{state} in {(verdicts == state).sum()}" for state in (HOLDS, FAILS, OPEN)]
+    share = (verdicts == HOLDS).mean()
+    return f"{', '.join(counts)} of {len(verdicts)} settings: it holds in {share:.0%}"
 
 
 @mpl.rc_context(LOOK)
@@ -116,9 +119,9 @@ def draw(finding: Finding) -> Plot:
         rows = rows.assign(place=rows[list(grid)].apply(tuple, axis=1).map(order.index))
         axes.axhline(float(rows["claimed"].iloc[0].split()[-1]), color="#999999", linewidth=0.8)
         for agreement, several in rows.groupby("agreement"):
-            marker, colour = MARKS.get(Agreement(agreement), UNDECIDED)
+            marker, colour = AGREEMENT_MARKS.get(Agreement(agreement), UNDECIDED)
             axes.vlines(several["place"], several["low"], several["high"], color=colour, linewidth=1)
-            face = colour if Agreement(agreement) in MARKS else "none"
+            face = colour if Agreement(agreement) in AGREEMENT_MARKS else "none"
             label = PARTS[Agreement(agreement)]
             axes.scatter(several["place"], several["mean"], marker=marker, c=face, edgecolors=colour, s=22, label=label)
         title = textwrap.fill(f"{part.replace('`', '')}, claimed {rows['claimed'].iloc[0]}", round(10 * size[0]))

@@ -46,17 +46,17 @@ def values_of(path: Path) -> dict[str, Values]:
     Raises:
         ValueError: it is not such a table.
     """
-    found: dict[str, Values] = {}
+    by_entry: dict[str, Values] = {}
     try:
         for row in csv.DictReader(path.read_text().splitlines()):
-            values = found.setdefault(row["entry"], Values(device=row["device"]))
+            values = by_entry.setdefault(row["entry"], Values(device=row["device"]))
             values.by_label.setdefault(row["label"], []).append(float(row["value"]))
             if int(row["seed"]) not in values.seeds:
                 values.seeds.append(int(row["seed"]))
                 values.minutes.append(float(row["minutes"]))
-        for values in found.values():
+        for values in by_entry.values():
             if any(len(numbers) != len(values.seeds) for numbers in values.by_label.values()):
                 raise ValueError("a label has not every seed")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} must be a table of pe-lab replicate: {error}") from None
-    return found
+    return by_entry

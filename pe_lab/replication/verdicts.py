@@ -79,7 +79,7 @@ def judge(entry: Entry, values: Mapping[str, Sequence[float]], why: str = "") ->
         label: compare_with_published(arrays[label], value.published, entry.tolerance, len(reported))
         for label, value in reported.items()
     }
-    verdict = verdict_of(str(one.agreement) for one in compared.values())
+    verdict = verdict_of(str(comparison.agreement) for comparison in compared.values())
     ours = {label: float(np.mean(values[label])) for label in entry.values}
     why = (_open(compared) if tested else _needs(compared)) if verdict is EntryVerdict.UNDECIDED else ""
     return Finding(entry, verdict, seeds, ours, compared, why)
@@ -87,10 +87,10 @@ def judge(entry: Entry, values: Mapping[str, Sequence[float]], why: str = "") ->
 
 def verdict_of(agreements: Iterable[str]) -> EntryVerdict:
     """Return the verdict that agreements amount to."""
-    found = set(agreements)
-    if Agreement.NOT_REPRODUCED in found:
-        return EntryVerdict.IN_PART if Agreement.REPRODUCED in found else EntryVerdict.NOT_REPRODUCED
-    return EntryVerdict.UNDECIDED if Agreement.UNDECIDED in found else EntryVerdict.REPRODUCED
+    verdicts = set(agreements)
+    if Agreement.NOT_REPRODUCED in verdicts:
+        return EntryVerdict.IN_PART if Agreement.REPRODUCED in verdicts else EntryVerdict.NOT_REPRODUCED
+    return EntryVerdict.UNDECIDED if Agreement.UNDECIDED in verdicts else EntryVerdict.REPRODUCED
 
 
 def _test(tests: Mapping[str, Claimed], values: Mapping[str, np.ndarray], tolerance: float) -> dict[str, Comparison]:
@@ -103,13 +103,13 @@ def _test(tests: Mapping[str, Claimed], values: Mapping[str, np.ndarray], tolera
         return {}
     p = {label: _p_values(test, values[label], tolerance) for label, test in tests.items()}
     corrected = holm(np.array([min(1.0, 2 * min(both)) for both in p.values()]))
-    found = {}
+    comparisons = {}
     for (label, (holds, fails)), corrected_p in zip(p.items(), corrected, strict=True):
         decided = Agreement.REPRODUCED if holds < fails else Agreement.NOT_REPRODUCED
         agreement = decided if corrected_p < LEVEL else Agreement.UNDECIDED
         mean, low, high = _interval(values[label], tests[label].ratio)
-        found[label] = Comparison(*map(np.asarray, (agreement, mean, low, high, np.nan)))
-    return found
+        comparisons[label] = Comparison(*map(np.asarray, (agreement, mean, low, high, np.nan)))
+    return comparisons
 
 
 def _p_values(test: Claimed, values: np.ndarray, tolerance: float) -> tuple[float, float]:
@@ -145,8 +145,8 @@ def _interval(values: np.ndarray, ratio: bool) -> tuple[float, float, float]:
         return math.nan, math.nan, math.nan
     values = np.log(values) if ratio else values
     half = special.stdtrit(len(values) - 1, 1 - LEVEL / 2) * _error(values)
-    found = values.mean() + np.array([0, -half, half])
-    mean, low, high = map(float, np.exp(found) if ratio else found)
+    estimate = values.mean() + np.array([0, -half, half])
+    mean, low, high = map(float, np.exp(estimate) if ratio else estimate)
     return mean, low, high
 
 
@@ -163,13 +163,15 @@ def _cost(entry: Entry) -> str:
 
 def _open(compared: Mapping[str, Comparison]) -> str:
     """Say how many parts of a claim are open."""
-    count = sum(one.agreement == Agreement.UNDECIDED for one in compared.values())
+    count = sum(comparison.agreement == Agreement.UNDECIDED for comparison in compared.values())
     return f"{count} of {len(compared)} parts are open"
 
 
 def _needs(compared: Mapping[str, Comparison]) -> str:
     """Say how many seeds would decide."""
-    needed = [float(one.needed) for one in compared.values() if one.agreement == Agreement.UNDECIDED]
+    needed = [
+        float(comparison.needed) for comparison in compared.values() if comparison.agreement == Agreement.UNDECIDED
+    ]
     if any(map(math.isnan, needed)):
         return "no number of our seeds decides it, as too few were published"
     return f"needs {max(needed):.0f} seeds"

@@ -41,7 +41,7 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.learned import GUESSES, not_learned, of_learned_settings, partly_learned
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.verdicts import MARKS
+from pe_lab.results.verdicts import VERDICT_MARKS
 from pe_lab.statistics import GRID, Families, Verdict, interval
 from pe_lab.statistics.comparisons import counted
 
@@ -211,7 +211,7 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
         lines: comparisons with the baseline, or those of a sequential study.
     """
     counts = lines["verdict"].value_counts()
-    known = [word for word in MARKS if word in counts]
+    known = [word for word in VERDICT_MARKS if word in counts]
     named = {word: SEEDLESS.get(word, str(word)) for word in known}
     settings = len(lines[list(lines.columns[: list(lines.columns).index("pe")])].drop_duplicates())
     what, others = f"with `{lines['baseline'].iloc[0]}`", lines["pe"].nunique()

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from pe_lab.report.parts import Code, Drawn, Folded, Part, Section
-from pe_lab.results.verdicts import MARKS
+from pe_lab.results.verdicts import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import svg
 
@@ -83,7 +83,7 @@ def _looks() -> dict[str, dict[str, str]]:
     alike = dict.fromkeys((Verdict.EQUIVALENT, Verdict.EQUAL), "alike")
     return {
         verdict: {"symbol": mark.symbol, "look": verdict.direction or alike.get(verdict, "open")}
-        for verdict, mark in MARKS.items()
+        for verdict, mark in VERDICT_MARKS.items()
     }
 
 

@@ -78,11 +78,11 @@ def without_whole_windows(records: pd.DataFrame) -> pd.DataFrame:
 def floors(rows: pd.DataFrame, metric: str = "loss") -> list[str]:
     """Return the names of the floors and reference levels that the rows have for a metric."""
     end = f"_{metric}"
-    known = [name.removeprefix("floor_").removesuffix(end) for name in rows if name.startswith("floor_")]
-    return [floor for floor in dict.fromkeys(known) if f"floor_{floor}{end}" in rows]
+    names = [name.removeprefix("floor_").removesuffix(end) for name in rows if name.startswith("floor_")]
+    return [floor for floor in dict.fromkeys(names) if f"floor_{floor}{end}" in rows]
 
 
-def levels(known: list[str]) -> list[str]:
+def levels(names: list[str]) -> list[str]:
     """Return the floors that can serve as the reference level of a task, the most informative first."""
-    first: list[str] = [floor for floor in LEVELS if floor in known]
-    return first or [floor for floor in known if floor != "bayes"]
+    first: list[str] = [floor for floor in LEVELS if floor in names]
+    return first or [floor for floor in names if floor != "bayes"]

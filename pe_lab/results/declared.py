@@ -41,17 +41,17 @@ def read(folder: Path) -> Declared:
     """
     path = folder / NAME
     try:
-        if (found := read_json(path)) is None:
+        if (content := read_json(path)) is None:
             return Declared()
-        texts = (found.get("margin") or {}) if isinstance(found, dict) else None
+        texts = (content.get("margin") or {}) if isinstance(content, dict) else None
         if not isinstance(texts, dict):
-            raise ValueError(f"{json.dumps(found if texts is None else texts)}, not settings")
+            raise ValueError(f"{json.dumps(content if texts is None else texts)}, not settings")
         margin = {metric: Margin.parse(text) for metric, text in texts.items()}
-        for metric, one in margin.items():
-            one.require_metric(metric)
+        for metric, threshold in margin.items():
+            threshold.require_metric(metric)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} must be a declaration, got {' '.join(str(error).split())}") from None
-    baseline, decide, search, tune = (found.get(name) for name in ("baseline", "decide", "search", "tune"))
+    baseline, decide, search, tune = (content.get(name) for name in ("baseline", "decide", "search", "tune"))
     kinds = {"baseline": (baseline, str, "a name"), "decide": (decide, dict, "settings")}
     for name, (value, kind, words) in (
         kinds | {"search": (search, dict, "settings"), "tune": (tune, dict, "settings")}

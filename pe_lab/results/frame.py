@@ -141,8 +141,8 @@ def _tables_of(folder: Path, study: str) -> Results:
     """Read the CSV files of a study of a ledger."""
     rows = folder / "studies" / study / "rows.csv"
     if not rows.is_file():
-        known = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
-        raise ValueError(unknown_name("study", known, study, f" in {folder}"))
+        names = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
+        raise ValueError(unknown_name("study", names, study, f" in {folder}"))
     return _stored(rows.parent)
 
 
@@ -161,8 +161,8 @@ def _stored(folder: Path) -> Results:
     cells = cells.reindex(columns=[*cells, *(name for name in ENVIRONMENT if name not in cells)])
     failed, skipped = _csv(folder / "failed.csv", NO_FAILED), _csv(folder / "skipped.csv", NO_SKIPPED)
     if not set(NO_SKIPPED) <= set(skipped):
-        needed, found = ", ".join(NO_SKIPPED), ", ".join(skipped)
-        raise ValueError(f"{folder / 'skipped.csv'} must have the columns {needed}, got {found}")
+        needed, columns = ", ".join(NO_SKIPPED), ", ".join(skipped)
+        raise ValueError(f"{folder / 'skipped.csv'} must have the columns {needed}, got {columns}")
     return Stored(folder, folder.name, cells, failed, skipped=skipped)
 
 

@@ -36,7 +36,7 @@ NO_FAILED = pd.DataFrame(columns=[*FIRST, *FAILURE])
 Wanted = dict[tuple[str, int], int]  # the cells to read, as run and target, with their positions in the result
 
 
-class _Found(NamedTuple):
+class _Outcomes(NamedTuple):
     """Cells of a ledger, each as its settings and its summary; failed cells, as settings and reason."""
 
     cells: list[tuple[Settings, dict[str, Any]]]
@@ -50,16 +50,16 @@ def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame
         wanted: the cells to read; None: all. Failed cells are read with all only.
     """
     refused = _without_identity(folder) if wanted is None else []
-    found = _Found([], [])
+    outcomes = _Outcomes([], [])
     for run, targets in _runs(folder, wanted):
-        _read_run(run, targets, found, refused)
+        _read_run(run, targets, outcomes, refused)
     if wanted is None:
-        found.cells.sort(key=lambda cell: _sort_key(cell[0]))
+        outcomes.cells.sort(key=lambda cell: _sort_key(cell[0]))
     else:
-        found.cells.sort(key=lambda cell: wanted[cell[1]["run"], number(cell[1])])
-    settings, summaries = [cell[0] for cell in found.cells], [cell[1] for cell in found.cells]
+        outcomes.cells.sort(key=lambda cell: wanted[cell[1]["run"], number(cell[1])])
+    settings, summaries = [cell[0] for cell in outcomes.cells], [cell[1] for cell in outcomes.cells]
     cells = rows_of(settings, summaries) if settings else NO_CELLS.copy()
-    failed = failures(settings, [cell[0] for cell in found.failed], [cell[1] for cell in found.failed])
+    failed = failures(settings, [cell[0] for cell in outcomes.failed], [cell[1] for cell in outcomes.failed])
     return cells, failed, refused
 
 
@@ -73,20 +73,20 @@ def _runs(folder: Path, wanted: Wanted | None) -> list[tuple[Run, list[int] | No
     return [(Ledger(folder).named(name), targets) for name, targets in checkpoints.items()]
 
 
-def _read_run(run: Run, wanted: Collection[int] | None, found: _Found, refused: list[str]) -> None:
+def _read_run(run: Run, wanted: Collection[int] | None, outcomes: _Outcomes, refused: list[str]) -> None:
     """Read the checkpoints of a run and, if all are wanted, its failures."""
     with _refusing(refused):
         settings = _settings(run)
         for target in _complete_checkpoints(run, refused) if wanted is None else wanted:
             with _refusing(refused):
                 summary = summary_and_environment(run, target)
-                found.cells.append((settings | _length(target, summary), summary))
+                outcomes.cells.append((settings | _length(target, summary), summary))
         for path in entries(run.folder / "failed", "*.json") if wanted is None else []:
             with _refusing(refused):
                 reason = _failure(path, run)
                 if not run.done(int(path.stem)):
                     unit = settings.get("unit", "epochs")
-                    found.failed.append((settings | {"epochs": float("nan"), unit: int(path.stem)}, reason))
+                    outcomes.failed.append((settings | {"epochs": float("nan"), unit: int(path.stem)}, reason))
 
 
 @contextmanager
@@ -112,14 +112,14 @@ def settings_of_cells(folder: Path) -> tuple[list[tuple[Run, int, Settings]], li
 
     Results are not read. A setting has its name in the config; epochs or steps are those of the checkpoint.
     """
-    found: list[tuple[Run, int, Settings]] = []
+    entries: list[tuple[Run, int, Settings]] = []
     refused: list[str] = []
     for run in Ledger(folder).runs():
         with _refusing(refused):
             settings = _settings(run)
             unit = settings.get("unit", "epochs")
-            found += [(run, target, settings | {unit: target}) for target in _complete_checkpoints(run, refused)]
-    return found, refused
+            entries += [(run, target, settings | {unit: target}) for target in _complete_checkpoints(run, refused)]
+    return entries, refused
 
 
 def failures(settings: list[Settings], failed: list[Settings], reasons: list[dict[str, Any]]) -> pd.DataFrame:
@@ -230,12 +230,12 @@ def _failure(path: Path, run: Run) -> dict[str, Any]:
     Raises:
         LedgerError: the file is no record of a failure.
     """
-    found = read_json(path)
-    if not _is_count(path.stem) or not isinstance(found, dict):
+    content = read_json(path)
+    if not _is_count(path.stem) or not isinstance(content, dict):
         raise LedgerError(
             f"ledger entry {path} must say why a number of epochs or steps was not reached, got something else"
         )
-    return {name: found.get(name) for name in FAILURE} | {"run": run.name}
+    return {name: content.get(name) for name in FAILURE} | {"run": run.name}
 
 
 def _distinguishing(cells: pd.DataFrame) -> list[str]:
@@ -270,10 +270,10 @@ def validation_by_step(checkpoint: Path) -> dict[int, dict[str, float]]:
     Raises:
         LedgerError: its metrics are damaged, or not in the expected form.
     """
-    found: dict[int, dict[str, float]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for step, _, metric, value in _validation(checkpoint):
-        found.setdefault(step, {})[metric] = value
-    return found
+        by_step.setdefault(step, {})[metric] = value
+    return by_step
 
 
 def _validation(checkpoint: Path) -> list[tuple[int, float, str, float]]:
@@ -320,10 +320,10 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
 def _test_metrics(cell: dict[str, Any]) -> dict[str, Any]:
     """Return the test metrics of a row, and its floors by the name <floor>/<metric>."""
     test = {name.removeprefix("test_"): cell[name] for name in cell if name.startswith("test_")}
-    found = dict(test)
+    metrics = dict(test)
     for name in cell:
         # the longest metric that a floor's name ends with: loss_second, not second
-        metric = max((known for known in test if name.endswith(f"_{known}")), key=len, default=None)
+        metric = max((tested for tested in test if name.endswith(f"_{tested}")), key=len, default=None)
         if name.startswith("floor_") and metric:
-            found[f"{name.removeprefix('floor_').removesuffix(f'_{metric}')}/{metric}"] = cell[name]
-    return found
+            metrics[f"{name.removeprefix('floor_').removesuffix(f'_{metric}')}/{metric}"] = cell[name]
+    return metrics

@@ -32,24 +32,24 @@ def not_learned(rows: pd.DataFrame, advice: bool = True) -> str:
     """
     used, share = uses_position(rows), learned_share(rows)
     tasks = rows["data"] if "data" in rows else pd.Series("", rows.index)
-    best, most = (known.dropna().groupby(tasks, sort=False).max() for known in (used, share.where(used.isna())))
+    best, most = (shares.dropna().groupby(tasks, sort=False).max() for shares in (used, share.where(used.isna())))
     without, little = list(best.index[best == 0]), most[most < LITTLE]
-    found, count = [], len(best) + len(most)
+    sentences, count = [], len(best) + len(most)
     if without:
         where = "" if len(without) == count else f" on {', '.join(without)}"
-        found.append(f"No model here has learned the task{where}: no test loss is below the best without position.")
+        sentences.append(f"No model here has learned the task{where}: no test loss is below the best without position.")
     for task, most_of_task in little.items():
         where = "" if count == 1 else f" on {task}"
         to = "a guess without the sequence"
-        found.append(
+        sentences.append(
             f"No model here has learned anything{where}: no test loss is below that of {to}."
             if most_of_task <= 0
             else f"These models have learned little{where}: the lowest test loss is {most_of_task:.0%} of the way from "
             f"that of {to} to the best possible."
         )
-    if found and advice:
-        found.append("Train longer before you compare encodings.")
-    return " ".join(found)
+    if sentences and advice:
+        sentences.append("Train longer before you compare encodings.")
+    return " ".join(sentences)
 
 
 def partly_learned(rows: pd.DataFrame) -> str:

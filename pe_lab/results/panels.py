@@ -31,7 +31,7 @@ def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
     if not shown:  # pandas 2 makes no records of rows without columns
         return ["all settings"] * len(rows)
     settings = rows[shown].to_dict("records")
-    return [", ".join(_in_words(name, value) for name, value in one.items()) for one in settings]
+    return [", ".join(_in_words(name, value) for name, value in cell.items()) for cell in settings]
 
 
 def _in_words(name: str, value: Any) -> str:
@@ -124,8 +124,8 @@ def draw_legend(figure: Figure, panels: dict[str, Axes], highlight: list[str]) -
     handles: dict[str, Artist] = {}
     for axes in panels.values():
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    known = [name for name in highlight if name in handles]
-    widest = max(map(len, known), default=1)
+    names = [name for name in highlight if name in handles]
+    widest = max(map(len, names), default=1)
     columns = int(figure.get_figwidth() / (LEGEND_LINE + LEGEND_LETTER * widest))
     columns = max(1, min(4, columns))
-    figure.legend([handles[name] for name in known], known, loc="outside lower center", ncols=columns, fontsize=8)
+    figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=columns, fontsize=8)

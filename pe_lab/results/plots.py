@@ -37,7 +37,7 @@ from pe_lab.results.panels import (
     settings_in_words,
 )
 from pe_lab.results.styles import COLOURS, style
-from pe_lab.results.verdicts import MARKS
+from pe_lab.results.verdicts import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, LOOK, PAPER
 
@@ -249,8 +249,8 @@ def over_epochs(
     for axes in panels.values():
         by |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     for floor, values in levels.items():
-        one = values.nunique() == 1
-        name = f"{FLOOR_NAMES[floor]} ({values.iloc[0]:.2g})" if one else FLOOR_NAMES[floor]
+        is_constant = values.nunique() == 1
+        name = f"{FLOOR_NAMES[floor]} ({values.iloc[0]:.2g})" if is_constant else FLOOR_NAMES[floor]
         by[name] = Line2D([], [], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
         lines.append(name)
     lines = [name for name in lines if name in by]
@@ -304,10 +304,10 @@ def _best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:
     return list(order.groupby(last["pe"]).mean().sort_values(kind="stable").index[:COLOURED])
 
 
-def _drawn_floors(known: list[str]) -> list[str]:
+def _drawn_floors(names: list[str]) -> list[str]:
     """Return the floors to draw: the lowest that a model without position can reach, and the best possible."""
-    blind = [floor for floor in BLIND if floor in known][:1]
-    return [*blind, *(floor for floor in ("bayes",) if floor in known)]
+    blind = [floor for floor in BLIND if floor in names][:1]
+    return [*blind, *(floor for floor in ("bayes",) if floor in names)]
 
 
 def _levels(rows: pd.DataFrame, metric: str, names: list[str]) -> dict[str, pd.Series]:
@@ -382,7 +382,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(setting, fontsize=9)
         axes.set_xlabel(f"{metric} minus that of {baseline}", fontsize=8)
-    handles: list[Artist] = [_handle(verdict) for verdict in MARKS if (data["verdict"] == verdict).any()]
+    handles: list[Artist] = [_handle(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
     if data["margin"].notna().any():
         handles.append(Patch(color=BAND, label="within the margin"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(panels) > 1 else 2, fontsize=8)
@@ -436,7 +436,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
 
 def _handle(verdict: str) -> Line2D:
     """Return the mark of a verdict with its name, for a legend."""
-    mark = MARKS[Verdict(verdict)]
+    mark = VERDICT_MARKS[Verdict(verdict)]
     face = mark.colour if mark.filled else PAPER
     return Line2D([], [], marker=mark.shape, color=mark.colour, markerfacecolor=face, ms=5, ls="none", label=verdict)
 
@@ -449,7 +449,7 @@ def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
     for line in data.itertuples():
         if pd.isna(line.difference):
             continue
-        y, mark = names.index(line.pe), MARKS[line.verdict]
+        y, mark = names.index(line.pe), VERDICT_MARKS[line.verdict]
         if pd.notna(line.low):
             axes.plot([line.low, line.high], [y, y], color=mark.colour, linewidth=1.5)
         face = mark.colour if mark.filled else PAPER

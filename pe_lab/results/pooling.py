@@ -94,17 +94,17 @@ def _without_gap(gaps: Iterable[_Gap | None]) -> bool:
 
 def _gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
     """Return best value and level of a task, each the mean over the cells of a setting; None without a level."""
-    known = [floor for floor in floors(rows, metric) if rows[f"floor_{floor}_{metric}"].notna().all()]
-    if "bayes" not in known and not lower_is_better(metric):
+    present = [floor for floor in floors(rows, metric) if rows[f"floor_{floor}_{metric}"].notna().all()]
+    if "bayes" not in present and not lower_is_better(metric):
         return None
     settings = rows.groupby(setting_columns(rows), sort=False, dropna=False)
-    means = {floor: settings[f"floor_{floor}_{metric}"].transform("mean") for floor in known}
+    means = {floor: settings[f"floor_{floor}_{metric}"].transform("mean") for floor in present}
     best = means.get("bayes", 0.0 * rows[f"test_{metric}"])
     sign = 1 if lower_is_better(metric) else -1
-    for floor in levels(known):
+    for floor in levels(present):
         if (sign * (means[floor] - best)).gt(NO_GAP).all():
-            zero = "bayes" if "bayes" in known else f"no {metric}"
-            return _Gap(best, means[floor], f"{floor.replace('_', '-')} to {zero}", "bayes" in known)
+            zero = "bayes" if "bayes" in present else f"no {metric}"
+            return _Gap(best, means[floor], f"{floor.replace('_', '-')} to {zero}", "bayes" in present)
     return None
 
 

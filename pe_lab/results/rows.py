@@ -51,43 +51,43 @@ def describe(settings: list[Settings]) -> pd.DataFrame:
     if it has one value per setting. Settings and options are in alphabetical order, whole numbers without a decimal
     point, as in the identity of a run.
     """
-    settings = _without_starting_scales([canonical(one) for one in settings])
+    settings = _without_starting_scales([canonical(cell) for cell in settings])
     varied = _varied(settings)
     several_tasks = "data.name" in varied
     left_out = (*_NOT_TRAINING, "pe.", *(("data.",) if several_tasks else ()))
-    known = ("model.depth", "epochs", "steps", "seed")
-    steps = ["steps"] if any(one.get("steps", "null") != "null" for one in settings) else []
-    others = [key for key in sorted(varied) if key not in known and not key.startswith(left_out)]
+    leading = ("model.depth", "epochs", "steps", "seed")
+    steps = ["steps"] if any(cell.get("steps", "null") != "null" for cell in settings) else []
+    others = [key for key in sorted(varied) if key not in leading and not key.startswith(left_out)]
     encodings = _labels("pe", settings)
-    tasks = _labels("data", settings) if several_tasks else [one["data.name"] for one in settings]
+    tasks = _labels("data", settings) if several_tasks else [cell["data.name"] for cell in settings]
     records = []
-    for encoding, task, one in zip(encodings, tasks, settings, strict=True):
-        values = (encoding, task, one["model.depth"], one["epochs"], one["seed"])
-        first = dict(zip(FIRST, values, strict=True)) | {key: one.get(key) for key in steps}
-        records.append(first | {key: one.get(key) for key in others})
+    for encoding, task, cell in zip(encodings, tasks, settings, strict=True):
+        values = (encoding, task, cell["model.depth"], cell["epochs"], cell["seed"])
+        first = dict(zip(FIRST, values, strict=True)) | {key: cell.get(key) for key in steps}
+        records.append(first | {key: cell.get(key) for key in others})
     return _without_per_encoding(pd.DataFrame(records))
 
 
 def _varied(settings: list[Settings]) -> list[str]:
     """Return the settings that have several values, or that some cells lack."""
     values: dict[str, set[Any]] = defaultdict(set)
-    present = Counter(key for one in settings for key in one)
-    for one in settings:
-        for key, value in one.items():
+    present = Counter(key for cell in settings for key in cell)
+    for cell in settings:
+        for key, value in cell.items():
             values[key].add(value)
     return [key for key in values if len(values[key]) > 1 or present[key] < len(settings)]
 
 
 def _without_starting_scales(settings: list[Settings]) -> list[Settings]:
     """Return settings without those of `STARTING_SCALES` that have one value per encoding and setting."""
-    names = dict.fromkeys(name for one in settings for name in one if name.startswith("pe."))
+    names = dict.fromkeys(name for cell in settings for name in cell if name.startswith("pe."))
     for name in (name for name in names if name.rpartition(".")[2] in STARTING_SCALES):
         values: dict[str, set[Any]] = defaultdict(set)
-        for one in settings:
-            rest = {key: one[key] for key in sorted(one) if key not in (name, "seed", *_PER_ENCODING)}
-            values[repr([item for item in rest.items() if not item[0].startswith(_NOT_TRAINING)])].add(one.get(name))
-        if all(len(found) == 1 for found in values.values()):
-            settings = [{key: value for key, value in one.items() if key != name} for one in settings]
+        for cell in settings:
+            rest = {key: cell[key] for key in sorted(cell) if key not in (name, "seed", *_PER_ENCODING)}
+            values[repr([item for item in rest.items() if not item[0].startswith(_NOT_TRAINING)])].add(cell.get(name))
+        if all(len(scales) == 1 for scales in values.values()):
+            settings = [{key: value for key, value in cell.items() if key != name} for cell in settings]
     return settings
 
 
@@ -103,28 +103,31 @@ def _without_per_encoding(table: pd.DataFrame) -> pd.DataFrame:
 def _labels(group: str, settings: list[Settings]) -> list[str]:
     """Return each cell's choice in a config group: its name and the options that differ among cells of that name."""
     values: dict[str, dict[str, set[Any]]] = defaultdict(lambda: defaultdict(set))
-    names = [_name(one, f"{group}.") for one in settings]
+    names = [_name(cell, f"{group}.") for cell in settings]
     number = Counter(names)
     present: Counter[tuple[str, str]] = Counter()
-    for name, one in zip(names, settings, strict=True):
-        for key in one:
+    for name, cell in zip(names, settings, strict=True):
+        for key in cell:
             if key.startswith(f"{group}."):
-                values[name][key].add(one[key])
+                values[name][key].add(cell[key])
                 present[name, key] += 1
     labels = []
-    for name, one in zip(names, settings, strict=True):
+    for name, cell in zip(names, settings, strict=True):
         options = values[name]
         varied = [key for key in sorted(options) if len(options[key]) > 1 or present[name, key] < number[name]]
-        labels.append(name + "".join(f" {key[len(group) + 1 :]}={one[key]}" for key in varied if key in one))
+        labels.append(name + "".join(f" {key[len(group) + 1 :]}={cell[key]}" for key in varied if key in cell))
     return labels
 
 
-def _name(one: Settings, prefix: str) -> str:
+def _name(settings: Settings, prefix: str) -> str:
     """Return the name of a choice, with those of its parts if the name does not stand for them: sum[rope+alibi]."""
-    name: str = one[f"{prefix}name"]
-    if name not in COMBINATIONS or f"{prefix}parts.0.name" not in one:
+    name: str = settings[f"{prefix}name"]
+    if name not in COMBINATIONS or f"{prefix}parts.0.name" not in settings:
         return name
-    parts = [_name(one, f"{prefix}parts.{i}.") for i in takewhile(lambda i: f"{prefix}parts.{i}.name" in one, count())]
+    parts = [
+        _name(settings, f"{prefix}parts.{i}.")
+        for i in takewhile(lambda i: f"{prefix}parts.{i}.name" in settings, count())
+    ]
     return f"{name}[{'+'.join(parts)}]"
 
 
@@ -138,10 +141,10 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
         attention.implementation where they vary and are not among the distinguishing columns.
     """
     described = describe(settings)
-    extra = [name for name in _PER_ENCODING if name not in described and len({one.get(name) for one in settings}) > 1]
+    extra = [name for name in _PER_ENCODING if name not in described and len({cell.get(name) for cell in settings}) > 1]
     records = []
-    for distinguishing, one, summary in zip(described.to_dict("records"), settings, summaries, strict=True):
-        records.append(distinguishing | _outcome(summary) | {name: one.get(name) for name in extra})
+    for distinguishing, cell, summary in zip(described.to_dict("records"), settings, summaries, strict=True):
+        records.append(distinguishing | _outcome(summary) | {name: cell.get(name) for name in extra})
     rows = pd.DataFrame(records).drop_duplicates(["run", "epochs"], ignore_index=True)
     floors = [name for name in rows if name.startswith("floor_")]  # tasks of one sweep have different ones
     last = [name for name in rows if name in (*COST, *ENVIRONMENT, *_PER_ENCODING) and name not in described]
@@ -150,9 +153,9 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
 
 def _outcome(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the columns that come from the summary of a checkpoint."""
-    found = {f"test_{name}": value for name, value in summary["test"].items()}
+    outcome = {f"test_{name}": value for name, value in summary["test"].items()}
     for floor, values in summary["floors"].items():
-        found |= {f"floor_{floor}_{name}": value for name, value in values.items()}
-    found |= {name: summary[name] for name in COST}
+        outcome |= {f"floor_{floor}_{name}": value for name, value in values.items()}
+    outcome |= {name: summary[name] for name in COST}
     environment = summary.get("environment", {})
-    return found | {column: environment.get(name) for column, name in ENVIRONMENT.items()}
+    return outcome | {column: environment.get(name) for column, name in ENVIRONMENT.items()}

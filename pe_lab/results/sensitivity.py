@@ -57,22 +57,22 @@ class Sensitivity:
 
     def levels(self) -> pd.DataFrame:
         """Return the counts at each value of each setting: name, value, then as in `counts`, and mean difference."""
-        found = []
+        lines = []
         for name in self.names:
             for value, part in self.lines.groupby(name, sort=_ordered(self.lines[name]), dropna=False):
                 mean = {"mean difference": part["difference"].mean()}
-                found.append({"name": name, "value": value} | _counts(part).to_dict() | mean)
-        values = pd.Series([line.pop("value") for line in found], dtype=object)
-        table = pd.DataFrame(found)
+                lines.append({"name": name, "value": value} | _counts(part).to_dict() | mean)
+        values = pd.Series([line.pop("value") for line in lines], dtype=object)
+        table = pd.DataFrame(lines)
         table.insert(1, "value", values)
         return table
 
     def words(self) -> str:
         """Say in how many settings each of the two is better, how often significantly, and what that depends on."""
         counts, pe, baseline = self.counts(), f"`{self.pe}`", f"`{self.baseline}`"
-        known = counts["settings"] - counts["unknown"]
+        total = counts["settings"] - counts["unknown"]
         text = (
-            f"The mean of {pe} is better than that of {baseline} in {counts['better']} of {known} settings "
+            f"The mean of {pe} is better than that of {baseline} in {counts['better']} of {total} settings "
             f"(significantly in {counts['certainly better']}) and worse in {counts['worse']} (significantly in "
             f"{counts['certainly worse']})"
         )
@@ -191,10 +191,10 @@ def shares(sample: pd.DataFrame, names: list[str]) -> pd.DataFrame:
         parts.append(("noise", None, rest[0] - full[0], rest[1] - full[1]))
     else:
         parts.append(("interactions of settings, and noise", None, rest[0] - main[0], rest[1] - main[1]))
-    found = pd.DataFrame(parts, columns=columns).astype({"levels": "Int64"})
-    found["share"] = found["share"].clip(lower=0) / rest[0]
-    found["by chance"] /= rest[1]
-    return found
+    table = pd.DataFrame(parts, columns=columns).astype({"levels": "Int64"})
+    table["share"] = table["share"].clip(lower=0) / rest[0]
+    table["by chance"] /= rest[1]
+    return table
 
 
 class _Models:
@@ -209,17 +209,17 @@ class _Models:
             start += dummies.shape[1]
         design = np.concatenate(columns, axis=1)
         self.gram, self.products = design.T @ design, design.T @ values
-        self.known: dict[tuple[str, ...], tuple[float, int]] = {(): (0.0, 0)}
+        self.cache: dict[tuple[str, ...], tuple[float, int]] = {(): (0.0, 0)}
 
     def explained(self, factors: tuple[str, ...]) -> tuple[float, int]:
         """Return the sum of squares that these factors explain together, and the rank of their columns."""
-        if factors not in self.known:
+        if factors not in self.cache:
             chosen = np.concatenate([self.places[name] for name in factors])
             sizes, vectors = np.linalg.eigh(self.gram[np.ix_(chosen, chosen)])
             kept = sizes > 1e-9 * sizes.max()
             along = vectors[:, kept].T @ self.products[chosen]
-            self.known[factors] = float(np.square(along) @ (1 / sizes[kept])), int(kept.sum())
-        return self.known[factors]
+            self.cache[factors] = float(np.square(along) @ (1 / sizes[kept])), int(kept.sum())
+        return self.cache[factors]
 
 
 def _shapley(models: _Models, factors: list[str], name: str) -> tuple[float, float]:
@@ -238,8 +238,8 @@ def _shapley(models: _Models, factors: list[str], name: str) -> tuple[float, flo
 def _settings_of(rows: pd.DataFrame, encodings: tuple[str, str]) -> pd.DataFrame:
     """Return the cells of all encodings, in the settings that have a cell of these."""
     names = setting_columns(rows)
-    known = set(keys_of(rows[rows["pe"].isin(encodings)], names))
-    return rows[[key in known for key in keys_of(rows, names)]]
+    keys = set(keys_of(rows[rows["pe"].isin(encodings)], names))
+    return rows[[key in keys for key in keys_of(rows, names)]]
 
 
 def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -248,12 +248,12 @@ def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[st
         raise ValueError(
             f"compared must have the setting columns {', '.join(columns)}, got none of {', '.join(lacking)}"
         )
-    found = merge(lines, verdicts[[*columns, "margin", "verdict"]], columns, how="left", validate="one_to_one")
-    if found["verdict"].isna().any():
+    table = merge(lines, verdicts[[*columns, "margin", "verdict"]], columns, how="left", validate="one_to_one")
+    if table["verdict"].isna().any():
         raise ValueError(
-            f"compared must have these two encodings in each of {len(lines)} settings, got {found['verdict'].count()}"
+            f"compared must have these two encodings in each of {len(lines)} settings, got {table['verdict'].count()}"
         )
-    return found
+    return table
 
 
 def _signs(values: pd.Series, metric: str) -> np.ndarray:
@@ -264,11 +264,11 @@ def _signs(values: pd.Series, metric: str) -> np.ndarray:
 
 def _counts(lines: pd.DataFrame) -> pd.Series:
     sure = lines["verdict"].map(lambda word: Verdict(word).direction)
-    found = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in ("better", "worse", "equal")}
-    found["unknown"] = (lines["sign"] == "").sum()
-    found |= {f"certainly {sign}": (sure == sign).sum() for sign in ("better", "worse")}
-    found["within"] = lines["verdict"].isin(ALIKE).sum()
-    return pd.Series(found, dtype=int)
+    counts = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in ("better", "worse", "equal")}
+    counts["unknown"] = (lines["sign"] == "").sum()
+    counts |= {f"certainly {sign}": (sure == sign).sum() for sign in ("better", "worse")}
+    counts["within"] = lines["verdict"].isin(ALIKE).sum()
+    return pd.Series(counts, dtype=int)
 
 
 def _ordered(values: pd.Series) -> bool:

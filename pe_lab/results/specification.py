@@ -13,7 +13,7 @@ from pe_lab.results.columns import REMAINING
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.plots import BAND, Plot
 from pe_lab.results.sensitivity import Sensitivity
-from pe_lab.results.verdicts import MARKS
+from pe_lab.results.verdicts import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, LOOK, PAPER
 
@@ -21,28 +21,28 @@ SHADES = (INK, "#7A7A7A")  # of the dots of one setting and the next
 
 
 @mpl.rc_context(LOOK)
-def curve(found: Sensitivity) -> Plot:
+def curve(sensitivity: Sensitivity) -> Plot:
     """Draw the specification curve: differences with t intervals, sorted; below each, the values of its settings.
 
     Shape and colour of a mark are those of its verdict; the grey band is the margin. Specifications without a shared
     seed are in the table only.
     """
-    drawn = found.lines.dropna(subset="difference")
-    levels = [(name, value) for name in found.names for value in _values(drawn[name])]
+    drawn = sensitivity.lines.dropna(subset="difference")
+    levels = [(name, value) for name in sensitivity.names for value in _values(drawn[name])]
     width = float(np.clip(2.2 + 0.12 * len(drawn), 4.6, 9.5))
     heights = (2.4, 0.3 + 0.17 * len(levels))
     figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
     above, below = figure.subplots(2, height_ratios=heights, sharex=True)
     _draw_differences(above, drawn)
-    unit = "share of the gap" if found.metric == REMAINING else found.metric
-    above.set_ylabel(f"{unit}:\n{found.pe} minus\n{found.baseline}", fontsize=8)
+    unit = "share of the gap" if sensitivity.metric == REMAINING else sensitivity.metric
+    above.set_ylabel(f"{unit}:\n{sensitivity.pe} minus\n{sensitivity.baseline}", fontsize=8)
     figure.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     _draw_levels(below, drawn, levels)
     below.set_xlabel(f"{len(drawn)} settings, sorted by difference", fontsize=8)
     for axes in (above, below):
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
-    return Plot(figure, found.lines)
+    return Plot(figure, sensitivity.lines)
 
 
 def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
@@ -54,9 +54,15 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
     places = pd.Series(np.arange(len(drawn)), drawn.index)
     size = float(np.clip(160 / max(1, len(drawn)), 2, 6))
     for verdict, part in drawn.groupby("verdict", sort=False):
-        mark, x = MARKS[Verdict(str(verdict))], places[part.index]
-        known = part["low"].notna()
-        axes.vlines(x[known], part["low"][known], part["high"][known], color=mark.colour, linewidth=max(0.6, size / 4))
+        mark, x = VERDICT_MARKS[Verdict(str(verdict))], places[part.index]
+        has_interval = part["low"].notna()
+        axes.vlines(
+            x[has_interval],
+            part["low"][has_interval],
+            part["high"][has_interval],
+            color=mark.colour,
+            linewidth=max(0.6, size / 4),
+        )
         face = mark.colour if mark.filled else PAPER
         axes.plot(
             x, part["difference"], mark.shape, color=mark.colour, markerfacecolor=face, ms=size, label=str(verdict)

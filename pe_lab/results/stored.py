@@ -34,8 +34,8 @@ def read_settings(run: Run, epochs: int) -> dict[str, Any]:
     (content,) = read_verified(path.parent, path.name)
     try:
         settings: dict[str, Any] = read_yaml(content)
-        if found := complaint(settings):
-            raise ValueError(found)
+        if problem := complaint(settings):
+            raise ValueError(problem)
         _require_settings(settings)
     except ValueError as error:
         raise LedgerError(f"ledger entry {path} {error}") from None
@@ -51,12 +51,12 @@ def read_summary(run: Run, epochs: int) -> dict[str, Any]:
     summary = summary_and_environment(run, epochs)
     tokens = summary.get("tokens_per_sequence")
     if not re.fullmatch(r"[\w.-]+", str(summary.get("name"))) or not NAME.holds(summary["attention"]):
-        found = "a name and an attention of letters, digits, '_', '.' and '-'"
+        requirement = "a name and an attention of letters, digits, '_', '.' and '-'"
     elif not all(type(summary.get(name)) in (int, float) for name in ("steps", *COST)) or type(tokens) is not int:
-        found = f"the numbers steps, {', '.join(COST)} and tokens_per_sequence"
+        requirement = f"the numbers steps, {', '.join(COST)} and tokens_per_sequence"
     else:
         return summary
-    raise LedgerError(f"ledger entry {run.checkpoint(epochs) / 'summary.json'} must have {found}, got others")
+    raise LedgerError(f"ledger entry {run.checkpoint(epochs) / 'summary.json'} must have {requirement}, got others")
 
 
 def _require_settings(settings: Any) -> None:
@@ -91,18 +91,18 @@ def _require_class(leaf: Any, group: str, place: str) -> None:
     if not isinstance(leaf, dict) or not NAME.holds(leaf.get("name")):
         raise ValueError(f"must have as {place}.name {NAME.words}, got {shown(leaf)}")
     target, file = leaf.get("_target_"), folder() / group / f"{leaf['name']}.yaml"
-    own = not file.is_file()
-    if own:
+    is_users = not file.is_file()
+    if is_users:
         expected, whose = r"[^\W\d]\w*(\.[^\W\d]\w*)+", "the path of a class"
     else:  # only the name of the class: modules may move
         name = r"\w+" if group == "logger" else _class_of(file)
         expected, whose = rf"pe_lab(\.\w+)*\.{name}", f"pe_lab's class for {group}={leaf['name']}"
     if not isinstance(target, str) or not re.fullmatch(expected, target):
         raise ValueError(f"must have as {place}._target_ {whose}, got {shown(target)}")
-    if leaf.get("_partial_") is not True and not own:
+    if leaf.get("_partial_") is not True and not is_users:
         raise ValueError(f"must have as {place}._partial_ true, got {shown(leaf.get('_partial_'))}")
     options = {name: value for name, value in leaf.items() if name not in ("_target_", "_partial_")}
-    _require_options(options, place, "pe" if group == "pe" and not own else None, HYDRA if own else ())
+    _require_options(options, place, "pe" if group == "pe" and not is_users else None, HYDRA if is_users else ())
 
 
 def _class_of(file: Path) -> str:

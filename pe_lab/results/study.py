@@ -87,14 +87,14 @@ def _first_lines(table: pd.DataFrame, names: list[str]) -> str:
 
 def figures(records: pd.DataFrame) -> dict[str, str]:
     """Return figures of later measurements, one metric of each as in `in_short`, as SVG by the name of the file."""
-    made = {}
+    drawings = {}
     measured = set(records.loc[records["kind"] == "length", "metric"])
     if metric := next((name for name in SHOWN if name in measured), None):
-        made["lengths.svg"] = plots.length_curves(records, metric)
+        drawings["lengths.svg"] = plots.length_curves(records, metric)
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
     for probe, rows in probes.groupby("probe", sort=False):
-        made[f"layers-{probe}.svg"] = plots.layer_curves(records, str(probe), rows["metric"].iloc[0])
-    return {name: svg(plot.figure, name) for name, plot in made.items()}
+        drawings[f"layers-{probe}.svg"] = plots.layer_curves(records, str(probe), rows["metric"].iloc[0])
+    return {name: svg(plot.figure, name) for name, plot in drawings.items()}
 
 
 def _judged(table: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:

@@ -38,7 +38,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
     baseline = baseline or rows["pe"].iloc[0]
     if baseline not in set(rows["pe"]):
         raise ValueError(unknown_name("baseline", rows["pe"].unique(), baseline))
-    known, settings, measured = floors(rows, metric), setting_columns(rows), metric_column(rows, metric)
+    floor_names, settings, measured = floors(rows, metric), setting_columns(rows), metric_column(rows, metric)
     compared = _differences(rows, baseline, metric)
     lines = []
     for key, group in rows.groupby(["pe", *settings], sort=False, dropna=False):
@@ -46,10 +46,10 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         low, high = interval(losses)
         line = dict(zip(["pe", *settings], key, strict=True))
         line |= {"seeds": len(losses), "loss": losses.mean(), "low": low, "high": high}
-        line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in known}
+        line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in floor_names}
         lines.append(line | compared.get(tuple(map(_present, key)), {}))
     table = _sorted(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
-    table.attrs = {"baseline": baseline, "floors": known, "not_learned": not_learned(rows)}
+    table.attrs = {"baseline": baseline, "floors": floor_names, "not_learned": not_learned(rows)}
     return table
 
 
@@ -59,11 +59,11 @@ def _differences(rows: pd.DataFrame, baseline: str, metric: str) -> dict[tuple[A
     if rows.duplicated(["pe", *settings, "seed"]).any():
         return {}
     others = [pe for pe in rows["pe"].unique() if pe != baseline]
-    found = differences(rows, [(pe, baseline) for pe in others], metric)
-    found = found[found["seeds"] > 0]
+    pairs = differences(rows, [(pe, baseline) for pe in others], metric)
+    pairs = pairs[pairs["seeds"] > 0]
     columns = {"difference": "difference", "low": "difference_low", "high": "difference_high"}
-    shown = found[list(columns)].rename(columns=columns).to_dict("records")
-    return dict(zip(keys_of(found, ["pe", *settings]), shown, strict=True))
+    shown = pairs[list(columns)].rename(columns=columns).to_dict("records")
+    return dict(zip(keys_of(pairs, ["pe", *settings]), shown, strict=True))
 
 
 def with_verdicts(
@@ -85,12 +85,12 @@ def with_verdicts(
     if not (compared["seeds"] > 1).any():
         return table
     names = ["pe", *setting_columns(rows)]
-    known = dict(zip(keys_of(compared, names), compared[TESTED].itertuples(index=False), strict=True))
+    tests = dict(zip(keys_of(compared, names), compared[TESTED].itertuples(index=False), strict=True))
     missing = [None] * len(TESTED)
-    tested = pd.DataFrame([known.get(key, missing) for key in keys_of(table, names)], columns=TESTED)
-    found = pd.concat([table, tested], axis=1)
-    found.attrs = table.attrs | {"family": compared.attrs["family"]}
-    return found
+    tested = pd.DataFrame([tests.get(key, missing) for key in keys_of(table, names)], columns=TESTED)
+    result = pd.concat([table, tested], axis=1)
+    result.attrs = table.attrs | {"family": compared.attrs["family"]}
+    return result
 
 
 def _sorted(table: pd.DataFrame, settings: list[str], encodings: list[str]) -> pd.DataFrame:
@@ -104,8 +104,8 @@ def _sorted(table: pd.DataFrame, settings: list[str], encodings: list[str]) -> p
 
 def _sort_keys(values: pd.Series) -> pd.Series:
     """Return numbers that sort like the values: missing ones first, then numbers, then text."""
-    known = sorted(dict.fromkeys(map(_present, values)), key=lambda v: (v is not None, isinstance(v, str), v or 0))
-    return values.map(lambda value: known.index(_present(value)))
+    order = sorted(dict.fromkeys(map(_present, values)), key=lambda v: (v is not None, isinstance(v, str), v or 0))
+    return values.map(lambda value: order.index(_present(value)))
 
 
 def _present(value: Any) -> Any:
@@ -212,12 +212,12 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
     names = ["pe", *(name for name in _settings(table) if name != "data")]
     lines = {tuple(map(_present, key)): dict(zip(names, key, strict=True)) for key in _rows(table[names])}
     for data, group in table.groupby("data", sort=False):
-        known = [floor for floor in table.attrs["floors"] if group[floor].notna().all()]
-        best = group["bayes"] if "bayes" in known else 0.0 * group["loss"]
-        level = next((floor for floor in levels(known) if (group[floor] - best > NO_GAP).all()), None)
+        present = [floor for floor in table.attrs["floors"] if group[floor].notna().all()]
+        best = group["bayes"] if "bayes" in present else 0.0 * group["loss"]
+        level = next((floor for floor in levels(present) if (group[floor] - best > NO_GAP).all()), None)
         size = 1.0 if level is None else group[level] - best
         means, halves = (group["loss"] - best) / size, (group["high"] - group["low"]) / 2 / size
-        zero = "bayes" if "bayes" in known else "no loss"
+        zero = "bayes" if "bayes" in present else "no loss"
         name = f"{data} (loss)" if level is None else f"{data} (0: {zero}, 1: {_in_words(level)})"
         for line in lines.values():
             line[name] = ""

@@ -92,37 +92,39 @@ def find(folder: Path, study: str | None, settings: Mapping[str, Any]) -> tuple[
     if not cells:
         unreadable = f" and {len(refused)} that cannot be read, as: {refused[0]}" if refused else ""
         raise ValueError(f"ledger must have a finished cell, got none{where}{unreadable}")
-    names = list(dict.fromkeys(name for _, _, own in cells for name in own))
+    names = list(dict.fromkeys(name for _, _, cell_settings in cells for name in cell_settings))
     chosen: list[str] = []
-    for given, value in settings.items():
-        name = _setting(given, names)
+    for setting, value in settings.items():
+        name = _setting(setting, names)
         kept = [cell for cell in cells if cell[2].get(name, "null") == _flattened(value)]
         if not kept:
-            known = _sorted([own for _, _, own in cells], name)
-            raise ValueError(unknown_name(given, known, value, where + "".join(f", {word}" for word in chosen)))
-        cells, chosen = kept, [*chosen, f"{given}={value}"]
+            values = _sorted([cell_settings for _, _, cell_settings in cells], name)
+            raise ValueError(unknown_name(setting, values, value, where + "".join(f", {word}" for word in chosen)))
+        cells, chosen = kept, [*chosen, f"{setting}={value}"]
     if len(cells) > 1:
         raise ValueError(
             f"load must match one cell, got {len(cells)}{where}{''.join(f', {word}' for word in chosen)}: they differ "
-            f"in {_differences([own for _, _, own in cells])}"
+            f"in {_differences([cell_settings for _, _, cell_settings in cells])}"
         )
     ((run, target, _),) = cells
     return run, target
 
 
-def _setting(given: str, names: list[str]) -> str:
+def _setting(setting: str, names: list[str]) -> str:
     """Return the full name of a setting that may be given by its last word.
 
     Raises:
         ValueError: no cell has such a setting, or there are several of that last word.
     """
-    name = SHORT.get(given, given)
+    name = SHORT.get(setting, setting)
     if name in names:
         return name
-    same = [one for one in names if one.rpartition(".")[2] == given]
+    same = [full_name for full_name in names if full_name.rpartition(".")[2] == setting]
     if len(same) != 1:
-        last_words = dict.fromkeys(one.rpartition(".")[2] for one in names if one not in SHORT.values())
-        raise ValueError(unknown_name("setting", same or [*SHORT, *last_words], given))
+        last_words = dict.fromkeys(
+            full_name.rpartition(".")[2] for full_name in names if full_name not in SHORT.values()
+        )
+        raise ValueError(unknown_name("setting", same or [*SHORT, *last_words], setting))
     return same[0]
 
 
@@ -135,7 +137,7 @@ def _differences(cells: list[Settings]) -> str:
     """Return the settings in which cells differ, with their values."""
     full = {name: short for short, name in SHORT.items()}
     parts = []
-    for name in dict.fromkeys(name for own in cells for name in own):
+    for name in dict.fromkeys(name for cell_settings in cells for name in cell_settings):
         values = _sorted(cells, name)
         if len(values) > 1:
             more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
@@ -145,7 +147,7 @@ def _differences(cells: list[Settings]) -> str:
 
 def _sorted(cells: list[Settings], name: str) -> list[str]:
     """Return the values of a setting as text, in order."""
-    values = {own.get(name, "null") for own in cells}
+    values = {cell_settings.get(name, "null") for cell_settings in cells}
     return [str(value) for value in sorted(values, key=lambda value: (isinstance(value, str), value))]
 
 
@@ -162,8 +164,8 @@ def _config(run: Run, target: int, foreign: bool) -> DictConfig:
         for path in _targets(settings[group]):
             if path in _known(group):
                 continue
-            made = get_object(path) if foreign else None
-            if not (isinstance(made, type) and issubclass(made, base)):
+            config_class = get_object(path) if foreign else None
+            if not (isinstance(config_class, type) and issubclass(config_class, base)):
                 raise LedgerError(f"{group} of {run.checkpoint(target)} must be a class of {base.__name__}, got {path}")
     cfg = OmegaConf.merge(OmegaConf.structured(config.Config), settings)
     assert isinstance(cfg, DictConfig)

@@ -44,7 +44,7 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
 
 
 def summaries(
-    found: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None
+    outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield, for each setting, its name and a line per encoding: runs, solved, steps or loss, 95 % interval, ranks.
 
@@ -52,20 +52,20 @@ def summaries(
     pairs of a setting; with a baseline, those on its pairs are of `with_baseline`.
 
     Args:
-        found: see `outcome_table`; with the columns of `with_floors`, or without.
+        outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
         endpoint: what is compared.
         baseline: an encoding.
     """
-    compared = pd.DataFrame() if baseline is None else with_baseline(found, endpoint, baseline)
-    keys = settings(found)
-    for key, part in found.groupby(keys, sort=False, dropna=False):
-        known = part[part["y"].notna()]
-        names = list(known["pe"].unique())
-        values = known.groupby("pe", sort=False)["y"]
+    compared = pd.DataFrame() if baseline is None else with_baseline(outcomes, endpoint, baseline)
+    keys = settings(outcomes)
+    for key, part in outcomes.groupby(keys, sort=False, dropna=False):
+        complete = part[part["y"].notna()]
+        names = list(complete["pe"].unique())
+        values = complete.groupby("pe", sort=False)["y"]
         table = values.agg(runs="count", y="mean").reset_index()
-        ends = [interval(own) if len(own) > 1 else (np.nan, np.nan) for _, own in values]
+        ends = [interval(sample) if len(sample) > 1 else (np.nan, np.nan) for _, sample in values]
         if endpoint.kind == "steps":
-            solved = known.groupby("pe", sort=False)["solved"].sum().astype(int).to_numpy()
+            solved = complete.groupby("pe", sort=False)["solved"].sum().astype(int).to_numpy()
             low, high = share_interval(solved, table["runs"].to_numpy())
             table["solved"] = [f"{s} [{a:.2f}, {b:.2f}]" for s, a, b in zip(solved, low, high, strict=True)]
             table["steps"] = (2 ** table.pop("y")).round().astype(int)
@@ -73,11 +73,11 @@ def summaries(
         else:
             table["loss"] = table.pop("y")
             table["95 % interval"] = _between(ends, ".4f")
-            for floor in floors(known):
-                values = known.groupby("pe", sort=False)[f"floor_{floor}_loss"].mean()
+            for floor in floors(complete):
+                values = complete.groupby("pe", sort=False)[f"floor_{floor}_loss"].mean()
                 table[floor_heading(floor)] = values.to_numpy()
         if len(names) > 1:
-            runs = known.drop(columns="solved") if endpoint.kind != "steps" else known.astype({"solved": bool})
+            runs = complete.drop(columns="solved") if endpoint.kind != "steps" else complete.astype({"solved": bool})
             verdict = compare(runs[[name for name in ("pe", "seed", "y", "solved") if name in runs]], endpoint)
             if len(compared):
                 here = pd.DataFrame([dict(zip(keys, key, strict=True))]).merge(compared) if keys else compared
@@ -91,43 +91,43 @@ def summaries(
 def _replaced(lines: pd.DataFrame, others: pd.DataFrame) -> list[str]:
     """Return the verdicts of lines, those of other lines on the same pairs in their place."""
     both = pd.concat([others, exchanged(others)])
-    known = dict(zip(zip(both["pe"], both["baseline"], strict=True), both["verdict"], strict=True))
+    verdicts = dict(zip(zip(both["pe"], both["baseline"], strict=True), both["verdict"], strict=True))
     pairs = zip(lines["pe"], lines["baseline"], lines["verdict"], strict=True)
-    return [known.get((pe, baseline), verdict) for pe, baseline, verdict in pairs]
+    return [verdicts.get((pe, baseline), verdict) for pe, baseline, verdict in pairs]
 
 
 def _between(ends: list[tuple[float, float]], digits: str) -> list[str]:
     return ["" if np.isnan(low) else f"[{low:{digits}}, {high:{digits}}]" for low, high in ends]
 
 
-def with_floors(found: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+def with_floors(outcomes: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """Return outcomes with the floors of the loss of their cells, as columns behind the others.
 
     Args:
-        found: see `outcome_table`.
+        outcomes: see `outcome_table`.
         cells: with the same names of encodings, settings and seeds; one that has no outcome is left out.
     """
     names = [f"floor_{floor}_loss" for floor in floors(cells)]
-    keys = [*settings(found), "pe", "seed"]
+    keys = [*settings(outcomes), "pe", "seed"]
     if not names or not set(keys) <= set(cells):
-        return found
-    return merge(found, cells[[*keys, *names]].drop_duplicates(keys), keys, how="left")
+        return outcomes
+    return merge(outcomes, cells[[*keys, *names]].drop_duplicates(keys), keys, how="left")
 
 
-def seed_note(found: pd.DataFrame, advice: bool = True) -> str:
+def seed_note(outcomes: pd.DataFrame, advice: bool = True) -> str:
     """Return a sentence on few seeds; empty where they are enough for the error rates of verdicts.
 
     Args:
-        found: see `outcome_table`.
+        outcomes: see `outcome_table`.
         advice: whether it says what to do.
     """
-    known = found[found["y"].notna()]
-    if known.empty:
+    complete = outcomes[outcomes["y"].notna()]
+    if complete.empty:
         return ""
-    seeds = known.groupby([*settings(known), "pe"], sort=False, dropna=False)["seed"].nunique()
+    seeds = complete.groupby([*settings(complete), "pe"], sort=False, dropna=False)["seed"].nunique()
     fewest, most = int(seeds.min()), int(seeds.max())
     if fewest >= FEWEST_SEEDS:
-        return few_runs(known["pe"].nunique(), fewest, advice)
+        return few_runs(complete["pe"].nunique(), fewest, advice)
     which = "All" if fewest == most else "Some"
     return (
         f"{which} encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
@@ -135,32 +135,32 @@ def seed_note(found: pd.DataFrame, advice: bool = True) -> str:
     )
 
 
-def edge_note(found: pd.DataFrame, rates: Sequence[float], scaled: Sequence[float] = (), advice: bool = True) -> str:
+def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[float] = (), advice: bool = True) -> str:
     """Return sentences on the encodings whose best rate is the lowest or the highest that was tried in many seeds.
 
     Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
     Empty where no encoding has more than MOST_AT_EDGE of its seeds there.
 
     Args:
-        found: see `outcome_table`.
+        outcomes: see `outcome_table`.
         rates: that were tried.
         scaled: those of the encodings with a starting scale; none: the same.
         advice: whether it says what to do.
     """
-    known = found[found[LR].notna() & ~found["solved"].eq(False)]
-    shares = known["edge"].astype(float).groupby(known["pe"], sort=False).mean()
+    complete = outcomes[outcomes[LR].notna() & ~outcomes["solved"].eq(False)]
+    shares = complete["edge"].astype(float).groupby(complete["pe"], sort=False).mean()
     wide = shares[shares > MOST_AT_EDGE]
     if wide.empty:
         return ""
-    known = known[known["pe"].isin(wide.index)]
-    own = tried_rates(known, rates, scaled)
-    at = known[known["edge"].astype(bool)]
-    is_low = at[LR].astype(float) < at["pe"].map({pe: np.sqrt(tried[0] * tried[-1]) for pe, tried in own.items()})
+    complete = complete[complete["pe"].isin(wide.index)]
+    grids = tried_rates(complete, rates, scaled)
+    at = complete[complete["edge"].astype(bool)]
+    is_low = at[LR].astype(float) < at["pe"].map({pe: np.sqrt(tried[0] * tried[-1]) for pe, tried in grids.items()})
     low, high = is_low.any(), not is_low.all()
     beyond = "lower and higher" if low == high else "lower" if low else "higher"
     if (shares == 1).all() and low != high:
         start = f"In every seed the {'lowest' if low else 'highest'} learning rate that was tried was best"
-    elif all(len(tried) == 2 for tried in own.values()):  # each is an edge
+    elif all(len(tried) == 2 for tried in grids.values()):  # each is an edge
         start = "Two learning rates were tried, so each best one is the lowest or the highest"
     elif (shares == 1).all():
         start = "In every seed the best learning rate is the lowest or the highest that was tried"
@@ -173,35 +173,39 @@ def edge_note(found: pd.DataFrame, rates: Sequence[float], scaled: Sequence[floa
 
 
 def tried_rates(
-    found: pd.DataFrame, rates: Sequence[float], scaled: Sequence[float] = ()
+    outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[float] = ()
 ) -> dict[str, tuple[float, ...]]:
     """Return the learning rates that each encoding was tried at, in ascending order; see `edge_note`."""
-    scales = found["start_scale"].notna() if "start_scale" in found and len(scaled) else pd.Series(False, found.index)
+    scales = (
+        outcomes["start_scale"].notna()
+        if "start_scale" in outcomes and len(scaled)
+        else pd.Series(False, outcomes.index)
+    )
     return {
         str(pe): tuple(sorted({float(rate) for rate in (scaled if has_scale else rates)}))
-        for pe, has_scale in scales.groupby(found["pe"], sort=False).any().items()
+        for pe, has_scale in scales.groupby(outcomes["pe"], sort=False).any().items()
     }
 
 
-def settings(found: pd.DataFrame) -> list[str]:
+def settings(outcomes: pd.DataFrame) -> list[str]:
     """Return the columns of an outcome table by which settings differ, the steps of a training among them."""
-    names = found.columns[: found.columns.get_loc("y")]
-    return [name for name in names if name not in ("pe", "seed") and (name != "steps" or found[name].nunique() > 1)]
+    names = outcomes.columns[: outcomes.columns.get_loc("y")]
+    return [name for name in names if name not in ("pe", "seed") and (name != "steps" or outcomes[name].nunique() > 1)]
 
 
-def with_baseline(found: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.DataFrame:
+def with_baseline(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.DataFrame:
     """Compare every encoding with a baseline, in one family over all settings.
 
     A setting in which the baseline has no value, or no other encoding has one, is left out: all tries diverged there.
 
     Args:
-        found: see `outcome_table`.
+        outcomes: see `outcome_table`.
 
     Returns:
         A line per setting and encoding: the settings, then the columns of `pe_lab.statistics.compare`.
     """
-    keys = settings(found)
-    runs = found[found["y"].notna()]
+    keys = settings(outcomes)
+    runs = outcomes[outcomes["y"].notna()]
     each = runs[keys].drop_duplicates(ignore_index=True)
     runs = runs.merge(each.assign(task=each.index.astype(str)))
     compared = runs.groupby("task")["pe"].transform(lambda names: baseline in set(names) and names.nunique() > 1)

@@ -25,7 +25,7 @@ class Mark(NamedTuple):
     filled: bool
 
 
-MARKS = {
+VERDICT_MARKS = {
     Verdict.BETTER: Mark("▲", "#0072B2", "^", True),
     Verdict.SLIGHTLY_BETTER: Mark("△", "#0072B2", "^", False),
     Verdict.EQUIVALENT: Mark("■", "#009E73", "s", True),

@@ -42,15 +42,15 @@ def load(project: str, runs: Iterable[Any] | None = None) -> Results:
         if run.job_type == "evaluation":
             continue  # of a cell that has a W&B run of its own
         try:
-            own = _settings(run.config)
-            summary = _summary(run, own)
+            entries = _settings(run.config)
+            summary = _summary(run, entries)
         except KeyError as error:
             refused.append(f"W&B run {run.id} must have {error.args[0]}, got none: it is {run.state}")
             continue
         except ValueError as error:
             refused.append(f"W&B run {run.id} {error}")
             continue
-        settings.append(own)
+        settings.append(entries)
         summaries.append(summary)
         kept.append(run)
     if not settings:
@@ -83,14 +83,14 @@ def _settings(config: dict[str, Any]) -> Settings:
         KeyError: the W&B run is no cell.
         ValueError: the settings have values that pe_lab does not write.
     """
-    own = {name: config[name] for name in Config.__dataclass_fields__ if name in config}
+    entries = {name: config[name] for name in Config.__dataclass_fields__ if name in config}
     for needed in ("pe", "model", "data", "epochs", "seed"):
-        if needed not in own:
+        if needed not in entries:
             raise KeyError(f"config.{needed}")
-    if found := complaint(own):
-        raise ValueError(found)
-    settings = flatten(own)
-    names = all(isinstance(own[group], dict) and NAME.holds(own[group].get("name")) for group in ("pe", "data"))
+    if problem := complaint(entries):
+        raise ValueError(problem)
+    settings = flatten(entries)
+    names = all(isinstance(entries[group], dict) and NAME.holds(entries[group].get("name")) for group in ("pe", "data"))
     if not names or not all(type(settings.get(name)) is int for name in ("model.depth", "epochs", "seed")):
         raise ValueError("must have pe.name, data.name, model.depth, epochs and seed of a cell, got others")
     return settings

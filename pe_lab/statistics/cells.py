@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 LOWER = ("loss", "bits", "perplexity", "error")  # in names of metrics whose lowest value is the best
-UNITS = {"loss": "nats", "bits": "bits"}  # of metrics with these words in their names; others have shares
+METRIC_UNITS = {"loss": "nats", "bits": "bits"}  # of metrics with these words in their names; others have shares
 REMAINING = "remaining"  # a metric: the share of the gap between a task's level and the best possible that is left
 
 
@@ -31,8 +31,8 @@ def metric_column(rows: pd.DataFrame, metric: str) -> str:
         ValueError: there is no such metric.
     """
     if f"test_{metric}" not in rows:
-        known = [name.removeprefix("test_") for name in rows if name.startswith("test_")]
-        raise ValueError(unknown("metric", known, metric))
+        names = [name.removeprefix("test_") for name in rows if name.startswith("test_")]
+        raise ValueError(unknown("metric", names, metric))
     return f"test_{metric}"
 
 
@@ -48,7 +48,9 @@ def unit_of(metric: str) -> str:
     """
     if metric == REMAINING:
         return "gap"
-    return next((unit for word, unit in UNITS.items() if word in metric), "" if "perplexity" in metric else "share")
+    return next(
+        (unit for word, unit in METRIC_UNITS.items() if word in metric), "" if "perplexity" in metric else "share"
+    )
 
 
 def require_baseline(rows: pd.DataFrame, name: str | None) -> str:
@@ -63,12 +65,12 @@ def require_baseline(rows: pd.DataFrame, name: str | None) -> str:
     return name or names[0]
 
 
-def unknown(what: str, known: Iterable[str], name: str, where: str = "") -> str:
+def unknown(what: str, choices: Iterable[str], name: str, where: str = "") -> str:
     """Return a message about an unknown name, which lists the known ones, nearest first."""
-    known = list(known)
-    rule = f"{what} must be one of {', '.join(known)}{where}"
-    swapped = [one for one in known if sorted(one) == sorted(name)]  # rpoe is rope
-    near = swapped or get_close_matches(name, known, 1)
+    choices = list(choices)
+    rule = f"{what} must be one of {', '.join(choices)}{where}"
+    swapped = [choice for choice in choices if sorted(choice) == sorted(name)]  # rpoe is rope
+    near = swapped or get_close_matches(name, choices, 1)
     return f"{what}={name!r}: did you mean {near[0]}? {rule}" if near else f"{rule}, got {name!r}"
 
 

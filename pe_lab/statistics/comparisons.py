@@ -132,8 +132,8 @@ def exchanged(lines: pd.DataFrame) -> pd.DataFrame:
 
 def turned(name: str, lines: pd.DataFrame, side: str = "pe") -> pd.DataFrame:
     """Return the comparisons of an encoding with all others, in which it is on one side: `pe` or `baseline`."""
-    own = lines[(lines["pe"] == name) | (lines["baseline"] == name)]
-    return own.mask(own[side] != name, exchanged(own))
+    of_name = lines[(lines["pe"] == name) | (lines["baseline"] == name)]
+    return of_name.mask(of_name[side] != name, exchanged(of_name))
 
 
 def pairing_in_words(lines: pd.DataFrame) -> str:

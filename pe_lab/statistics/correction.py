@@ -27,9 +27,9 @@ def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
 
 def _sorted(p: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ascending p values with 1 for NaN, their order, and the number of those that are not NaN [..., 1]."""
-    known = ~np.isnan(p)
-    order = np.argsort(np.where(known, p, 2.0), axis=-1, kind="stable")
-    return np.take_along_axis(np.where(known, p, 1.0), order, -1), order, known.sum(-1, keepdims=True)
+    finite = ~np.isnan(p)
+    order = np.argsort(np.where(finite, p, 2.0), axis=-1, kind="stable")
+    return np.take_along_axis(np.where(finite, p, 1.0), order, -1), order, finite.sum(-1, keepdims=True)
 
 
 def _restored(p: np.ndarray, ordered: np.ndarray, order: np.ndarray) -> np.ndarray:

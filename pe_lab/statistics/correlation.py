@@ -71,7 +71,7 @@ def _of_means(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     ranks = [stats.rankdata(side, axis=1) for side in (first, second)]
     centred = [rank - rank.mean(1, keepdims=True) for rank in ranks]
     scale = np.sqrt((centred[0] ** 2).sum(1) * (centred[1] ** 2).sum(1))
-    found: np.ndarray = np.divide(
+    correlations: np.ndarray = np.divide(
         (centred[0] * centred[1]).sum(1), scale, out=np.full(len(scale), np.nan), where=scale > 0
     )
-    return found
+    return correlations

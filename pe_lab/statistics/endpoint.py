@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-UNITS = {"steps": "octave", "score": "score", "loss": "nat"}
+ENDPOINT_UNITS = {"steps": "octave", "score": "score", "loss": "nat"}
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Endpoint:
     range: float = np.inf
 
     def __post_init__(self) -> None:
-        if self.kind not in UNITS:
-            raise ValueError(f"endpoint must be one of {', '.join(UNITS)}, got {self.kind!r}")
+        if self.kind not in ENDPOINT_UNITS:
+            raise ValueError(f"endpoint must be one of {', '.join(ENDPOINT_UNITS)}, got {self.kind!r}")
         largest = min(self.range, 1.0) if self.kind == "score" else self.range
         if not (self.margin > 0 and np.isfinite(self.margin) and self.margin < largest):
             above = f" and below {largest:g}, the largest possible difference" if np.isfinite(largest) else ""
@@ -34,7 +34,7 @@ class Endpoint:
 
     @property
     def unit(self) -> str:
-        return UNITS[self.kind]
+        return ENDPOINT_UNITS[self.kind]
 
     @property
     def lower_is_better(self) -> bool:
@@ -48,7 +48,7 @@ class Endpoint:
             ValueError: the margin is not a number with the unit of the endpoint.
         """
         number, _, unit = str(margin).strip().partition(" ")
-        expected = UNITS.get(kind)
+        expected = ENDPOINT_UNITS.get(kind)
         try:
             size = float(number)
         except ValueError:

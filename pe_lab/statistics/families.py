@@ -103,8 +103,12 @@ class Families:
         metrics: dict[str, list[str]] = {}
         for name, words in self.margins.items():
             metrics.setdefault(words, []).append(self.tables[name][1])
-        found = {words: ", ".join(dict.fromkeys(names)) for words, names in metrics.items()}
-        return next(iter(found)) if len(found) == 1 else "; ".join(f"{w} of {names}" for w, names in found.items())
+        names_of = {words: ", ".join(dict.fromkeys(names)) for words, names in metrics.items()}
+        return (
+            next(iter(names_of))
+            if len(names_of) == 1
+            else "; ".join(f"{w} of {names}" for w, names in names_of.items())
+        )
 
     def sizes(self, name: str | None = None) -> tuple[int, int]:
         """Return the number of comparisons in each family, for one table or for all."""

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pe_lab.statistics.cells import REMAINING, metric_column, setting_columns, unit_of
 
-UNITS = {
+MARGIN_UNITS = {
     "gap": "a share of the distance between the floors bayes and position_blind",
     "nats": "of a loss",
     "share": "of an accuracy, error or exact match, from 0 to 1",
@@ -33,8 +33,8 @@ class Margin:
     unit: str
 
     def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise ValueError(f"the unit of a margin must be one of {', '.join(UNITS)}, got {self.unit!r}")
+        if self.unit not in MARGIN_UNITS:
+            raise ValueError(f"the unit of a margin must be one of {', '.join(MARGIN_UNITS)}, got {self.unit!r}")
         most = float("inf") if self.unit == "nats" else 1.0
         if not (isfinite(self.value) and 0 < self.value < most):
             bounds = "above 0" if self.unit == "nats" else "above 0 and below 1"
@@ -49,11 +49,13 @@ class Margin:
         """
         words = str(text).split()
         try:
-            value = float(words[0]) if len(words) == 2 and words[1] in UNITS else float("nan")
+            value = float(words[0]) if len(words) == 2 and words[1] in MARGIN_UNITS else float("nan")
         except ValueError:
             value = float("nan")
         if not isfinite(value):
-            raise ValueError(f"margin must be a number and one of {', '.join(UNITS)}, such as '0.05 gap', got {text!r}")
+            raise ValueError(
+                f"margin must be a number and one of {', '.join(MARGIN_UNITS)}, such as '0.05 gap', got {text!r}"
+            )
         return cls(value, words[1])
 
     def __str__(self) -> str:
@@ -124,9 +126,9 @@ def margins(rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = No
     Its attribute "margin" says in words what was used; a margin is NaN where there is no default.
     """
     if margin is not None:
-        found = margin.in_units(rows, metric)
-        found.attrs["margin"] = str(margin)
-        return found
+        table = margin.in_units(rows, metric)
+        table.attrs["margin"] = str(margin)
+        return table
     tasks = [(str(task), cells) for task, cells in rows.groupby("data", sort=False)] if "data" in rows else [("", rows)]
     parts, words = [], {}
     for task, cells in tasks:
@@ -134,12 +136,12 @@ def margins(rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = No
         words[task] = "none" if default is None else str(default)
         none = _gaps(cells, metric).assign(margin=float("nan")).drop(columns="gap")
         parts.append(none if default is None else default.in_units(cells, metric))
-    found = pd.concat(parts, ignore_index=True) if parts else _gaps(rows, metric).rename(columns={"gap": "margin"})
+    table = pd.concat(parts, ignore_index=True) if parts else _gaps(rows, metric).rename(columns={"gap": "margin"})
     if len(set(words.values())) > 1:
-        found.attrs["margin"] = ", ".join(f"{word} for {task}" for task, word in words.items())
+        table.attrs["margin"] = ", ".join(f"{word} for {task}" for task, word in words.items())
     else:
-        found.attrs["margin"] = next(iter(words.values()), "none")
-    return found
+        table.attrs["margin"] = next(iter(words.values()), "none")
+    return table
 
 
 def margins_by_metric(margin: Margins, metric: str) -> dict[str, Margin]:
@@ -149,10 +151,10 @@ def margins_by_metric(margin: Margins, metric: str) -> dict[str, Margin]:
         margin: one for `metric`, or several by metric. One in gaps holds for what remains of the gap as well, in which
             several tasks are pooled.
     """
-    given = {metric: margin} if isinstance(margin, Margin) else dict(margin or {})
-    if metric in given and given[metric].unit == "gap":
-        given.setdefault(REMAINING, given[metric])
-    return given
+    margins = {metric: margin} if isinstance(margin, Margin) else dict(margin or {})
+    if metric in margins and margins[metric].unit == "gap":
+        margins.setdefault(REMAINING, margins[metric])
+    return margins
 
 
 def _units(metric: str) -> list[str]:

@@ -68,14 +68,14 @@ def sample_differences(
         of_equal: whether only differences that are equal, and not 0, up to rounding get it.
     """
     d = y[..., pairs[0]] - y[..., pairs[1]]
-    known = np.isfinite(d)
-    seeds = known.sum(-2)
-    mean = np.where(known, d, 0.0).sum(-2) / np.maximum(seeds, 1)
-    apart = np.where(known, d - mean[..., None, :], 0.0)
+    finite = np.isfinite(d)
+    seeds = finite.sum(-2)
+    mean = np.where(finite, d, 0.0).sum(-2) / np.maximum(seeds, 1)
+    apart = np.where(finite, d - mean[..., None, :], 0.0)
     variance = (apart**2).sum(-2) / np.maximum(seeds - 1, 1)
     added = np.asarray(2 * nugget**2)
     if of_equal:
-        size = np.where(known, np.maximum(np.abs(y[..., pairs[0]]), np.abs(y[..., pairs[1]])), 0.0).max(-2)
+        size = np.where(finite, np.maximum(np.abs(y[..., pairs[0]]), np.abs(y[..., pairs[1]])), 0.0).max(-2)
         equal = (np.abs(apart).max(-2) <= ROUNDING * size) & (mean != 0)
         variance, added = np.where(equal, 0.0, variance), np.where(equal, added, 0.0)
     return seeds, np.where(seeds > 0, mean, np.nan), np.where(seeds > 1, variance + added, np.nan)
@@ -155,9 +155,9 @@ def t_tests(
         prior = prior_of(y, 0.0 if keep_small else nugget, solved, keep_small)
     variance, freedom = prior.moderate(variance, np.where(seeds > 1, seeds - 1.0, np.nan))
     error = np.sqrt(variance / np.maximum(seeds, 1))
-    known = np.where(error > 0, error, np.nan)  # equal differences without a measurement error prove nothing
-    p = 2 * special.stdtr(freedom, -np.abs(mean) / known)
-    p_equivalent = special.stdtr(freedom, (np.abs(mean) - margin) / known)
+    positive = np.where(error > 0, error, np.nan)  # equal differences without a measurement error prove nothing
+    p = 2 * special.stdtr(freedom, -np.abs(mean) / positive)
+    p_equivalent = special.stdtr(freedom, (np.abs(mean) - margin) / positive)
     half = special.stdtrit(freedom, (1 + np.asarray(confidence)) / 2) * error
     tests = Tests(seeds, mean, np.sqrt(variance), freedom, p, p_equivalent, mean - half, mean + half)
     return tests if solved is None else replace(tests, **_counts(y, solved, pairs))

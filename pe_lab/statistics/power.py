@@ -30,23 +30,23 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
     count = compared.attrs.get("comparisons", int(compared["p"].notna().sum()))
     level = LEVEL / max(1, count)
     counts = np.unique(np.r_[2:100, np.geomspace(100, MOST_SEEDS, 60).astype(int)])
-    found: dict[str, list[float]] = {"seeds_needed": [], "seeds_equivalent": [], "separable": []}
+    columns: dict[str, list[float]] = {"seeds_needed": [], "seeds_equivalent": [], "separable": []}
     least: dict[tuple[int, float], float] = {}
     margins = compared["margin"] if "margin" in compared else np.full(len(compared), np.nan)
     for line, margin in zip(compared.itertuples(), margins, strict=True):
         if line.seeds < 2 or not line.deviation > 0:
-            for values in found.values():
+            for values in columns.values():
                 values.append(np.nan)
             continue
         effect, within = abs(line.difference) / line.deviation, margin / line.deviation
         prior = line.freedom - (line.seeds - 1)  # degrees of freedom that do not come from these seeds
-        found["seeds_needed"].append(_first(counts, _power(effect, counts, level, prior)))
+        columns["seeds_needed"].append(_first(counts, _power(effect, counts, level, prior)))
         equivalent = _first(counts, _power_of_equivalence(effect, within, counts, level, prior))
-        found["seeds_equivalent"].append(np.nan if np.isnan(margin) else equivalent)
+        columns["seeds_equivalent"].append(np.nan if np.isnan(margin) else equivalent)
         if (line.seeds, prior) not in least:
             least[line.seeds, prior] = _smallest_effect(line.seeds, level, prior)
-        found["separable"].append(least[line.seeds, prior] * line.deviation)
-    return compared.assign(**found)
+        columns["separable"].append(least[line.seeds, prior] * line.deviation)
+    return compared.assign(**columns)
 
 
 def _first(counts: np.ndarray, power: np.ndarray) -> float:

@@ -80,6 +80,6 @@ def compare_shares(frame: pd.DataFrame) -> pd.DataFrame:
         corrected = benjamini_hochberg(p)
         more = table["share"] > table["baseline_share"]
         verdict = np.where(corrected < LEVEL, np.where(more, "more", "fewer"), str(Verdict.UNDECIDED))
-        found = pd.DataFrame(table | {"p": p, "p_corrected": corrected, "verdict": verdict})
-        lines.append(found if task is None else found.assign(task=task))
+        comparisons = pd.DataFrame(table | {"p": p, "p_corrected": corrected, "verdict": verdict})
+        lines.append(comparisons if task is None else comparisons.assign(task=task))
     return pd.concat(lines, ignore_index=True)

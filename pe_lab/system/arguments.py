@@ -50,11 +50,11 @@ class Parser(argparse.ArgumentParser):
         return self._all_known(self.parse_known_intermixed_args, args, namespace)
 
     def _all_known(self, parse: Callable[..., Any], args: Any, namespace: Any) -> Any:
-        given = sys.argv[1:] if args is None else list(args)
-        found, unknown = parse(given, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        result, unknown = parse(words, namespace)
         if unknown:
-            self.error(unrecognized(unknown, given, _options(self), self.settings))
-        return found
+            self.error(unrecognized(unknown, words, _options(self), self.settings))
+        return result
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse what is none of the choices of an argument, as the name of a command."""
@@ -70,19 +70,19 @@ class Parser(argparse.ArgumentParser):
         return f"{name} is required"
 
 
-def unrecognized(unknown: list[str], given: list[str], options: list[str], settings: Iterable[str]) -> str:
+def unrecognized(unknown: list[str], words: list[str], options: list[str], settings: Iterable[str]) -> str:
     """Return a message about arguments that a program does not take.
 
     Args:
         unknown: these arguments.
-        given: all arguments.
+        words: all arguments.
         options: those that it takes.
         settings: that it takes too, written key=value.
     """
     first = unknown[0]
     name, _, value = first.partition("=")
     if first.startswith("-") and name.lstrip("-").partition(".")[0] in settings:
-        after = given[given.index(first) + 1 :] if first in given and not value else []
+        after = words[words.index(first) + 1 :] if first in words and not value else []
         value = value or next((word for word in after if "=" not in word and not word.startswith("-")), "VALUE")
         return f"a setting must be written key=value, got {first}: did you mean {name.lstrip('-')}={value}?"
     return f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(name, options)}"

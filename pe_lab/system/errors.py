@@ -65,24 +65,24 @@ def in_one_line(error: BaseException) -> str:
     return printable(f"{key}: {line}" if key and key not in line else line)
 
 
-def unknown_setting(leaf: "DictConfig", group: str, name: str, known: Iterable[Any], given: str = "") -> str:
+def unknown_setting(leaf: "DictConfig", group: str, name: str, valid: Iterable[Any], value_text: str = "") -> str:
     """Return a message about a setting that does not exist: those that do, the value, and the nearest name.
 
     Args:
         leaf: the settings of the group, in their config.
         group: its place in the config; "": the config itself.
-        known: names of the settings of the group.
-        given: the value, as text; "": it is not known.
+        valid: names of the settings of the group.
+        value_text: the value, as text; "": it is not known.
     """
     chosen = leaf.get("name") if group else None  # a name of conf/pe, conf/data, ...
     left_out = ("hydra", "name") if chosen else ("hydra",)
-    names = sorted(one for one in map(str, known) if one[0] != "_" and one not in left_out)
+    names = sorted(key for key in map(str, valid) if key[0] != "_" and key not in left_out)
     owner = f"{group}={chosen}" if chosen else group or "the config"
     full = f"{group}.{name}".lstrip(".")
-    elsewhere = [one for one in _settings(leaf._get_root()) if one != full]
+    elsewhere = [key for key in _settings(leaf._get_root()) if key != full]
     other = OTHER_NAMES.get(name)
     near = [other] if other in elsewhere else nearest(name, names, elsewhere)
-    value = f"={given[:LONGEST]}{'...' if len(given) > LONGEST else ''}" if given else ""
+    value = f"={value_text[:LONGEST]}{'...' if len(value_text) > LONGEST else ''}" if value_text else ""
     has = f"has the settings {', '.join(names)}" if names else "has no settings"
     has += f" before {group}=NAME is given" if group == "probe" and not names else ""
     return (
@@ -101,7 +101,7 @@ def _settings(leaf: Any, path: str = "") -> Iterator[str]:
             yield from _settings(value, name) if hasattr(value, "items") and not value._is_none() else ()
 
 
-def _of_setting(error: BaseException | None, override: str = "", given: str = "") -> str:
+def _of_setting(error: BaseException | None, override: str = "", value_text: str = "") -> str:
     """Return what the type of a setting requires and the value that it was given; "" for other errors.
 
     Args:
@@ -114,7 +114,7 @@ def _of_setting(error: BaseException | None, override: str = "", given: str = ""
         group, _, name = key.rpartition(".")
         if override.startswith(f"{key}."):  # a setting within one that does not exist
             name += override.removeprefix(key)
-        return unknown_setting(error.parent_node, group, name, list(error.parent_node), given)
+        return unknown_setting(error.parent_node, group, name, list(error.parent_node), value_text)
     if not (isinstance(error, ValidationError) and key):
         return ""
     kind = type(error.child_node).__name__.removesuffix("Node")

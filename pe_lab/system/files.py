@@ -233,10 +233,10 @@ def verify(folder: Path, *names: str) -> None:
         raise LedgerError(f"ledger entry {folder} must have {', '.join(missing)}, got none: {NOT_READ}")
     for name, expected in checksums.items():
         try:
-            found = file_digest(folder / name)
+            actual = file_digest(folder / name)
         except FileNotFoundError:
-            found = "no file"
-        _require(folder, name, expected, found)
+            actual = "no file"
+        _require(folder, name, expected, actual)
 
 
 def read_verified(folder: Path, *names: str) -> list[bytes]:
@@ -249,10 +249,10 @@ def read_verified(folder: Path, *names: str) -> list[bytes]:
     for name in names:
         try:
             contents.append(read_bytes(folder / name))
-            found = hashlib.sha256(contents[-1]).hexdigest()
+            actual = hashlib.sha256(contents[-1]).hexdigest()
         except FileNotFoundError:
-            found = "no file"
-        _require(folder, name, checksums.get(name, "no digest"), found)
+            actual = "no file"
+        _require(folder, name, checksums.get(name, "no digest"), actual)
     return contents
 
 
@@ -266,8 +266,8 @@ def _checksums(folder: Path) -> dict[str, str]:
     return checksums
 
 
-def _require(folder: Path, name: str, expected: str, found: str) -> None:
-    if found != expected:
+def _require(folder: Path, name: str, expected: str, actual: str) -> None:
+    if actual != expected:
         raise LedgerError(
-            f"ledger entry {folder / name} must have the digest {expected[:16]}, got {found[:16]}: {NOT_READ}"
+            f"ledger entry {folder / name} must have the digest {expected[:16]}, got {actual[:16]}: {NOT_READ}"
         )

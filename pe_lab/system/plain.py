@@ -38,14 +38,14 @@ def complaint(value: Any) -> str | None:
             for key in part:
                 if not isinstance(key, str):
                     return f"must have texts as keys, got {abbreviated(key)}{_in(place)}"
-                if found := _refused(key):
-                    return f"must have {found}, got the key {abbreviated(key)}{_in(place)}"
+                if problem := _refused(key):
+                    return f"must have {problem}, got the key {abbreviated(key)}{_in(place)}"
             remaining += [(inner, f"{place}.{key}" if place else key, depth + 1) for key, inner in part.items()]
         elif isinstance(part, list):
             remaining += [(inner, place, depth + 1) for inner in part]
         elif isinstance(part, str):
-            if found := _refused(part):
-                return f"must have {found}, got {abbreviated(part)}{_in(place)}"
+            if problem := _refused(part):
+                return f"must have {problem}, got {abbreviated(part)}{_in(place)}"
         elif not isinstance(part, (int, float, type(None))):
             return f"must have numbers, texts, lists and dicts, got {abbreviated(part)}{_in(place)}"
     return None
@@ -59,7 +59,7 @@ def is_of(value: Any, kind: Any) -> bool:
         return type(value) is int
     origin, args = get_origin(kind), get_args(kind)
     if origin is UnionType:
-        return any(is_of(value, one) for one in args)
+        return any(is_of(value, kind) for kind in args)
     if origin is list:
         return isinstance(value, list) and (args[0] is Any or all(is_of(item, args[0]) for item in value))
     if origin is dict:  # its keys are texts

@@ -36,8 +36,8 @@ def no_exit() -> Iterator[None]:
         raise
     except SystemExit as end:
         calls = list(walk_tb(end.__traceback__))
-        own = [call for call in calls if not call[0].f_globals.get("__name__", "").startswith("wandb.")]
-        frame, line = own[-1]  # wandb puts a function of its own in the place of sys.exit
+        stack = [call for call in calls if not call[0].f_globals.get("__name__", "").startswith("wandb.")]
+        frame, line = stack[-1]  # wandb puts a function of its own in the place of sys.exit
         place = f"{frame.f_code.co_filename}, line {line}"
         raise ValueError(f"a class must return or raise an error, got sys.exit({end.code!r}) in {place}") from None
 
@@ -83,7 +83,7 @@ def end_with(parent: int) -> None:
         parent: its process id. Nothing is done if it is this process, or on systems without parent processes.
     """
     child = os.getppid() == parent
-    if os.name != "posix" or os.getpid() == parent or any(one.name == WATCHING for one in threading.enumerate()):
+    if os.name != "posix" or os.getpid() == parent or any(thread.name == WATCHING for thread in threading.enumerate()):
         return
 
     def watch() -> None:

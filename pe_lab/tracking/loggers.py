@@ -72,7 +72,7 @@ def wandb_logger(
         open_timeout=open_timeout,
         finish_timeout=finish_timeout,
         offline_on_failure=mode == "online",
-        own={"entity": entity, "tags": list(tags), "notes": notes},
+        user_settings={"entity": entity, "tags": list(tags), "notes": notes},
     )
     return [run] if run else []
 

@@ -25,9 +25,9 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: the cell's resolved config.
     """
-    known = dict(settings)
-    known.setdefault("steps", None)  # older cells are counted in epochs
-    values = {name: reduce(getitem, path.split("."), known) for name, path in FLAT.items()}
+    complete = dict(settings)
+    complete.setdefault("steps", None)  # older cells are counted in epochs
+    values = {name: reduce(getitem, path.split("."), complete) for name, path in FLAT.items()}
     values = {name: value for name, value in values.items() if not (name in ("epochs", "steps") and value is None)}
     return values | {"condition": in_words(values)}
 
@@ -41,5 +41,5 @@ def in_words(values: Mapping[str, Any]) -> str:
 
 def tags(study: str | None, values: Mapping[str, Any]) -> list[str]:
     """Return study, task and encoding as tags. Those too long for a tag are only in the W&B run's group or config."""
-    found = dict.fromkeys((study, values["task"], values["encoding"]))
-    return [tag for tag in found if tag is not None and len(tag) <= LONGEST_TAG]
+    words = dict.fromkeys((study, values["task"], values["encoding"]))
+    return [tag for tag in words if tag is not None and len(tag) <= LONGEST_TAG]

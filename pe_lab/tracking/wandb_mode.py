@@ -24,9 +24,9 @@ def settle_wandb(cfg: DictConfig) -> None:
     Raises:
         ValueError: online is asked for and there is no key.
     """
-    if given := cfg.logger.get("wandb"):
-        asked = os.environ.get("WANDB_MODE") or given.mode
-        os.environ["WANDB_MODE"] = mode = wandb_mode(given.mode, given.decide_timeout)
+    if wandb := cfg.logger.get("wandb"):
+        asked = os.environ.get("WANDB_MODE") or wandb.mode
+        os.environ["WANDB_MODE"] = mode = wandb_mode(wandb.mode, wandb.decide_timeout)
         if mode == "offline" and not asked:
             print(f"W&B is offline: {how_to_upload(Path(cfg.ledger).absolute() / 'wandb')}", file=sys.stderr)
 
@@ -61,19 +61,19 @@ def wandb_mode(asked: str | None, seconds: float = REACH) -> str:
         raise ValueError(f"WANDB_MODE must be one of {', '.join(MODES)}, got {mode!r}")
     if mode in ("offline", "disabled"):
         return mode
-    known = has_key()
-    if mode == "online" and not known:
+    has_login = has_key()
+    if mode == "online" and not has_login:
         raise ValueError("logger.wandb.mode=online needs a W&B key: wandb login, or logger.wandb.mode=offline")
-    return mode or ("online" if known and _answers(_server(), seconds) else "offline")
+    return mode or ("online" if has_login and _answers(_server(), seconds) else "offline")
 
 
 def has_key() -> bool:
     """Return whether the user is logged in to the W&B server: by WANDB_API_KEY or a netrc file."""
-    known = bool(os.environ.get("WANDB_API_KEY"))
+    has_login = bool(os.environ.get("WANDB_API_KEY"))
     with suppress(OSError, netrc.NetrcParseError):
         host = urlsplit(_server()).hostname or ""
-        known = known or netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
-    return known
+        has_login = has_login or netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    return has_login
 
 
 def _server() -> str:

@@ -40,7 +40,7 @@ def open_run(
     open_timeout: float = 30,
     finish_timeout: float = 60,
     offline_on_failure: bool = False,
-    own: Mapping[str, Any] | None = None,
+    user_settings: Mapping[str, Any] | None = None,
 ) -> "WandbRun | None":
     """Open a W&B run for a checkpoint: training metrics over steps, all others over epochs.
 
@@ -51,7 +51,7 @@ def open_run(
         job_type: "training", or another name for what is measured on the trained cell in a W&B run of its own.
         open_timeout, finish_timeout: seconds to wait for the server, see conf/logger/wandb.yaml.
         offline_on_failure: open it offline if it cannot be opened, and stay offline, so that no later cell waits.
-        own: more arguments of wandb.init: entity, notes and tags, which come after those of the checkpoint.
+        user_settings: more arguments of wandb.init: entity, notes and tags, which come after those of the checkpoint.
 
     Returns:
         None: it could not be opened. The reason is printed, and the ledger has everything.
@@ -61,9 +61,9 @@ def open_run(
     mode = wandb_mode(mode)
     if mode != "online":  # no server is waited for
         open_timeout, finish_timeout = max(open_timeout, LOCAL), max(finish_timeout, LOCAL)
-    own = own or {}
+    user_settings = user_settings or {}
     arguments = _arguments(checkpoint, group, job_type) | {"project": project, "mode": mode}
-    arguments |= own | {"tags": list(dict.fromkeys([*arguments["tags"], *own.get("tags", ())]))}
+    arguments |= user_settings | {"tags": list(dict.fromkeys([*arguments["tags"], *user_settings.get("tags", ())]))}
     arguments["settings"] = _settings(open_timeout, finish_timeout)
     try:
         with _killing_service_when_ended():
@@ -78,7 +78,7 @@ def open_run(
             return None
         _go_offline(reason, checkpoint.ledger.absolute() / "wandb")
         limits = open_timeout, finish_timeout
-        return open_run(checkpoint, group, project, "offline", images, job_type, *limits, own=own)
+        return open_run(checkpoint, group, project, "offline", images, job_type, *limits, user_settings=user_settings)
     end_service_at_exit()
     _define_axes(run, checkpoint.best)
     return WandbRun(run, images and not run.disabled, finish_timeout)
@@ -90,7 +90,7 @@ def _arguments(checkpoint: CheckpointInfo, group: str | None, job_type: str) -> 
     Its config holds the cell's settings, and under flat names those that panels group by. A W&B agent's choices, "pe"
     and "model.depth", replace the config's "pe" and stand beside its "model". Its tags are study, task and encoding.
     """
-    known = flat(checkpoint.settings)
+    values = flat(checkpoint.settings)
     identifier = f"{checkpoint.run}-{checkpoint.target}"
     return {
         "name": checkpoint.name,
@@ -98,8 +98,8 @@ def _arguments(checkpoint: CheckpointInfo, group: str | None, job_type: str) -> 
         "id": identifier if job_type == "training" else f"{identifier}-{job_type}",
         "job_type": job_type.partition("-")[0],
         "group": group,
-        "tags": tags(group, known),
-        "config": checkpoint.settings | known | {"attention_resolved": checkpoint.attention},
+        "tags": tags(group, values),
+        "config": checkpoint.settings | values | {"attention_resolved": checkpoint.attention},
         "dir": str(checkpoint.ledger.absolute()),
         "reinit": "create_new",
     }

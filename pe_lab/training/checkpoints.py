@@ -133,12 +133,12 @@ def exactly(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
 def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors none of which shares memory with another: safetensors refuses those."""
     seen: set[int] = set()
-    found = {}
+    copies = {}
     for name, tensor in tensors.items():
         place = tensor.untyped_storage().data_ptr()
-        found[name] = tensor.clone() if place in seen else tensor
+        copies[name] = tensor.clone() if place in seen else tensor
         seen.add(place)
-    return found
+    return copies
 
 
 def _shapes(path: Path) -> dict[str, list[int]]:

@@ -68,8 +68,8 @@ def _check_callbacks(trainer: L.Trainer, cfg: DictConfig, phased: bool) -> None:
     """Raise ValueError if a callback of Lightning would change learning rates, or steps that they depend on."""
     settings = cfg.optimizer
     by_step = settings.schedule != "constant" or settings.warmup_steps > 0 or phased
-    given: Any = trainer  # its type does not say that it has callbacks
-    for callback in given.callbacks:
+    untyped: Any = trainer  # its type does not say that it has callbacks
+    for callback in untyped.callbacks:
         if isinstance(callback, StochasticWeightAveraging):  # it does nothing to a schedule of steps but replace it
             raise ValueError(
                 f"callbacks must leave the learning rate to optimizer.schedule={settings.schedule}, got "

@@ -53,7 +53,7 @@ def refuses(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device
     if device.type != "cuda":
         return f"needs a CUDA device, got {device.type}"
     if optimizer not in FUSED:
-        names = " or ".join(made.__name__ for made in FUSED)
+        names = " or ".join(kind.__name__ for kind in FUSED)
         return f"needs an optimizer whose steps can be captured, {names}, got {optimizer.__name__}"
     for module in encodings.modules():
         if isinstance(module, PositionalEncoding) and (module.draws_positions or module.draws_each_pass):
@@ -143,11 +143,11 @@ class CapturedStep:
                 return self._compare(batch)
         if self.replay is None or not self._like(batch):
             return self._step(batch)
-        for mine, given in zip(tensors(self.batch), tensors(batch), strict=True):
-            mine.copy_(given, non_blocking=True)
+        for mine, new in zip(tensors(self.batch), tensors(batch), strict=True):
+            mine.copy_(new, non_blocking=True)
         self.replay()
         self.replayed += 1
-        return self.found
+        return self.results
 
     def _step(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Run all of a step that is captured."""
@@ -170,13 +170,13 @@ class CapturedStep:
         device = self.rates[0].device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             self.replay()
-        found = {name: x.clone() for name, x in (self._results(self.found) | state).items()}
+        values = {name: x.clone() for name, x in (self._results(self.results) | state).items()}
         with torch.no_grad():
             for name, x in state.items():
                 x.copy_(before[name])
         usual = self._step(batch)
         expected = self._results(usual) | state
-        apart = [name for name in expected if not torch.equal(found[name], expected[name])]
+        apart = [name for name in expected if not torch.equal(values[name], expected[name])]
         if apart:
             self._give_up(f"the captured step differs from the usual one in {apart[0]}")
         return usual
@@ -189,14 +189,14 @@ class CapturedStep:
             state |= {f"{key} of parameter {index}": x for key, x in kept.items() if isinstance(x, Tensor)}
         return state
 
-    def _results(self, found: tuple[Tensor, Tensor, Tensor]) -> dict[str, Tensor]:
+    def _results(self, results: tuple[Tensor, Tensor, Tensor]) -> dict[str, Tensor]:
         """Return what a step has computed, by names in a message; gradients are read where it left them."""
         gradients = {
             f"the gradient of {name}": parameter.grad
             for name, parameter in self.training.model.named_parameters()
             if parameter.grad is not None
         }
-        loss, logits, norm = found
+        loss, logits, norm = results
         return {"the loss": loss, "the logits": logits, **gradients, "the gradient norm": norm}
 
     def _give_up(self, reason: str) -> None:
@@ -211,13 +211,13 @@ class CapturedStep:
         """
         layout = batch.layout
         marks = None if layout.marks is None else layout.marks.clone()
-        own = replace(layout, pos=layout.pos.clone(), segment=layout.segment.clone(), marks=marks)
+        own_layout = replace(layout, pos=layout.pos.clone(), segment=layout.segment.clone(), marks=marks)
         copies = {name: getattr(batch, name).clone() for name in ("tokens", "targets", "role", "headline")}
         source = layout.source
-        self.batch = replace(batch, **copies, layout=own.sourced(source))
+        self.batch = replace(batch, **copies, layout=own_layout.sourced(source))
 
         def step() -> None:
-            self.found = self._step(self.batch)
+            self.results = self._step(self.batch)
 
         try:
             self.replay = self.capture(step)
@@ -251,5 +251,5 @@ class CapturedStep:
 def tensors(batch: Batch) -> list[Tensor]:
     """Return all tensors of a batch."""
     layout = batch.layout
-    found = [batch.tokens, batch.targets, batch.role, batch.headline, layout.pos, layout.segment]
-    return found if layout.marks is None else [*found, layout.marks]
+    inputs = [batch.tokens, batch.targets, batch.role, batch.headline, layout.pos, layout.segment]
+    return inputs if layout.marks is None else [*inputs, layout.marks]

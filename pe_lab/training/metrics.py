@@ -148,8 +148,8 @@ class MetricSums:
         declared = {metric.name for metric in self.dataset.own_metrics}
         for name in metrics:
             if name not in declared:
-                made = type(self.dataset).__name__
-                raise ValueError(f"own_metrics of {made} must declare each of its metrics, got {name}")
+                name_of_class = type(self.dataset).__name__
+                raise ValueError(f"own_metrics of {name_of_class} must declare each of its metrics, got {name}")
         return metrics
 
 

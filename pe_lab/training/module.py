@@ -115,8 +115,8 @@ class Training(L.LightningModule):
             self.clip, self.clips_values = trainer.gradient_clip_val, trainer.gradient_clip_algorithm == "value"
         if self.cfg.steps is None:
             self.total_steps = self.cfg.epochs * per_epoch
-        for made in ("optimization", "optimizer"):  # of an earlier fit
-            vars(self).pop(made, None)
+        for attribute in ("optimization", "optimizer"):  # of an earlier fit
+            vars(self).pop(attribute, None)
         self.loaded = None
 
     def configure_model(self) -> None:
@@ -257,9 +257,9 @@ class Training(L.LightningModule):
         if not is_safetensors(checkpoint_path):
             return super().load_from_checkpoint(checkpoint_path, map_location, **kwargs)
         checkpoint = SafeTensorsIO().load_checkpoint(Path(checkpoint_path), map_location)
-        made = cls(**checkpoint["hyper_parameters"] | kwargs)
-        made.load_state_dict(checkpoint["state_dict"])
-        return made
+        training = cls(**checkpoint["hyper_parameters"] | kwargs)
+        training.load_state_dict(checkpoint["state_dict"])
+        return training
 
     # -- the parts of a step -------------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class Training(L.LightningModule):
         Raises:
             ValueError: trainer.graph is true, and they cannot be.
         """
-        of_step = refuses(self.model, self.optimization.made, device)
+        of_step = refuses(self.model, self.optimization.optimizer_class, device)
         of_trainer = None if self._trainer is None else prevents_graph(self._trainer)
         self.graph, self.graph_reason = decide(self.cfg, of_step, of_trainer)
         self.automatic_optimization = not self.graph

@@ -38,7 +38,7 @@ class Optimization:
         total_steps: of the whole training, for schedules that depend on its end.
 
     Attributes:
-        known: classes by the name that stands for them in identities.
+        defaults: classes by the name that stands for them in identities.
 
     Raises:
         ValueError: the class is not there or no optimizer, or does not take the settings.
@@ -46,7 +46,7 @@ class Optimization:
 
     revision: ClassVar[int] = 1
     neutral: ClassVar[dict[str, object]] = {"min_lr": 0.0, "decay_fraction": DECAY_FRACTION}
-    known = {"adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}
+    defaults = {"adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}
 
     def __init__(self, settings: DictConfig, total_steps: int) -> None:
         self.settings = settings
@@ -55,13 +55,13 @@ class Optimization:
             raise ValueError(
                 f"optimizer={settings.name} needs {MUON}, which PyTorch has from 2.9, got {torch.__version__}"
             )
-        self.made = get_class(settings["_target_"])
+        self.optimizer_class = get_class(settings["_target_"])
         self.muon = settings["_target_"] == MUON
-        if not issubclass(self.made, torch.optim.Optimizer):
+        if not issubclass(self.optimizer_class, torch.optim.Optimizer):
             raise ValueError(
                 f"optimizer._target_ must be a class derived from torch.optim.Optimizer, got {settings['_target_']}"
             )
-        parameters = inspect.signature(self.made).parameters.values()
+        parameters = inspect.signature(self.optimizer_class).parameters.values()
         if all(p.kind != p.VAR_KEYWORD for p in parameters):
             ours = (*OURS, *OF_MUON) if self.muon else OURS
             taken = [*ours, *(p.name for p in parameters if p.name not in ("params", *ours))]
@@ -70,7 +70,7 @@ class Optimization:
         self.decays = any(p.name == "weight_decay" or p.kind == p.VAR_KEYWORD for p in parameters)
         if settings.weight_decay and not self.decays:
             raise ValueError(
-                f"optimizer.weight_decay must be 0 for {self.made.__name__}, which has none, got "
+                f"optimizer.weight_decay must be 0 for {self.optimizer_class.__name__}, which has none, got "
                 f"{settings.weight_decay:g}"
             )
         self._optimizer([self._group([nn.Parameter(torch.zeros(1, 1))], settings.lr, settings.weight_decay, self.muon)])
@@ -82,12 +82,12 @@ class Optimization:
         usual = settings.lr
         if self.muon and settings.get("adamw_lr") is not None:
             usual = settings.adamw_lr
-        own = rates(model, usual, settings.weight_decay)
+        rate_of = rates(model, usual, settings.weight_decay)
         matrices = model.matrices() if self.muon and isinstance(model, Transformer) else set()
         groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
         for parameter in model.parameters():
             by_muon = parameter in matrices
-            lr, decay = own.get(parameter, (settings.lr if by_muon else usual, settings.weight_decay))
+            lr, decay = rate_of.get(parameter, (settings.lr if by_muon else usual, settings.weight_decay))
             factor = factors.get(parameter, 1.0)
             groups.setdefault((by_muon, lr * factor, decay / factor), []).append(parameter)
         return self._optimizer(
@@ -96,11 +96,11 @@ class Optimization:
 
     def require_mup(self) -> None:
         """Raise ValueError if the optimizer's rates cannot be scaled as model.parametrization=mup does for Adam."""
-        if not issubclass(self.made, FUSED):
+        if not issubclass(self.optimizer_class, FUSED):
             raise ValueError(
                 f"model.parametrization=mup scales the rates of Adam and AdamW, got optimizer={self.settings.name}"
             )
-        if self.settings.weight_decay and not issubclass(self.made, torch.optim.AdamW):
+        if self.settings.weight_decay and not issubclass(self.optimizer_class, torch.optim.AdamW):
             raise ValueError(
                 f"optimizer.weight_decay must be 0 for {self.settings.name} with model.parametrization=mup, got "
                 f"{self.settings.weight_decay:g}: optimizer=adamw decays weights apart from gradients"
@@ -121,12 +121,12 @@ class Optimization:
             for key, value in resolved(self.settings).items()
             if key not in (*OURS, *OF_MUON) and key[0] != "_"
         }
-        if self.made in FUSED:
+        if self.optimizer_class in FUSED:
             arguments |= {"fused": True, "betas": tuple(map(float, arguments["betas"]))}  # torch refuses 0 for 0.0
         try:
             if self.muon:
                 return MuonWithAdamW(groups, arguments, self._adamw())
-            optimizer: torch.optim.Optimizer = self.made(groups, lr=self.settings.lr, **arguments)
+            optimizer: torch.optim.Optimizer = self.optimizer_class(groups, lr=self.settings.lr, **arguments)
             return optimizer
         except (TypeError, ValueError) as error:
             if len(groups) > 1:  # one group was accepted when this object was made
@@ -138,11 +138,11 @@ class Optimization:
 
     def _adamw(self) -> dict[str, Any]:
         """Return the arguments of AdamW beside Muon; those that are not given are torch's."""
-        given = resolved(self.settings)
-        found: dict[str, Any] = {"fused": True}
-        if given.get("adamw_betas") is not None:
-            found["betas"] = tuple(map(float, given["adamw_betas"]))
-        return found | ({"eps": given["adamw_eps"]} if given.get("adamw_eps") is not None else {})
+        settings = resolved(self.settings)
+        arguments: dict[str, Any] = {"fused": True}
+        if settings.get("adamw_betas") is not None:
+            arguments["betas"] = tuple(map(float, settings["adamw_betas"]))
+        return arguments | ({"eps": settings["adamw_eps"]} if settings.get("adamw_eps") is not None else {})
 
     def factor(self, step: int) -> float:
         """Return the factor in [0, 1] of all learning rates at a step, from 0: warm-up, then the schedule."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from configs import NAMES, pe_settings
 from pe_lab.attention import IMPLEMENTATIONS, attend
 from pe_lab.attention.selftest import INTERPRETED
-from pe_lab.check.case import COLUMNS, MARKS, marked, real
+from pe_lab.check.case import COLUMNS, LARGEST_MARK, marked, real
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
@@ -33,9 +33,9 @@ BIASES: dict[str, Callable[[], Terms]] = {
 def made(name: str, width: int, heads: int, length: int, causal: bool) -> PositionalEncoding:
     make = hydra.utils.instantiate(pe_settings(name))
     try:
-        return make(Sizes(width, heads, length, causal, marks=MARKS)).eval()
+        return make(Sizes(width, heads, length, causal, marks=LARGEST_MARK)).eval()
     except UnfitError:
-        return make(Sizes(width, heads, length, causal, COLUMNS, marks=MARKS)).eval()
+        return make(Sizes(width, heads, length, causal, COLUMNS, marks=LARGEST_MARK)).eval()
 
 
 def in_float64(terms: Terms) -> Terms:

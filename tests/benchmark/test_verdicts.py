@@ -131,11 +131,11 @@ def test_coverage_counts_defined_encodings_with_seeds_enough() -> None:
     found = pd.concat(
         [tuned.table("induction", MEANS), tuned.table("induction", {"xpos": 8.0}, seeds=range(4))], ignore_index=True
     )
-    line = verdicts.coverage({"induction": found}).set_index("task").loc["induction"]
+    line = verdicts.progress({"induction": found}).set_index("task").loc["induction"]
     assert (line["defined"], line["measured"], line["fewest seeds"]) == (len(defined(TASK)), 6, 4)  # not cope
     assert line["core-hours"] == pytest.approx(39 * 36 / 3600)
     assert line["edge"] == 0
-    bag = verdicts.coverage({}).set_index("task").loc["bag"]
+    bag = verdicts.progress({}).set_index("task").loc["bag"]
     assert (bag["defined"], bag["measured"]) == (10, 0)
 
 

@@ -278,7 +278,7 @@ def unknown(layout: Layout) -> Layout:
     """The same layout, whose facts must be read."""
     keys = None if layout.keys is None else unknown(layout.keys)
     copied = replace(layout, pos=layout.pos.clone(), segment=layout.segment.clone(), keys=keys)
-    assert copied.known is None
+    assert copied.structure is None
     return copied
 
 
@@ -299,8 +299,8 @@ def test_facts_that_are_known_are_not_read(monkeypatch: pytest.MonkeyPatch) -> N
     assert (layout.pos_range, layout.max_distance, layout.one_segment) == ((0, 6), 6, True)
     assert (decoded.pos_range, decoded.max_distance, decoded.all_allowed) == ((7, 7), 7, True)
     moved = Layout.whole(2, 7, True).to("meta")
-    assert moved.known is not None
-    assert moved.known.pos is moved.pos
+    assert moved.structure is not None
+    assert moved.structure.pos is moved.pos
 
 
 @pytest.mark.parametrize("borders", [(0, 5, 6, 7), (0, 1, 4, 9), (3, 4, 9, 10)])
@@ -312,8 +312,8 @@ def test_layouts_of_parts_are_known_as_they_follow(borders: tuple[int, ...]) -> 
     for first, last in pairwise(borders[1:]):
         following = layout.of_keys.following(last - first)
         layout = following.after(layout.of_keys)
-        assert layout.known is not None
-        assert layout.of_keys.known is not None
+        assert layout.structure is not None
+        assert layout.of_keys.structure is not None
         assert layout.pos.tolist() == [list(range(first, last))]
         assert layout.of_keys.pos.tolist() == [list(range(start, last))]
         assert facts(layout) == facts(unknown(layout))
@@ -323,7 +323,7 @@ def test_facts_of_sequences_that_do_not_follow_each_other_are_read() -> None:
     first = Layout.whole(1, 4, True)
     for later in (Layout.whole(1, 3, True), Layout.whole(1, 3, True, start=9)):
         layout = later.after(first)
-        assert layout.of_keys.known is None
+        assert layout.of_keys.structure is None
         assert layout.of_keys.pos.tolist() == [[*range(4), *later.pos[0].tolist()]]
         assert facts(layout) == facts(unknown(layout))
 
@@ -343,8 +343,8 @@ def test_of_padded_sequences_bounds_are_known_to_a_compiler_only(monkeypatch: py
 def test_what_is_known_is_dropped_with_the_positions_it_was_known_of(change: str) -> None:
     layout = Layout.whole(2, 7, True)
     tensor = getattr(layout, change)
-    assert replace(layout, **{change: tensor + 1}).known is None
-    assert replace(layout, seed=3).known is layout.known
+    assert replace(layout, **{change: tensor + 1}).structure is None
+    assert replace(layout, seed=3).structure is layout.structure
 
 
 def test_positions_drawn_at_random_have_the_bounds_of_the_draw(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pe_lab.config import expand
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.hf_config import ENCODINGS, of_config, read
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.named import known
+from pe_lab.encodings.named import factory
 from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.sizes import Sizes
@@ -177,7 +177,7 @@ def theirs(rope: ModuleType, config: dict[str, Any], length: int) -> tuple[Tenso
 def encoding_of(config: dict[str, Any]) -> RoPE:
     name, options = of_config(config)
     width = 2 * config.get("head_dim", config["hidden_size"] // 2)
-    made = known(name)(Sizes(width, 2, 64), **options)
+    made = factory(name)(Sizes(width, 2, 64), **options)
     assert isinstance(made, RoPE)
     return made
 
@@ -389,8 +389,8 @@ def test_llama3_is_yarn_without_its_factor() -> None:
     options = {"factor": 8.0, "beta_fast": 4.0, "beta_slow": 1.0, "attention_factor": 1.0}
     encodings = [
         hydra.utils.instantiate(pe_settings("llama3"))(Sizes(64, 2, 128)),
-        known("yarn")(Sizes(64, 2, 128), **options),
-        known("llama3")(Sizes(64, 2, 128), factor=8.0),
+        factory("yarn")(Sizes(64, 2, 128), **options),
+        factory("llama3")(Sizes(64, 2, 128), factor=8.0),
     ]
     first, *others = (tables_of(encoding) for encoding in encodings)
     for other in others:

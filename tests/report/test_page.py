@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from pe_lab.report.page import LONGEST, html
 from pe_lab.report.parts import Code, Drawn, ReportTable, Section
 from pe_lab.results.plots import Plot
-from pe_lab.results.verdicts import MARKS
+from pe_lab.results.verdicts import VERDICT_MARKS
 
 
 def drawn(width: float = 4.0) -> Drawn:
@@ -77,12 +77,12 @@ class Cells(HTMLParser):
 
 
 def test_verdicts_have_a_word_a_shape_and_a_colour() -> None:
-    table = ReportTable(pd.DataFrame({"pe": list(MARKS), "verdict": list(MARKS)}), "Verdicts")
+    table = ReportTable(pd.DataFrame({"pe": list(VERDICT_MARKS), "verdict": list(VERDICT_MARKS)}), "Verdicts")
     parser = Cells()
     parser.feed(page(table))
-    assert parser.words == list(MARKS)
-    assert [symbol for _, symbol in parser.marks] == [mark.symbol for mark in MARKS.values()]
-    looks = dict(zip(MARKS, (look for look, _ in parser.marks), strict=True))
+    assert parser.words == list(VERDICT_MARKS)
+    assert [symbol for _, symbol in parser.marks] == [mark.symbol for mark in VERDICT_MARKS.values()]
+    looks = dict(zip(VERDICT_MARKS, (look for look, _ in parser.marks), strict=True))
     assert looks["better"] == looks["slightly better"] == "mark better"
     assert looks["worse"] == looks["slightly worse"] == "mark worse"
     assert looks["equivalent"] == looks["equal"] == "mark alike"
@@ -99,7 +99,7 @@ def test_only_the_column_verdict_has_marks() -> None:
     parser = Cells()
     text = page(ReportTable(pd.DataFrame({"pe": ["better"], "verdict": ["worse"]}), "Names"))
     parser.feed(text)
-    assert parser.marks == [("mark worse", MARKS["worse"].symbol)]
+    assert parser.marks == [("mark worse", VERDICT_MARKS["worse"].symbol)]
     assert text.count('aria-hidden="true"') == 1
 
 

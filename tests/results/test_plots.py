@@ -86,8 +86,8 @@ def test_the_forest_fills_the_marks_of_significant_differences() -> None:
 
 
 def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -> None:
-    looks = {(mark.shape, mark.filled) for mark in plots.MARKS.values()}
-    assert len(looks) == len(plots.MARKS)
+    looks = {(mark.shape, mark.filled) for mark in plots.VERDICT_MARKS.values()}
+    assert len(looks) == len(plots.VERDICT_MARKS)
     rng = np.random.default_rng(0)
     means = {"base": 0, "same": 0.0, "far": 5, "near": 0.5, "low": -5, "loose": 1.0}
     noise = {"loose": 5.0, "same": 0.1}
@@ -105,13 +105,13 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
     (axes,) = made.figure.axes
     marks = {round(line.get_ydata()[0]): line for line in axes.lines if line.get_marker() not in ("None", None, "")}
     for row, verdict in enumerate(verdicts.values()):
-        expected = plots.MARKS[made.data["verdict"][row]]
+        expected = plots.VERDICT_MARKS[made.data["verdict"][row]]
         assert made.data["verdict"][row] == verdict
         assert marks[row].get_marker() == expected.shape
         assert (to_rgb(marks[row].get_markerfacecolor()) == to_rgb(PAPER)) is not expected.filled
     (legend,) = made.figure.legends
     named = [text.get_text() for text in legend.get_texts()]
-    assert named == [*(verdict for verdict in plots.MARKS if verdict in verdicts.values()), "within the margin"]
+    assert named == [*(verdict for verdict in plots.VERDICT_MARKS if verdict in verdicts.values()), "within the margin"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 
 from pe_lab.results.sensitivity import Sensitivity
 from pe_lab.results.specification import curve
-from pe_lab.results.verdicts import MARKS
+from pe_lab.results.verdicts import VERDICT_MARKS
 
 
 def made(count: int = 4, **columns: list) -> Sensitivity:
@@ -40,8 +40,8 @@ def test_differences_are_drawn_in_order_with_the_mark_of_their_verdict() -> None
     for place, line in enumerate(found.lines.itertuples()):
         y, mark = drawn[place]
         assert y == line.difference
-        assert mark.get_marker() == MARKS[line.verdict].shape
-        assert to_rgb(mark.get_color()) == to_rgb(MARKS[line.verdict].colour)
+        assert mark.get_marker() == VERDICT_MARKS[line.verdict].shape
+        assert to_rgb(mark.get_color()) == to_rgb(VERDICT_MARKS[line.verdict].colour)
     collections = [one for one in plot.figure.axes[0].collections if isinstance(one, LineCollection)]
     spans = [path.vertices[:, 1].tolist() for lines in collections for path in lines.get_paths()]
     assert sorted(spans) == sorted(

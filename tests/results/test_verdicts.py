@@ -2,20 +2,20 @@
 
 import pytest
 
-from pe_lab.results.verdicts import MARKS, few_runs
+from pe_lab.results.verdicts import VERDICT_MARKS, few_runs
 from pe_lab.statistics import Verdict
 
 OKABE_ITO = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
 
 
 def test_no_two_decided_verdicts_share_a_shape() -> None:
-    shapes = [(mark.shape, mark.filled) for verdict, mark in MARKS.items() if "seed" not in verdict]
-    symbols = [mark.symbol for verdict, mark in MARKS.items() if "seed" not in verdict]
+    shapes = [(mark.shape, mark.filled) for verdict, mark in VERDICT_MARKS.items() if "seed" not in verdict]
+    symbols = [mark.symbol for verdict, mark in VERDICT_MARKS.items() if "seed" not in verdict]
     assert len(set(shapes)) == len(set(symbols)) == len(shapes) == 7
 
 
 def test_colours_are_those_of_okabe_and_ito_or_grey() -> None:
-    for mark in MARKS.values():
+    for mark in VERDICT_MARKS.values():
         grey = mark.colour[1:3] == mark.colour[3:5] == mark.colour[5:7]
         assert mark.colour in OKABE_ITO or grey
 
@@ -32,7 +32,7 @@ def test_colours_are_those_of_okabe_and_ito_or_grey() -> None:
 )
 def test_only_certain_differences_have_a_direction(verdict, word) -> None:
     assert Verdict(verdict).direction == word
-    assert verdict in MARKS
+    assert verdict in VERDICT_MARKS
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,13 @@ class CalledAgain:
         self.made.model.load_state_dict(model)
         self.made.optimizer.load_state_dict(optimizer)
         torch.set_rng_state(random)
-        results = self.made.captured.found
+        results = self.made.captured.results
 
         def again() -> None:
             function()
-            for mine, new in zip(results, self.made.captured.found, strict=True):
+            for mine, new in zip(results, self.made.captured.results, strict=True):
                 mine.copy_(new)
-            self.made.captured.found = results
+            self.made.captured.results = results
 
         return again
 
@@ -284,9 +284,9 @@ def spoiled(made: Training, spoil: Callable[[Training], Tensor]) -> Callable[[Ca
 
 
 WRONG = {
-    "the loss": lambda made: made.captured.found[0],
-    "the logits": lambda made: made.captured.found[1],
-    "the gradient norm": lambda made: made.captured.found[2],
+    "the loss": lambda made: made.captured.results[0],
+    "the logits": lambda made: made.captured.results[1],
+    "the gradient norm": lambda made: made.captured.results[2],
     "the gradient of tokens.weight": lambda made: made.model.tokens.weight.grad,
     "tokens.weight after the step": lambda made: made.model.tokens.weight,
     "exp_avg of parameter 0": lambda made: next(iter(made.optimizer.state.values()))["exp_avg"],

@@ -15,7 +15,7 @@ from configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.flip_flop import FlipFlop
-from pe_lab.data.metric import LOWER, UNITS, Metric
+from pe_lab.data.metric import LOWER, METRIC_UNITS, Metric
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import PAD, Structured
 from pe_lab.data.text.base import Text
@@ -339,4 +339,4 @@ def test_a_metric_whose_name_would_turn_its_verdicts_around_is_refused(
 def test_a_metric_whose_name_says_another_unit_is_refused(name: str, unit: str) -> None:
     with pytest.raises(ValueError, match=rf"got {unit} of {name}$"):
         Metric(name, "min", unit)
-    assert UNITS == cells.UNITS
+    assert METRIC_UNITS == cells.METRIC_UNITS

@@ -155,10 +155,12 @@ def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: 
     from pe_lab.attention.triton.stick_operators import stick_attention
 
     bias = None if terms.bias is None else terms.bias.float()
-    nearest, own = kind.order == "nearest", kind.remainder == "own"
+    nearest, to_itself = kind.order == "nearest", kind.remainder == "own"
 
     def broken(down: bool, side: int, include_self: bool) -> Tensor:
-        out: Tensor = stick_attention(q, k, v, bias, segment, scale_of(q, terms), down, side, include_self, own)[0]
+        out: Tensor = stick_attention(q, k, v, bias, segment, scale_of(q, terms), down, side, include_self, to_itself)[
+            0
+        ]
         return out
 
     if causal:

@@ -135,12 +135,12 @@ def _constants(case: KernelCase, blocks: Blocks | None) -> dict[str, Any]:
     if blocks is None:
         return {"HEAD_DIM": case.head_dim, "BLOCK_D": tile_dims(case.head_dim), "BLOCK_M": 64}
     if case.kernel.startswith("stick"):
-        down, include_self, own = (name in case.there for name in ("DOWN", "SELF", "OWN"))
+        down, include_self, to_itself = (name in case.there for name in ("DOWN", "SELF", "OWN"))
         side = -1 if case.causal else 0
         constants = stick_operators.options(case.dtype, case.head_dim, down, side, include_self, case.there)
         keys = case.kernel == "stick_backward_keys"
         choose_sections = stick_operators.sections_of_keys if keys else stick_operators.sections
-        constants |= {"OWN": int(own), **choose_sections(side, include_self, "SEGMENTED" in case.there)}
+        constants |= {"OWN": int(to_itself), **choose_sections(side, include_self, "SEGMENTED" in case.there)}
         return constants | {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n}
     constants = switches(case.dtype, case.head_dim, case.causal, case.there)
     constants |= {"DBIAS": int("BIAS" in case.there), "DGATE": int("GATE" in case.there)}

@@ -68,19 +68,19 @@ def on_its_device(operator: Callable[Given, Result]) -> Callable[Given, Result]:
     """Make an operator launch its kernels on the device of its first tensor."""
 
     @wraps(operator)
-    def run(*given: Given.args, **named: Given.kwargs) -> Result:
-        first = next(x for x in (*given, *named.values()) if isinstance(x, Tensor))
+    def run(*args: Given.args, **named: Given.kwargs) -> Result:
+        first = next(x for x in (*args, *named.values()) if isinstance(x, Tensor))
         with torch.cuda.device_of(first):
-            return operator(*given, **named)
+            return operator(*args, **named)
 
     return run
 
 
 def nearest(architecture: str) -> str:
     """Return the newest architecture in the table up to this one; the oldest if all are newer."""
-    known = [name for name in load() if name != INTERPRETER]
-    older = [name for name in known if _number(name) <= _number(architecture)]
-    return max(older, key=_number) if older else min(known, key=_number)
+    architectures = [name for name in load() if name != INTERPRETER]
+    older = [name for name in architectures if _number(name) <= _number(architecture)]
+    return max(older, key=_number) if older else min(architectures, key=_number)
 
 
 def _number(architecture: str) -> int:

@@ -83,19 +83,19 @@ def _documents(segment, batch, at, low, high, length, STEP: tl.constexpr):
     Args:
         low, high: where is looked: at low, ..., high - 1.
     """
-    own = numbers(segment, batch, at, length, 0)
+    segments = numbers(segment, batch, at, length, 0)
     there = at < length
-    smallest = tl.min(tl.where(there, own, 2**62), 0)
-    largest = tl.max(tl.where(there, own, -(2**62)), 0)
-    first, last, found = high, low, 0
+    smallest = tl.min(tl.where(there, segments, 2**62), 0)
+    largest = tl.max(tl.where(there, segments, -(2**62)), 0)
+    first, last, count = high, low, 0
     for start in range(low, high, STEP):
         place = start + tl.arange(0, STEP)
         other = numbers(segment, batch, place, length, 0)
         inside = (other >= smallest) & (other <= largest) & (place < high)
         first = tl.minimum(first, tl.min(tl.where(inside, place, high), 0))
         last = tl.maximum(last, tl.max(tl.where(inside, place + 1, low), 0))
-        found += tl.sum(inside.to(tl.int32), 0)
-    return first, last, (smallest == largest) & (found == last - first)
+        count += tl.sum(inside.to(tl.int32), 0)
+    return first, last, (smallest == largest) & (count == last - first)
 
 
 @triton.jit
@@ -118,10 +118,10 @@ def _key_tiles(
             whole_end = tl.minimum(whole_end, (block * BLOCK_M + limit) // BLOCK_N)
     if SEGMENTED:
         at = block * BLOCK_M + tl.arange(0, BLOCK_M)
-        first, last, one = _documents(segment, batch, at, first, end, length, STEP=1024)
+        first, last, is_one = _documents(segment, batch, at, first, end, length, STEP=1024)
         begin, end = first // BLOCK_N, tl.minimum(end, last)
         whole_begin = tl.maximum(whole_begin, tl.cdiv(first, BLOCK_N))
-        whole_end = tl.where(one, tl.minimum(whole_end, last // BLOCK_N), 0)
+        whole_end = tl.where(is_one, tl.minimum(whole_end, last // BLOCK_N), 0)
     end = tl.cdiv(end, BLOCK_N)
     whole_begin = tl.minimum(whole_begin, end)
     return begin, end, whole_begin, tl.maximum(whole_begin, whole_end)
@@ -146,10 +146,10 @@ def _query_tiles(
             whole_begin = tl.cdiv(tl.maximum((block + 1) * BLOCK_N - limit, 0), BLOCK_M)
     if SEGMENTED:
         at = block * BLOCK_N + tl.arange(0, BLOCK_N)
-        first, last, one = _documents(segment, batch, at, begin * BLOCK_M, end, length, STEP=1024)
+        first, last, is_one = _documents(segment, batch, at, begin * BLOCK_M, end, length, STEP=1024)
         begin, end = first // BLOCK_M, last
         whole_begin = tl.maximum(whole_begin, tl.cdiv(first, BLOCK_M))
-        whole_end = tl.where(one, tl.minimum(whole_end, last // BLOCK_M), 0)
+        whole_end = tl.where(is_one, tl.minimum(whole_end, last // BLOCK_M), 0)
     end = tl.cdiv(end, BLOCK_M)
     whole_begin = tl.minimum(whole_begin, end)
     return begin, end, whole_begin, tl.maximum(whole_begin, whole_end)

@@ -105,8 +105,8 @@ def _add_up(x, ones, total, PARTS: tl.constexpr, LEFT: tl.constexpr = False):
 def _meeting(segment, batch, at, low, high, length):
     """Return the first token in [low, high) whose segment lies between the least and the greatest of those at `at`,
     and the one after the last such token."""
-    own = numbers(segment, batch, at, length, tl.load(segment + batch * length + tl.min(at)))
-    least, greatest = tl.min(own), tl.max(own)
+    segments = numbers(segment, batch, at, length, tl.load(segment + batch * length + tl.min(at)))
+    least, greatest = tl.min(segments), tl.max(segments)
     first, last = high, low
     for start in range(low, high, SPAN):
         here = start + tl.arange(0, SPAN)
@@ -236,8 +236,8 @@ def stick_forward(
             values = rows(v, batch * v_batch + head * v_head, here, v_time, length, HEAD_DIM, BLOCK_D)
             mixed = dot(weight.to(values.dtype), values, mixed, PRECISION=PRECISION)
     if OWN:
-        own = rows(v, batch * v_batch + head * v_head, at, v_time, length, HEAD_DIM, BLOCK_D)
-        mixed += tl.exp2(rest)[:, None] * own.to(tl.float32)
+        v_rows = rows(v, batch * v_batch + head * v_head, at, v_time, length, HEAD_DIM, BLOCK_D)
+        mixed += tl.exp2(rest)[:, None] * v_rows.to(tl.float32)
     put_rows(out, row, at, length, mixed, HEAD_DIM, BLOCK_D)
     tl.store(left + row.to(tl.int64) * length + at, rest, at < length)
 
@@ -337,9 +337,9 @@ def stick_backward_queries(
     before_ones, after_ones = _ones(BLOCK_N, DOWN), _ones(BLOCK_N, DOWN == 0)
     after = tl.zeros((BLOCK_M,), tl.float32)
     if OWN:
-        own = rows(v, batch * v_batch + head * v_head, at, v_time, length, HEAD_DIM, BLOCK_D)
+        v_rows = rows(v, batch * v_batch + head * v_head, at, v_time, length, HEAD_DIM, BLOCK_D)
         remainder = tl.exp2(numbers(left, row, at, length, 0.0))
-        after = remainder * tl.sum(own.to(tl.float32) * grads.to(tl.float32), 1)
+        after = remainder * tl.sum(v_rows.to(tl.float32) * grads.to(tl.float32), 1)
     dqueries = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     low, high = _tiles(segment, batch, at, block, length, BLOCK_M, BLOCK_N, SIDE, SEGMENTED)
     for section in tl.static_range(FIRST if DOWN else LAST - 1, LAST if DOWN else FIRST - 1, 1 if DOWN else -1):

@@ -27,7 +27,7 @@ def stick_attention(
     down: bool,
     side: int,
     include_self: bool,
-    own: bool,
+    to_itself: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return stick-breaking attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
@@ -38,7 +38,7 @@ def stick_attention(
         down: whether the stick is broken from the last key to the first.
         side: of the query on which keys are: -1 before, 1 after, 0 both.
         include_self: whether a query attends to its own key.
-        own: whether the remainder goes to the query's own value; otherwise it is dropped.
+        to_itself: whether the remainder goes to the query's own value; otherwise it is dropped.
 
     Returns:
         [B, H, T, d], and the base-2 logarithm of the remainder of every stick, [B, H, T] float32.
@@ -56,7 +56,7 @@ def stick_attention(
         *numbers,
         **call.options,
         **call.sections,
-        OWN=int(own),
+        OWN=int(to_itself),
         **blocks.options(),
     )
     return out, left
@@ -65,7 +65,7 @@ def stick_attention(
 @stick_attention.register_fake
 def _(
     q: Tensor, k: Tensor, v: Tensor, bias: Any, segment: Any,
-    scale: float, down: bool, side: int, include_self: bool, own: bool,
+    scale: float, down: bool, side: int, include_self: bool, to_itself: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
@@ -84,7 +84,7 @@ def stick_attention_backward(
     down: bool,
     side: int,
     include_self: bool,
-    own: bool,
+    to_itself: bool,
     wants_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v and bias; the last is empty unless `wants_bias`."""
@@ -112,7 +112,7 @@ def stick_attention_backward(
         inputs = [q, k, v, *rest, grad]
         stick.stick_backward_queries[(blocks, B * H)](
             *inputs, left, rests, beyond, dq, *numbers, *part,
-            **call.options, **call.sections, OWN=int(own), **by_row.options(),
+            **call.options, **call.sections, OWN=int(to_itself), **by_row.options(),
         )  # fmt: skip
         stick.stick_backward_keys[(tiles, B * H)](
             *inputs, rests, beyond, dk, dv, *numbers, *part,
@@ -122,7 +122,7 @@ def stick_attention_backward(
             stick.stick_backward_tables[(diagonals, B * H)](
                 *inputs, rests, beyond, sums, *numbers, *part, **call.options, **by_place.options()
             )
-    if own:
+    if to_itself:
         dv += left.exp2()[..., None] * grad
     dbias = sums if bias is None or not wants_bias else table_gradient(sums, bias, side)
     return dq, dk.to(k.dtype), dv.to(v.dtype), dbias
@@ -131,7 +131,7 @@ def stick_attention_backward(
 @stick_attention_backward.register_fake
 def _(
     grad: Tensor, left: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, segment: Any,
-    scale: float, down: bool, side: int, include_self: bool, own: bool, wants_bias: bool,
+    scale: float, down: bool, side: int, include_self: bool, to_itself: bool, wants_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     dbias = left.new_empty(bias.shape if bias is not None and wants_bias else 0)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias

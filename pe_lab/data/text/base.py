@@ -109,17 +109,17 @@ class Text(Dataset):
         self.stride: int | None = None  # of held-out windows; None: their length
         self.train_sequences, self.held_out = train_sequences, test_sequences
         fixed = Bytes() if tokenizer == "bytes" else None
-        own = fixed or (BPE(vocabulary_size) if tokenizer == "bpe" else FromFile(tokenizer))
-        self.text = Encoded(Corpus(corpus, path, separator, cache_folder(cache), column), own)
-        self.task = Task(own.vocabulary, length, own.vocabulary, self.causal)
+        encoder = fixed or (BPE(vocabulary_size) if tokenizer == "bpe" else FromFile(tokenizer))
+        self.text = Encoded(Corpus(corpus, path, separator, cache_folder(cache), column), encoder)
+        self.task = Task(encoder.vocabulary, length, encoder.vocabulary, self.causal)
 
     def content(self) -> dict[str, Any]:
         """Return the corpus by the digest of its tokens, and the size of the vocabulary only where one is learned."""
-        known: dict[str, Any] = {"corpus": self.text.digest}
-        known |= {"path": None, "separator": None, "cache": None}
-        known |= {} if self.text.corpus.column is None else {"column": None}
-        known |= {"tokenizer": "file"} if isinstance(self.text.tokenizer, FromFile) else {}
-        return known if isinstance(self.text.tokenizer, BPE) else known | {"vocabulary_size": None}
+        content: dict[str, Any] = {"corpus": self.text.digest}
+        content |= {"path": None, "separator": None, "cache": None}
+        content |= {} if self.text.corpus.column is None else {"column": None}
+        content |= {"tokenizer": "file"} if isinstance(self.text.tokenizer, FromFile) else {}
+        return content if isinstance(self.text.tokenizer, BPE) else content | {"vocabulary_size": None}
 
     def longer(self, factor: float) -> "Text":
         """Return the same text with longer, and fewer, windows of validation and test.
@@ -165,8 +165,8 @@ class Text(Dataset):
 
     def spelled(self, tokens: Tensor) -> list[str]:
         """Return the text of tokens [T], with signs for spaces and ends of lines."""
-        found = (self.text.spelling[token].decode(errors="backslashreplace") for token in tokens.tolist())
-        return [word.replace(" ", "␣").replace("\n", "↵") for word in found]
+        words = (self.text.spelling[token].decode(errors="backslashreplace") for token in tokens.tolist())
+        return [word.replace(" ", "␣").replace("\n", "↵") for word in words]
 
     @cached_property
     def bytes_of(self) -> Tensor:

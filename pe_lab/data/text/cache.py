@@ -60,10 +60,10 @@ def damage(entry: Path) -> str | None:
     for name, digest in expected.items():
         file = entry / name
         try:
-            found = file_digest(file) if file.is_file() else None
+            actual = file_digest(file) if file.is_file() else None
         except OSError:
-            found = None
-        if found != digest:
+            actual = None
+        if actual != digest:
             return f"does not have the {name} that was written"
     return None
 

@@ -71,16 +71,16 @@ class Corpus:
         """
         if self.path is not None:
             with self._readable():
-                found = own_files(Path(self.path).expanduser(), self.column)
+                files = own_files(Path(self.path).expanduser(), self.column)
         elif self.name in SUMS:
-            found = [shipped(self.name)]
+            files = [shipped(self.name)]
         elif self.name == "stdlib":
-            found = standard_library()
+            files = standard_library()
         else:
-            found = [download(self.name, self.cache / "downloads")]
-        if not found:
+            files = [download(self.name, self.cache / "downloads")]
+        if not files:
             raise ValueError(f"{self.setting} must have a file in it, got none in {self.path or self.name}")
-        return found
+        return files
 
     @cached_property
     def documents(self) -> Documents:
@@ -99,8 +99,8 @@ class Corpus:
             documents = self._read()
             np.savez(folder / DOCUMENTS, digest=documents.digest, hashes=documents.hashes, sizes=documents.sizes)
 
-        with np.load(kept(self.cache / "documents" / key, make) / DOCUMENTS) as known:
-            return Documents(str(known["digest"]), known["hashes"], known["sizes"])
+        with np.load(kept(self.cache / "documents" / key, make) / DOCUMENTS) as arrays:
+            return Documents(str(arrays["digest"]), arrays["hashes"], arrays["sizes"])
 
     def _read(self) -> Documents:
         total = hashlib.sha256()

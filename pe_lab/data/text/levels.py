@@ -54,8 +54,8 @@ class NgramCounts:
 
     def estimate(self, keys: np.ndarray, below: np.ndarray) -> np.ndarray:
         """Return P(token | context) [Q], given P(token | shorter context)."""
-        own, rest = self.weights(keys)
-        estimate: np.ndarray = own + rest * below
+        weight, rest = self.weights(keys)
+        estimate: np.ndarray = weight + rest * below
         return estimate
 
 
@@ -79,9 +79,9 @@ def ngram(train: np.ndarray, rows: np.ndarray, end: int, vocabulary: int) -> np.
     longest = min(64 // bits, train.shape[1]) - 1
     seen: list[list[np.ndarray]] = [[] for _ in range(longest + 1)]
     for part in range(0, len(train), BLOCK):
-        keys, known = histories(train[part : part + BLOCK], end, bits, longest)
+        keys, history_length = histories(train[part : part + BLOCK], end, bits, longest)
         for number in range(1, longest + 1):
-            seen[number].append(keys[known == number])
+            seen[number].append(keys[history_length == number])
     asked, depth = histories(rows, end, bits, longest)
     weights = []
     for number in reversed(range(longest + 1)):
@@ -94,8 +94,8 @@ def ngram(train: np.ndarray, rows: np.ndarray, end: int, vocabulary: int) -> np.
             seen[number - 1].append(counts.keys & np.uint64(2 ** (bits * number) - 1))
         del counts, keys  # one table at a time: each is as large as the text
     p = np.full(asked.shape, 1 / vocabulary)
-    for enough, own, rest in reversed(weights):
-        p[enough] = own + rest * p[enough]
+    for enough, weight, rest in reversed(weights):
+        p[enough] = weight + rest * p[enough]
     return p
 
 
@@ -106,13 +106,13 @@ def histories(rows: np.ndarray, end: int, bits: int, longest: int) -> tuple[np.n
     """
     slots = rows[:, :-1]
     number = np.arange(1, slots.shape[1] + 1)
-    known = number - np.maximum.accumulate(np.where(slots == end, number, 0), 1)
-    known = np.minimum(known, longest)
+    history_length = number - np.maximum.accumulate(np.where(slots == end, number, 0), 1)
+    history_length = np.minimum(history_length, longest)
     keys = rows[:, 1:].astype(np.uint64)
     for back in range(longest):
-        older = np.where(known[:, back:] > back, slots[:, : slots.shape[1] - back], 0)
+        older = np.where(history_length[:, back:] > back, slots[:, : slots.shape[1] - back], 0)
         keys[:, back:] |= older.astype(np.uint64) << np.uint64(bits * (back + 1))
-    return keys, known
+    return keys, history_length
 
 
 class Neighbours:
@@ -150,10 +150,10 @@ class Neighbours:
         below = unigram(self.alone, token, self.vocabulary)
         from_left = self.by_left.estimate(self._key(token, left), below)
         from_right = self.by_right.estimate(self._key(token, right), below)
-        one = np.where(
+        by_side = np.where(
             left == self.mask, from_right, np.where(right == self.mask, from_left, (from_left + from_right) / 2)
         )
-        return self.by_both.estimate(self._key(token, left, right), one)
+        return self.by_both.estimate(self._key(token, left, right), by_side)
 
 
 def neighbours(rows: np.ndarray, end: int, mask: int) -> tuple[np.ndarray, np.ndarray]:

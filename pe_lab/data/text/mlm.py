@@ -56,16 +56,16 @@ class MLM(Text):
 
     def levels(self, split: str, batch: Batch, counted: np.ndarray) -> Floors:
         mask = self.text.mask
-        known = Neighbours(counted, self.text.end, mask, self.task.vocabulary)
+        estimates = Neighbours(counted, self.text.end, mask, self.task.vocabulary)
         asked = batch.targets.numpy() != IGNORE
         left, right = (side[asked] for side in neighbours(batch.tokens.numpy(), self.text.end, mask))
         token, shown = batch.targets.numpy()[asked], batch.tokens.numpy()[asked]
-        around = known.estimate(left, right, token)
+        around = estimates.estimate(left, right, token)
         # Bayes: a slot that does not show MASK shows what is asked, or as often one of the tokens in use
         drawn = np.isin(shown, self.text.used) / len(self.text.used)
-        shown_or_drawn = around * ((shown == token) + drawn) / (known.estimate(left, right, shown) + drawn)
+        shown_or_drawn = around * ((shown == token) + drawn) / (estimates.estimate(left, right, shown) + drawn)
         return {
-            "unigram": self.level(-np.log(unigram(known.alone, token, self.task.vocabulary)), batch, self.roles),
+            "unigram": self.level(-np.log(unigram(estimates.alone, token, self.task.vocabulary)), batch, self.roles),
             "neighbours": self.level(-np.log(np.where(shown == mask, around, shown_or_drawn)), batch, self.roles),
         }
 

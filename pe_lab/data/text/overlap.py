@@ -15,33 +15,33 @@ FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 
 INVERSE = np.uint64(pow(int(FACTOR), -1, 2**64))
 
 
-def repeats(known: list[Path], held: Path, length: int, vocabulary: int, folder: Path) -> np.ndarray:
+def repeats(streams: list[Path], held: Path, length: int, vocabulary: int, folder: Path) -> np.ndarray:
     """Return the sorted places [N] in a held-out stream whose next `length` tokens are known.
 
     A sequence of a known stream is known wherever it occurs in the held-out one, and a sequence of the held-out stream
     is known if it occurs anywhere in a known one. Sequences of a stream begin at the multiples of `length`.
 
     Args:
-        known, held: .npy files, streams of at least `length` tokens.
+        streams, held: .npy files, streams of at least `length` tokens.
         folder: for the hashes of known sequences meanwhile, 8 bytes for each.
     """
     value = np.array([derive(0, "repeats", token) for token in range(vocabulary)], np.uint64)
-    own = Among(np.concatenate([_sequences(at, hashes, length) for at, hashes in rolling(held, length, value)]))
+    held_hashes = Among(np.concatenate([_sequences(at, hashes, length) for at, hashes in rolling(held, length, value)]))
     with TemporaryDirectory(dir=folder) as temporary:
         path = Path(temporary) / "hashes"
         with path.open("wb") as file:
-            for stream in known:
+            for stream in streams:
                 for at, hashes in rolling(stream, length, value):
                     file.write(_sequences(at, hashes, length).tobytes())
-                    file.write(np.unique(hashes[own(hashes)]).tobytes())
-        found: dict[int, np.ndarray] = {}  # a bit for each place of a block
+                    file.write(np.unique(hashes[held_hashes(hashes)]).tobytes())
+        blocks: dict[int, np.ndarray] = {}  # a bit for each place of a block
         for first in range(0, path.stat().st_size, 8 * AT_ONCE):
             part = Among(np.fromfile(path, np.uint64, AT_ONCE, offset=first))
             for at, hashes in rolling(held, length, value):
                 known_here = np.zeros(len(hashes), bool)
                 known_here[part(hashes)] = True
-                found[at] = np.packbits(known_here) | found.get(at, np.uint8(0))
-    return np.concatenate([at + np.unpackbits(bits).nonzero()[0] for at, bits in found.items()])
+                blocks[at] = np.packbits(known_here) | blocks.get(at, np.uint8(0))
+    return np.concatenate([at + np.unpackbits(bits).nonzero()[0] for at, bits in blocks.items()])
 
 
 def _sequences(at: int, hashes: np.ndarray, length: int) -> np.ndarray:
@@ -102,5 +102,5 @@ class Among:
         index = (self.table.take(byte) >> bit & np.uint8(1)).nonzero()[0]
         place = np.searchsorted(self.members, numbers[index])
         place[place == len(self.members)] = 0
-        found: np.ndarray = index[self.members[place] == numbers[index]]
-        return found
+        matches: np.ndarray = index[self.members[place] == numbers[index]]
+        return matches

@@ -67,12 +67,12 @@ def shipped(name: str) -> Path:
     """
     file = SHIPPED / f"{name}.txt"
     try:
-        found = hashlib.sha256(file.read_bytes()).hexdigest()
+        actual = hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
-        found = error.strerror or type(error).__name__
-    if found != SUMS[name]:
+        actual = error.strerror or type(error).__name__
+    if actual != SUMS[name]:
         raise ValueError(
-            f"data.corpus={name} must be the shipped file with SHA-256 {SUMS[name]}, got {file} ({found}): "
+            f"data.corpus={name} must be the shipped file with SHA-256 {SUMS[name]}, got {file} ({actual}): "
             "install pe_lab again"
         )
     return file
@@ -84,14 +84,14 @@ def standard_library() -> list[Path]:
     So the text depends on the version of Python only.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    found = []
+    modules = []
     for name in sys.stdlib_module_names:
         module = root / f"{name}.py"
-        found += [module] if module.is_file() else []
+        modules += [module] if module.is_file() else []
         for folder, folders, names in os.walk(root / name):
             folders[:] = [inner for inner in folders if inner not in TESTS]
-            found += [Path(folder, file) for file in names if file.endswith(".py")]
-    return sorted(found)
+            modules += [Path(folder, file) for file in names if file.endswith(".py")]
+    return sorted(modules)
 
 
 def own_files(path: Path, column: str | None = None) -> list[Path]:
@@ -136,15 +136,15 @@ def _files_under(path: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise ValueError(f"data.path must be a folder that can be read, got {error.filename} ({error.strerror})")
 
-    found = []
+    files = []
     for folder, folders, names in os.walk(path, onerror=refuse):
         folders[:] = [name for name in folders if name[0] != "."]
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in (*links, *(name for name in names if name[0] != ".")):
             if not Path(folder, name).is_file():
                 raise ValueError(f"data.path must have only files and folders in it, got {Path(folder, name)}")
-            found.append(Path(folder, name))
-    return sorted(found)
+            files.append(Path(folder, name))
+    return sorted(files)
 
 
 def download(name: str, folder: Path) -> Path:

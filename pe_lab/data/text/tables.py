@@ -21,8 +21,8 @@ def saved_files(folder: Path) -> list[Path] | None:
     splits, state = folder / "dataset_dict.json", folder / "state.json"
     try:
         if splits.is_file():
-            found = [saved_files(folder / name) or [] for name in json.loads(splits.read_bytes())["splits"]]
-            return [file for files in found for file in files]
+            files_of_splits = [saved_files(folder / name) or [] for name in json.loads(splits.read_bytes())["splits"]]
+            return [file for files in files_of_splits for file in files]
         if state.is_file():
             return [folder / entry["filename"] for entry in json.loads(state.read_bytes())["_data_files"]]
     except (ValueError, KeyError, TypeError):
@@ -89,8 +89,8 @@ def _of_arrow(file: Path, column: str) -> Iterator[Any]:
 
 def _require(column: str, columns: Any, file: Path) -> None:
     if column not in columns:
-        known = ", ".join(list(columns)[:20]) or "none"
-        raise ValueError(f"data.column must be one of the columns of {file}, {known}, got {column}")
+        names = ", ".join(list(columns)[:20]) or "none"
+        raise ValueError(f"data.column must be one of the columns of {file}, {names}, got {column}")
 
 
 def _pyarrow(file: Path) -> ModuleType:

@@ -129,8 +129,8 @@ class FromFile(Tokenizer):
     def __init__(self, path: str) -> None:
         import tokenizers
 
-        given = Path(path).expanduser()
-        self.file = given / "tokenizer.json" if given.is_dir() else given
+        place = Path(path).expanduser()
+        self.file = place / "tokenizer.json" if place.is_dir() else place
         try:
             content = self.file.read_bytes()
             self.model = tokenizers.Tokenizer.from_str(content.decode())

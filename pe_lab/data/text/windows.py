@@ -49,7 +49,7 @@ def place(
     split: str,
     length: int,
     most: int | None,
-    known: int,
+    context: int,
     following: int,
     setting: str,
     stride: int | None = None,
@@ -59,7 +59,7 @@ def place(
     Args:
         length: of a window, in tokens.
         most: windows that are taken, evenly; None: all.
-        known: tokens of the shortest sequence whose repetition counts.
+        context: tokens of the shortest sequence whose repetition counts.
         following: tokens after a window that are read too.
         setting: for messages.
         stride: tokens from one held-out window to the next; None: the length.
@@ -73,8 +73,8 @@ def place(
     if split == "train":
         return Windows(length, total if most is None else min(most, total), total)
     places = np.arange(total) * step
-    repeated = text.repeats(split, known)
-    last = np.searchsorted(repeated, places + length - known, side="right")
+    repeated = text.repeats(split, context)
+    last = np.searchsorted(repeated, places + length - context, side="right")
     places = places[last == np.searchsorted(repeated, places)]
     total = len(places)
     _require_windows(total, text, split, length, setting, ", all known from the splits before")
