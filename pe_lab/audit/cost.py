@@ -23,7 +23,7 @@ LEGEND = {
     "attention": "The implementation that runs one layer on a CPU: sdpa, PyTorch's fused attention, or the reference, "
     "which forms all T x T weights.",
     "extra_flops": f"Operations of matrix products and convolutions per token at T = {FLOPS_LENGTH}, minus those of "
-    "`none` (torch's FlopCounterMode, one layer, reference attention).",
+    "`none` (torch's FlopCounterMode, per layer, reference attention).",
     "extra_elements": f"Numbers that elementwise operations write per token at T = {FLOPS_LENGTH}, minus those of "
     "`none` (operations that PyTorch tags as pointwise, one layer, reference attention; a complex number is two).",
     "time_T": "CPU time of one attention layer forward (batch 1, float32, one thread, causal, by the implementation in "
@@ -108,8 +108,9 @@ def costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, An
 def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: float) -> str:
     """Fill the cells in order; return the reason for those that stay empty."""
     cells["attention"] = _implementation(subject)
-    flops = [s.reaching(FLOPS_LENGTH).model().flops_per_token(FLOPS_LENGTH) for s in (subject, none)]
-    cells["extra_flops"] = flops[0] - flops[1]
+    depth = len(subject.model().layers)  # a round of layers, if they differ
+    flops = [s.reaching(FLOPS_LENGTH).model(depth=depth).flops_per_token(FLOPS_LENGTH) for s in (subject, none)]
+    cells["extra_flops"] = (flops[0] - flops[1]) / depth
     elements = [_meter(attention_layer(s, FLOPS_LENGTH, "reference")).elements for s in (subject, none)]
     cells["extra_elements"] = (elements[0] - elements[1]) / FLOPS_LENGTH
     end, took, peak = perf_counter() + seconds, 0.0, 0

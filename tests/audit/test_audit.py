@@ -299,6 +299,11 @@ def test_costs_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None
     assert cells["memory_128"] > 10
 
 
+def test_operations_are_those_of_as_many_layers_of_none() -> None:
+    cells, _ = costs(Subject.of("interleave"), subject("none"), seconds=0)
+    assert cells["extra_flops"] == 0
+
+
 def test_a_refused_measurement_is_an_empty_cell() -> None:
     cells, reasons = costs(broken(EndsAt100), subject("none"), seconds=1)
     assert cells.keys() == {"attention"}
