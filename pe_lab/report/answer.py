@@ -1,4 +1,4 @@
-"""The first screen of a report: the question, its answer in two sentences, and one figure.
+"""The first screen of a report: the question, its answer, one figure, and how it was compared, folded.
 
 Each phrase says no more than the verdicts of the report's families: an encoding is called the best only if it is
 significantly better than each other.
@@ -11,9 +11,9 @@ from pe_lab.data.score import BEST, BLIND
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import rates_in_words, setting_in_words
-from pe_lab.report.measured import at_longer_lengths, averaged, by_layer, probed, study_question
+from pe_lab.report.measured import at_longer_lengths, by_layer, probed, study_question
 from pe_lab.report.measured import figure as measured_first
-from pe_lab.report.parts import Drawn, Part, Section
+from pe_lab.report.parts import Drawn, Folded, Part, Section
 from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.standing import (
     amount,
@@ -31,6 +31,7 @@ from pe_lab.report.standing import (
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     REMAINING,
+    counted_in,
     floors,
     lower_is_better,
     merge,
@@ -61,24 +62,33 @@ def answer(subject: ReportSubject) -> Section:
     """
     warning = not_learned(subject.results.cells)
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
-    first, said = _first(subject), " ".join(sentences(subject))
-    where = " at the training length" if first and at_longer_lengths(subject) else ""
-    parts += [*first, f"**Test {in_words(subject.metric)}{where}**. {said}" if first else said]
-    whole = place(subject.results.cells).removeprefix(" ") if first else ""  # otherwise the title has it
-    parts += filter(None, [f"Trained {whole}." if whole else "", setting_in_words(subject.results)])
-    sequentially = decision_notes(subject.results, subject.decided)
+    measured, (said, how) = _measured(subject), sentences(subject)
     notes = [note for note in (partly_learned(subject.results.cells),) if note]
     notes += [
         *_behind_references(subject),
         *_not_finite(subject),
         *subject.margin_notes(),
-        *sequentially,
+        *decision_notes(subject.results, subject.decided),
         *cautions(subject.results, subject.baseline),
     ]
-    parts += [f"**Note.** {line}" for line in notes]
-    measured = measured_first(subject) if first else None
-    figures = [*([measured] if measured else []), *_figure(subject)]
-    return Section(title(subject), [*parts, *_corrected(subject), *figures], opening=True)
+    details: list[Part] = [how, *_corrected(subject)]
+    trained = place(subject.results.cells).removeprefix(" ")
+    details += filter(None, [f"Trained {trained}." if trained else "", setting_in_words(subject.results)])
+    if measured:
+        where = " at the training length" if at_longer_lengths(subject) else ""
+        folded = Folded(f"Test {in_words(subject.metric)}{where}", [said, *_figure(subject), *details])
+    else:
+        measured, folded = [said, *_figure(subject)], Folded(f"How it was compared: {_in_short(subject)}", details)
+    return Section(title(subject), [*parts, *measured, *(f"**Note.** {line}" for line in notes), folded], opening=True)
+
+
+def _in_short(subject: ReportSubject) -> str:
+    """Return the number of seeds, and how learning rates were chosen."""
+    cells = subject.results.cells
+    if cells.empty:
+        return "no cells"
+    seeds = cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique()
+    return f"{_seeds(seeds)}, {rates_in_words(subject.results)}"
 
 
 def _corrected(subject: ReportSubject) -> list[str]:
@@ -91,14 +101,14 @@ def _corrected(subject: ReportSubject) -> list[str]:
     return [f"{what} over settings or at longer lengths."] if others > 0 else []
 
 
-def _first(subject: ReportSubject) -> list[str]:
+def _measured(subject: ReportSubject) -> list[Part]:
     """Return what a study asks first that measures longer sequences or layers; nothing for another metric."""
     if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
         return []
-    records = probed(subject.results.records)
-    layers = [by_layer(records, probe) for probe in (records["probe"].unique() if len(records) else [])]
-    first = [f"**At longer lengths**. {text}" for text in [" ".join(at_longer_lengths(subject))] if text]
-    return first + ([f"**By layer**. {averaged(records)}. {' '.join(layers)}"] if layers else [])
+    layers, longer = probed(subject.results.records), at_longer_lengths(subject)
+    parts: list[Part] = [*([longer] if longer else []), *(by_layer(layers) if len(layers) else [])]
+    drawn = measured_first(subject) if parts else None
+    return [*parts, *([drawn] if drawn else [])]
 
 
 def title(subject: ReportSubject) -> str:
@@ -106,7 +116,7 @@ def title(subject: ReportSubject) -> str:
 
     A study that measures longer sequences or layers has the question that its configuration asks, if there is one.
     """
-    if _first(subject) and (question := study_question(subject.results.name)):
+    if _measured(subject) and (question := study_question(subject.results.name)):
         return question
     cells, metric = subject.results.cells, in_words(subject.metric)
     if cells.empty:
@@ -138,16 +148,25 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         return _alone(subject), f"It was trained with {_seeds(seeds)}, {rates_in_words(subject.results)}."
     if (decided := subject.decided) is not None:
         each = sequential(subject.compared, decided)
-        first = each[0].words() if len(each) == 1 else in_each_setting(each, "each decided on its own")
+        first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
         return first, _against(subject, decided)
     found = overall(subject.compared)
     if found is not None:
         first = found.words()
     elif partly_learned(cells):
-        first = in_each_setting(by_setting(subject.compared), LEARNED, f", {LEARNED}")
+        first = in_each_setting(by_setting(subject.compared), f" {LEARNED}", f", {LEARNED}")
     else:
         first = in_each_setting(by_setting(subject.compared))
-    return first, _against(subject, subject.compared.compare(GRID))
+    return first, _against(subject, _of_learned(subject, subject.compared.compare(GRID)))
+
+
+def _of_learned(subject: ReportSubject, lines: pd.DataFrame) -> pd.DataFrame:
+    """Return the comparisons of the settings in which a model has learned the task; all where those are none."""
+    cells = subject.results.cells
+    names = [name for name in setting_columns(cells) if name in lines]
+    if not names or not partly_learned(cells):
+        return lines
+    return merge(lines, of_learned_settings(cells)[names].drop_duplicates(), names)
 
 
 def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plot:
@@ -192,6 +211,9 @@ def _figure(subject: ReportSubject) -> list[Part]:
     cells = subject.results.cells
     if cells.empty or cells["pe"].nunique() < 2:
         return []
+    if draws_training(subject):
+        caption = f"Test {in_words(subject.metric)} after so many {counted_in(cells)}: means over seeds"
+        return [Drawn(plots.over_epochs(cells, subject.metric), caption, over_training(subject.metric))]
     rows, _, where = drawn(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
         return []
@@ -202,6 +224,17 @@ def _figure(subject: ReportSubject) -> list[Part]:
         caption += f"; the best {MOST_DRAWN} of {len(rows)} by mean"
     code = "answer.forest(compared" + ("" if subject.decided is None else ", decided.decisions(results)") + ")"
     return [Drawn(forest(subject.compared, subject.decided), caption, code)]
+
+
+def draws_training(subject: ReportSubject) -> bool:
+    """Whether the first figure shows the metric over the lengths of training: of few encodings with several."""
+    cells = subject.results.cells
+    return subject.decided is None and cells[counted_in(cells)].nunique() > 1 and cells["pe"].nunique() <= MOST_DRAWN
+
+
+def over_training(metric: str) -> str:
+    """Return the line of code that draws a metric over the lengths of training."""
+    return f"plots.over_epochs(results.cells, {metric!r})"
 
 
 def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:

@@ -68,6 +68,8 @@ def choices(
 ) -> pd.DataFrame:
     """Return a line per need: the encoding with the best mean, which others are equivalent, and which are undecided.
 
+    Settings in which no model has learned the task are left out where there are others.
+
     Args:
         rows: the cells, from frame.load.
         records: likewise; may be empty.
@@ -81,14 +83,19 @@ def choices(
     lines, names = [], setting_columns(rows)
     judged = rows[names].assign(learned=has_learned(rows), by_position=uses_position(rows).notna())
     parts = dict(_by_setting(judged, names))
+    unlearned = _not_learned(judged)
     for setting, ranked in _by_setting(compared.ranks(), names):
         best = _best(ranked, f"test {metric}, {setting}", compared, GRID, names)
         why = _not_learned(parts[setting])
-        lines += _without_encoding(best, why) if why else best
-    if POOLED in compared.tables and (why := _not_learned(judged)):
-        lines += _without_encoding(_best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED), why)
-    elif POOLED in compared.tables:
-        lines += _pooled(compared, pooling.pool(rows, metric), metric, _unlearned(rows))
+        if not why:
+            lines += best
+        elif unlearned:  # in every setting; otherwise those that were learned are listed alone
+            lines += _without_encoding(best, why)
+    if POOLED in compared.tables and unlearned:
+        best = _best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED)
+        lines += _without_encoding(best, unlearned)
+    elif POOLED in compared.tables and len(of_learned_settings(rows)) == len(rows):
+        lines += _pooled(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID, POOLED):
             best = _best(compared.ranks(need), need, compared, need)
@@ -173,19 +180,9 @@ def _named(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _unlearned(rows: pd.DataFrame) -> str:
-    """Say in how many settings no model has learned the task, where there are others."""
-    count, learned = (len(part[setting_columns(rows)].drop_duplicates()) for part in (rows, of_learned_settings(rows)))
-    return "" if learned == count else f" ({count - learned} of {count} not learned)"
-
-
-def _pooled(compared: Families, pool: pooling.Pool, metric: str, which: str) -> list[list[Any]]:
-    """Return the lines over all settings: of all encodings, of those without parameters, and the cheapest good one.
-
-    Args:
-        which: words behind `all settings`.
-    """
-    need = f"test {metric}, all settings{which}"
+def _pooled(compared: Families, pool: pooling.Pool, metric: str) -> list[list[Any]]:
+    """Return the lines over all settings: of all encodings, of those without parameters, and the cheapest good one."""
+    need = f"test {metric}, all settings"
     if pool.metric == REMAINING:
         need += " (share of the gap that remains)"
     ranked = compared.ranks(POOLED)
@@ -223,17 +220,12 @@ class Longest(NamedTuple):
         metric: exact match where known, else accuracy or loss.
         setting: in words.
         length: in training lengths.
-        longer: the value of the metric of each encoding and seed at each length above 1: pe, seed, length, value.
-        accuracy: the share of right tokens of each encoding and seed at the longest length, where the metric is exact
-            match; otherwise empty.
     """
 
     rows: pd.DataFrame
     metric: str
     setting: str
     length: float
-    longer: pd.DataFrame
-    accuracy: pd.DataFrame
 
 
 def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
@@ -250,11 +242,8 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
         if length > 1 and last["pe"].nunique() > 1:
             rows = last[["pe", *names, "seed"]].assign(**{f"test_{metric}": last["value"]})
             rows = _with_floors(rows, cells, str(metric))
-            longer = here.loc[(here["metric"] == metric) & (here["length"] > 1), ["pe", "seed", "length", "value"]]
             need = f"{metric} at {length:g} × the training length, {setting}"
-            tokens = here["metric"].eq("accuracy") & here["length"].eq(length) & (metric == "exact_match")
-            accuracy = here.loc[tokens, ["pe", "seed", "value"]]
-            found[need] = Longest(rows, str(metric), setting, float(length), longer, accuracy)
+            found[need] = Longest(rows, str(metric), setting, float(length))
     return found
 
 

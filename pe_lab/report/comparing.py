@@ -5,8 +5,8 @@ import pandas as pd
 
 from pe_lab import statistics
 from pe_lab.report import choice
-from pe_lab.report.answer import MOST_DRAWN
-from pe_lab.report.parts import COMPARISON, Drawn, Part, ReportTable, Section
+from pe_lab.report.answer import MOST_DRAWN, draws_training, over_training
+from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import in_words, joined
 from pe_lab.results import plots
@@ -25,10 +25,11 @@ def several_seeds(cells: pd.DataFrame) -> bool:
 def grid(subject: ReportSubject) -> Section:
     """Return the heatmap of all means, with the meaning of the floors."""
     cells, metric = subject.results.cells, subject.metric
-    parts: list[Part] = [*floors_in_words(floors(cells, metric))]
-    if cells[counted_in(cells)].nunique() > 1:
+    words = floors_in_words(floors(cells, metric))
+    parts: list[Part] = [Folded("What the floors are", list(words))] if words else []
+    if cells[counted_in(cells)].nunique() > 1 and not draws_training(subject):  # otherwise above
         caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
-        parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
+        parts.append(Drawn(plots.over_epochs(cells, metric), caption, over_training(metric)))
     caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
     code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
     parts.append(Drawn(plots.heatmap(cells, metric, subject.compared.compare()), caption, code))

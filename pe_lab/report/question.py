@@ -124,7 +124,7 @@ def question(subject: ReportSubject) -> Section:
 def code(subject: ReportSubject) -> Section:
     """Return the section with the lines that stand before those below the figures."""
     lines = [IMPORTS, subject.load, *([subject.compares] if len(subject.results.cells) else [])]
-    parts: list[Part] = ["The line of code below a figure draws it in Python, after these:", Code("\n".join(lines))]
+    parts: list[Part] = ["The line of code of a figure draws it in Python, after these:", Code("\n".join(lines))]
     if subject.audit.empty and len(subject.results.cells):
         parts.append("Properties of the encodings come from `pe-lab audit out=FOLDER`, then `--audit FOLDER` here.")
     return Section("Figures in Python", parts)

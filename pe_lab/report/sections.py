@@ -8,7 +8,7 @@ from pe_lab.report.answer import answer
 from pe_lab.report.attention import attention
 from pe_lab.report.effort import SECONDS, searched_rates
 from pe_lab.report.elsewhere import elsewhere
-from pe_lab.report.measured import by_layer, probed
+from pe_lab.report.measured import probed
 from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
 from pe_lab.report.standing import joined, listed
@@ -150,7 +150,7 @@ def _probes(subject: ReportSubject) -> Section:
             code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
             caption = f"Probe {probe}: {metric.replace('_', ' ')} by layer"
             figures.append(Drawn(plots.layer_curves(records, probe, metric), caption, code))
-        parts += [f"**{probe}**. {by_layer(records, probe)}", Folded(f"By layer: {joined(metrics)}", figures)]
+        parts.append(Folded(f"{str(probe).capitalize()}: {joined(metrics)}", figures))
     return Section("Layers", [*_for_whom(subject, measured), *parts])
 
 

@@ -39,9 +39,9 @@ NOTES = {  # behind "only" and "open"
     "behind": "Significantly worse than another one: {behind}.",
 }
 OVER_SETTINGS = {  # by how many of the settings have one encoding that can be the best: all the same, some, none
-    "same": "In each of {count} settings, {why}, only {names} can be the best.",
-    "some": "Of {count} settings, {why}, {clear} have only one encoding that can be the best: {leads}.",
-    "none": "In none of {count} settings, {why}, is it clear which encoding is the best.",
+    "same": "In each of {count} settings{why}, only {names} can be the best.",
+    "some": "Of {count} settings{why}, {clear} have only one encoding that can be the best: {leads}.",
+    "none": "No encoding is clearly the best in any of the {count} settings{why}.",
 }
 IN_ALL = {0: "No encoding can be the best in all of them.", 1: "Only {names} can be the best in all of them."}
 IN_ALL_OF_SEVERAL = "In all of them, the best may be any of {names}."
@@ -233,12 +233,12 @@ class SettingCounts:
         return f"{text} {IN_ALL.get(len(self.always), IN_ALL_OF_SEVERAL).format(names=names)}"
 
 
-def in_each_setting(standings: Sequence[Standing], why: str = "which cannot be averaged", only: str = "") -> str:
+def in_each_setting(standings: Sequence[Standing], why: str = ", which cannot be averaged", only: str = "") -> str:
     """Say which encodings are the best or may be in settings that are not averaged.
 
     Args:
         standings: of each setting that has two encodings or more.
-        why: they are not averaged.
+        why: they are not averaged, with what stands before it.
         only: what is true of them alone, for a single setting.
     """
     if not standings:

@@ -14,7 +14,7 @@ from pe_lab.config import LR
 from pe_lab.report.answer import MOST_DRAWN
 from pe_lab.report.comparing import floors_in_words
 from pe_lab.report.effort import SECONDS, setting_in_words
-from pe_lab.report.parts import COMPARISON, Code, Drawn, Part, ReportTable, Section
+from pe_lab.report.parts import COMPARISON, Code, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import failed, missing, seeds_in_words, surroundings
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
@@ -205,15 +205,20 @@ def _answer(study: TunedStudy) -> Section:
     names = known["pe"].nunique()
     best = "fewest" if endpoint.kind == "steps" else "lowest"
     tasks = joined(list(dict.fromkeys(study.outcomes["data"]))) if "data" in study.outcomes else "the task"
-    title = f"Which of {names} encodings has the {best} {study.measured} on {tasks}, at learning rates tuned for each?"
+    chosen = "learning rates and starting scales" if study.scaled_rates else "learning rates"
+    title = f"Which of {names} encodings has the {best} {study.measured} on {tasks}, at {chosen} tuned for each?"
     warning = not_learned(study.results.cells)
     edges = edge_note(known, study.rates, study.scaled_rates)
     notes = [note for note in (_unequal_rates(study), seed_note(known), edges) if note]
     notes += [*missing(study.results), *surroundings(study.results.cells)]
-    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), _sentences(study)]
-    parts += filter(None, [setting_in_words(study.results)])
+    said, *details = _sentences(study)
+    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), said, *_opening_figure(study)]
     parts += [f"**Note.** {note}" for note in notes]
-    return Section(title, [*parts, *_opening_figure(study)], opening=True)
+    runs = known.groupby([*settings(study.outcomes), "pe"], dropna=False)["seed"].nunique()
+    seeds = f"{runs.min()}{f' to {runs.max()}' * bool(runs.min() < runs.max())} seed{'s' * bool(runs.max() != 1)}"
+    how = Folded(f"How it was compared: {seeds}, each with a choice of its own", [*details, WORDS])
+    how.parts.extend(filter(None, [setting_in_words(study.results)]))
+    return Section(title, [*parts, how], opening=True)
 
 
 def _unequal_rates(study: TunedStudy) -> str:
@@ -228,18 +233,16 @@ def _unequal_rates(study: TunedStudy) -> str:
     return f"The learning rates that were tried are not the same for all: {'; '.join(who)}."
 
 
-def _sentences(study: TunedStudy) -> str:
-    """Say who leads in how many settings, and how the comparisons ended; first of the settings that were learned."""
+def _sentences(study: TunedStudy) -> list[str]:
+    """Say who leads in how many settings that were learned, and how comparisons ended; then the same of the others."""
     without = study.unlearned
     if without.empty:
-        return f"{_found(study, study.ranked, study.compared)} {WORDS}"
-    count, ranked = study.settings_count - len(without), _others(study.ranked, without)
-    return (
-        f"In {count} of {study.settings_count} settings the task was learned: a mean test loss is below the best "
-        f"without position. {_found(study, ranked, _others(study.compared, without))} In the other {len(without)}, "
-        "losses say only how near the encodings have come to that level. "
-        f"{_found(study, study.ranked.merge(without), study.compared.merge(without))} {WORDS}"
-    )
+        return [_found(study, study.ranked, study.compared)]
+    learned = _others(study.ranked, without), _others(study.compared, without)
+    found = _found(study, *learned, " in which the task was learned")
+    others = _found(study, study.ranked.merge(without), study.compared.merge(without), " that were not")
+    level = "In the settings that were not learned, no mean test loss is below the best without position"
+    return [found, f"{level}. {others}"]
 
 
 def _others(lines: pd.DataFrame, settings: pd.DataFrame) -> pd.DataFrame:
@@ -249,24 +252,25 @@ def _others(lines: pd.DataFrame, settings: pd.DataFrame) -> pd.DataFrame:
     return lines.merge(settings, how="left", indicator=True).query("_merge == 'left_only'").drop(columns="_merge")
 
 
-def _found(study: TunedStudy, ranked: pd.DataFrame, compared: pd.DataFrame) -> str:
-    """Say who leads in how many of the settings of some lines, and how their comparisons ended."""
+def _found(study: TunedStudy, ranked: pd.DataFrame, compared: pd.DataFrame, which: str = "") -> str:
+    """Say who leads in how many of some settings, with words on which these are, and how their comparisons ended."""
     column, keys = ("steps" if study.endpoint.kind == "steps" else "mean"), settings(study.outcomes)
     best = ranked.loc[ranked.groupby(keys, sort=False, dropna=False)[column].idxmin(), "pe"]
     count = len(best)
     if count == 1:
         text = _best(ranked.sort_values(column, kind="stable"), column)
+        text = f"In the only setting{which}, {text}" if which else text
     else:
         leads = best.value_counts(sort=True)
         text = "The best mean is that of " + joined([f"`{name}` in {number}" for name, number in leads.items()])
-        text += f" of {count} settings."
+        text += f" of {count} settings{which}."
     if compared.empty:
         return f"{text} The ranges of ranks below say which encodings differ significantly."
     counts = compared["verdict"].value_counts()
     ends = joined([f"{number} {word}" for word, number in counts.items()])
     unit = study.endpoint.unit
     return (
-        f"{text} Of {len(compared)} comparisons with `{study.baseline}`, the verdicts are: {ends} "
+        f"{text} Verdicts on {len(compared)} comparisons with `{study.baseline}`: {ends} "
         f"(margin {study.endpoint.margin:g} {unit}{'s' * (study.endpoint.margin != 1)})."
     )
 
@@ -344,7 +348,7 @@ def _methods(study: TunedStudy) -> Section:
     if study.command:
         parts.append(f"Trained with `{study.command}`.")
     parts += [
-        "The line of code below a figure draws it in Python, after these:",
+        "The line of code of a figure draws it in Python, after these:",
         Code(f"{IMPORTS}\n{study.load}\nstudy = TunedStudy(results)"),
     ]
     return Section("How it was compared", parts)
@@ -396,7 +400,12 @@ def _rates(study: TunedStudy) -> Section:
     tried = pd.concat([known[names], _tried(study, names)]).drop_duplicates().sort_values(names)
     order = dict.fromkeys(_choice(line, names) for line in tried.to_dict("records"))
     counts = pd.crosstab(best["pe"], best["choice"]).reindex(index=known["pe"].unique(), columns=list(order))
-    counts = counts.fillna(0).astype(int)
+    counts = counts.fillna(0).astype(int).astype(object)
+    if len(names) > 1:  # encodings with a scale were tried at pairs, the others at rates
+        scaled = known.groupby("pe")["start_scale"].agg(lambda scales: scales.notna().any())
+        for pe in counts.index:
+            other = [choice for choice in counts if (" @ " in choice) != scaled[pe] and not counts.loc[pe, choice]]
+            counts.loc[pe, other] = "–"
     counts = counts.assign(edge=[f"{known.loc[known['pe'] == pe, 'edge'].mean():.0%}" for pe in counts.index])
     what = "learning rate" + " @ starting scale" * (len(names) > 1)
     text = (
