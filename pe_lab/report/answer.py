@@ -213,6 +213,7 @@ def _figure(subject: ReportSubject) -> list[Part]:
         return []
     if draws_training(subject):
         caption = f"Test {in_words(subject.metric)} after so many {counted_in(cells)}: means over seeds"
+        caption += " with 95 % t intervals" * bool((cells.groupby("pe")["seed"].nunique() > 1).any())
         return [Drawn(plots.over_epochs(cells, subject.metric), caption, over_training(subject.metric))]
     rows, _, where = drawn(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none

@@ -10,6 +10,7 @@ from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import Standing, in_each_setting, in_words, joined, last_word
 from pe_lab.results import plots
 from pe_lab.results.columns import lower_is_better
+from pe_lab.results.panels import COLOURED
 from pe_lab.results.plots import record_settings
 
 MOST_VALUES = 6  # settings that are named
@@ -69,8 +70,8 @@ def figure(subject: ReportSubject) -> Drawn | None:
     metrics = [far.metric for far in longest(records, subject.results.cells).values()]
     if metrics:
         code = f"plots.length_curves(results.records, {metrics[0]!r})"
-        caption = f"Test {in_words(metrics[0])} against length: means over seeds"
-        return Drawn(plots.length_curves(records, metrics[0]), caption, code)
+        drawn = plots.length_curves(records, metrics[0])
+        return Drawn(drawn, f"Test {in_words(metrics[0])} against length: {_shaded(drawn)}", code)
     layers = probed(records)
     if layers.empty:
         return None
@@ -79,7 +80,14 @@ def figure(subject: ReportSubject) -> Drawn | None:
     metric = next((name for name in FINDINGS.get(probe, {}) if name in metrics), metrics[0])
     what = FINDINGS.get(probe, {}).get(metric, in_words(metric))
     code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
-    return Drawn(plots.layer_curves(records, probe, metric), f"{what}, by layer: means over seeds", code)
+    drawn = plots.layer_curves(records, probe, metric)
+    return Drawn(drawn, f"{what}, by layer: {_shaded(drawn)}", code)
+
+
+def _shaded(drawn: plots.Plot) -> str:
+    """Say what lines and bands of a figure are."""
+    bands = drawn.data["low"].notna().any() and drawn.data["pe"].nunique() <= COLOURED
+    return f"means over seeds{'; bands are their 95 % t intervals' * bool(bands)}"
 
 
 def probed(records: pd.DataFrame) -> pd.DataFrame:
