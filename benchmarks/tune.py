@@ -110,7 +110,7 @@ class _Step:
 
     def _stick(self) -> Tensor:
         scale = self.upstream.shape[-1] ** -0.5
-        how = {"down": True, "side": -1, "include_self": True, "own": False}
+        how = {"down": True, "side": -1, "include_self": True, "to_itself": False}
         return stick_operators.stick_attention(*self.inputs, self.terms[0], None, scale, **how)[0]
 
     def _run(self, step: Callable[[], Tensor], forward_only: bool) -> None:

@@ -72,7 +72,7 @@ def answer(subject: ReportSubject) -> Section:
         *cautions(subject.results, subject.baseline),
     ]
     details: list[Part] = [how, *_corrected(subject)]
-    trained = place(subject.results.cells).removeprefix(" ")
+    trained = place(subject.results.cells).removeprefix(" ") if len(subject.results.cells) else ""
     details += filter(None, [f"Trained {trained}." if trained else "", setting_in_words(subject.results)])
     if measured:
         where = " at the training length" if at_longer_lengths(subject) else ""
