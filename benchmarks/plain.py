@@ -64,7 +64,7 @@ class PlainModel(nn.Module):
         if marks is not None:
             earlier = None if cache is None else cache.layout
             batch, length = marks.shape
-            here = Layout.whole(batch, length, True) if earlier is None else earlier.given.following(length)
+            here = Layout.whole(batch, length, True) if earlier is None else earlier.unshifted.following(length)
             layout = replace(here, marks=marks)
         x, positions = self.stack(x, layout, cache)
         for index, layer in enumerate(self.layers):
