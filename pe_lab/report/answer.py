@@ -40,7 +40,7 @@ from pe_lab.results.columns import (
     told_settings,
     value_text,
 )
-from pe_lab.results.learned import GUESSES, not_learned, of_learned_settings, partly_learned
+from pe_lab.results.learned import GUESSES, level_in_words, not_learned, of_learned_settings, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import VERDICT_MARKS
 from pe_lab.statistics import GRID, Families, Verdict, interval
@@ -63,7 +63,8 @@ def answer(subject: ReportSubject) -> Section:
     warning = not_learned(subject.results.cells)
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
     measured, (said, how) = _measured(subject), sentences(subject)
-    notes = [note for note in (partly_learned(subject.results.cells),) if note]
+    partly = partly_learned(subject.results.cells)
+    notes = [f"{partly.removesuffix('.')} ({level_in_words(subject.results.cells)})."] if partly else []
     notes += [
         *_behind_references(subject),
         *_not_finite(subject),

@@ -68,6 +68,13 @@ def partly_learned(rows: pd.DataFrame) -> str:
     return f"{where} no model has learned the task: no test loss is below the best without position."
 
 
+def level_in_words(rows: pd.DataFrame) -> str:
+    """Return the best loss without position that cells are held against, in nats, or its range over the cells."""
+    level = _level(rows, BLIND).dropna()
+    low, high = f"{level.min():.3g}", f"{level.max():.3g}"
+    return f"{low if low == high else f'{low} to {high}'} nats" if len(level) else ""
+
+
 def used_in_setting(rows: pd.DataFrame, names: list[str]) -> pd.Series:
     """Return the largest `uses_position` in the setting of each row.
 

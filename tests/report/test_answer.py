@@ -286,6 +286,9 @@ def test_settings_that_no_model_has_learned_are_not_averaged_with_others() -> No
     assert one.means == rows[rows["depth"] == 1].groupby("pe")["test_loss"].mean().sort_values().to_dict()
     assert set(forest(found).data["difference"]) == set(found.compare().query("depth == 1")["difference"])
     assert overall(asked(rows.assign(floor_position_blind_loss=-8.0)).compared) is not None  # of all, a note speaks
+    assert any("nats)" in part for part in answer(asked(rows)).parts if isinstance(part, str))
+    assert "settings" not in sentences(asked(rows))[1]  # verdicts are of the one that was learned
+    assert "in 2 settings" in sentences(asked(cells()))[1]
 
 
 def test_references_that_are_better_than_every_mean_are_named() -> None:

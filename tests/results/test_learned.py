@@ -89,3 +89,12 @@ def test_settings_without_a_learned_one_are_counted() -> None:
     assert learned.partly_learned(mixed.iloc[:0][["pe", "data", "depth", "seed"]]) == ""  # every cell failed
     bare = mixed.drop(columns=[name for name in mixed if name.startswith("floor_")])
     assert learned.partly_learned(bare) == ""
+
+
+def test_the_level_is_the_one_that_cells_are_held_against() -> None:
+    both = rows(copy=0.2).assign(floor_position_blind_loss=0.35, floor_position_blind_split_known_loss=0.2234)
+    assert learned.level_in_words(both) == "0.223 nats"
+    assert learned.level_in_words(pd.concat([both, both.assign(floor_position_blind_split_known_loss=1)])) == (
+        "0.223 to 1 nats"
+    )
+    assert learned.level_in_words(both.drop(columns=[name for name in both if name.startswith("floor_")])) == ""
