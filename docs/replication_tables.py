@@ -191,7 +191,7 @@ def universes() -> str:
                 sections.append("\n".join(wrapped(f"- `{setting}`: {line}") for setting, line in named))
                 sections.append(turned(universe.turns(finding)))
             sections += [
-                f"![{finding.entry.says} In every setting](figures/{picture(name)})",
+                f"![The claim {claim} in every setting](figures/{picture(name)})",
             ]
     return "\n\n".join(sections)
 

@@ -48,6 +48,7 @@ from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure
+WITH_INTERVALS = " with 95 % t intervals"
 LEARNED = "in which a model has learned the task"
 SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
 
@@ -62,7 +63,8 @@ def answer(subject: ReportSubject) -> Section:
     """
     warning = not_learned(subject.results.cells)
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
-    measured, (said, how) = _measured(subject), sentences(subject)
+    longer, (said, how) = at_longer_lengths(subject), sentences(subject)
+    measured = _measured(subject, longer)
     partly = partly_learned(subject.results.cells)
     notes = [f"{partly.removesuffix('.')} ({level_in_words(subject.results.cells)})."] if partly else []
     notes += [
@@ -76,7 +78,7 @@ def answer(subject: ReportSubject) -> Section:
     trained = place(subject.results.cells).removeprefix(" ") if len(subject.results.cells) else ""
     details += filter(None, [f"Trained {trained}." if trained else "", setting_in_words(subject.results)])
     if measured:
-        where = " at the training length" if at_longer_lengths(subject) else ""
+        where = " at the training length" if longer else ""
         folded = Folded(f"Test {in_words(subject.metric)}{where}", [said, *_figure(subject), *details])
     else:
         measured, folded = [said, *_figure(subject)], Folded(f"How it was compared: {_in_short(subject)}", details)
@@ -89,7 +91,7 @@ def _in_short(subject: ReportSubject) -> str:
     if cells.empty:
         return "no cells"
     seeds = cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique()
-    return f"{_seeds(seeds)}, {rates_in_words(subject.results)}"
+    return f"{count_of_seeds(seeds)}, {rates_in_words(subject.results)}"
 
 
 def _corrected(subject: ReportSubject) -> list[str]:
@@ -102,14 +104,24 @@ def _corrected(subject: ReportSubject) -> list[str]:
     return [f"{what} over settings or at longer lengths."] if others > 0 else []
 
 
-def _measured(subject: ReportSubject) -> list[Part]:
-    """Return what a study asks first that measures longer sequences or layers; nothing for another metric."""
-    if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
+def _measured(subject: ReportSubject, longer: str) -> list[Part]:
+    """Return what a study asks first that measures longer sequences or layers; nothing for another metric.
+
+    Args:
+        longer: of `at_longer_lengths`.
+    """
+    if not _measures_more(subject, longer):
         return []
-    layers, longer = probed(subject.results.records), at_longer_lengths(subject)
+    layers, drawn = probed(subject.results.records), measured_first(subject)
     parts: list[Part] = [*([longer] if longer else []), *(by_layer(layers) if len(layers) else [])]
-    drawn = measured_first(subject) if parts else None
     return [*parts, *([drawn] if drawn else [])]
+
+
+def _measures_more(subject: ReportSubject, longer: str) -> bool:
+    """Whether a study measures longer sequences or layers, and the report is on its loss."""
+    if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
+        return False
+    return bool(longer) or len(probed(subject.results.records)) > 0
 
 
 def title(subject: ReportSubject) -> str:
@@ -117,7 +129,7 @@ def title(subject: ReportSubject) -> str:
 
     A study that measures longer sequences or layers has the question that its configuration asks, if there is one.
     """
-    if _measured(subject) and (question := study_question(subject.results.name)):
+    if _measures_more(subject, at_longer_lengths(subject)) and (question := study_question(subject.results.name)):
         return question
     cells, metric = subject.results.cells, in_words(subject.metric)
     if cells.empty:
@@ -146,7 +158,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         )
     if cells["pe"].nunique() == 1:
         seeds = cells.groupby(setting_columns(cells), dropna=False).size()
-        return _alone(subject), f"It was trained with {_seeds(seeds)}, {rates_in_words(subject.results)}."
+        return _alone(subject), f"It was trained with {count_of_seeds(seeds)}, {rates_in_words(subject.results)}."
     if (decided := subject.decided) is not None:
         each = sequential(subject.compared, decided)
         first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
@@ -214,7 +226,7 @@ def _figure(subject: ReportSubject) -> list[Part]:
         return []
     if draws_training(subject):
         caption = f"Test {in_words(subject.metric)} after so many {counted_in(cells)}: means over seeds"
-        caption += " with 95 % t intervals" * bool((cells.groupby("pe")["seed"].nunique() > 1).any())
+        caption += WITH_INTERVALS * several_seeds(cells)
         return [Drawn(plots.over_epochs(cells, subject.metric), caption, over_training(subject.metric))]
     rows, _, where = drawn(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
@@ -226,6 +238,11 @@ def _figure(subject: ReportSubject) -> list[Part]:
         caption += f"; the best {MOST_DRAWN} of {len(rows)} by mean"
     code = "answer.forest(compared" + ("" if subject.decided is None else ", decided.decisions(results)") + ")"
     return [Drawn(forest(subject.compared, subject.decided), caption, code)]
+
+
+def several_seeds(cells: pd.DataFrame) -> bool:
+    """Return whether any encoding has two seeds or more, and so an interval."""
+    return bool((cells.groupby("pe")["seed"].nunique() > 1).any())
 
 
 def draws_training(subject: ReportSubject) -> bool:
@@ -261,7 +278,7 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(known) == 1 else ''}"
         text += named[known[0]] if len(known) == 1 else ends
     text += _reversals(lines)
-    fair = [_margin(subject, lines), f"Differences are paired over {_seeds(lines['seeds'])}"]
+    fair = [_margin(subject, lines), f"Differences are paired over {count_of_seeds(lines['seeds'])}"]
     if "look" in lines:
         looks = int(lines["look"].max())
         added = f"Seeds were added in up to {looks} looks, while a comparison was undecided"
@@ -358,6 +375,7 @@ def _values(column: pd.Series) -> str:
     return joined([value_text(value) for value in values]) if len(values) <= MOST_VALUES else f"of {len(values)} values"
 
 
-def _seeds(counts: pd.Series) -> str:
+def count_of_seeds(counts: pd.Series) -> str:
+    """Return the number of seeds in words, or its range."""
     low, high = int(counts.min()), int(counts.max())
     return f"{low if low == high else f'{low} to {high}'} seed{'s' * (high != 1)}"

@@ -5,7 +5,7 @@ import pandas as pd
 
 from pe_lab import statistics
 from pe_lab.report import choice
-from pe_lab.report.answer import MOST_DRAWN, draws_training, over_training
+from pe_lab.report.answer import MOST_DRAWN, WITH_INTERVALS, draws_training, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import in_words, joined
@@ -13,13 +13,6 @@ from pe_lab.results import plots
 from pe_lab.results.columns import counted_in, floors, setting_columns
 from pe_lab.results.pooling import pool
 from pe_lab.statistics.comparisons import counted
-
-WITH_INTERVALS = " with 95 % t intervals"
-
-
-def several_seeds(cells: pd.DataFrame) -> bool:
-    """Return whether any encoding has two seeds or more, and so an interval."""
-    return bool((cells.groupby("pe")["seed"].nunique() > 1).any())
 
 
 def grid(subject: ReportSubject) -> Section:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.report.answer import MOST_DRAWN
+from pe_lab.report.answer import MOST_DRAWN, count_of_seeds
 from pe_lab.report.comparing import floors_in_words
 from pe_lab.report.effort import SECONDS, setting_in_words
 from pe_lab.report.parts import COMPARISON, Code, Drawn, Folded, Part, ReportTable, Section
@@ -215,8 +215,7 @@ def _answer(study: TunedStudy) -> Section:
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), said, *_opening_figure(study)]
     parts += [f"**Note.** {note}" for note in notes]
     runs = known.groupby([*settings(study.outcomes), "pe"], dropna=False)["seed"].nunique()
-    seeds = f"{runs.min()}{f' to {runs.max()}' * bool(runs.min() < runs.max())} seed{'s' * bool(runs.max() != 1)}"
-    how = Folded(f"How it was compared: {seeds}, each with a choice of its own", [*details, WORDS])
+    how = Folded(f"How it was compared: {count_of_seeds(runs)}, each with a choice of its own", [*details, WORDS])
     how.parts.extend(filter(None, [setting_in_words(study.results)]))
     return Section(title, [*parts, how], opening=True)
 
