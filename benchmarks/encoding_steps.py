@@ -68,7 +68,8 @@ def step_of(name: str, batch: int, length: int) -> Callable[[int], None]:
 
 def seconds(steps: dict[str, Callable[[int], None]], rounds: int) -> dict[str, list[float]]:
     """Return the processor time of each step in each round."""
-    order, taken = list(steps), {name: [] for name in steps}
+    order = list(steps)
+    taken: dict[str, list[float]] = {name: [] for name in steps}
     shuffle = random.Random(0)
     for number in range(WARM_UP + rounds):
         shuffle.shuffle(order)

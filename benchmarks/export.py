@@ -1,7 +1,6 @@
 """Run every encoding in a plain model, decoded with a cache, compiled, exported and as ONNX, and in transformers."""
 
 import csv
-import io
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -134,9 +133,7 @@ def onnx(model: PlainModel) -> float:
     with quiet():
         program = torch.onnx.export(_program(model, strict=False), dynamo=True, verbose=False)
     assert program is not None
-    buffer = io.BytesIO()
-    program.save(buffer)
-    session = onnxruntime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
 
     def run(**made: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {name: value.numpy() for name, value in made.items()})[0])

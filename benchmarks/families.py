@@ -117,5 +117,5 @@ def own(kind: str) -> str:
     tokens = torch.randint(2, VOCABULARY, (2, LENGTH - 1), generator=generator)
     inputs = torch.randn(2, 1, 12, 12, generator=generator) if kind == "vit" else tokens
     original, model = small(kind), small(kind)
-    length = {"length": LENGTH} if kind in NO_LENGTH else {}
-    return f"{(logits(replace(model, name, **length), inputs) - logits(original, inputs)).abs().max().item():.1e}"
+    length = LENGTH if kind in NO_LENGTH else None
+    return f"{(logits(replace(model, name, length=length), inputs) - logits(original, inputs)).abs().max().item():.1e}"

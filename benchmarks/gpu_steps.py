@@ -13,6 +13,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,9 +53,9 @@ def _time(arguments: Namespace) -> None:
             writer.writerows(rows)
 
 
-def measure(encoding: str, attention: str, overrides: list[str]) -> dict[str, object]:
+def measure(encoding: str, attention: str, overrides: list[str]) -> dict[str, Any]:
     """Return the row of an encoding; where its step cannot be computed or captured, with the reason as a note."""
-    row: dict[str, object] = dict.fromkeys(COLUMNS, "") | {"encoding": encoding, "attention": attention}
+    row: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {"encoding": encoding, "attention": attention}
     words = [f"pe={encoding}", f"attention={attention}", "trainer.device=cuda", "trainer.graph=true", *overrides]
     try:
         training = Cell.from_config(expand(words, False)[0]).training()

@@ -28,7 +28,8 @@ def implementations(subject: Subject, setting: Setting) -> dict[str, Callable[[]
     """Return calls that compute the same attention, by the name of the implementation."""
     terms, layout = subject.terms, subject.layout
     on_gpu, short = setting.device.type == "cuda", subject.length <= LONGEST_SQUARE
-    calls = {"triton": partial(attend, subject.q, subject.k, subject.v, terms, layout, "triton")}
+    calls: dict[str, Callable[[], Tensor]] = {}
+    calls["triton"] = partial(attend, subject.q, subject.k, subject.v, terms, layout, "triton")
     if short:
         calls["reference"] = partial(attend, subject.q, subject.k, subject.v, terms, layout, "reference")
     if isinstance(terms.weights, Stick):
@@ -74,7 +75,7 @@ def _fused(subject: Subject, apply: Callable[..., Tensor], back_end: SDPBackend,
         return scaled_dot_product_attention(queries, keys, subject.v, mask, is_causal=not masked, scale=terms.scale)
 
 
-def _score_function(subject: Subject) -> Callable | None:
+def _score_function(subject: Subject) -> Callable[..., Tensor] | None:
     """Return FlexAttention's score_mod for these terms."""
     bias, gate, decay = subject.terms.bias, subject.terms.gate, subject.terms.decay
     if subject.name == "alibi":  # as one would write it by hand, without a table

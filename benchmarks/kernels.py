@@ -13,6 +13,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ def gpu(benchmark: str) -> torch.device:
     return torch.device("cuda")
 
 
-def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[str]) -> list[dict[str, object]]:
+def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[str]) -> list[dict[str, Any]]:
     """Measure every encoding and length, print the rows and write kernels-<device>.csv and .md into `folder`.
 
     Args:
@@ -74,7 +75,7 @@ def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[s
     path = folder / f"kernels-{device_name.replace(' ', '-').lower()}.csv"
     rate = _matrix_rate(setting)
     encodings = presets(configs, names)
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -97,15 +98,19 @@ def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[s
     return rows
 
 
-def _measure(subject: Subject, setting: Setting) -> list[dict[str, object]]:
+def _measure(subject: Subject, setting: Setting) -> list[dict[str, Any]]:
     """Return a row per implementation and pass, all timed in turns."""
     used = [f.name for f in fields(Terms) if getattr(subject.terms, f.name) != getattr(Terms(), f.name)]
     terms = ("+".join(used) or "nothing") + (" (trained)" if subject.leaves else "")
-    rows: list[dict[str, object]] = []
-    timed: list[tuple[dict[str, object], Callable, list[float]]] = []
+    rows: list[dict[str, Any]] = []
+    timed: list[tuple[dict[str, Any], Callable[[], Tensor], list[float]]] = []
     first: Tensor | None = None
     for name, call in implementations(subject, setting).items():
-        for which, run in {"forward": torch.no_grad()(call), "both": partial(_both, call, subject)}.items():
+        passes: dict[str, Callable[[], Tensor]] = {
+            "forward": torch.no_grad()(call),
+            "both": partial(_both, call, subject),
+        }
+        for which, run in passes.items():
             row = dict.fromkeys(COLUMNS, "") | {"encoding": subject.name, "terms": terms, "length": subject.length}
             row |= {"implementation": name, "pass": which}
             rows.append(row)
@@ -137,7 +142,7 @@ def _both(call: Callable[[], Tensor], subject: Subject) -> Tensor:
     return torch.autograd.grad(call(), subject.inputs, subject.upstream)[0]
 
 
-def _once(run: Callable, device: torch.device) -> tuple[Tensor, int]:
+def _once(run: Callable[[], Tensor], device: torch.device) -> tuple[Tensor, int]:
     """Return the result of a call, and the peak memory in bytes that it added."""
     run()  # compiles the kernels
     if device.type != "cuda":
@@ -150,7 +155,7 @@ def _once(run: Callable, device: torch.device) -> tuple[Tensor, int]:
     return out, torch.cuda.max_memory_allocated() - before
 
 
-def _seconds(run: Callable, device: torch.device) -> float:
+def _seconds(run: Callable[[], Tensor], device: torch.device) -> float:
     """Return the seconds that one call takes on a device."""
     if device.type != "cuda":
         start = time.perf_counter()
@@ -159,7 +164,7 @@ def _seconds(run: Callable, device: torch.device) -> float:
     return device_seconds(run)
 
 
-def device_seconds(run: Callable) -> float:
+def device_seconds(run: Callable[[], object]) -> float:
     """Return the seconds that a call takes on the GPU, without those that the host needs to launch its kernels.
 
     The GPU sleeps while the kernels are queued, and longer if it woke before all were. A call that waits for the GPU
@@ -175,7 +180,8 @@ def device_seconds(run: Callable) -> float:
         asleep = not start.query()
         end.synchronize()
         if asleep or cycles >= LONGEST_START:
-            return start.elapsed_time(end) / 1000
+            milliseconds: float = start.elapsed_time(end)
+            return milliseconds / 1000
         cycles *= 4
 
 
@@ -187,7 +193,7 @@ def _matrix_rate(setting: Setting) -> float:
     return 2 * size**3 / median(taken) / 1e12
 
 
-def _page(rows: list[dict], left_out: dict[str, str], setting: Setting, device: str, rate: float) -> str:
+def _page(rows: list[dict[str, Any]], left_out: dict[str, str], setting: Setting, device: str, rate: float) -> str:
     """Return the results in Markdown: milliseconds of forward and backward, and how triton compares."""
     names = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = [
@@ -200,7 +206,7 @@ def _page(rows: list[dict], left_out: dict[str, str], setting: Setting, device: 
         f"| encoding | terms | T | {' | '.join(names)} | TFLOP/s | flex / triton | flash / triton |",
         f"|{'---|' * (6 + len(names))}",
     ]
-    by_case: dict[tuple, dict[str, dict]] = {}
+    by_case: dict[tuple[str, str, int], dict[str, dict[str, Any]]] = {}
     for row in rows:
         if row["pass"] == "both":
             by_case.setdefault((row["encoding"], row["terms"], row["length"]), {})[row["implementation"]] = row
@@ -213,6 +219,6 @@ def _page(rows: list[dict], left_out: dict[str, str], setting: Setting, device: 
     return "\n".join(lines) + "\n"
 
 
-def _ratio(other: object, own: object) -> str:
+def _ratio(other: Any, own: Any) -> str:
     """Return the ratio of two times as text; empty where one is missing."""
     return f"{other / own:.2f}" if other and own and math.isfinite(own) else ""

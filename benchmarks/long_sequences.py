@@ -136,7 +136,7 @@ def _resolved(model: Transformer, length: int, implementation: str) -> str:
     )
     if implementation == "before":
         return "reference" if sdpa.refuses(torch.zeros(1, 1, 1, 2), terms, layout) else "sdpa"
-    q = torch.zeros(1, 1, 1, model.tokens.embedding_dim // model.layers[0].attention.num_heads)
+    q = torch.zeros(1, 1, 1, model.encodings.first.sizes.head_dim)
     return resolve("auto", q.expand(-1, -1, length, -1), terms, layout)
 
 

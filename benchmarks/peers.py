@@ -117,7 +117,10 @@ def x_transformers(name: str, length: int) -> nn.Module:
 
     sizes = {"dim": WIDTH, "depth": DEPTH, "heads": HEADS, "attn_dim_head": WIDTH // HEADS}
     layers = Decoder(**sizes, **X_TRANSFORMERS[name])
-    return TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=length, attn_layers=layers, use_abs_pos_emb=False)
+    model: nn.Module = TransformerWrapper(
+        num_tokens=VOCABULARY, max_seq_len=length, attn_layers=layers, use_abs_pos_emb=False
+    )
+    return model
 
 
 class Logits(nn.Module):
@@ -138,7 +141,7 @@ class T5Decoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         from transformers import T5Config
-        from transformers.models.t5.modeling_t5 import T5Stack
+        from transformers.models.t5.modeling_t5 import T5Block, T5Stack
 
         config = T5Config(
             vocab_size=VOCABULARY,
@@ -153,6 +156,7 @@ class T5Decoder(nn.Module):
         )
         self.tokens, self.stack = nn.Embedding(VOCABULARY, WIDTH), T5Stack(config)
         for block in self.stack.block:
+            assert isinstance(block, T5Block)
             del block.layer[1]  # attention to an encoder
             block.is_decoder = False
         self.out = nn.Linear(WIDTH, VOCABULARY)
@@ -176,14 +180,15 @@ def transformers_model(name: str, length: int) -> nn.Module:
     if name == "alibi":
         bloom = hf.BloomConfig(vocab_size=VOCABULARY, **NO_MARKS, hidden_size=WIDTH, n_layer=DEPTH, n_head=HEADS)
         return Logits(hf.BloomForCausalLM(bloom))
+    whole: dict[str, Any] = {"rotary_pct": 1.0}  # which not every version declares
     config = hf.GPTNeoXConfig(
         vocab_size=VOCABULARY,
         **NO_MARKS,
+        **whole,
         hidden_size=WIDTH,
         num_hidden_layers=DEPTH,
         num_attention_heads=HEADS,
         intermediate_size=4 * WIDTH,
-        rotary_pct=1.0,
         max_position_embeddings=length,
         use_parallel_residual=False,
     )

@@ -68,6 +68,7 @@ class PlainModel(nn.Module):
             layout = replace(here, marks=marks)
         x, positions = self.stack(x, layout, cache)
         for index, layer in enumerate(self.layers):
+            assert isinstance(layer, PlainLayer)
             h_qk, h_v, terms, of_layer = positions.layer(index, layer.norm(x))
             out = attend(*layer.project(h_qk, h_v), terms, of_layer, self.implementation)
             x = layer.add(x, out)
@@ -93,6 +94,6 @@ def plain_model(name: str, width: int = 16, num_heads: int = 2, depth: int = 2, 
     stack = make(name, width=width, num_heads=num_heads, depth=depth, length=length, grid_width=grid_width, marks=marks)
     with torch.no_grad():
         for parameter in stack.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
     stack.constrain()
     return PlainModel(stack, mlp=False).eval()

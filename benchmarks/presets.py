@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -34,7 +35,7 @@ def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable
     return {name: _constructor(options[name]) for name in names or known}
 
 
-def _constructor(options: dict) -> Callable[[Sizes], PositionalEncoding]:
+def _constructor(options: dict[str, Any]) -> Callable[[Sizes], PositionalEncoding]:
     """Return a function that makes the encoding of a config for given sizes."""
     module, name = options["_target_"].rsplit(".", 1)
     encoding = getattr(importlib.import_module(module), name)
@@ -59,8 +60,9 @@ def terms_of(
     encoding = make(Sizes(heads * head_dim, heads, length)).to(device)
     torch.manual_seed(0)
     for module in encoding.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
+        reset = getattr(module, "reset_parameters", None)
+        if reset is not None:
+            reset()
     h = torch.randn(batch, length, heads * head_dim, device=device)
     _, _, terms, layout = Stack([encoding], 1)(h, layout)[1].layer(0, h)
     return terms, layout

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations, product
 from os import cpu_count
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,17 +25,21 @@ from pe_lab.system.arguments import Parser
 from pe_lab.system.names import unknown_name
 
 ARCHITECTURES = tuple(SHARED_MEMORY)
-COLUMNS = ("kernel", "architecture", "dtype", "head_dim", "causal", "options", "m", "n", "warps", "stages")
-COLUMNS += ("registers", "spilled", "shared", "limit", "products", "fault")
+COLUMNS = (
+    *("kernel", "architecture", "dtype", "head_dim", "causal", "options", "m", "n", "warps", "stages"),
+    *("registers", "spilled", "shared", "limit", "products", "fault"),
+)
 PRESET = {"dtype": torch.bfloat16, "head_dim": 64, "causal": True}
 SOFTMAX = ("forward", "backward_keys", "backward_queries", "backward_tables")
-FACTORS = {
+FACTORS: dict[str, tuple[Any, ...]] = {
     "architecture": ARCHITECTURES,
     "dtype": (torch.bfloat16, torch.float32),
     "head_dim": (64, 128, 80, 32, 16),
     "causal": (True, False),
     **dict.fromkeys(OPTIONAL, (False, True)),
 }
+Choice = dict[str, Any]  # a value of each factor
+Pair = tuple[tuple[str, Any], tuple[str, Any]]  # two factors, each with a value
 
 
 def main() -> None:
@@ -60,8 +65,8 @@ def list_resources(architectures: Sequence[str], configs: Path, full: bool, to: 
         configs: conf/pe; the terms of each encoding there are cases as well.
         full: compile all combinations of options, about 7,000, instead of every pair of values.
     """
-    cases = dict.fromkeys((*(every() if full else cover()), *of_presets(configs)))
-    cases = [case for case in cases if case.architecture in architectures]
+    distinct = dict.fromkeys((*(every() if full else cover()), *of_presets(configs)))
+    cases = [case for case in distinct if case.architecture in architectures]
     faults = 0
     file = to.open("w", newline="") if to else None
     writer = csv.DictWriter(file or sys.stdout, COLUMNS)
@@ -100,9 +105,8 @@ def cover() -> list[KernelCase]:
         choice = dict(first)
         for name in names:
             if name not in choice:
-                choice[name] = max(
-                    FACTORS[name], key=lambda value, name=name: _covered(choice | {name: value}, missing)
-                )
+                covered = [_covered(choice | {name: value}, missing) for value in FACTORS[name]]
+                choice[name] = FACTORS[name][covered.index(max(covered))]
         missing -= _pairs(choice, names)
         chosen.append(choice)
     return [case for choice in chosen for case in _cases(choice)] + [*_rotations(), *_sticks()]
@@ -129,18 +133,18 @@ def every() -> Iterator[KernelCase]:
     yield from (*_rotations(), *_sticks())
 
 
-def _covered(choice: dict, missing: set) -> int:
+def _covered(choice: Choice, missing: set[Pair]) -> int:
     """Return how many missing pairs a choice contains."""
     return len(_pairs(choice, list(FACTORS)) & missing)
 
 
-def _pairs(choice: dict, names: list[str]) -> set:
+def _pairs(choice: Choice, names: list[str]) -> set[Pair]:
     """Return the pairs of values in a choice."""
     values = [(name, choice[name]) for name in names if name in choice]
     return set(combinations(values, 2))
 
 
-def _cases(choice: dict) -> Iterator[KernelCase]:
+def _cases(choice: Choice) -> Iterator[KernelCase]:
     """Yield a case per softmax kernel that a choice needs."""
     there = frozenset(option for option in OPTIONAL if choice[option])
     for kernel in SOFTMAX:
@@ -175,7 +179,9 @@ def _row(case: KernelCase, taken: Resources) -> dict[str, object]:
     """Return the row of a case."""
     blocks = case.blocks
     shape = ("", "", "", "") if blocks is None else (blocks.m, blocks.n, blocks.warps, blocks.stages)
-    values = (case.kernel, case.architecture, str(case.dtype).removeprefix("torch."), case.head_dim, case.causal)
-    values += ("+".join(sorted(case.there)).lower(), *shape, taken.registers, taken.spilled, taken.shared)
-    values += (SHARED_MEMORY[case.architecture], taken.products, fault(case, taken))
+    values = (
+        *(case.kernel, case.architecture, str(case.dtype).removeprefix("torch."), case.head_dim, case.causal),
+        *("+".join(sorted(case.there)).lower(), *shape, taken.registers, taken.spilled, taken.shared),
+        *(SHARED_MEMORY[case.architecture], taken.products, fault(case, taken)),
+    )
     return dict(zip(COLUMNS, values, strict=True))

@@ -1,5 +1,6 @@
 """Simulate comparisons of every two encodings, with variances of their own and shared ones: errors, power, coverage."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -80,7 +81,8 @@ def write_table(studies: int, to: Path | None) -> None:
     if studies < 1:
         raise ValueError(f"--studies must be at least 1, got {studies}")
     noises = spreads() | {"cells": of_cells(load(CELLS).cells), "solved or not": solved_or_not}
-    lines = [line(name, noises[name], *sizes, studies) for name, *sizes in product(noises, ENCODINGS, SEEDS)]
+    sizes = list(product(ENCODINGS, SEEDS))
+    lines = [line(name, noise, *size, studies) for name, noise in noises.items() for size in sizes]
     text = (
         f"# Variances of differences, shared\n\n`python -m benchmarks simulate_tables --studies {studies} --to FILE` "
         f"makes this file. {' '.join(TEXT.format(studies=studies).split())}\n\n"
@@ -153,7 +155,7 @@ def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) ->
     observed, values, exact = (one[others].reshape(encodings, -1) for one in square)
     certain = holm(values) < LEVEL
     wrong = (certain & (np.sign(observed) != np.sign(exact))).any(1)
-    behind, best = (certain & (observed > 0)).any(1), (exact <= 0).all(1)
+    behind, best = np.any(certain & (observed > 0), axis=1), np.all(exact <= 0, axis=1)
     return float(wrong.mean()), float(behind[best].mean()), 1 - float(certain.sum(1).mean()) / encodings
 
 
@@ -176,7 +178,8 @@ def _judge(tests: Tests, true: np.ndarray) -> tuple[float, ...]:
 def solved_or_not(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """Return noise of runs that solve a task or do not, all encodings with the same probability; mean 0."""
     fails = rng.uniform(0, 0.6)
-    return RUN * (rng.standard_normal(shape) / 7 + 6 * ((rng.random(shape) < fails) - fails))
+    noise: np.ndarray = RUN * (rng.standard_normal(shape) / 7 + 6 * ((rng.random(shape) < fails) - fails))
+    return noise
 
 
 def spreads() -> dict[str, Noise]:
@@ -203,7 +206,7 @@ def of_cells(rows: pd.DataFrame) -> Noise:
 
     def smoothed(rng: np.random.Generator, shape: Shape) -> np.ndarray:
         drawn: np.ndarray = rng.choice(corrected, shape) + width * rng.standard_normal(shape)
-        return drawn / np.sqrt(1 + width**2)
+        return drawn / math.sqrt(1 + width**2)
 
     return _scaled(lambda rng, shape: rng.choice(spread, shape) / np.median(spread), smoothed)
 

@@ -171,8 +171,8 @@ def simulate(part: str, noise_name: str, encodings: int, tuning: Design, studies
                     found = count(first[family], second[family], index, pairs, truth, variant.margin)
                     add(totals, (label, family, str(n)), found)
             if label in ("used", "look at 3"):
-                both = [looked(each, variant) for each in (runs, again)]
-                found = count(*both, index, with_baseline(encodings, 0), truth, variant.margin)
+                once, twice = looked(runs, variant), looked(again, variant)
+                found = count(once, twice, index, with_baseline(encodings, 0), truth, variant.margin)
                 add(totals, (label, "baseline", "up to 12"), found)
     head = {"part": part, "noise": noise_name, "encodings": encodings}
     head |= {"rates": tuning.rates, "fraction": tuning.fraction}

@@ -6,7 +6,9 @@ and the interpolation are those of `pe_lab.statistics`. The laws of the times to
 
 import gzip
 import json
+import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -82,17 +84,15 @@ class Runs:
 
 def constant(encodings: int, **changed: np.ndarray | float | str) -> Law:
     """Return the law of one study of equal encodings, apart from what is changed."""
-    usual: dict[str, np.ndarray | float | str] = {
+    usual: dict[str, Any] = {
         "mean": 9.5, "low": 0.7, "high": 1.0, "deviation": 0.35, "stuck": 0.0, "slow": 0.0, "later": 0.0,
         "width": 0.3, "start": 0.3,
     }  # fmt: skip
     found = usual | changed
-    return Law(
-        **{
-            name: value if name in ("together", "shape") else np.broadcast_to(np.asarray(value, float), (1, encodings))
-            for name, value in found.items()
-        }
-    )
+    arrays: dict[str, Any] = {
+        name: np.broadcast_to(np.asarray(found.pop(name), float), (1, encodings)) for name in FIELDS
+    }
+    return Law(**arrays, **found)
 
 
 def cycle(values: list[float], encodings: int) -> np.ndarray:
@@ -210,7 +210,8 @@ def cell_residuals() -> np.ndarray:
     residuals = ((times - times.mean(1, keepdims=True)) / times.std(1, keepdims=True)).ravel()
     outside = residuals * np.sqrt(3 / np.maximum(4 - residuals**2, 1e-9))  # externally studentised: t with 3 degrees
     corrected = special.ndtri(np.clip(special.stdtr(3, outside), 1e-6, 1 - 1e-6))
-    return (corrected - corrected.mean()) / corrected.std()
+    scaled: np.ndarray = (corrected - corrected.mean()) / corrected.std()
+    return scaled
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,9 @@ class Cells:
 
 def noise(law: Law, rng: np.random.Generator, shape: tuple[int, ...], residuals: np.ndarray) -> np.ndarray:
     if law.shape == "t":
-        return rng.standard_t(3, shape) / np.sqrt(3)
+        return rng.standard_t(3, shape) / math.sqrt(3)
     if law.shape == "cells":
-        return (rng.choice(residuals, shape) + 0.2 * rng.standard_normal(shape)) / np.sqrt(1.04)
+        return (rng.choice(residuals, shape) + 0.2 * rng.standard_normal(shape)) / math.sqrt(1.04)
     return rng.standard_normal(shape)
 
 
@@ -280,7 +281,8 @@ def times(law: Law, seeds: int, rates: int, rng: np.random.Generator, residuals:
     def happens(chance: np.ndarray) -> np.ndarray:
         common, own = drawn((studies, seeds, encodings, 1)), drawn(full)
         u = special.ndtr(np.sqrt(law.together) * common + np.sqrt(1 - law.together) * own)
-        return u < chance[:, None, :, None]
+        happening: np.ndarray = u < chance[:, None, :, None]
+        return happening
 
     found = law.mean[:, None, :, None] + slower + law.deviation[:, None, :, None] * normal
     found = found + np.where(happens(law.slow), law.later[:, None, :, None], 0.0)
@@ -320,7 +322,7 @@ def curves(law: Law, passing: np.ndarray, grid: tuple[int, ...], rng: np.random.
     at_level = special.logit((LEVEL - start) / (0.995 - start))
     when = np.log2(grid).astype(np.float32)
     rising = special.expit((when - passing[..., None].astype(np.float32)) / width + at_level)
-    scores = start + (np.float32(0.995) - start) * rising
+    scores: np.ndarray = start + (np.float32(0.995) - start) * rising
     spread = np.where(rising > 0.9, np.float32(0.005), np.float32(0.015))
     return scores + spread * rng.standard_normal(scores.shape, dtype=np.float32)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,10 +59,9 @@ class Setting:
     depths: tuple[int, ...] = (1, 6)
     batches: tuple[int, ...] = (1, 8)
 
-    def stack(self, name: str, depth: int = 1, **options: object) -> Stack:
+    def stack(self, name: str, depth: int = 1, **options: Any) -> Stack:
         """Return an encoding by its name, for these sizes."""
-        sizes = {"width": self.width, "num_heads": self.num_heads, "length": self.length}
-        return make(name, depth=depth, **sizes, **options)
+        return make(name, width=self.width, num_heads=self.num_heads, depth=depth, length=self.length, **options)
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ class RotaryModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         cos, sin = self.rotary(x, torch.arange(x.shape[1], device=x.device)[None])
         for layer in self.layers:
+            assert isinstance(layer, PlainLayer)
             h = layer.norm(x)
             q, k, v = layer.project(h, h)
             q, k = self.apply_rotary(q, k, cos, sin)
@@ -159,13 +160,15 @@ def training(setting: Setting, batch: int, pairing: str, mlp: bool) -> Ratio:
 def decoding(setting: Setting, name: str, depth: int, batch: int, mlp: bool) -> Ratio:
     """Time one decoding step with an encoding against one without, at as many cached keys."""
     torch.manual_seed(0)
-    x, steps = torch.randn(batch, 1, setting.width), []
-    for each in (name, "none"):
-        model = PlainModel(setting.stack(each, depth), "sdpa", mlp).eval()
+    x = torch.randn(batch, 1, setting.width)
+
+    def step(name: str) -> Callable[[], object]:
+        model = PlainModel(setting.stack(name, depth), "sdpa", mlp).eval()
         cache = model.stack.cache()
         model(torch.randn(batch, setting.keys, setting.width), None, cache)
-        steps.append(lambda model=model, cache=cache: model(x, None, cache))
-    return compare(*steps, setting.pairs)
+        return lambda: model(x, None, cache)
+
+    return compare(step(name), step("none"), setting.pairs)
 
 
 def rows(setting: Setting) -> Iterator[tuple[str, Ratio]]:

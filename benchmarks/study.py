@@ -50,15 +50,20 @@ def _compare(arguments: Namespace) -> None:
 
 def check_plain(cfgs: list[DictConfig]) -> None:
     """Raise ValueError if a cell has a setting that the plain loop lacks, or if two cells have one name."""
-    usual = flatten(OmegaConf.to_container(config.expand([], multirun=False)[0]))
+    usual = _settings(config.expand([], multirun=False)[0])
     for cfg in cfgs:
-        for key, value in flatten(OmegaConf.to_container(cfg)).items():
+        for key, value in _settings(cfg).items():
             if not key.startswith(PLAIN) and value != usual.get(key, value):
                 raise ValueError(
                     f"{key} must be {usual[key]} in this benchmark, got {value}: the plain loop has no other"
                 )
     if len({_name(cfg) for cfg in cfgs}) < len(cfgs):
         raise ValueError("cells must differ in encoding, depth, epochs or seed, got two that do not")
+
+
+def _settings(cfg: DictConfig) -> dict[str, Any]:
+    plain: Any = OmegaConf.to_container(cfg)
+    return flatten(plain)
 
 
 def _name(cfg: DictConfig) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ def _detach(terms: Terms) -> tuple[Terms, list[Tensor]]:
             leaves.append(cut)
         return cut
 
-    cut: dict[str, object] = {}
+    cut: dict[str, Any] = {}
     for field in fields(terms):
         value = getattr(terms, field.name)
         if isinstance(value, Rotary):

@@ -117,12 +117,15 @@ def small(kind: str, depth: int = DEPTH, **changes: Any) -> Any:
 def logits(model: Any, inputs: Tensor, **others: Any) -> Tensor:
     """Return the logits of tokens, or of images; of an encoder and decoder, those of the decoder's tokens."""
     if inputs.dim() == 4:
-        return model(pixel_values=inputs.to(model.dtype), **others).logits
-    if model.config.is_encoder_decoder:
+        others["pixel_values"] = inputs.to(model.dtype)
+    elif model.config.is_encoder_decoder:
         others = {{"attention_mask": "decoder_attention_mask"}.get(name, name): x for name, x in others.items()}
         encoded = torch.arange(2, 9).expand(len(inputs), -1)
-        return model(input_ids=encoded, decoder_input_ids=inputs, **others).logits
-    return model(input_ids=inputs, **others).logits
+        others |= {"input_ids": encoded, "decoder_input_ids": inputs}
+    else:
+        others["input_ids"] = inputs
+    found: Tensor = model(**others).logits
+    return found
 
 
 def with_encoding(kind: str, name: str, depth: int = DEPTH) -> float:
@@ -157,10 +160,10 @@ def replaced(kind: str, name: str, depth: int) -> Any:
     """Return a model with an encoding, whose parameters are not where they start, which can be no effect."""
     from pe_lab.hf import replace, stacks
 
-    model = replace(small(kind, depth), name, **({"length": LENGTH} if kind in NO_LENGTH else {}))
+    model = replace(small(kind, depth), name, length=LENGTH if kind in NO_LENGTH else None)
     for stack in stacks(model):
         for parameter in stack.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
+            parameter.add_(0.1 * torch.randn_like(parameter))
         stack.constrain()
         if isinstance(stack.first, Randomized):  # the same positions in each pass
             stack.first.draw = lambda count, seed=None: 3 * torch.arange(count)  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from statistics import median
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -93,25 +94,27 @@ class _Step:
         """Return the median time of a step with these blocks for one kernel; None if it does not run."""
         step = self._stick if kernel.startswith("stick") else self._softmax
         forward_only = kernel.endswith("forward")
-        chosen = operators.choose
-        operators.choose = stick_operators.choose = _replaced(chosen, kernel, blocks)
-        try:
-            self._run(step, forward_only)
-            return median(self._time(step, forward_only) for _ in range(ROUNDS))
-        except Exception as error:  # too much shared memory or too many registers, or any error of the compiler
-            print(f"  {kernel} {blocks}: {' '.join(str(error).split())[:80]}")
-            return None
-        finally:
-            operators.choose = stick_operators.choose = chosen
+        chosen = _replaced(table.choose, kernel, blocks)
+        with patch.object(operators, "choose", chosen), patch.object(stick_operators, "choose", chosen):
+            try:
+                self._run(step, forward_only)
+                return median(self._time(step, forward_only) for _ in range(ROUNDS))
+            except Exception as error:  # too much shared memory or too many registers, or any error of the compiler
+                print(f"  {kernel} {blocks}: {' '.join(str(error).split())[:80]}")
+                return None
 
     def _softmax(self) -> Tensor:
         scale = self.upstream.shape[-1] ** -0.5
-        return operators.softmax_attention(*self.inputs, *self.terms, None, self.keys, None, scale, True, 0.1)[0]
+        out: Tensor
+        out, *_ = operators.softmax_attention(*self.inputs, *self.terms, None, self.keys, None, scale, True, 0.1)
+        return out
 
     def _stick(self) -> Tensor:
         scale = self.upstream.shape[-1] ** -0.5
         how = {"down": True, "side": -1, "include_self": True, "to_itself": False}
-        return stick_operators.stick_attention(*self.inputs, self.terms[0], None, scale, **how)[0]
+        out: Tensor
+        out, *_ = stick_operators.stick_attention(*self.inputs, self.terms[0], None, scale, **how)
+        return out
 
     def _run(self, step: Callable[[], Tensor], forward_only: bool) -> None:
         out = step()
