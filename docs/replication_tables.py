@@ -115,7 +115,7 @@ def claims() -> str:
     head = ["claim", "in its own setting", "in other settings", "the command that repeats it"]
     lines = [f"| {' | '.join(head)} |", f"|{' :--- |' * len(head)}"]
     decided = [
-        "| claim | part | claimed | ours, 95 % interval without correction | seeds | it is |",
+        "| claim | part | claimed | ours, corrected 95 % interval | seeds | it is |",
         f"|{' :--- |' * 6}",
     ]
     for name, finding in found.items():

@@ -146,8 +146,8 @@ def sections(finding: Finding) -> list[Section]:
     """Return the sections of a page about a claim in all settings of its universe."""
     where = [f"- {line}" for line in turns(finding)] or ["No two neighbours contradict each other."]
     rule = (
-        f"{finding.seeds} seeds. Bars are 95 % intervals. Parts of all settings are one family, corrected by Holm: "
-        "a setting holds or is contradicted only if that stands after the correction."
+        f"{finding.seeds} seeds. Bars are 95 % intervals. Parts of all settings are one family, in which verdicts "
+        "and intervals are corrected by Holm."
     )
     drawn = Drawn(draw(finding), f"{finding.entry.says} In every setting, sorted by the mean", "")
     return [

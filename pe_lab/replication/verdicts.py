@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from pe_lab.replication.entry import Claimed, Entry, Reported
-from pe_lab.statistics import LEVEL, Agreement, Comparison, compare_with_published, holm
+from pe_lab.statistics import LEVEL, Agreement, Comparison, compare_with_published, holm, holm_levels
 
 SAME = 1e-12  # numbers that differ by less are equal
 PARTS = {
@@ -96,18 +96,22 @@ def verdict_of(agreements: Iterable[str]) -> EntryVerdict:
 def _test(tests: Mapping[str, Claimed], values: Mapping[str, np.ndarray], tolerance: float) -> dict[str, Comparison]:
     """Test the parts of a claim by t tests, with the variance of each alone, corrected together by Holm's method.
 
+    Intervals are corrected like the verdicts: one excludes the bound if and only if its part is decided.
+
     "Near" is shown by two one-sided tests against the ends of the tolerance, and contradicted by one of them; at an
     end, "within" and "beyond on this side" are the two tails of one test, so that the two-sided p keeps its level.
     """
     if not tests:
         return {}
     p = {label: _p_values(test, values[label], tolerance) for label, test in tests.items()}
-    corrected = holm(np.array([min(1.0, 2 * min(both)) for both in p.values()]))
+    smaller = np.array([min(1.0, 2 * min(both)) for both in p.values()])
     comparisons = {}
-    for (label, (holds, fails)), corrected_p in zip(p.items(), corrected, strict=True):
+    for (label, (holds, fails)), corrected_p, level in zip(
+        p.items(), holm(smaller), holm_levels(smaller, LEVEL), strict=True
+    ):
         decided = Agreement.REPRODUCED if holds < fails else Agreement.NOT_REPRODUCED
         agreement = decided if corrected_p < LEVEL else Agreement.UNDECIDED
-        mean, low, high = _interval(values[label], tests[label].ratio)
+        mean, low, high = _interval(values[label], tests[label].ratio, level)
         comparisons[label] = Comparison(*map(np.asarray, (agreement, mean, low, high, np.nan)))
     return comparisons
 
@@ -139,12 +143,12 @@ def _error(values: np.ndarray) -> float:
     return float(values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def _interval(values: np.ndarray, ratio: bool) -> tuple[float, float, float]:
-    """Return the mean and its 95 % t interval, geometric for ratios; NaN where a value is not finite."""
+def _interval(values: np.ndarray, ratio: bool, level: float) -> tuple[float, float, float]:
+    """Return the mean and its t interval of 1 - level, geometric for ratios; NaN where a value is not finite."""
     if not np.isfinite(values).all():
         return math.nan, math.nan, math.nan
     values = np.log(values) if ratio else values
-    half = special.stdtrit(len(values) - 1, 1 - LEVEL / 2) * _error(values)
+    half = special.stdtrit(len(values) - 1, 1 - level / 2) * _error(values)
     estimate = values.mean() + np.array([0, -half, half])
     mean, low, high = map(float, np.exp(estimate) if ratio else estimate)
     return mean, low, high

@@ -8,7 +8,7 @@ which every seed tunes for itself (docs/protocol.md).
 from pe_lab.statistics.agreement import Agreement, Comparison, Published, compare_with_published
 from pe_lab.statistics.cells import REMAINING, lower_is_better, unit_of, wide
 from pe_lab.statistics.comparisons import add_verdicts, compare_cells, differences
-from pe_lab.statistics.correction import benjamini_hochberg, holm
+from pe_lab.statistics.correction import benjamini_hochberg, holm, holm_levels
 from pe_lab.statistics.correlation import RankCorrelation, rank_correlation
 from pe_lab.statistics.effects import effects
 from pe_lab.statistics.endpoint import Endpoint
@@ -83,6 +83,7 @@ __all__ = [
     "effects",
     "fit_prior",
     "holm",
+    "holm_levels",
     "interval",
     "judge",
     "lower_is_better",

@@ -14,6 +14,20 @@ def holm(p: np.ndarray) -> np.ndarray:
     return _restored(p, np.minimum(np.maximum.accumulate(ordered * factors, -1), 1.0), order)
 
 
+def holm_levels(p: np.ndarray, level: float) -> np.ndarray:
+    """Return the level at which Holm's method tests each p value of one family.
+
+    An interval of 1 minus this level excludes the null value if and only if the corrected p value is below `level`.
+
+    Args:
+        p: [family], without NaN.
+        level: of the family.
+    """
+    ranks = np.argsort(np.argsort(p, kind="stable"), kind="stable")
+    rejected = int((holm(p) < level).sum())
+    return level / (len(p) - np.minimum(ranks, rejected))
+
+
 def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
     """Correct p values for the false discovery rate: the expected share of wrong rejections (1995).
 

@@ -115,9 +115,28 @@ def test_parts_are_t_tests_that_are_corrected_together() -> None:
             expected = Agreement.REPRODUCED if right else Agreement.NOT_REPRODUCED
             assert compared[label].agreement == (expected if corrected < 0.05 else Agreement.UNDECIDED)
             undecided += corrected >= 0.05
-        low, high = stats.t.interval(0.95, 5, log.mean(), stats.sem(log))
-        assert [float(compared["c"].low), float(compared["c"].high)] == pytest.approx(np.exp([low, high]))
     assert 5 < undecided < 55
+
+
+def test_an_interval_excludes_the_bound_exactly_where_the_part_is_decided() -> None:
+    """Of many parts, with levels by the rank of the p value: 5 % / m, 5 % / (m - 1), ... up to the first open one."""
+    rng, agreements = np.random.default_rng(0), set()
+    for _ in range(50):
+        values = {str(part): rng.normal(rng.choice([0, 0.5, 1]), 0.4, 5) for part in range(8)}
+        compared = judge(claim(**dict.fromkeys(values, claimed("above", 0.0))), values).compared
+        for one in compared.values():
+            assert (one.low <= 0 <= one.high) == (one.agreement == Agreement.UNDECIDED)
+            agreements.add(str(one.agreement))
+        p = {part: stats.ttest_1samp(sample, 0).pvalue for part, sample in values.items()}
+        first = min(p, key=p.__getitem__)
+        low, high = stats.t.interval(1 - 0.05 / 8, 4, values[first].mean(), stats.sem(values[first]))
+        assert [float(compared[first].low), float(compared[first].high)] == pytest.approx([low, high])
+    assert len(agreements) > 1
+    log = np.log(ratios := np.exp(rng.normal(-0.5, 0.3, 6)))
+    alone = judge(claim(c=claimed("below", 1.0, ratio=True)), {"c": ratios}).compared["c"]
+    assert [float(alone.low), float(alone.high)] == pytest.approx(
+        np.exp(stats.t.interval(0.95, 5, log.mean(), stats.sem(log)))
+    )
 
 
 @pytest.mark.parametrize("values", [[0.3, np.nan, 0.2], [0.3, np.inf, 0.2], [0.0, 0.0, 0.0], [-0.1, 0.1, 0.0]])
