@@ -10,6 +10,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -64,7 +65,8 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
             raise ValueError(
                 f"the audit takes {takes}: got {override!r}{'' if key in fields else did_you_mean(key, fields)}"
             )
-    settings = Settings(**OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(words)))
+    merged: Any = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(words))
+    settings = Settings(**merged)
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")
     require_writable("out", Path(settings.out))
@@ -98,8 +100,8 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
         rows, reasons = map(list, zip(*described, strict=True))
     torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free
     for cfg, row, why_not in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
-        subjects = [Subject(each.pe.name, instantiate(each.pe)) for each in (cfg, none)]
-        for columns, more in zip((row, why_not), costs(*subjects, settings.seconds), strict=True):
+        subject, without = (Subject(each.pe.name, instantiate(each.pe)) for each in (cfg, none))
+        for columns, more in zip((row, why_not), costs(subject, without, settings.seconds), strict=True):
             columns.update(more)
     table = report.tabulate([cfg.pe.name for cfg in cfgs], rows)
     empty = report.empty_cells(dict(zip(table.index, reasons, strict=True)))

@@ -46,7 +46,7 @@ class Meter(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.alive = self.peak = self.elements = 0
 
     def __torch_dispatch__(
@@ -78,12 +78,13 @@ def attention_layer(subject: Subject, length: int, implementation: str) -> Calla
     """
     subject = subject.reaching(length)
     model = subject.model(dtype=torch.float32)
-    attention = model.layers[0].attention
+    attention = model.layer(0).attention
     x = torch.randn(1, length, WIDTH, generator=torch.Generator().manual_seed(length))
 
     def forward() -> Tensor:
         h, positions = model.encodings(x, subject.layout(length))
-        return attention(*positions.layer(0, h), implementation)
+        out: Tensor = attention(*positions.layer(0, h), implementation)
+        return out
 
     return forward
 
@@ -146,7 +147,8 @@ def _in_turns(pair: list[Callable[[], Tensor]], until: float) -> list[float]:
 
 def _meter(forward: Callable[[], Tensor]) -> Meter:
     """Run a function once under a meter."""
-    with Meter() as meter:
+    meter = Meter()
+    with meter:
         forward()
     return meter
 
@@ -156,5 +158,5 @@ def _implementation(subject: Subject) -> str:
     model = subject.model(dtype=torch.float32)
     h, positions = model.encodings(torch.zeros(1, LENGTH, WIDTH), subject.layout(LENGTH))
     h_qk, h_v, terms, layout = positions.layer(0, h)
-    q, _, _ = model.layers[0].attention.project(h_qk, h_v)
+    q, _, _ = model.layer(0).attention.project(h_qk, h_v)
     return resolve("auto", q, terms, layout)

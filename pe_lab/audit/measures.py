@@ -63,7 +63,7 @@ def _order(subject: Subject, causal: bool) -> float:
     others[:, -1] = tokens[:, -1]
     shuffled = tokens[:, [*torch.randperm(LENGTH - 1, generator=draw), LENGTH - 1]]
     last, after_shuffle, replaced = (subject.run(model, t, causal)[:, -1] for t in (tokens, shuffled, others))
-    return ((after_shuffle - last).norm() / (replaced - last).norm()).item()
+    return float((after_shuffle - last).norm() / (replaced - last).norm())
 
 
 def reach(subject: Subject) -> float:
@@ -90,7 +90,7 @@ def size(subject: Subject) -> float:
     changed."""
     view = subject.view(random_tokens(LENGTH, batch=4))
     pairs = ((view.x, view.embedded), (view.h, view.h_qk), (view.h, view.h_v))
-    return max(((after - before).norm() / before.norm()).item() for before, after in pairs)
+    return max(float((after - before).norm() / before.norm()) for before, after in pairs)
 
 
 def translation(subject: Subject) -> float:
@@ -104,7 +104,7 @@ def translation(subject: Subject) -> float:
         weights = subject.view(x).weights[..., start : start + 16, start : start + 16]
         mass = weights.sum(-1, keepdim=True)
         inside.append((weights / mass).where(mass > 1e-12, 0))  # with stick-breaking a first token may see nothing
-    return ((inside[0] - inside[1]).abs().sum(-1).mean() / 2).item()
+    return float((inside[0] - inside[1]).abs().sum(-1).mean() / 2)
 
 
 def linear_shift(subject: Subject) -> float:
@@ -121,7 +121,7 @@ def linear_shift(subject: Subject) -> float:
         if spread < 1e-9 * vectors.norm():
             raise ValueError("all positions but the first have the same vector")
         fit = source @ torch.linalg.lstsq(source, target, driver="gelsd").solution
-        residuals.append(((fit - target).norm() / spread).item())
+        residuals.append(float((fit - target).norm() / spread))
     return max(residuals)
 
 
@@ -180,7 +180,7 @@ def norm_change(subject: Subject) -> float:
         (view.q, view.q_scored),
         (view.k, view.k_scored),
     )
-    return max((after.norm(dim=-1) / before.norm(dim=-1) - 1).abs().max().item() for before, after in pairs)
+    return max(float((after.norm(dim=-1) / before.norm(dim=-1) - 1).abs().max()) for before, after in pairs)
 
 
 def parameters(subject: Subject) -> int:

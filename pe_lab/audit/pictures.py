@@ -6,7 +6,7 @@ before and after clipping. Colours are distinguishable for all: cividis, PuOr, O
 
 from pathlib import Path
 from textwrap import wrap
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from matplotlib.axes import Axes
@@ -142,7 +142,8 @@ def effective_distance(score: Tensor, causal: bool) -> Tensor:
     """
     size = score.shape[-1]
     back, ahead = score[:, -1].flip(-1).T, score[:, 0].T  # [T, H] at distances 0, 1 ...; 0, -1 ...
-    middle, close = size // 2, {"rtol": 1e-9, "atol": 1e-12 * score.abs().max().item()}
+    middle = size // 2
+    close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12 * score.abs().max().item()}
     same = torch.allclose(score[:, middle, : middle + 1].flip(-1).T, back[: middle + 1], **close)
     if not causal:
         same = same and torch.allclose(score[:, middle, middle:].T, ahead[: size - middle], **close)

@@ -32,7 +32,8 @@ def legend() -> dict[str, str]:
 
 def render(table: pd.DataFrame, width: int) -> str:
     """Return the table as text, in blocks of at most `width` characters."""
-    return table.map(_cell).to_string(line_width=width)
+    text: str = table.map(_cell).to_string(line_width=width)
+    return text
 
 
 def _cell(value: Any) -> str:

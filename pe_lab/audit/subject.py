@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import isqrt
+from typing import Any
 
 import torch
 from hydra.utils import instantiate
@@ -139,8 +140,9 @@ class Subject:
     def __init__(self, name: str, make: Callable[[Sizes], PositionalEncoding]) -> None:
         self.name = name
         self.make = make
-        self.on_grid: bool = getattr(make, "func", make).on_grid
-        self.causal_only = self.model().encodings[0].causal_only
+        encoding_class: Any = getattr(make, "func", make)
+        self.on_grid: bool = encoding_class.on_grid
+        self.causal_only = self.model().encodings.first.causal_only
 
     @classmethod
     def of(cls, name: str, *options: str) -> "Subject":
@@ -174,8 +176,8 @@ class Subject:
         model = Transformer(config, self.make, task, "reference")
         initialise(model, SEED)
         draw = generator(SEED, "audit")
-        for layer in model.layers:
-            nn.init.normal_(layer.attention.qkv.weight, std=WIDTH**-0.5, generator=draw)
+        for index in range(len(model.layers)):
+            nn.init.normal_(model.layer(index).attention.qkv.weight, std=WIDTH**-0.5, generator=draw)
         for parameter in model.encodings.parameters():
             if not parameter.any():
                 nn.init.normal_(parameter, std=0.02, generator=draw)
@@ -194,7 +196,8 @@ class Subject:
         """Return the logits of tokens [B, T]; random draws of the encoding are the same in every call."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(SEED, "draw"))
-            return model(tokens, self.layout(tokens.shape[1], len(tokens), causal=causal))
+            logits: Tensor = model(tokens, self.layout(tokens.shape[1], len(tokens), causal=causal))
+        return logits
 
     def view(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> View:
         """Return the intermediate values of the first layer for token vectors x [B, T, D].
@@ -207,7 +210,7 @@ class Subject:
             ValueError: the encoding is not defined at these positions.
         """
         model = self.model(length, causal=causal, dtype=x.dtype)
-        layer = model.layers[0]
+        layer = model.layer(0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(SEED, "draw"))
             embedded, positions = model.encodings(x, self.layout(x.shape[1], len(x), length, causal))
@@ -225,7 +228,7 @@ class Subject:
         return View(x, embedded, h, h_qk, h_v, q, k, q_scored, k_scored, terms, layout, out)
 
 
-def _with_rows(make: Callable, length: int) -> Callable:
+def _with_rows(make: Callable[..., Any], length: int) -> Callable[..., Any]:
     """Return the constructor with every `max_len`, also of nested encodings, at least `length`."""
     if not isinstance(make, partial):
         return make

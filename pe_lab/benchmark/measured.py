@@ -125,7 +125,8 @@ class TaskResults:
             losses = self.table.set_index("pe")["mean"].astype(float)
             if "none" not in self.beaten:
                 return {}
-            return ((losses["none"] - losses) / (losses["none"] - losses.min())).clip(0, 1).to_dict()
+            gains = (losses["none"] - losses) / (losses["none"] - losses.min())
+            return dict(gains.clip(0, 1))
         first, cap = np.log2(self.task.cfg.solve.first), np.log2(self.task.cfg.steps)
         shares = (cap - np.log2(self.table["mean"].astype(float))) / (cap - first)
         return dict(zip(self.table["pe"], shares.clip(0, 1), strict=True))

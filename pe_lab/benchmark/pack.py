@@ -6,6 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
@@ -191,7 +192,7 @@ def _tries(tuned: TunedSeed) -> dict[str, Any]:
         curve = curves.get(attempt, {})
         passed = None
         if task.level is not None:
-            scores = [curve.get(step, float("nan")) for step in task.evaluations]
+            scores = np.array([curve.get(step, np.nan) for step in task.evaluations])
             y, solved = steps_to_solve(task.evaluations, scores, task.level, task.cap)
             passed = float(y) if solved else None
         last = max(curve, default=None)

@@ -267,8 +267,8 @@ def merged(
         dropped |= _refused(f"rows of {task.name}", *what, where, replace) & old
     stale = ~dropped & shipped["pe"].isin(of.index) & (shipped["encoding"] != shipped["pe"].map(of["encoding"]))
     for pe, part in shipped[stale].groupby("pe"):
-        what = tuple(f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], of.loc[pe]))
-        _refused(f"rows of {pe} on {task.name}", *what, where, replace)
+        known, other = (f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], of.loc[pe]))
+        _refused(f"rows of {pe} on {task.name}", known, other, where, replace)
     dropped |= stale
     left = shipped[~dropped].set_index(KEY)
     for row in new.to_dict("records"):

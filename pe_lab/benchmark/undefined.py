@@ -56,7 +56,8 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
     """
     from pe_lab.experiment.tuning import phased  # loads torch
 
-    lines, configs = [], {}
+    lines: list[dict[str, str]] = []
+    configs: dict[str, DictConfig] = {}
     for task in tasks():
         for name in sorted(task.encodings):
             if names is not None and name not in names:

@@ -12,7 +12,6 @@ from pe_lab.check.case import VOCABULARY, B, EncodingCase, T, at_positions, mark
 from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.blocks import Layer
 from pe_lab.model.transformer import Transformer
 
 LABEL = {"sdpa": "PyTorch's attention", "blocked": "attention in blocks"}
@@ -285,9 +284,7 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     tokens, kept = random_tokens(2, length), real(layout)
     encoding, h = case.encoding(length).double(), torch.zeros(2, length, case.width, dtype=torch.float64)
     located = encoding.locate(layout)
-    layer = models[name].layers[0]
-    assert isinstance(layer, Layer)
-    q, _, _ = layer.attention.project(h, h)
+    q, _, _ = models[name].layer(0).attention.project(h, h)
     if reason := IMPLEMENTATIONS[name].refuses(q, encoding.terms(h, located), located):
         raise InapplicableError(f"{LABEL[name]} cannot compute it: {reason}")
     upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[kept]

@@ -11,8 +11,10 @@ from pe_lab.hf.configs import REPLACED
 from pe_lab.hf.loading import description, new, saved
 
 # arguments that say where and how files are found, which are in a folder here
-FINDING = ("_commit_hash", "_from_auto", "cache_dir", "force_download", "local_files_only", "proxies", "revision")
-FINDING += ("token", "trust_remote_code", "adapter_kwargs", "code_revision")
+FINDING = (
+    *("_commit_hash", "_from_auto", "cache_dir", "force_download", "local_files_only", "proxies", "revision"),
+    *("token", "trust_remote_code", "adapter_kwargs", "code_revision"),
+)
 
 
 class AutoLoader:
@@ -42,7 +44,7 @@ class AutoLoader:
             raise ValueError(f"path must be a folder on this machine, got {path}: download it first")
         dtype = cls._dtype(args, options)
         model = saved(folder, cls._described(config) if config else description(folder), wanted=cls._wanted())
-        return model if dtype is None else model.to(dtype)
+        return _cast(model, dtype)
 
     @classmethod
     def _from_config(cls, config: PretrainedConfig, **options: Any) -> PreTrainedModel:
@@ -52,8 +54,7 @@ class AutoLoader:
             ValueError: as that of `replace`; an argument that has no effect here.
         """
         dtype = cls._dtype((), options)
-        model = new(cls._described(config), wanted=cls._wanted())
-        return model if dtype is None else model.to(dtype)
+        return _cast(new(cls._described(config), wanted=cls._wanted()), dtype)
 
     @classmethod
     def _wanted(cls) -> type[PreTrainedModel]:
@@ -81,9 +82,15 @@ class AutoLoader:
         return dtype
 
 
+def _cast(model: Any, dtype: torch.dtype | None) -> PreTrainedModel:
+    """Return the model in a dtype; None: as it is. The wrapper of its method `to` hides the types."""
+    cast: PreTrainedModel = model if dtype is None else model.to(dtype)
+    return cast
+
+
 def register() -> None:
     """Make the types of replaced models known to the Auto classes."""
-    autos = [
+    autos: list[Any] = [
         auto
         for auto in vars(modeling_auto).values()
         if isinstance(auto, type) and getattr(auto, "_model_mapping", None) is not None

@@ -36,7 +36,7 @@ class CachedLayer(CacheLayerMixin):
     is_sliding = supports_early_init = False
 
     def __init__(self, tokens: CachedTokens, index: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tokens, self.index, self.seen = tokens, index, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:

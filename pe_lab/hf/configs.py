@@ -53,4 +53,4 @@ def mark(model: nn.Module) -> None:
             if id(config) not in copies:
                 copies[id(config)] = deepcopy(config)
                 object.__setattr__(copies[id(config)], "__class__", REPLACED[type(config)])
-            module.config = copies[id(config)]
+            object.__setattr__(module, "config", copies[id(config)])

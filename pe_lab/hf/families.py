@@ -139,7 +139,7 @@ def uses_interface(module: nn.Module) -> bool:
 def windows(part: PreTrainedModel, attentions: list[Any]) -> set[int]:
     """Return the sliding windows of the layers, as attention gives them to its function."""
     sizes = {getattr(each, "sliding_window", getattr(part.config, "sliding_window", None)) for each in attentions}
-    return sizes - {None}
+    return {size for size in sizes if size is not None}
 
 
 # -- how positions are taken out ---------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def new(
         encoding, options = recorded["encoding"], recorded["options"]
         options = {**options, "length": recorded["length"], "implementation": recorded["implementation"]}
     settings = {"from_config": recorded["from_config"], **(options or {})}
-    model = _checked(CONFIG, model_class, config)
+    model: Any = _checked(CONFIG, model_class, config)  # the wrapper of its `to` hides the types
     model.to(config.dtype or torch.float32)
     assert encoding is not None
     return _checked(CONFIG, replace, model, encoding, **settings)

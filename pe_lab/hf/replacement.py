@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from pe_lab.attention import IMPLEMENTATIONS
+from pe_lab.encodings.combine import Interleave
 from pe_lab.encodings.named import factory, make
 from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import NAME
@@ -104,10 +105,10 @@ def _stack(
         if options or length is not None:
             names = ", ".join([*options, *(["length"] if length is not None else [])])
             raise ValueError(f"options belong to the name of an encoding, got a Stack and {names}")
-        sizes = encoding.first.sizes
-        has = {"width": sizes.width, "num_heads": sizes.num_heads, "depth": encoding.depth, "causal": sizes.causal}
+        own = encoding.first.sizes
+        has = {"width": own.width, "num_heads": own.num_heads, "depth": encoding.depth, "causal": own.causal}
         needs = {"width": width, "num_heads": num_heads, "depth": depth, "causal": causal}
-        has["head_dim"], needs["head_dim"] = sizes.given_head_dim or head_dim, head_dim
+        has["head_dim"], needs["head_dim"] = own.given_head_dim or head_dim, head_dim
         if has != needs:
             wrong = [name for name in has if has[name] != needs[name]]
             raise ValueError(f"the Stack must have {_listed(needs, wrong)}, got {_listed(has, wrong)}")
@@ -119,7 +120,7 @@ def _stack(
     for option in options:
         if option in SIZES:
             raise ValueError(f"options of {encoding} must not be sizes, which are those of the model, got {option}")
-    sizes = {"width": width, "num_heads": num_heads, "depth": depth, "length": length, "causal": causal}
+    sizes: dict[str, Any] = {"width": width, "num_heads": num_heads, "depth": depth, "length": length, "causal": causal}
     if head_dim * num_heads != width:
         sizes["head_dim"] = head_dim
     stack = _with_settings(family.positions(part), encoding, options, sizes) if from_config else None
@@ -152,7 +153,8 @@ def _with_settings(positions: ModelPositions, encoding: str, options: dict[str, 
             partial(factory(encodings[kind][0]), name=encodings[kind][0], **encodings[kind][1]) for kind, _ in runs
         ]
         stack = make("interleave", **sizes, parts=parts, layers=[count for _, count in runs])
-        first = [stack.of_layer(layers.index(kind)).members()[0] for kind in kinds]
+        alternating = [stack.of_layer(layers.index(kind)) for kind in kinds]
+        first = [each.members()[0] for each in alternating if isinstance(each, Interleave)]
     for kind, each, its in zip(kinds, first, encodings, strict=True):
         if its == (kind.name, kind.options):
             kind.adopt(each)
@@ -180,7 +182,7 @@ def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation
     if family.images:
         image = ImageHook(stack)
         part.register_forward_pre_hook(image, with_kwargs=True)
-        part.embeddings.dropout.register_forward_pre_hook(image.embed)
+        part.get_submodule("embeddings.dropout").register_forward_pre_hook(image.embed)
     else:
         borne = None
         if family.bearer is not None:
@@ -190,7 +192,7 @@ def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation
         part.register_forward_pre_hook(hook, with_kwargs=True)
     for module in part.modules():
         if uses_interface(module):
-            module.pe_lab_replaced = True
+            object.__setattr__(module, "pe_lab_replaced", True)
     head_dim, config = stack.first.sizes.head_dim, part.config
     num_values = head_dim * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     for index, attention in enumerate(attentions):

@@ -15,11 +15,11 @@ Result = tuple[Tensor, None]
 class Bloom(BloomAttention):
     """Attention of BLOOM, whose queries, keys and values are next to each other in every head."""
 
-    def forward(self, hidden_states: Tensor, residual: Tensor, layer_past: Any = None, **kwargs: Any) -> Result:
+    def forward(self, hidden_states: Tensor, residual: Tensor, *args: Any, **kwargs: Any) -> Result:
         q, k, v = self.query_key_value(hidden_states).unflatten(-1, (self.num_heads, 3, -1)).unbind(-2)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        if layer_past is not None:
-            k, v = layer_past.update(k, v, self.layer_idx)
+        if (cache := kwargs.get("layer_past")) is not None:
+            k, v = cache.update(k, v, self.layer_idx)
         dropout = self.attention_dropout.p if self.training else 0.0
         out = attend(self, q, k, v, self.inv_norm_factor, dropout, kwargs)
         dropped = nn.functional.dropout(self.dense(out), p=self.hidden_dropout, training=self.training)
@@ -36,6 +36,7 @@ class Mpt(MptAttention):
         q, k, v = (x.transpose(1, 2) for x in projected.unflatten(-1, (3, self.n_heads, -1)).unbind(-3))
         if cache is not None:
             k, v = cache.update(k, v, self.layer_idx)
+        assert self.softmax_scale is not None  # as MptAttention sets it
         dropout = self.attn_dropout_p if self.training else 0.0
         return self.out_proj(attend(self, q, k, v, self.softmax_scale, dropout, kwargs)), None
 

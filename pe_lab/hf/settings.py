@@ -141,7 +141,8 @@ class Rotation(ModelPositions):
 
     def _frequencies(self, rotary: Any) -> Tensor:
         prefix = "".join(f"{layer_type}_" for layer_type in self.of_type.values())
-        frequencies: Tensor = getattr(rotary, f"{prefix}original_inv_freq", getattr(rotary, f"{prefix}inv_freq", None))
+        original = f"{prefix}original_inv_freq"
+        frequencies: Tensor = getattr(rotary, original if hasattr(rotary, original) else f"{prefix}inv_freq")
         return frequencies
 
     def named(self, name: str, options: Options) -> str:
@@ -304,4 +305,4 @@ def _are_equal(a: list[Tensor], b: list[Tensor]) -> bool:
     if a[0].shape != b[0].shape:
         return False
     pairs = [[of(sin, cos) for cos, sin in (a, b)] for of in (torch.atan2, torch.hypot)]
-    return all(torch.allclose(*pair, rtol=1e-5, atol=0) for pair in pairs)
+    return all(torch.allclose(first, second, rtol=1e-5, atol=0) for first, second in pairs)

@@ -73,14 +73,19 @@ class Transformer(nn.Module):
         self.residual_scale = (2 * config.depth) ** -0.5 if config.residual_scale == "depth" else 1.0
         self.update = MaximalUpdate(self, encoding, sizes, config.depth, factor)
 
+    def layer(self, index: int) -> Layer:
+        """Return a layer."""
+        layer = self.layers[index]
+        assert isinstance(layer, Layer)  # ModuleList has members of type Module
+        return layer
+
     @torch.no_grad()
     def scale_parameters(self) -> None:
         """Scale initial weights as the parametrization and `residual_scale` say; called once, when all are drawn."""
         self.update.scale_weights()
         if self.residual_scale != 1.0:
-            for layer in self.layers:
-                assert isinstance(layer, Layer)
-                for linear in layer.residual_maps:
+            for index in range(len(self.layers)):
+                for linear in self.layer(index).residual_maps:
                     linear.weight.mul_(self.residual_scale)
 
     def matrices(self) -> set[nn.Parameter]:

@@ -37,7 +37,8 @@ class AttentionProbe(Probe):
     """
 
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
-        sums = [torch.zeros(6, model.layers[0].attention.num_heads, dtype=torch.float64) for _ in model.layers]
+        num_heads = model.layer(0).attention.num_heads
+        sums = [torch.zeros(6, num_heads, dtype=torch.float64) for _ in model.layers]
         with torch.no_grad(), at_rest(model):
             for batch in sample(model, dataset, "test", seed):
                 distance = distances(batch.layout)
@@ -118,7 +119,8 @@ def _inputs_of_attention(model: Transformer) -> Iterator[list[tuple[MultiHeadAtt
     def note(layer: MultiHeadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append((layer, signature(layer.forward).bind(*args, **kwargs).arguments))
 
-    handles = [layer.attention.register_forward_pre_hook(note, with_kwargs=True) for layer in model.layers]
+    attentions = [model.layer(index).attention for index in range(len(model.layers))]
+    handles = [attention.register_forward_pre_hook(note, with_kwargs=True) for attention in attentions]
     try:
         yield calls
     finally:

@@ -77,7 +77,9 @@ def read(x: np.ndarray, wanted: np.ndarray, others: np.ndarray) -> np.ndarray:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), RidgeCV(ALPHAS, alpha_per_target=True)).fit(x, wanted).predict(others)
+    regression = make_pipeline(StandardScaler(), RidgeCV(ALPHAS, alpha_per_target=True)).fit(x, wanted)
+    predicted: np.ndarray = regression.predict(others)
+    return predicted
 
 
 def read_off_token(tokens: np.ndarray, wanted: np.ndarray, others: np.ndarray) -> np.ndarray:

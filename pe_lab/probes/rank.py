@@ -55,12 +55,13 @@ def spectrum(states: Tensor) -> Tensor | None:
     centred = states - states.mean(0)
     if centred.norm() <= SAME * states.norm():
         return None
-    return torch.linalg.svdvals(centred)
+    singular: Tensor = torch.linalg.svdvals(centred)
+    return singular
 
 
 def effective_rank(singular: Tensor) -> float:
     """Return exp of the entropy of singular values, scaled to sum 1."""
-    return torch.special.entr(singular / singular.sum()).sum().exp().item()
+    return float(torch.special.entr(singular / singular.sum()).sum().exp())
 
 
 def stable_rank(singular: Tensor) -> float:

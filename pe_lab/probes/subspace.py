@@ -139,7 +139,8 @@ def directions(vectors: Tensor) -> Tensor:
     """Return [D, k], the fewest principal directions of vectors [rows, D] that carry EXPLAINED of their variance."""
     _, singular, basis = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     carried = singular.square().cumsum(0) / singular.square().sum()
-    return basis[: int((carried < EXPLAINED - 1e-9).sum()) + 1].T
+    kept: Tensor = basis[: int((carried < EXPLAINED - 1e-9).sum()) + 1]
+    return kept.T
 
 
 def angles(first: np.ndarray, other: np.ndarray) -> tuple[float, float]:

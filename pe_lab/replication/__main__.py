@@ -110,7 +110,7 @@ def select(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
     Raises:
         ValueError: there is none of this name.
     """
-    chosen = {}
+    chosen: dict[str, Entry] = {}
     for name in names:
         paper = name.rpartition("/")[2].casefold().removeprefix("arxiv:")
         matches = {

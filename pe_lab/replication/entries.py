@@ -82,7 +82,10 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
     if not re.fullmatch(r"\w+", name):
         raise ValueError(f"{where} must be named with letters, digits and _, got {name!r}")
     fields = {**common, **cell}
-    lists = {
+    described: dict[str, Any] = {
+        key: text(where, key, fields.get(key)) for key in ("title", "paper", "says", "source", "unit")
+    }
+    lists: dict[str, Any] = {
         key: (*texts(where, key, common.get(key)), *texts(where, key, cell.get(key))) for key in ("setting", "chosen")
     }
     lacks, minutes = fields.get("lacks"), fields.get("minutes")
@@ -101,7 +104,7 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
         raise ValueError(f"{where} must have seeds, a whole number of at least {FEWEST}, got {seeds!r}")
     return Entry(
         name=f"{table}/{name}",
-        **{key: text(where, key, fields.get(key)) for key in ("title", "paper", "says", "source", "unit")},
+        **described,
         seen=flag(where, "seen", fields.get("seen")),
         values=tests_of(where, cell) if studies else _values(where, fields.get("published"), fields.get("measured")),
         tolerance=number(where, "tolerance", fields.get("tolerance")),

@@ -1,6 +1,7 @@
 """The values of entries in a ledger."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.values import Values
 from pe_lab.results.from_ledger import summary_and_environment
 
-DERIVED = {"error": ("accuracy", lambda value: 1 - value), "perplexity": ("loss", math.exp)}
+DERIVED: dict[str, tuple[str, Callable[[float], float]]] = {
+    "error": ("accuracy", lambda value: 1 - value),
+    "perplexity": ("loss", math.exp),
+}
 
 
 def read(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()) -> Values:

@@ -63,7 +63,7 @@ def open_run(
         open_timeout, finish_timeout = max(open_timeout, LOCAL), max(finish_timeout, LOCAL)
     user_settings = user_settings or {}
     arguments = _arguments(checkpoint, group, job_type) | {"project": project, "mode": mode}
-    arguments |= user_settings | {"tags": list(dict.fromkeys([*arguments["tags"], *user_settings.get("tags", ())]))}
+    arguments |= {**user_settings, "tags": list(dict.fromkeys([*arguments["tags"], *user_settings.get("tags", ())]))}
     arguments["settings"] = _settings(open_timeout, finish_timeout)
     try:
         with _killing_service_when_ended():
@@ -119,7 +119,7 @@ def _settings(open_timeout: float, finish_timeout: float) -> Any:
     """Return W&B's settings: silent, without system statistics, with those time limits that this version knows."""
     import wandb
 
-    limits = {"finish_timeout": finish_timeout, "finish_timeout_raises": True}
+    limits: dict[str, Any] = {"finish_timeout": finish_timeout, "finish_timeout_raises": True}
     return wandb.Settings(
         silent=True,
         console="off",
@@ -178,10 +178,10 @@ class WandbRun(WandbLogger):
                 end_service(kill=isinstance(error, LateError))
             self.lost, self.images = True, False
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         if not self.lost:
             with self._catching():
-                self.experiment.log(metrics)
+                self.experiment.log(dict(metrics))
 
     def log_rows(self, name: str, rows: "pd.DataFrame", step: int, epoch: float) -> None:
         """Log a table; missing values are left empty."""

@@ -79,6 +79,7 @@ def _process() -> Any:
     """Return the service process if this process started it. W&B has no public name for it."""
     from wandb.sdk import wandb_setup
 
+    singleton: Any = getattr(wandb_setup, "_singleton", None)
     with suppress(AttributeError):
-        return wandb_setup._singleton._connection._proc._process
+        return singleton._connection._proc._process
     return None
