@@ -20,7 +20,6 @@ from pe_lab.report.standing import (
     by_setting,
     comparative,
     in_each_setting,
-    in_words,
     joined,
     last_word,
     overall,
@@ -33,6 +32,7 @@ from pe_lab.results.columns import (
     REMAINING,
     counted_in,
     floors,
+    in_words,
     lower_is_better,
     merge,
     setting_columns,
@@ -40,7 +40,14 @@ from pe_lab.results.columns import (
     told_settings,
     value_text,
 )
-from pe_lab.results.learned import GUESSES, level_in_words, not_learned, of_learned_settings, partly_learned
+from pe_lab.results.learned import (
+    GUESSES,
+    in_learned_settings,
+    level_in_words,
+    not_learned,
+    of_learned_settings,
+    partly_learned,
+)
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import VERDICT_MARKS
 from pe_lab.statistics import GRID, Families, Verdict, interval
@@ -56,15 +63,15 @@ SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a share
 def answer(subject: ReportSubject) -> Section:
     """Return the first screen: its title is the question, its parts are the answer, cautions and one figure.
 
-    Where no model has learned the task, the first part says so.
+    Where no model has learned the task, the first part says so, or the second behind what was measured of layers.
 
     Raises:
         ValueError: there is no such baseline or metric.
     """
-    warning = not_learned(subject.results.cells)
-    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
     longer, (said, how) = at_longer_lengths(subject), sentences(subject)
     measured = _measured(subject, longer)
+    warning = not_learned(subject.results.cells, advice=not measured)
+    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
     partly = partly_learned(subject.results.cells)
     notes = [f"{partly.removesuffix('.')} ({level_in_words(subject.results.cells)})."] if partly else []
     notes += [
@@ -79,10 +86,14 @@ def answer(subject: ReportSubject) -> Section:
     details += filter(None, [f"Trained {trained}." if trained else "", setting_in_words(subject.results)])
     if measured:
         where = " at the training length" if longer else ""
-        folded = Folded(f"Test {in_words(subject.metric)}{where}", [said, *_figure(subject), *details])
+        compared = f"Test {in_words(subject.metric)}{where}: {_in_short(subject)}"
+        folded = Folded(compared, [said, *_figure(subject), *details])
+        first = isinstance(measured[0], str)  # the answer, which stands before what warns of it
+        shown = [*measured[:first], *parts, *measured[first:]]
     else:
-        measured, folded = [said, *_figure(subject)], Folded(f"How it was compared: {_in_short(subject)}", details)
-    return Section(title(subject), [*parts, *measured, *(f"**Note.** {line}" for line in notes), folded], opening=True)
+        shown = [*parts, said, *_figure(subject)]
+        folded = Folded(f"How it was compared: {_in_short(subject)}", details)
+    return Section(title(subject), [*shown, *(f"**Note.** {line}" for line in notes), folded], opening=True)
 
 
 def _in_short(subject: ReportSubject) -> str:
@@ -170,16 +181,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         first = in_each_setting(by_setting(subject.compared), f" {LEARNED}", f", {LEARNED}")
     else:
         first = in_each_setting(by_setting(subject.compared))
-    return first, _against(subject, _of_learned(subject, subject.compared.compare(GRID)))
-
-
-def _of_learned(subject: ReportSubject, lines: pd.DataFrame) -> pd.DataFrame:
-    """Return the comparisons of the settings in which a model has learned the task; all where those are none."""
-    cells = subject.results.cells
-    names = [name for name in setting_columns(cells) if name in lines]
-    if not names or not partly_learned(cells):
-        return lines
-    return merge(lines, of_learned_settings(cells)[names].drop_duplicates(), names)
+    return first, _against(subject, in_learned_settings(subject.compared.compare(GRID), cells))
 
 
 def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plot:
@@ -225,7 +227,8 @@ def _figure(subject: ReportSubject) -> list[Part]:
     if cells.empty or cells["pe"].nunique() < 2:
         return []
     if draws_training(subject):
-        caption = f"Test {in_words(subject.metric)} after so many {counted_in(cells)}: means over seeds"
+        seeds = count_of_seeds(cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique())
+        caption = f"Test {in_words(subject.metric)} after so many {counted_in(cells)}: means over {seeds}"
         caption += WITH_INTERVALS * several_seeds(cells)
         return [Drawn(plots.over_epochs(cells, subject.metric), caption, over_training(subject.metric))]
     rows, _, where = drawn(subject.compared, subject.decided)

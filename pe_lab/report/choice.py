@@ -220,12 +220,14 @@ class Longest(NamedTuple):
         metric: exact match where known, else accuracy or loss.
         setting: in words.
         length: in training lengths.
+        nearer: the metric at all lengths: columns pe, seed, length, value.
     """
 
     rows: pd.DataFrame
     metric: str
     setting: str
     length: float
+    nearer: pd.DataFrame
 
 
 def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
@@ -243,7 +245,8 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
             rows = last[["pe", *names, "seed"]].assign(**{f"test_{metric}": last["value"]})
             rows = _with_floors(rows, cells, str(metric))
             need = f"{metric} at {length:g} × the training length, {setting}"
-            found[need] = Longest(rows, str(metric), setting, float(length))
+            nearer = here.loc[here["metric"] == metric, ["pe", "seed", "length", "value"]]
+            found[need] = Longest(rows, str(metric), setting, float(length), nearer)
     return found
 
 

@@ -1,16 +1,14 @@
 """Sections that compare encodings: grid, differences, ranks, effects, seeds needed, methods, choice."""
 
-import numpy as np
-import pandas as pd
-
 from pe_lab import statistics
 from pe_lab.report import choice
-from pe_lab.report.answer import MOST_DRAWN, WITH_INTERVALS, draws_training, over_training, several_seeds
+from pe_lab.report.answer import LEARNED, MOST_DRAWN, WITH_INTERVALS, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
-from pe_lab.report.standing import in_words, joined
+from pe_lab.report.standing import joined
 from pe_lab.results import plots
-from pe_lab.results.columns import counted_in, floors, setting_columns
+from pe_lab.results.columns import counted_in, floors, in_words, setting_columns
+from pe_lab.results.learned import in_learned_settings, partly_learned
 from pe_lab.results.pooling import pool
 from pe_lab.statistics.comparisons import counted
 
@@ -20,7 +18,7 @@ def grid(subject: ReportSubject) -> Section:
     cells, metric = subject.results.cells, subject.metric
     words = floors_in_words(floors(cells, metric))
     parts: list[Part] = [Folded("What the floors are", list(words))] if words else []
-    if cells[counted_in(cells)].nunique() > 1 and not draws_training(subject):  # otherwise above
+    if cells[counted_in(cells)].nunique() > 1:
         caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
         parts.append(Drawn(plots.over_epochs(cells, metric), caption, over_training(metric)))
     caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
@@ -60,12 +58,21 @@ def differences(subject: ReportSubject) -> Section:
     cells, families = subject.results.cells, subject.compared
     if cells["pe"].nunique() < 2:
         return Section("Differences")
-    compared = families.compare()
+    compared = in_learned_settings(families.compare(), cells)
+    learned = partly_learned(cells)
+    count = (
+        len(compared[names].drop_duplicates())
+        if (names := [name for name in setting_columns(cells) if name in compared])
+        else 1
+    )
+    where = f"in the {count} settings {LEARNED}" if count > 1 else f"in the only setting {LEARNED}"
+    where = where if learned else "in every setting"
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
     how = WITH_INTERVALS if compared["low"].notna().any() else ""
     caption = f"Paired differences{how}; the grey band is the margin; marks are named by their verdicts"
-    code = f"plots.forest(compared.compare(), {subject.metric!r})"
-    parts: list[Part] = [f"Every encoding against `{subject.baseline}`, in every setting: {counts}."]
+    lines = "learned.in_learned_settings(compared.compare(), results.cells)" if learned else "compared.compare()"
+    code = f"plots.forest({lines}, {subject.metric!r})"
+    parts: list[Part] = [f"Every encoding against `{subject.baseline}`, {where}: {counts}."]
     if subject.results.declared.decide is not None:
         parts.append(
             "**Note.** Seeds were added to this study where they decide. The tests on this page are for a number of "
@@ -77,7 +84,7 @@ def differences(subject: ReportSubject) -> Section:
         parts.append(Drawn(plots.forest(compared, subject.metric), caption, code))
     elif subject.results.declared.decide is None:
         return Section("Differences")  # those of the figure of the first screen
-    if several:
+    if several and not learned:
         parts.append(pool(cells, subject.metric).note)
         if choice.POOLED in families.tables:
             pooled = families.compare(choice.POOLED)
@@ -141,8 +148,7 @@ def seeds(subject: ReportSubject) -> Section:
 
 
 def methods(subject: ReportSubject) -> Section:
-    """Return how comparisons are made, and a simulation of how often intervals contain the truth, if there are any."""
-    caption = "How often a 95 % interval contains the truth"
+    """Return how comparisons are made."""
     text = [
         "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
         "within seeds, and seeds are the independent units. Several epochs of one training are not independent "
@@ -164,29 +170,9 @@ def methods(subject: ReportSubject) -> Section:
         text.insert(
             2,
             "Where a setting has five encodings or more, the variance of each difference is estimated from all of "
-            "them together (the moderated t test), in intervals and in verdicts. The simulation below is of intervals "
-            "that know the variance of their own sample only; `python -m benchmarks simulate_tables` simulates those "
-            "with variances of all.",
+            "them together (the moderated t test), in intervals and in verdicts.",
         )
-        caption += ", with the variance of its own sample"
-    simulated = [ReportTable(_simulated(subject), caption)] if several_seeds(subject.results.cells) else []
-    return Section("Methods", [*text, *simulated])
-
-
-def _simulated(subject: ReportSubject) -> pd.DataFrame:
-    """Return how often intervals contain the truth, for the numbers of seeds and the residuals of the cells."""
-    cells = subject.results.cells
-    residuals = statistics.deviations(cells, subject.metric) if cells["pe"].nunique() > 1 else np.array([])
-    noises = {"normal noise": np.random.default_rng(0).standard_normal(100_000)}
-    if len(residuals) >= 20:
-        noises[f"the {len(residuals)} scaled residuals of these differences"] = residuals
-    lines = []
-    for count in sorted({3, 5, *(int(n) for n in cells.groupby("pe")["seed"].nunique().unique() if n > 1)}):
-        for name, noise in noises.items():
-            t = statistics.coverage(count, noise, statistics.t_intervals)
-            bootstrap = statistics.coverage(count, noise, statistics.percentile_bootstraps, 2000)
-            lines.append({"seeds": count, "noise": name, "t interval": t, "percentile bootstrap": bootstrap})
-    return pd.DataFrame(lines)
+    return Section("Methods", list(text))
 
 
 def choices(subject: ReportSubject) -> Section:

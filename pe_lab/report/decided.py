@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from pe_lab.report.standing import Standing, in_words
-from pe_lab.results.columns import merge, setting_columns
+from pe_lab.report.standing import Standing
+from pe_lab.results.columns import in_words, merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.statistics import GRID, Families, Verdict
 from pe_lab.statistics.comparisons import turned

@@ -4,21 +4,23 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.config.reference import first_comment
-from pe_lab.report.choice import LEAST_RIGHT, longest
+from pe_lab.report.choice import LEAST_RIGHT, Longest, longest
 from pe_lab.report.parts import Drawn, Folded, Part, ReportTable
 from pe_lab.report.question import ReportSubject
-from pe_lab.report.standing import Standing, in_each_setting, in_words, joined, last_word
+from pe_lab.report.standing import Standing, in_each_setting, joined
 from pe_lab.results import plots
-from pe_lab.results.columns import lower_is_better
-from pe_lab.results.panels import COLOURED
+from pe_lab.results.columns import in_words, lower_is_better, possible, sort_by_setting
+from pe_lab.results.panels import COLOURED, settings_in_words
 from pe_lab.results.plots import record_settings
+from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # settings that are named
-FINDINGS = {  # by probe: the metrics that answer its question, and what they are
-    "position": {"r2": "R² of position"},
-    "attention": {"entropy_normalised": "entropy of attention"},
-    "rank": {"token_cosine": "cosine of two tokens", "effective_rank": "effective rank"},
-    "subspace": {"position_share": "variance that goes with position"},
+MOST_ANSWERING = 3  # encodings that are named with their shares
+FINDINGS = {  # by probe: the metrics that answer its question
+    "position": ("r2",),
+    "attention": ("entropy_normalised",),
+    "rank": ("token_cosine", "effective_rank"),
+    "subspace": ("position_share",),
 }
 MEANINGS = {  # by metric
     "r2": "R² of position is that of a linear probe: 1 where the position of a token is read without error.",
@@ -27,6 +29,7 @@ MEANINGS = {  # by metric
     "effective_rank": "The effective rank counts the dimensions that the states fill.",
     "position_share": "The share of the variance of states that goes with position is between 0 and 1.",
 }
+APART, ALIKE = 0.5, 0.9  # the cosine of two tokens below which tokens are apart, and above which they are alike
 
 
 def study_question(name: str) -> str:
@@ -37,31 +40,57 @@ def study_question(name: str) -> str:
 
 
 def at_longer_lengths(subject: ReportSubject) -> str:
-    """Say which encodings may be the best at the longest length, in a sentence for all settings; empty without any."""
-    standings, without, settings, lengths = [], 0, list[str](), set()
+    """Say which encodings may be the best at the longest length, in a sentence for all settings; empty without any.
+
+    Where none answers there, the longest length at which one does is named.
+    """
+    standings, without, lengths = list[Standing](), list[Longest](), set()
     for need, far in longest(subject.results.records, subject.results.cells).items():
         ranked = subject.compared.ranks(need)
         if len(ranked) < 2:
             continue
-        settings.append(far.setting)
         lengths.add(far.length)
         standing = Standing.of(ranked, subject.compared.lines[need], far.metric, f"test {in_words(far.metric)}")
         if not lower_is_better(far.metric) and next(iter(standing.means.values())) < LEAST_RIGHT:
-            without += 1
+            without.append(far)
         else:
             standings.append(standing)
-    if not settings:
+    count = len(standings) + len(without)
+    if not count:
         return ""
     where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
     none = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
-    if without == len(settings):
-        tasks = [setting.removeprefix("data ") for setting in settings]
-        return f"{where}, {none}{f' ({joined(tasks)})' * (1 < len(tasks) <= MOST_VALUES)}."
-    if len(settings) == 1:
-        return f"{where}: {standings[0].words()}"
-    return (
-        f"{where}: {in_each_setting(standings)}{f' In {without} of {len(settings)} settings {none}.' * bool(without)}"
+    nearer = (
+        f" {' '.join(dict.fromkeys(_nearer(far, count > 1) for far in without))}" if len(without) <= MOST_VALUES else ""
     )
+    if not standings:
+        return f"{where}, {none}.{nearer}"
+    if count == 1:
+        return f"{where}: {standings[0].words()}"
+    return f"{where}: {in_each_setting(standings)}" + f" In {len(without)} of {count} settings {none}." * bool(without)
+
+
+def _nearer(far: Longest, several: bool) -> str:
+    """Say at which length an encoding still answers, and which do, with their shares of right answers.
+
+    Args:
+        several: whether there are several settings, so that this one is named.
+    """
+    setting = f" ({far.setting.removeprefix('data ')})" * several
+    shares = far.nearer.groupby(["length", "pe"])["value"].mean()
+    answering = shares[(shares >= LEAST_RIGHT) & (shares.index.get_level_values("length") > 1)]
+    if answering.empty:
+        return f"None has beyond the training length{setting}."
+    lengths = answering.index.get_level_values("length")
+    last, first = lengths.max(), lengths.min()
+    text = f"The longest length at which one has is {last:g} ×{setting}: {_shares(answering[last])}"
+    return f"{text}; at {first:g} ×: {_shares(answering[first])}." if first < last else f"{text}."
+
+
+def _shares(shares: pd.Series) -> str:
+    """Return encodings with their shares of right answers, the highest first."""
+    best = shares.sort_values(ascending=False, kind="stable").head(MOST_ANSWERING)
+    return joined([f"`{pe}` {share:.0%}" for pe, share in best.items()])
 
 
 def figure(subject: ReportSubject) -> Drawn | None:
@@ -71,23 +100,28 @@ def figure(subject: ReportSubject) -> Drawn | None:
     if metrics:
         code = f"plots.length_curves(results.records, {metrics[0]!r})"
         drawn = plots.length_curves(records, metrics[0])
-        return Drawn(drawn, f"Test {in_words(metrics[0])} against length: {_shaded(drawn)}", code)
+        return Drawn(drawn, f"Test {in_words(metrics[0])} against length: {shaded(drawn, metrics[0])}", code)
     layers = probed(records)
     if layers.empty:
         return None
     probe = str(layers["probe"].iloc[0])
     metrics = list(layers.loc[layers["probe"] == probe, "metric"].unique())
-    metric = next((name for name in FINDINGS.get(probe, {}) if name in metrics), metrics[0])
-    what = FINDINGS.get(probe, {}).get(metric, in_words(metric))
+    metric = next((name for name in FINDINGS.get(probe, ()) if name in metrics), metrics[0])
     code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
     drawn = plots.layer_curves(records, probe, metric)
-    return Drawn(drawn, f"{what}, by layer: {_shaded(drawn)}", code)
+    words = in_words(metric)
+    return Drawn(drawn, f"{words[0].upper()}{words[1:]}, by layer: {shaded(drawn, metric)}", code)
 
 
-def _shaded(drawn: plots.Plot) -> str:
+def shaded(drawn: plots.Plot, metric: str) -> str:
     """Say what lines and bands of a figure are."""
-    bands = drawn.data["low"].notna().any() and drawn.data["pe"].nunique() <= COLOURED
-    return f"means over seeds{'; bands are their 95 % t intervals' * bool(bands)}"
+    low, high = int(drawn.data["seeds"].min()), int(drawn.data["seeds"].max())
+    text = f"means over {counted(high, 'seed') if low == high else f'{low} to {high} seeds'}"
+    if drawn.data["low"].isna().all() or drawn.data["pe"].nunique() > COLOURED:
+        return text
+    least, most = possible(metric)
+    ends = (drawn.data["low"] == least).any() or (drawn.data["high"] == most).any()
+    return f"{text}; bands are their 95 % t intervals{', cut at what is possible' * bool(ends)}"
 
 
 def probed(records: pd.DataFrame) -> pd.DataFrame:
@@ -96,28 +130,78 @@ def probed(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_layer(records: pd.DataFrame) -> list[Part]:
-    """Return a table of the main metrics of the probes, from the first to the last layer of the deepest models.
+    """Return what the probes found in the deepest models: a sentence, and a table from the first to the last layer.
 
-    Means are over seeds, heads and the other settings.
+    Means are over seeds and heads, a line per encoding and setting.
 
     Args:
         records: from `probed`, not empty.
     """
     deepest = records[records["depth"] == records["depth"].max()] if "depth" in records else records
-    found, meanings = {}, []
+    names = [name for name in record_settings(deepest) if deepest[name].nunique(dropna=False) > 1]
+    deepest = sort_by_setting(deepest, names)
+    deepest = deepest.assign(setting=settings_in_words(deepest, names) if names else "")
+    sentences, columns, meanings = [], {}, []
     for probe in deepest["probe"].unique():
         rows = deepest[deepest["probe"] == probe]
-        first = str(rows["metric"].iloc[0])
-        for metric, what in FINDINGS.get(probe, {first: in_words(first)}).items():
+        for metric in FINDINGS.get(probe, (str(rows["metric"].iloc[0]),)):
             measured = rows[rows["metric"] == metric]
             if measured.empty:
                 continue
-            layers = measured.groupby(["pe", "layer"], sort=False)["value"].mean().unstack("layer").sort_index(axis=1)
+            layers = measured.groupby(["setting", "pe", "layer"], sort=False)["value"].mean()
+            layers = layers.unstack("layer").sort_index(axis=1)
+            sentences += [_SENTENCES[metric](layers)] if metric in _SENTENCES else []
             ends = layers.iloc[:, [0, -1]].map(lambda value: f"{value:.2f}" if value < 10 else f"{value:.1f}")
-            found[what] = ends.agg(" → ".join, axis=1).str.replace("-0.00", "0.00")
+            columns[in_words(metric)] = ends.agg(" → ".join, axis=1).str.replace("-0.00", "0.00")
             meanings += [MEANINGS[metric]] if metric in MEANINGS else []
-    table = pd.DataFrame(found).rename_axis("pe").reset_index()
-    other = [name for name in record_settings(deepest) if deepest[name].nunique() > 1]
+    table = pd.DataFrame(columns).reset_index()
+    table = table if names else table.drop(columns="setting")
     depth = f" of models of depth {deepest['depth'].max():g}" if "depth" in records else ""
-    caption = f"From the first to the last layer{depth}: means over {joined(['seeds', *map(last_word, other)])}"
-    return [ReportTable(table, caption), *([Folded("What is measured", list(meanings))] if meanings else [])]
+    seeds = counted(deepest["seed"].nunique(), "seed")
+    caption = f"From the first to the last layer{depth}: means over {seeds}"
+    text: list[Part] = [" ".join(sentences)] if sentences else []
+    return [*text, ReportTable(table, caption), *([Folded("What is measured", list(meanings))] if meanings else [])]
+
+
+def _where_read(layers: pd.DataFrame) -> str:
+    """Say in which layers position is read best.
+
+    Args:
+        layers: R² by setting and encoding, a column per layer.
+    """
+    best, highest = layers.idxmax(axis=1), layers.max(axis=1).groupby("pe").mean().sort_values(kind="stable")
+    low, high = highest.index[[0, -1]]
+    ends = f"R² from {highest[low]:.2f} with `{low}` to {highest[high]:.2f} with `{high}`"
+    ends = ends if len(highest) > 1 else f"R² {highest[low]:.2f}"
+    where = f"layer{'s' * (best.nunique() > 1)} {_between(best, 'g')} of {layers.columns.max():g}"
+    return f"A linear probe reads position best in {where} ({ends})."
+
+
+def _alike(layers: pd.DataFrame) -> str:
+    """Say whether tokens have become alike in the last layer.
+
+    Args:
+        layers: the cosine of two tokens by setting and encoding, a column per layer.
+    """
+    last = layers.iloc[:, -1]
+    ends = f"two tokens have a cosine of {_between(last, '.2f')} in the last layer"
+    if last.max() < APART:
+        return f"Tokens stay apart: {ends}."
+    if last.min() > ALIKE:
+        return f"All tokens become alike: {ends}."
+    alike = [f"`{pe}`" for pe in dict.fromkeys(last[last > ALIKE].index.get_level_values("pe"))]
+    return f"Tokens become more alike: {ends}{f', above {ALIKE:g} with {joined(alike)}' * bool(alike)}."
+
+
+def _rank_lost(layers: pd.DataFrame) -> str:
+    """Say how the effective rank changes from the first to the last layer."""
+    first, last = layers.iloc[:, 0], layers.iloc[:, -1]
+    return f"The effective rank goes from {_between(first, '.0f')} in the first layer to {_between(last, '.0f')}."
+
+
+def _between(values: pd.Series, form: str) -> str:
+    low, high = format(values.min(), form), format(values.max(), form)
+    return low if low == high else f"{low}–{high}"
+
+
+_SENTENCES = {"r2": _where_read, "token_cosine": _alike, "effective_rank": _rank_lost}  # by metric of FINDINGS

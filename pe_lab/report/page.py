@@ -96,7 +96,9 @@ def _inline(text: str) -> Markup:
 def _svg(figure: Figure, caption: str) -> Markup:
     """Return a figure as SVG, with its caption as a label for screen readers; equal figures give equal bytes."""
     drawn = svg(figure, caption, alone=False)
-    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r"\n +", "\n", drawn[drawn.index("<svg") :])
+    drawn = re.sub(r'"[^"<>]*"', lambda quoted: re.sub(r"(\.\d\d)\d+", r"\1", quoted[0]), drawn)  # 0.01 px
+    drawn = re.sub(r"font-family: [^;\"]*sans-serif", "font-family: sans-serif", drawn)
     # ids must be unique on a page with several figures
     mark = f"f{crc32(drawn.encode()):x}-"
     drawn = re.sub(r'\bid="', f'id="{mark}', drawn)

@@ -19,12 +19,13 @@ from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
 from pe_lab.report.effort import identity_of, rates_in_words
 from pe_lab.report.question import ReportSubject, seeds_in_words, varied_columns
-from pe_lab.report.standing import in_words, unit_in_words
+from pe_lab.report.standing import unit_in_words
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     ENVIRONMENT,
     REMAINING,
     counted_in,
+    in_words,
     setting_columns,
     sort_by_setting,
     told_settings,

@@ -19,7 +19,7 @@ from pe_lab.system.names import unknown_name
 IMPORTS = """\
 from pe_lab import statistics
 from pe_lab.report import answer, attention, choice, decided
-from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, wandb_project
+from pe_lab.results import columns, frame, learned, plots, rates, sensitivity, specification, wandb_project
 """
 
 

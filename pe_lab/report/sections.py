@@ -1,5 +1,8 @@
 """The sections of a report, in order; here those that show measurements beside the comparisons of encodings."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pandas as pd
 
 from pe_lab.config import LR
@@ -8,12 +11,12 @@ from pe_lab.report.answer import answer
 from pe_lab.report.attention import attention
 from pe_lab.report.effort import SECONDS, searched_rates
 from pe_lab.report.elsewhere import elsewhere
-from pe_lab.report.measured import probed
+from pe_lab.report.measured import probed, shaded
 from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
 from pe_lab.report.standing import joined, listed
 from pe_lab.results import plots
-from pe_lab.results.columns import setting_columns, sort_by_setting, without_whole_windows
+from pe_lab.results.columns import in_words, setting_columns, sort_by_setting, without_whole_windows
 from pe_lab.results.rates import tuned
 from pe_lab.results.table import by_task, summarise
 
@@ -47,7 +50,26 @@ def sections(subject: ReportSubject) -> list[Section]:
         found.append(comparing.methods(subject))
     else:
         found.append(question(subject))
+    drawn = {figure.code for figure in figures(found[0].parts)}
+    found = [found[0], *(replace(section, parts=_without(section.parts, drawn)) for section in found[1:])]
     return [section for section in [*found, code(subject)] if section.parts]
+
+
+def figures(parts: Sequence[Part]) -> list[Drawn]:
+    """Return the figures of a section, folded ones included."""
+    inner = [figures(part.parts) if isinstance(part, Folded) else [part] for part in parts]
+    return [part for group in inner for part in group if isinstance(part, Drawn)]
+
+
+def _without(parts: Sequence[Part], drawn: set[str]) -> list[Part]:
+    """Return the parts of a section without the figures that the first screen has.
+
+    Args:
+        drawn: the code of these figures.
+    """
+    kept = [part for part in parts if not (isinstance(part, Drawn) and part.code in drawn)]
+    inner = [replace(part, parts=_without(part.parts, drawn)) if isinstance(part, Folded) else part for part in kept]
+    return [part for part in inner if not isinstance(part, Folded) or part.parts]
 
 
 def _rates(subject: ReportSubject) -> Section:
@@ -120,7 +142,7 @@ def _curves(subject: ReportSubject) -> Section:
     curves = subject.results.curves
     if curves.empty or curves.loc[curves["metric"] == subject.metric, "epoch"].nunique() < 2:
         return Section("Learning curves")
-    caption = f"Validation {subject.metric}; in colour: the best at the end (all, if they are eight or fewer)"
+    caption = f"Validation {in_words(subject.metric)}; in colour: the best at the end (all, if they are eight or fewer)"
     code = f"plots.learning_curves(results.curves, {subject.metric!r}, rows=results.cells)"
     drawn = plots.learning_curves(curves, subject.metric, rows=subject.results.cells)
     return Section("Learning curves", [Drawn(drawn, caption, code)])
@@ -133,7 +155,9 @@ def _lengths(subject: ReportSubject) -> Section:
     for metric in SHOWN if len(measured) else []:
         if (measured["metric"] == metric).any():
             code = f"plots.length_curves(results.records, {metric!r})"
-            parts.append(Drawn(plots.length_curves(records, metric), f"Test {metric} against length", code))
+            drawn = plots.length_curves(records, metric)
+            caption = f"Test {in_words(metric)} against length: {shaded(drawn, metric)}"
+            parts.append(Drawn(drawn, caption, code))
     return Section(
         "Other lengths", _for_whom(subject, records[records["kind"] == "length"] if parts else records) + parts
     )
@@ -145,12 +169,12 @@ def _probes(subject: ReportSubject) -> Section:
     measured = probed(records)
     for probe in measured["probe"].unique() if len(measured) else []:
         metrics = [str(metric) for metric in measured.loc[measured["probe"] == probe, "metric"].unique()]
-        figures: list[Part] = []
+        curves: list[Part] = []
         for metric in metrics:
             code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
-            caption = f"Probe {probe}: {metric.replace('_', ' ')} by layer"
-            figures.append(Drawn(plots.layer_curves(records, probe, metric), caption, code))
-        parts.append(Folded(f"{str(probe).capitalize()}: {joined(metrics)}", figures))
+            drawn = plots.layer_curves(records, probe, metric)
+            curves.append(Drawn(drawn, f"Probe {probe}: {in_words(metric)} by layer, {shaded(drawn, metric)}", code))
+        parts.append(Folded(f"{str(probe).capitalize()}: {joined(metrics)}", curves))
     return Section("Layers", [*_for_whom(subject, measured), *parts])
 
 
@@ -172,7 +196,7 @@ def _cost(subject: ReportSubject) -> Section:
         if cells[against].nunique() > 1:
             words = against.replace("_", " ")
             code = f"plots.cost(results.cells, {subject.metric!r}, {against!r})"
-            caption = f"Test {subject.metric} against {words}"
+            caption = f"Test {in_words(subject.metric)} against {words}"
             parts.append(Drawn(plots.cost(cells, subject.metric, against), caption, code))
     settings = varied_columns(cells, setting_columns(cells))
     costs = (

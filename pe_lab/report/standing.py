@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.results.columns import REMAINING, lower_is_better, merge, setting_columns
+from pe_lab.results.columns import REMAINING, in_words, lower_is_better, merge, setting_columns
 from pe_lab.results.learned import of_learned_settings
 from pe_lab.statistics import GRID, Families, Verdict
 from pe_lab.statistics.cells import unit_of
@@ -45,6 +45,7 @@ OVER_SETTINGS = {  # by how many of the settings have one encoding that can be t
 }
 IN_ALL = {0: "No encoding can be the best in all of them.", 1: "Only {names} can be the best in all of them."}
 IN_ALL_OF_SEVERAL = "In all of them, the best may be any of {names}."
+IN_NONE = "In each of them, {names} {is_or_are} significantly worse than another encoding."
 
 
 @dataclass(frozen=True)
@@ -209,18 +210,22 @@ class SettingCounts:
         count: of settings.
         alone: the number of settings in which an encoding is the only one, by encoding.
         always: the encodings that can be the best in all settings.
+        never: those that are significantly worse than another one in all settings.
     """
 
     count: int
     alone: dict[str, int]
     always: list[str]
+    never: list[str]
 
     @classmethod
     def of(cls, standings: Sequence[Standing]) -> "SettingCounts":
         alone = Counter(standing.open[0] for standing in standings if len(standing.open) == 1)
         first = standings[0].open if standings else []
         always = [name for name in first if all(name in standing.open for standing in standings)]
-        return cls(len(standings), dict(alone), always)
+        behind = standings[0].behind if standings else []
+        never = [name for name in behind if all(name in standing.behind for standing in standings)]
+        return cls(len(standings), dict(alone), always, never)
 
     def words(self, why: str) -> str:
         """Say so; `why` settings are not averaged."""
@@ -230,7 +235,12 @@ class SettingCounts:
         text = OVER_SETTINGS[case].format(count=self.count, why=why, clear=clear, leads=leads, names=names)
         if case == "same":
             return text
-        return f"{text} {IN_ALL.get(len(self.always), IN_ALL_OF_SEVERAL).format(names=names)}"
+        text = f"{text} {IN_ALL.get(len(self.always), IN_ALL_OF_SEVERAL).format(names=names)}"
+        return (
+            f"{text} {IN_NONE.format(names=listed(self.never, None), is_or_are='are' if len(self.never) > 1 else 'is')}"
+            if self.never
+            else text
+        )
 
 
 def in_each_setting(standings: Sequence[Standing], why: str = ", which cannot be averaged", only: str = "") -> str:
@@ -246,11 +256,6 @@ def in_each_setting(standings: Sequence[Standing], why: str = ", which cannot be
     if len(standings) == 1:
         return replace(standings[0], where=f"In the only setting with two encodings or more{only}").words()
     return SettingCounts.of(standings).words(why)
-
-
-def in_words(metric: str) -> str:
-    """Return the name of a metric in words."""
-    return metric.replace("_", " ")
 
 
 def last_word(name: str) -> str:

@@ -30,6 +30,27 @@ SHOWN = ("loss", "accuracy", "exact_match")  # metrics that have curves
 LENGTHS = ("length", "decode", "stride")  # kinds of measurements that have a length
 STRIDED = "loss_stride_"  # the metric, before the stride
 GENERATED = "exact_match_generated"  # exact match of answers that the model wrote itself
+NAMES = {  # of metrics whose names are not words: what tables and figures call them
+    "r2": "R² of position",
+    "entropy_normalised": "entropy of attention",
+    "token_cosine": "cosine of two tokens",
+    "position_share": "variance that goes with position",
+    "mae": "mean absolute error of position",
+}
+# the lowest and highest possible value of metrics whose names contain a word; of others nothing is known
+POSSIBLE = {
+    "accuracy": (0.0, 1.0),
+    "exact_match": (0.0, 1.0),
+    "loss": (0.0, np.inf),
+    "bits_per_byte": (0.0, np.inf),
+    "perplexity": (1.0, np.inf),
+    "r2": (-np.inf, 1.0),
+    "entropy": (0.0, np.inf),
+    "_share": (0.0, np.inf),
+    "cosine": (-1.0, 1.0),
+    "_rank": (1.0, np.inf),
+    "mae": (0.0, np.inf),
+}
 
 
 def checkpoint(row: Mapping[str, Any]) -> int:
@@ -43,6 +64,18 @@ def value_text(value: object) -> str:
     if isinstance(value, (int, float, np.number)):
         return "none" if pd.isna(value) else f"{value:g}"
     return "none" if value is None else str(value)
+
+
+def in_words(metric: str) -> str:
+    """Return the name of a metric in words."""
+    return NAMES.get(metric, metric.replace("_", " "))
+
+
+def possible(metric: str) -> tuple[float, float]:
+    """Return the lowest and the highest possible value of a metric, infinite where nothing is known."""
+    if metric == "entropy_normalised":
+        return 0.0, 1.0
+    return next((ends for word, ends in POSSIBLE.items() if word in metric), (-np.inf, np.inf))
 
 
 def counted_in(rows: pd.DataFrame) -> str:

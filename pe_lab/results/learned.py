@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.data.score import BEST, BLIND, NO_GAP
-from pe_lab.results.columns import setting_columns
+from pe_lab.results.columns import merge, setting_columns
 
 GUESSES = ("prior", "unigram")  # losses of models that do not look at the sequence
 LITTLE = 0.1  # share of the way from a guess to the best possible loss, below which little is learned
@@ -95,6 +95,19 @@ def of_learned_settings(rows: pd.DataFrame) -> pd.DataFrame:
     """
     unlearned = used_in_setting(rows, setting_columns(rows)) == 0
     return rows if unlearned.all() else rows[~unlearned]
+
+
+def in_learned_settings(lines: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the comparisons of the settings in which a model has learned the task; all where those are none.
+
+    Args:
+        lines: with columns of the settings of the cells.
+        rows: cells.
+    """
+    names = [name for name in setting_columns(rows) if name in lines]
+    if not names or not partly_learned(rows):
+        return lines
+    return merge(lines, of_learned_settings(rows)[names].drop_duplicates(), names)
 
 
 def has_learned(rows: pd.DataFrame) -> pd.Series:

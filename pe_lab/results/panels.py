@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pe_lab.results.columns import counted_in, setting_columns, told_settings, value_text
+from pe_lab.results.columns import counted_in, possible, setting_columns, told_settings, value_text
 from pe_lab.results.styles import style
 from pe_lab.statistics.intervals import interval
 
@@ -39,12 +39,15 @@ def _in_words(name: str, value: Any) -> str:
     return text if name in ("data", "policy") else f"{name.rpartition('.')[2]} {text}"
 
 
-def means(rows: pd.DataFrame, along: list[str] | None = None, names: list[str] | None = None) -> pd.DataFrame:
+def means(
+    rows: pd.DataFrame, along: list[str] | None = None, names: list[str] | None = None, metric: str = ""
+) -> pd.DataFrame:
     """Return the mean of the column value over seeds, with its t interval; non-finite values are not averaged away.
 
     Args:
         along: further columns to group by, such as the x axis of a curve.
         names: the columns that make a setting; None: those of `setting_columns`.
+        metric: of the values; intervals end at what is possible, see `columns.possible`.
     """
     names, along = setting_columns(rows) if names is None else names, along or []
     rows = rows.assign(setting=settings_in_words(rows, names))
@@ -52,7 +55,13 @@ def means(rows: pd.DataFrame, along: list[str] | None = None, names: list[str] |
     for key, values in rows.groupby(["setting", "pe", *along], sort=False)["value"]:
         finite = np.isfinite(values).all()
         lines.append([*key, len(values), *((values.mean(), *interval(values)) if finite else (np.nan, np.nan, np.nan))])
-    return pd.DataFrame(lines, columns=["setting", "pe", *along, "seeds", "mean", "low", "high"])
+    data = pd.DataFrame(lines, columns=["setting", "pe", *along, "seeds", "mean", "low", "high"])
+    least, most = possible(metric)
+    low, high = (
+        data["low"].clip(lower=data["mean"].clip(upper=least)),
+        data["high"].clip(upper=data["mean"].clip(lower=most)),
+    )
+    return data.assign(low=low, high=high)
 
 
 def most_different(data: pd.DataFrame, along: str) -> list[str]:
@@ -74,8 +83,8 @@ def make_panels(settings: Sequence[str], height: float, share_y: bool = False) -
         height: of a panel, in inches.
         share_y: whether panels have one y axis.
     """
-    across = min(ACROSS, len(settings))
-    down = -(-len(settings) // across)
+    down = -(-len(settings) // ACROSS)
+    across = -(-len(settings) // down)
     figure = Figure(figsize=(0.8 + 3.6 * across, 0.6 + height * down), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False, sharey=share_y).flat
     panels = dict(zip(settings, grid, strict=False))

@@ -18,6 +18,7 @@ from pe_lab.data.score import BLIND, NO_GAP
 from pe_lab.results.columns import (
     counted_in,
     floors,
+    in_words,
     lower_is_better,
     merge,
     setting_columns,
@@ -73,7 +74,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
             is no margin.
     """
     rows = sort_by_setting(rows, setting_columns(rows))
-    data = means(rows.assign(value=rows[f"test_{metric}"]))
+    data = means(rows.assign(value=rows[f"test_{metric}"]), metric=metric)
     floor_rows = {}
     for floor in floors(rows, metric):
         name = floor.replace("_", "-")
@@ -88,7 +89,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     axes = figure.subplots()
     shades, meaning = _shades(wide, floor_rows, sign, _margins(rows, lines))
     _draw_cells(axes, shown, shades)
-    axes.set_title(f"test {metric}, mean over seeds\nshades: {meaning}", fontsize=9, wrap=True)
+    axes.set_title(f"test {in_words(metric)}, mean over seeds\nshades: {meaning}", fontsize=9, wrap=True)
     levels = [
         {"setting": setting, "pe": floor, "mean": value, "low": np.nan, "high": np.nan}
         for floor, values in floor_rows.items()
@@ -178,7 +179,7 @@ def over_epochs(
     names = [name for name in told_settings(rows, setting_columns(rows)) if name != along]
     rows = sort_by_setting(rows, [*names, along])
     rows = rows.assign(value=rows[f"test_{metric}"])
-    data = means(rows, [along], names)
+    data = means(rows, [along], names, metric)
     levels = _levels(rows, metric, names)
     panels_of = data["setting"].unique()
     across = min(ACROSS, len(panels_of)) if beside else len(panels_of)
@@ -233,7 +234,7 @@ def over_epochs(
         axes.set_title(setting)
     unit = " in nats" * (metric == "loss")
     for axes in list(panels.values())[::across]:
-        axes.set_ylabel(f"test {metric}{unit}" + f"\n(shaded: linear, below {LINEAR:g})" * (metric == "loss"))
+        axes.set_ylabel(f"test {in_words(metric)}{unit}" + f"\n(shaded: linear, below {LINEAR:g})" * (metric == "loss"))
     for axes in panels.values() if baseline is None else grid[1]:
         axes.set_xlabel(f"{along} of training")
     if baseline is not None:
@@ -340,7 +341,7 @@ def learning_curves(
     if counted_in(curves) == "steps":
         along = "step"
         curves = curves.assign(step=(curves["epoch"] * curves["steps"] / curves["epochs"]).round().astype(int))
-    data = means(sort_by_setting(curves, names), [along], names)
+    data = means(sort_by_setting(curves, names), [along], names, metric)
     highlight = _best_at_the_end(data, along, metric) if highlight is None else highlight
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     levels = {} if rows is None else _levels(rows, metric, names)
@@ -353,7 +354,7 @@ def learning_curves(
         axes.set_xscale("log", base=2)
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set(xlabel=along, ylabel=f"validation {metric}", title=setting)
+        axes.set(xlabel=along, ylabel=f"validation {in_words(metric)}", title=setting)
     draw_legend(figure, panels, [*highlight, *(FLOOR_NAMES[floor] for floor in levels)])
     return Plot(figure, data)
 
@@ -381,7 +382,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(setting, fontsize=9)
-        axes.set_xlabel(f"{metric} minus that of {baseline}", fontsize=8)
+        axes.set_xlabel(f"{in_words(metric)} minus that of {baseline}", fontsize=8)
     handles: list[Artist] = [_handle(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
     if data["margin"].notna().any():
         handles.append(Patch(color=BAND, label="within the margin"))
@@ -461,12 +462,12 @@ def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[s
     """Draw a metric against length, in training lengths, a panel per setting, policy and offset."""
     measured = records[(records["kind"] == "length") & (records["metric"] == metric)]
     names = [*record_settings(measured), "policy", "offset"]
-    data = means(sort_by_setting(measured, names), ["length"], names)
+    data = means(sort_by_setting(measured, names), ["length"], names, metric)
     highlight = highlight or most_different(data, "length")
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], "length", highlight)
-        axes.set(xlabel="length / training length", ylabel=f"test {metric}", title=setting)
+        axes.set(xlabel="length / training length", ylabel=f"test {in_words(metric)}", title=setting)
         if not lower_is_better(metric):
             axes.set_ylim(-0.03, 1.03)
     draw_legend(figure, panels, highlight)
@@ -479,14 +480,14 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list
     measured = records[(records["probe"] == probe) & (records["metric"] == metric) & records["layer"].notna()]
     names = [*record_settings(measured), "length"]
     heads = measured.groupby([*names, "pe", "seed", "layer"], sort=False, dropna=False)["value"].mean().reset_index()
-    data = means(sort_by_setting(heads, names), ["layer"], names)
+    data = means(sort_by_setting(heads, names), ["layer"], names, metric)
     highlight = highlight or most_different(data, "layer")
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], "layer", highlight)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         first = "layer (0: embedding)" if (data["layer"] == 0).any() else "layer"
-        axes.set(xlabel=first, ylabel=metric.replace("_", " "), title=setting)
+        axes.set(xlabel=first, ylabel=in_words(metric), title=setting)
     draw_legend(figure, panels, highlight)
     return Plot(figure, data)
 
@@ -518,7 +519,7 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.yaxis.set_major_locator(MaxNLocator(6))
         axes.set_title(setting, fontsize=9)
-        axes.set(xlabel=against.replace("_", " "), ylabel=f"test {metric}")
+        axes.set(xlabel=against.replace("_", " "), ylabel=f"test {in_words(metric)}")
         axes.tick_params(labelsize=8)
     names = list(rows["pe"].unique())
     figure.set_figheight(figure.get_figheight() + LEGEND_HEIGHT * len(names))

@@ -13,7 +13,7 @@ from pe_lab.statistics.correlation import RankCorrelation, rank_correlation
 from pe_lab.statistics.effects import effects
 from pe_lab.statistics.endpoint import Endpoint
 from pe_lab.statistics.families import GRID, Families
-from pe_lab.statistics.intervals import coverage, deviations, interval, percentile_bootstraps, t_intervals
+from pe_lab.statistics.intervals import interval
 from pe_lab.statistics.margins import Margin, default_margin, margins
 from pe_lab.statistics.moderation import NOTHING_KNOWN, Prior, fit_prior
 from pe_lab.statistics.pairs import (
@@ -75,10 +75,8 @@ __all__ = [
     "compare_cells",
     "compare_shares",
     "compare_with_published",
-    "coverage",
     "decide",
     "default_margin",
-    "deviations",
     "differences",
     "effects",
     "fit_prior",
@@ -90,7 +88,6 @@ __all__ = [
     "margins",
     "outcomes",
     "paired_tests",
-    "percentile_bootstraps",
     "prior_of",
     "rank_correlation",
     "rank_ranges",
@@ -98,7 +95,6 @@ __all__ = [
     "seeds_needed",
     "share_interval",
     "steps_to_solve",
-    "t_intervals",
     "unit_of",
     "wide",
     "with_baseline",

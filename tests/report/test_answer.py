@@ -236,7 +236,8 @@ def test_of_many_encodings_the_figure_has_the_best() -> None:
 def test_settings_that_cannot_be_averaged_have_the_figure_of_one_that_is_named() -> None:
     rows = pd.concat([cells(depths=(1,), data="copy"), cells(depths=(1,), data="sort")], ignore_index=True)
     question = asked(rows.drop(columns=list(FLOORS)))
-    assert SettingCounts.of(by_setting(question.compared)) == SettingCounts(2, {"alibi": 2}, ["alibi"])
+    counts = SettingCounts.of(by_setting(question.compared))
+    assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"], ["rope", "none"])
     (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
     assert "at sort, one of 2 settings, which are not averaged" in figure.caption
     assert set(figure.plot.data["setting"]) <= {"depth 1, epochs 4", "sort", "all settings"}

@@ -86,7 +86,7 @@ def test_several_settings_are_answered_one_by_one(tmp_path) -> None:
     question = asked(tmp_path, cells(), table)
     first, second = answer.sentences(question)
     counts = SettingCounts.of(decided.sequential(question.compared, question.decided))
-    assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"])
+    assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"], ["rope", "none"])
     assert first == counts.words(", each decided on its own")
     assert second.startswith("Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse.")
 

@@ -1,6 +1,7 @@
 """The sentence about the best encoding says no more than the verdicts."""
 
 import re
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -182,12 +183,12 @@ def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
     compared = families(cells())
     assert overall(compared) is None
     counts = SettingCounts.of(by_setting(compared))
-    assert counts == SettingCounts(2, {"a": 2}, ["a"])
+    assert counts == SettingCounts(2, {"a": 2}, ["a"], ["b", "c"])
     turned = SettingCounts.of(by_setting(families(cells(turned=True))))
-    assert turned == SettingCounts(2, {"a": 1, "c": 1}, [])
+    assert turned == SettingCounts(2, {"a": 1, "c": 1}, [], ["b"])
     rows = cells()
     rows.loc[rows["data"] == "sort", "test_loss"] = np.random.default_rng(1).normal(1, 0.3, 15)
-    assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {"a": 1}, ["a"])
+    assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {"a": 1}, ["a"], [])
     rows["test_loss"] = np.random.default_rng(2).normal(1, 0.3, len(rows))
     assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {}, ["a", "c", "b"])
 
@@ -200,15 +201,15 @@ def left_open(*names: str) -> Standing:
 @pytest.mark.parametrize(
     ("found", "expected", "said"),
     [
-        (["a", "a", "a"], SettingCounts(3, {"a": 3}, ["a"]), ["3", "W", "`a`"]),
+        (["a", "a", "a"], SettingCounts(3, {"a": 3}, ["a"], []), ["3", "W", "`a`"]),
         (
             ["a", "a", "c", "ab", "ab", ""],
-            SettingCounts(6, {"a": 2, "c": 1}, []),
+            SettingCounts(6, {"a": 2, "c": 1}, [], []),
             ["6", "W", "3", "`a`", "2", "`c`", "1"],
         ),
-        (["ab", "ca", "bca"], SettingCounts(3, {}, ["a"]), ["3", "W", "`a`"]),
-        (["ab", "cd"], SettingCounts(2, {}, []), ["2", "W"]),
-        (["abcdefgh"] * 3, SettingCounts(3, {}, list("abcdefgh")), ["3", "W", "`a`", "`b`", "`c`", "5"]),
+        (["ab", "ca", "bca"], SettingCounts(3, {}, ["a"], []), ["3", "W", "`a`"]),
+        (["ab", "cd"], SettingCounts(2, {}, [], []), ["2", "W"]),
+        (["abcdefgh"] * 3, SettingCounts(3, {}, list("abcdefgh"), []), ["3", "W", "`a`", "`b`", "`c`", "5"]),
     ],
 )
 def test_settings_are_summed_up_by_counts(found: list[str], expected: SettingCounts, said: list[str]) -> None:
@@ -247,3 +248,9 @@ def test_a_setting_with_one_encoding_says_nothing() -> None:
     rows = rows[(rows["data"] == "copy") | (rows["pe"] == "b")]
     assert len(by_setting(families(rows))) == 1
     assert set(families(rows).tables) == {GRID}
+
+
+def test_encodings_that_are_behind_in_all_settings_are_named() -> None:
+    standings = [replace(left_open("a", "b"), behind=behind) for behind in (["c", "d"], ["d"])]
+    assert SettingCounts.of(standings).never == ["d"]
+    assert SettingCounts.of(standings).words("").endswith("`d` is significantly worse than another encoding.")

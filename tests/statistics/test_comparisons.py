@@ -20,7 +20,6 @@ from pe_lab.statistics import (
     Margin,
     add_verdicts,
     compare_cells,
-    coverage,
     differences,
     effects,
     seeds_needed,
@@ -437,7 +436,7 @@ def test_one_encoding_has_nothing_to_be_compared_with():
     assert effects(rows).empty
 
 
-@pytest.mark.parametrize("ask", [wide, all_pairs, ranks, effects, compare_cells, statistics.deviations])
+@pytest.mark.parametrize("ask", [wide, all_pairs, ranks, effects, compare_cells])
 def test_an_unknown_metric_is_named_with_the_known_ones(ask):
     rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}).assign(test_accuracy=1.0)
     with pytest.raises(ValueError, match=r"^metric='los': did you mean loss\? metric must be one of loss, accuracy$"):
@@ -625,37 +624,3 @@ def test_without_deviation_there_is_no_number_of_seeds():
     assert found[["seeds_needed", "separable"]].isna().all(axis=None)
     far = seeds_needed(compared_with([1e-9, 1e6], [1.0, 1e-12], 4))
     assert list(far["seeds_needed"]) == [np.inf, 2]
-
-
-@pytest.mark.parametrize("seeds", [3, 5])
-def test_t_intervals_contain_the_mean_in_95_of_100_and_bootstraps_do_not(seeds):
-    normal = np.random.default_rng(1).standard_normal(100_000)
-    assert coverage(seeds, normal, statistics.t_intervals) == pytest.approx(0.95, abs=0.01)
-    bootstrap = coverage(seeds, normal, statistics.percentile_bootstraps, 2000)
-    assert bootstrap == pytest.approx({3: 0.75, 5: 0.83}[seeds], abs=0.03)
-
-
-def test_t_intervals_of_many_samples_are_the_intervals_of_each():
-    samples = np.random.default_rng(0).normal(size=(20, 4))
-    low, high = statistics.t_intervals(samples)
-    for number, sample in enumerate(samples):
-        assert (low[number], high[number]) == pytest.approx(statistics.interval(pd.Series(sample)), rel=1e-12)
-
-
-def test_coverage_counts_the_intervals_that_contain_the_mean():
-    residuals = np.array([-1.0, 0.0, 1.0])
-    assert coverage(2, residuals, lambda s: (s.min(1), s.max(1)), 50_000) == pytest.approx(7 / 9, abs=0.01)
-    assert coverage(3, np.full(5, 0.1), lambda s: (s.mean(1), s.mean(1)), 100) == 1
-
-
-def test_deviations_are_centred_and_scaled_within_each_comparison():
-    values = noisy({"a": 0.0, "b": 5.0}, 6) | {"c": {0: 1.0, 1: 2.0}}
-    values["same"] = values["a"]
-    rows = pd.concat([rows_of(values), rows_of({"a": [0.0, 0.0, 0.0], "b": [100.0, 300.0, 200.0]}, depth=2)])
-    found = statistics.deviations(rows)
-    assert len(found) == 9
-    for part in (found[:6], found[6:]):
-        assert part.mean() == pytest.approx(0, abs=1e-9)
-        assert part.std() == pytest.approx(1)
-    np.testing.assert_allclose(found[6:], np.array([-1, 1, 0]) * 1.5**0.5)
-    assert len(statistics.deviations(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}))) == 0
