@@ -19,7 +19,6 @@ from pe_lab.statistics import (
     Tests,
     all_pairs,
     benjamini_hochberg,
-    deviations,
     holm,
     prior_of,
     wide,
@@ -200,7 +199,7 @@ def of_cells(rows: pd.DataFrame) -> Noise:
 
     Residuals were divided by a deviation of 5 values, which makes their tails lighter; the correction undoes it.
     """
-    residuals, spread = deviations(rows), _deviations_of_encodings(rows)
+    residuals, spread = _residuals(rows), _deviations_of_encodings(rows)
     corrected = _corrected(residuals)
     width = 1.06 * len(corrected) ** -0.2  # Silverman's
 
@@ -226,6 +225,18 @@ def _corrected(residuals: np.ndarray, seeds: int = 5) -> np.ndarray:
 def _standard(values: np.ndarray) -> np.ndarray:
     found: np.ndarray = (values - values.mean()) / values.std()
     return found
+
+
+def _residuals(rows: pd.DataFrame) -> np.ndarray:
+    """Return the differences from the first encoding, centred and scaled to deviation 1 within each setting."""
+    parts = []
+    for _, table in by_setting(wide(rows, "loss")):
+        for name in table.columns[1:]:
+            difference = (table[name] - table[table.columns[0]]).dropna()
+            if len(difference) > 2 and difference.std() > 0:
+                scale = difference.std() * np.sqrt((len(difference) - 1) / len(difference))
+                parts.append((difference - difference.mean()) / scale)
+    return np.concatenate(parts) if parts else np.array([])
 
 
 def _deviations_of_encodings(rows: pd.DataFrame) -> np.ndarray:

@@ -54,8 +54,8 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        with config.joining(sys.argv[1:]) as given:
-            report(parser.parse_args(given))
+        with config.joining(sys.argv[1:]) as words:
+            report(parser.parse_args(words))
 
     run_program(program, (ValueError, OSError, RecursionError, MemoryError))
 
@@ -99,9 +99,9 @@ def report(arguments: argparse.Namespace) -> None:
     if len(results.cells):
         names = list(results.cells["pe"].unique())
         others = [name for name in names if name != baseline]
-        for setting, known, given in (("baseline", names, baseline), ("against", others, arguments.against)):
-            if given and given not in known:
-                raise ValueError(unknown_name(setting, known, given))
+        for setting, choices, name in (("baseline", names, baseline), ("against", others, arguments.against)):
+            if name and name not in choices:
+                raise ValueError(unknown_name(setting, choices, name))
     print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
     from pe_lab.report.page import html  # loads torch
     from pe_lab.report.question import ReportSubject
@@ -112,9 +112,9 @@ def report(arguments: argparse.Namespace) -> None:
     )
     if arguments.paper is not None:
         count = len(paper.write(subject, Path(arguments.paper)))
-    found = sections(subject)
+    parts = sections(subject)
     title = f"pe_lab: {results.name}"
-    write_text(out / "report.html", html(title, found))
+    write_text(out / "report.html", html(title, parts))
     if results.refused:
         print(f"partial: {len(results.refused)} entries were refused; the report lists them", file=sys.stderr)
     if arguments.paper is not None:
@@ -166,15 +166,15 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
         if study not in (None, source):
             raise ValueError(f"--study needs a ledger's folder as the source, got --study {study} and {source!r}")
         return Path(ledger), source
-    known = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
+    studies = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
     if train := command(source):
         raise ValueError(f"{source} must be trained before its report, got no such study in {ledger}: {train}")
-    if not known:
+    if not studies:
         train = f"pe-lab run -m study_name={source if source.isidentifier() else 'NAME'} pe=rope,alibi"
         raise ValueError(
             f"source must be a folder, or a study in {ledger}, which has none, got {source!r}: {train} trains one"
         )
-    raise ValueError(unknown_name("source", known, source, f" (studies in {ledger}), or a folder"))
+    raise ValueError(unknown_name("source", studies, source, f" (studies in {ledger}), or a folder"))
 
 
 def command(name: str) -> str:

@@ -174,9 +174,9 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         each = sequential(subject.compared, decided)
         first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
         return first, _against(subject, decided)
-    found = overall(subject.compared)
-    if found is not None:
-        first = found.words()
+    standing = overall(subject.compared)
+    if standing is not None:
+        first = standing.words()
     elif partly_learned(cells):
         first = in_each_setting(by_setting(subject.compared), f" {LEARNED}", f", {LEARNED}")
     else:
@@ -266,20 +266,20 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
         lines: comparisons with the baseline, or those of a sequential study.
     """
     counts = lines["verdict"].value_counts()
-    known = [word for word in VERDICT_MARKS if word in counts]
-    named = {word: SEEDLESS.get(word, str(word)) for word in known}
+    verdicts = [word for word in VERDICT_MARKS if word in counts]
+    named = {word: SEEDLESS.get(word, str(word)) for word in verdicts}
     settings = len(lines[list(lines.columns[: list(lines.columns).index("pe")])].drop_duplicates())
     what, others = f"with `{lines['baseline'].iloc[0]}`", lines["pe"].nunique()
     if lines["baseline"].nunique() > 1:
         what, others = "of all pairs", pd.concat([lines["pe"], lines["baseline"]]).nunique()
     if len(lines) == 1:
         first, second = lines["pe"].iloc[0], lines["baseline"].iloc[0]
-        text = f"Verdict on `{first}`, compared with `{second}`: {named[known[0]]}"
+        text = f"Verdict on `{first}`, compared with `{second}`: {named[verdicts[0]]}"
     else:
         where = f" ({others} encoding{'s' * (others > 1)} in {settings} settings)" if settings > 1 else ""
-        ends = joined([f"{counts[word]} {named[word]}" for word in known])
-        text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(known) == 1 else ''}"
-        text += named[known[0]] if len(known) == 1 else ends
+        ends = joined([f"{counts[word]} {named[word]}" for word in verdicts])
+        text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(verdicts) == 1 else ''}"
+        text += named[verdicts[0]] if len(verdicts) == 1 else ends
     text += _reversals(lines)
     fair = [_margin(subject, lines), f"Differences are paired over {count_of_seeds(lines['seeds'])}"]
     if "look" in lines:
@@ -328,15 +328,15 @@ def _not_finite(subject: ReportSubject) -> list[str]:
 def _behind_references(subject: ReportSubject) -> list[str]:
     """Return a line on the reference values that no encoding's mean reaches: what is no floor and no guess."""
     cells, metric = subject.results.cells, subject.metric
-    known = [name for name in floors(cells, metric) if name not in (BEST, *BLIND, *GUESSES)]
-    if cells.empty or not known:
+    references = [name for name in floors(cells, metric) if name not in (BEST, *BLIND, *GUESSES)]
+    if cells.empty or not references:
         return []
     names = setting_columns(cells)
     sign, ends = (1 if lower_is_better(metric) else -1), []
     words = pd.Series(settings_in_words(cells, names), cells.index)
     for setting, rows in cells.groupby(words, sort=False):
         best = (sign * rows.groupby("pe")[f"test_{metric}"].mean()).min()
-        levels = {name: rows[f"floor_{name}_{metric}"].mean() for name in known}
+        levels = {name: rows[f"floor_{name}_{metric}"].mean() for name in references}
         ahead = [f"`{name}` ({amount(level, metric)})" for name, level in levels.items() if sign * level < best]
         ends += [f"{joined(ahead)} for {setting}"] if ahead else []
     return [f"No mean here is as good as these references: {'; '.join(ends)}."] if ends else []
@@ -349,17 +349,17 @@ def _alone(subject: ReportSubject) -> str:
     cells = cells[np.isfinite(cells[f"test_{metric}"].astype(float))]
     values, settings = cells[f"test_{metric}"], cells.groupby(setting_columns(cells), sort=False, dropna=False)
     if values.empty:
-        found = "finite in no cell"
+        value = "finite in no cell"
     elif len(settings) > 1:
         means = settings[f"test_{metric}"].mean()
         low, high = amount(means.min(), metric), amount(means.max(), metric)
-        found = f"from {low} to {high}, means of {len(settings)} settings"
+        value = f"from {low} to {high}, means of {len(settings)} settings"
     elif len(values) > 1:
         low, high = interval(values)
-        found = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds, 95 % interval {low:.3g} to {high:.3g})"
+        value = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds, 95 % interval {low:.3g} to {high:.3g})"
     else:
-        found = f"{amount(values.iloc[0], metric)} (one seed)"
-    return f"Nothing is compared, because only `{pe}` was trained: its test {in_words(metric)} is {found}."
+        value = f"{amount(values.iloc[0], metric)} (one seed)"
+    return f"Nothing is compared, because only `{pe}` was trained: its test {in_words(metric)} is {value}."
 
 
 def place(cells: pd.DataFrame) -> str:

@@ -74,10 +74,12 @@ def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
     last = last[last["seed"] == last["seed"].min()].drop_duplicates("pe")
     # classes of files that this process knows: what else a ledger names is not imported
     files = config.folders()
-    known = [
+    loadable = [
         all(files.file(group, str(row.get(group)).split(" ")[0]) is not None for group in ("pe", "data"))
         for row in last.to_dict("records")
     ]
-    last = last[known].sort_values(f"test_{subject.metric}", ascending=lower_is_better(subject.metric), kind="stable")
+    last = last[loadable].sort_values(
+        f"test_{subject.metric}", ascending=lower_is_better(subject.metric), kind="stable"
+    )
     first = last[last["pe"] == subject.baseline]
     return list(pd.concat([first, last[last["pe"] != subject.baseline]]).head(MOST).to_dict("records"))

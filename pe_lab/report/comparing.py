@@ -27,26 +27,26 @@ def grid(subject: ReportSubject) -> Section:
     return Section(f"Test {in_words(metric)}", parts)
 
 
-def floors_in_words(known: list[str]) -> list[str]:
+def floors_in_words(names: list[str]) -> list[str]:
     """Return a sentence on what each floor is.
 
     Args:
-        known: the names of the floors.
+        names: the names of the floors.
     """
     parts = []
-    if "bayes" in known:
+    if "bayes" in names:
         parts.append("`bayes` is the value of the best possible model; no model can beat it.")
-    if "position_blind" in known:
+    if "position_blind" in names:
         parts.append(
             "`position-blind` is the value of the best model that cannot tell positions apart and does not know which "
             "problems are held out."
         )
-    if "position_blind_split_known" in known:
+    if "position_blind_split_known" in names:
         parts.append(
             "`position-blind-split-known` is the same for a model that knows the held-out problems; no model that "
             "cannot tell positions apart can beat it."
         )
-    if others := [name.replace("_", "-") for name in known if not name.startswith(("bayes", "position_blind"))]:
+    if others := [name.replace("_", "-") for name in names if not name.startswith(("bayes", "position_blind"))]:
         named = joined([f"`{name}`" for name in others])
         what = "are reference values, not bounds" if len(others) > 1 else "is a reference value, not a bound"
         parts.append(f"{named} {what}.")
@@ -59,14 +59,10 @@ def differences(subject: ReportSubject) -> Section:
     if cells["pe"].nunique() < 2:
         return Section("Differences")
     compared = in_learned_settings(families.compare(), cells)
-    learned = partly_learned(cells)
-    count = (
-        len(compared[names].drop_duplicates())
-        if (names := [name for name in setting_columns(cells) if name in compared])
-        else 1
-    )
-    where = f"in the {count} settings {LEARNED}" if count > 1 else f"in the only setting {LEARNED}"
-    where = where if learned else "in every setting"
+    learned, where = partly_learned(cells), "in every setting"
+    if learned:
+        count = len(compared[[name for name in setting_columns(cells) if name in compared]].drop_duplicates())
+        where = f"in the {count} settings {LEARNED}" if count > 1 else f"in the only setting {LEARNED}"
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
     how = WITH_INTERVALS if compared["low"].notna().any() else ""
     caption = f"Paired differences{how}; the grey band is the margin; marks are named by their verdicts"
@@ -96,32 +92,32 @@ def differences(subject: ReportSubject) -> Section:
 
 def ranks(subject: ReportSubject) -> Section:
     """Return the range of ranks of each encoding."""
-    found = subject.compared.ranks()
-    if found.empty or subject.results.cells["pe"].nunique() < 2:
+    ranked = subject.compared.ranks()
+    if ranked.empty or subject.results.cells["pe"].nunique() < 2:
         return Section("Ranks")
     text = (
         "An encoding's rank lies between `best` and `worst`: behind all encodings that are better by the verdicts of "
         "the report's families, and before all that are worse. `tied` counts the rest, and `equivalent` those of them "
         "whose difference is significantly smaller than the margin; the others are undecided at these seeds."
     )
-    names = [*varied_columns(found, setting_columns(subject.results.cells)), "pe", "mean"]
+    names = [*varied_columns(ranked, setting_columns(subject.results.cells)), "pe", "mean"]
     names += ["best", "worst", "tied", "equivalent"]
-    return Section("Ranks, with ties", [text, ReportTable(found[names], "Best mean first", "compared.ranks()")])
+    return Section("Ranks, with ties", [text, ReportTable(ranked[names], "Best mean first", "compared.ranks()")])
 
 
 def effects(subject: ReportSubject) -> Section:
     """Return the shares of encoding, depth and epochs in the variation."""
-    found = statistics.effects(subject.results.cells, subject.metric)
-    if found.empty:
+    shared = statistics.effects(subject.results.cells, subject.metric)
+    if shared.empty:
         return Section("Effects")
-    names = ["encoding" if name == "pe" else name for name in found["effect"] if " " not in name]
+    names = ["encoding" if name == "pe" else name for name in shared["effect"] if " " not in name]
     text = (
         f"{joined(names).capitalize()}, alone and together: shares of the sum of squares within each seed's grid, "
         "averaged over seeds. `×` is an interaction: how one effect depends on another. The last one contains the "
         "noise."
     )
     code = f"plots.shares(statistics.effects(results.cells, {subject.metric!r}))"
-    drawn = Drawn(plots.shares(found), "Shares with 95 % t intervals over seeds", code)
+    drawn = Drawn(plots.shares(shared), "Shares with 95 % t intervals over seeds", code)
     return Section(f"Effects of {joined(names)}", [text, drawn])
 
 
@@ -129,10 +125,10 @@ def seeds(subject: ReportSubject) -> Section:
     """Return how many seeds would separate each encoding from the baseline, or show it to be equivalent."""
     if subject.results.cells["pe"].nunique() < 2:
         return Section("Seeds needed")
-    found = statistics.seeds_needed(subject.compared.compare())
-    if found["deviation"].isna().all():
+    needed = statistics.seeds_needed(subject.compared.compare())
+    if needed["deviation"].isna().all():
         return Section("Seeds needed")
-    names = [*varied_columns(found, setting_columns(subject.results.cells)), "pe", "seeds", "difference", "deviation"]
+    names = [*varied_columns(needed, setting_columns(subject.results.cells)), "pe", "seeds", "difference", "deviation"]
     names += ["separable", "margin", "seeds_needed", "seeds_equivalent", "verdict"]
     text = (
         "`seeds_needed` is the number of seeds that would show the difference, `seeds_equivalent` the number that "
@@ -143,7 +139,7 @@ def seeds(subject: ReportSubject) -> Section:
         "number of seeds would."
     )
     code = "statistics.seeds_needed(compared.compare())"
-    table = ReportTable(found[names], f"To separate each encoding from {subject.baseline}", code)
+    table = ReportTable(needed[names], f"To separate each encoding from {subject.baseline}", code)
     return Section("Seeds needed", [text, table])
 
 
@@ -178,8 +174,8 @@ def methods(subject: ReportSubject) -> Section:
 def choices(subject: ReportSubject) -> Section:
     """Return the best encoding for each need."""
     results = subject.results
-    found = choice.choices(results.cells, results.records, subject.metric, subject.compared)
-    if found.empty:
+    best = choice.choices(results.cells, results.records, subject.metric, subject.compared)
+    if best.empty:
         return Section("Choice")
     code = f"choice.choices(results.cells, results.records, {subject.metric!r}, compared)"
-    return Section("Which encoding for which need", [ReportTable(found, "Drawn from these results alone", code)])
+    return Section("Which encoding for which need", [ReportTable(best, "Drawn from these results alone", code)])

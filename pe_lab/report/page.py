@@ -59,7 +59,7 @@ def _part(part: Part) -> dict[str, Any]:
     if isinstance(part, Code):
         return {"kind": "code", "lines": part.lines}
     if isinstance(part, Folded):
-        return {"kind": "folded", "title": part.title, "parts": [_part(one) for one in part.parts]}
+        return {"kind": "folded", "title": part.title, "parts": [_part(inner) for inner in part.parts]}
     if isinstance(part, Drawn):
         drawn = {"kind": "figure", "svg": _svg(part.plot.figure, part.caption), "table": _table(part.plot.data)}
         drawn |= {"wide": part.plot.figure.get_figwidth() > BESIDE}

@@ -32,13 +32,13 @@ def sections(subject: ReportSubject) -> list[Section]:
     if len(subject.results.cells):
         _ = subject.compared  # raises for a wrong metric or baseline
         subject.require()
-    found = [answer(subject)]
+    page = [answer(subject)]
     if len(subject.results.cells):
-        found.append(comparing.choices(subject))
-    found.append(failed(subject.results))
+        page.append(comparing.choices(subject))
+    page.append(failed(subject.results))
     if len(subject.results.cells):
-        found += [comparing.grid(subject), comparing.differences(subject), question(subject), comparing.ranks(subject)]
-        found += [
+        page += [comparing.grid(subject), comparing.differences(subject), question(subject), comparing.ranks(subject)]
+        page += [
             elsewhere(subject),
             comparing.effects(subject),
             comparing.seeds(subject),
@@ -46,13 +46,13 @@ def sections(subject: ReportSubject) -> list[Section]:
             _tasks(subject),
             _curves(subject),
         ]
-        found += [_lengths(subject), _probes(subject), attention(subject), _cost(subject), _audit(subject)]
-        found.append(comparing.methods(subject))
+        page += [_lengths(subject), _probes(subject), attention(subject), _cost(subject), _audit(subject)]
+        page.append(comparing.methods(subject))
     else:
-        found.append(question(subject))
-    drawn = {figure.code for figure in figures(found[0].parts)}
-    found = [found[0], *(replace(section, parts=_without(section.parts, drawn)) for section in found[1:])]
-    return [section for section in [*found, code(subject)] if section.parts]
+        page.append(question(subject))
+    drawn = {figure.code for figure in figures(page[0].parts)}
+    page = [page[0], *(replace(section, parts=_without(section.parts, drawn)) for section in page[1:])]
+    return [section for section in [*page, code(subject)] if section.parts]
 
 
 def figures(parts: Sequence[Part]) -> list[Drawn]:
@@ -85,18 +85,18 @@ def _rates(subject: ReportSubject) -> Section:
         return Section(title, [text])
     if LR not in setting_columns(results.cells) or results.curves.empty:
         return Section(title)
-    found = tuned(results)
+    tuning = tuned(results)
     parts: list[Part] = [
         "Each encoding at the learning rate with the lowest validation loss, and how much the ranking by test loss at "
         "one rate for all agrees with the ranking at those (Kendall's tau: 1 the same, 0 unrelated)."
     ]
-    if edge := int(found.rates["at_edge"].sum()):
+    if edge := int(tuning.rates["at_edge"].sum()):
         parts.append(
-            f"**Note.** {edge} of {len(found.rates)} tuned rates are the lowest or the highest that was tried: the "
+            f"**Note.** {edge} of {len(tuning.rates)} tuned rates are the lowest or the highest that was tried: the "
             "best rate may lie beyond, and the order there may differ."
         )
     settings = [name for name in setting_columns(results.cells) if name != LR]
-    rates, agreement = sort_by_setting(found.rates, settings), found.agreement
+    rates, agreement = sort_by_setting(tuning.rates, settings), tuning.agreement
     rates = rates[[*varied_columns(rates, settings), *(name for name in rates if name not in settings)]]
     agreement = agreement[[*varied_columns(agreement, settings), *(name for name in agreement if name not in settings)]]
     code = "rates.tuned(results)"
@@ -132,9 +132,9 @@ def _tasks(subject: ReportSubject) -> Section:
     cells = subject.results.cells
     if "data" not in cells or cells["data"].nunique() < 2:
         return Section("Tasks")
-    found, settings = by_task(summarise(cells)), setting_columns(cells)
-    names = ["pe", *varied_columns(found, settings), *(name for name in found if name not in ("pe", *settings))]
-    return Section("Tasks", [ReportTable(found[names], "Losses on the scale of each task's levels")])
+    table, settings = by_task(summarise(cells)), setting_columns(cells)
+    names = ["pe", *varied_columns(table, settings), *(name for name in table if name not in ("pe", *settings))]
+    return Section("Tasks", [ReportTable(table[names], "Losses on the scale of each task's levels")])
 
 
 def _curves(subject: ReportSubject) -> Section:

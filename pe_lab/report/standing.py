@@ -87,7 +87,7 @@ class Standing:
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
         verdicts = {name: set(turned(name, lines)["verdict"]) for name in means}
-        undefeated = [name for name, found in verdicts.items() if Verdict.WORSE not in found]
+        undefeated = [name for name, against in verdicts.items() if Verdict.WORSE not in against]
         near = [name for name in undefeated if Verdict.SLIGHTLY_WORSE in verdicts[name]]
         behind = [name for name in means if name not in undefeated]
         return cls(metric, what, where, means, lines, undefeated, near, behind)
@@ -131,7 +131,7 @@ class Standing:
     @property
     def all_alike(self) -> bool:
         """Whether every two of the encodings that may be the best are within the margin of each other."""
-        return all(self.line(one, other)["verdict"] in SAME for one, other in combinations(self.open, 2))
+        return all(self.line(first, second)["verdict"] in SAME for first, second in combinations(self.open, 2))
 
     @property
     def notes(self) -> list[str]:
@@ -195,11 +195,11 @@ def by_setting(compared: Families) -> list[Standing]:
     names = setting_columns(rows)
     ranked = merge(compared.ranks(GRID), of_learned_settings(rows)[names].drop_duplicates(), names)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
-    found = []
+    standings = []
     for key, part in ranked.groupby(names, sort=False, dropna=False):
         if len(part) > 1:
-            found.append(Standing.of(part, groups[_key(key)], metric, f"test {in_words(metric)}"))
-    return found
+            standings.append(Standing.of(part, groups[_key(key)], metric, f"test {in_words(metric)}"))
+    return standings
 
 
 @dataclass(frozen=True)

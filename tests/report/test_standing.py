@@ -190,7 +190,7 @@ def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
     rows.loc[rows["data"] == "sort", "test_loss"] = np.random.default_rng(1).normal(1, 0.3, 15)
     assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {"a": 1}, ["a"], [])
     rows["test_loss"] = np.random.default_rng(2).normal(1, 0.3, len(rows))
-    assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {}, ["a", "c", "b"])
+    assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {}, ["a", "c", "b"], [])
 
 
 def left_open(*names: str) -> Standing:
