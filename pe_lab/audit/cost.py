@@ -21,12 +21,13 @@ MEMORY = 3 * 2**30  # bytes; limit of one measurement
 
 LEGEND = {
     "attention": "The implementation that runs one layer on a CPU: sdpa, PyTorch's fused attention, or the reference, "
-    "which forms all T x T weights.",
+    "which forms all T x T weights; both where layers differ in it.",
     "extra_flops": f"Operations of matrix products and convolutions per token at T = {FLOPS_LENGTH}, minus those of "
     "`none` (torch's FlopCounterMode, per layer, reference attention).",
     "extra_elements": f"Numbers that elementwise operations write per token at T = {FLOPS_LENGTH}, minus those of "
-    "`none` (operations that PyTorch tags as pointwise, one layer, reference attention; a complex number is two).",
-    "time_T": "CPU time of one attention layer forward (batch 1, float32, one thread, causal, by the implementation in "
+    "`none` (operations that PyTorch tags as pointwise, per layer, reference attention; a complex number is two).",
+    "time_T": "CPU time of one attention layer forward, or of a round of them where they differ (batch 1, float32, one "
+    "thread, causal, by the implementation in "
     f"`attention`) over that of `none`: medians of {REPETITIONS[0]} to {REPETITIONS[1]} repetitions, in turns. "
     "Positions, tables and masks are formed anew each time, as for a new batch; here and in the two columns before, "
     "tables of limited length (`max_len`) are made long enough.",
@@ -70,20 +71,25 @@ class Meter(TorchDispatchMode):
         self.alive -= count
 
 
-def attention_layer(subject: Subject, length: int, implementation: str) -> Callable[[], Tensor]:
-    """Return a function that runs one attention layer on random tokens, positions included, in float32.
+def attention_layers(subject: Subject, depth: int, length: int, implementation: str) -> Callable[[], Tensor]:
+    """Return a function that runs attention layers on random tokens, positions included, in float32.
+
+    Args:
+        depth: layers; each gets the same tokens.
 
     Raises:
         ValueError: when the function runs, if the encoding is not defined at these positions.
     """
     subject = subject.reaching(length)
-    model = subject.model(dtype=torch.float32)
-    attention = model.layer(0).attention
+    model = subject.model(depth=depth, dtype=torch.float32)
+    attentions = [model.layer(index).attention for index in range(depth)]
     x = torch.randn(1, length, WIDTH, generator=torch.Generator().manual_seed(length))
 
     def forward() -> Tensor:
         h, positions = model.encodings(x, subject.layout(length))
-        out: Tensor = attention(*positions.layer(0, h), implementation)
+        out: Tensor = h
+        for index, attention in enumerate(attentions):
+            out = attention(*positions.layer(index, h), implementation)
         return out
 
     return forward
@@ -112,8 +118,8 @@ def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: fl
     depth = len(subject.model().layers)  # a round of layers, if they differ
     flops = [s.reaching(FLOPS_LENGTH).model(depth=depth).flops_per_token(FLOPS_LENGTH) for s in (subject, none)]
     cells["extra_flops"] = (flops[0] - flops[1]) / depth
-    elements = [_meter(attention_layer(s, FLOPS_LENGTH, "reference")).elements for s in (subject, none)]
-    cells["extra_elements"] = (elements[0] - elements[1]) / FLOPS_LENGTH
+    elements = [_meter(attention_layers(s, depth, FLOPS_LENGTH, "reference")).elements for s in (subject, none)]
+    cells["extra_elements"] = (elements[0] - elements[1]) / FLOPS_LENGTH / depth
     end, took, peak = perf_counter() + seconds, 0.0, 0
     for index, length in enumerate(LENGTHS):
         remaining = end - perf_counter()
@@ -122,7 +128,7 @@ def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: fl
             return f"beyond {seconds:g} s"
         if 4 * peak > MEMORY:
             return f"beyond {MEMORY / 2**30:g} GB"
-        pair, start = [attention_layer(s, length, "auto") for s in (subject, none)], perf_counter()
+        pair, start = [attention_layers(s, depth, length, "auto") for s in (subject, none)], perf_counter()
         meters = [_meter(forward) for forward in pair]
         took, peak = perf_counter() - start, meters[0].peak
         cells[f"memory_{length}"] = peak / meters[1].peak
@@ -154,9 +160,12 @@ def _meter(forward: Callable[[], Tensor]) -> Meter:
 
 
 def _implementation(subject: Subject) -> str:
-    """Return the implementation that attention=auto chooses on a CPU."""
+    """Return the implementation that attention=auto chooses on a CPU; all of them where layers differ."""
     model = subject.model(dtype=torch.float32)
     h, positions = model.encodings(torch.zeros(1, LENGTH, WIDTH), subject.layout(LENGTH))
-    h_qk, h_v, terms, layout = positions.layer(0, h)
-    q, _, _ = model.layer(0).attention.project(h_qk, h_v)
-    return resolve("auto", q, terms, layout)
+    names = []
+    for index in range(len(model.layers)):
+        h_qk, h_v, terms, layout = positions.layer(index, h)
+        q, _, _ = model.layer(index).attention.project(h_qk, h_v)
+        names.append(resolve("auto", q, terms, layout))
+    return ", ".join(dict.fromkeys(names))

@@ -1,7 +1,7 @@
 """Measure the properties of an encoding that do not depend on the machine.
 
 Each column of the audit is a function; its docstring is the column's legend. A measure that does not apply raises
-ValueError with the reason, and the cell stays empty.
+ValueError with the reason, and the cell stays empty. Of an encoding whose layers differ, all layers of a round count.
 """
 
 import math
@@ -11,7 +11,16 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from pe_lab.audit.subject import HEADS, LENGTH, SEED, VOCABULARY, Subject, equal_tokens, random_tokens
+from pe_lab.audit.subject import (
+    HEADS,
+    LENGTH,
+    SEED,
+    VOCABULARY,
+    Subject,
+    equal_tokens,
+    random_tokens,
+    squared_distances,
+)
 from pe_lab.data.seeding import generator
 
 REACH_LENGTH = 16
@@ -24,9 +33,10 @@ def uniqueness(subject: Subject) -> float:
     """Smallest distance between the signatures of two of 64 positions, all tokens equal; 0: two positions are the same.
     The signature of a position: its token vector, its attention inputs, and its logits (weights for stick-breaking) to
     and from every token that both positions may see. The output of attention is left out, so that the causal mask
-    alone distinguishes nothing."""
-    *_, squared = subject.view(equal_tokens(LENGTH)).squared_distances()
-    return smallest(squared)
+    alone distinguishes nothing. Where layers differ: the root of the mean over a round of layers."""
+    views = subject.views(equal_tokens(LENGTH))
+    *_, squared = squared_distances(views)
+    return smallest(squared / len(views))
 
 
 def smallest(squared: Tensor) -> float:
@@ -37,10 +47,12 @@ def smallest(squared: Tensor) -> float:
 def consistency(subject: Subject) -> float:
     """Largest distance between the signatures of one position in sequences of 64 and of 128 equal tokens; 0: a position
     has the same signature in both."""
-    short, long = (subject.view(equal_tokens(count)) for count in (LENGTH, 2 * LENGTH))
-    score = (short.score - long.score[..., :LENGTH, :LENGTH])[0].square().sum(0)
-    vectors = (short.vectors() - long.vectors()[:LENGTH]).square().sum(-1)
-    return (vectors + score.sum(0) + score.sum(1)).max().sqrt().item()
+    squared = []
+    for short, long in zip(*(subject.views(equal_tokens(count)) for count in (LENGTH, 2 * LENGTH)), strict=True):
+        score = (short.score - long.score[..., :LENGTH, :LENGTH])[0].square().sum(0)
+        vectors = (short.vectors() - long.vectors()[:LENGTH]).square().sum(-1)
+        squared.append(vectors + score.sum(0) + score.sum(1))
+    return torch.stack(squared).mean(0).max().sqrt().item()
 
 
 def order_causal(subject: Subject) -> float:
@@ -72,14 +84,14 @@ def reach(subject: Subject) -> float:
     reached = 0
     for times in REACHES:
         try:
-            view = subject.view(equal_tokens(times * REACH_LENGTH, dtype=torch.float32), length=REACH_LENGTH)
+            views = subject.views(equal_tokens(times * REACH_LENGTH, dtype=torch.float32), length=REACH_LENGTH)
         except ValueError:
             break
-        size = (view.vectors().square().sum() + 2 * view.score[0].double().square().sum()).sqrt().item()
-        size /= (times * REACH_LENGTH) ** 0.5
-        if not (math.isfinite(size) and view.out.isfinite().all()):
+        squares = [view.vectors().square().sum() + 2 * view.score[0].double().square().sum() for view in views]
+        size = math.sqrt(sum(map(float, squares)) / (times * REACH_LENGTH))
+        if not (math.isfinite(size) and all(view.out.isfinite().all() for view in views)):
             break
-        if not any(smallest(squared) > 1e-5 * size for squared in view.squared_distances()):
+        if not any(smallest(squared) > 1e-5 * size for squared in squared_distances(views)):
             break
         reached = times
     return reached
@@ -88,8 +100,8 @@ def reach(subject: Subject) -> float:
 def size(subject: Subject) -> float:
     """RMS of the change of random token vectors N(0, 1), or of the attention's input, over their own RMS; 0: neither is
     changed."""
-    view = subject.view(random_tokens(LENGTH, batch=4))
-    pairs = ((view.x, view.embedded), (view.h, view.h_qk), (view.h, view.h_v))
+    views = subject.views(random_tokens(LENGTH, batch=4))
+    pairs = [pair for view in views for pair in ((view.x, view.embedded), (view.h, view.h_qk), (view.h, view.h_v))]
     return max(float((after - before).norm() / before.norm()) for before, after in pairs)
 
 
@@ -101,7 +113,7 @@ def translation(subject: Subject) -> float:
     for start in (16, 32):
         x = filler.repeat(len(phrase), 1, 1)
         x[:, start : start + 16] = phrase
-        weights = subject.view(x).weights[..., start : start + 16, start : start + 16]
+        weights = torch.cat([view.weights for view in subject.views(x)])[..., start : start + 16, start : start + 16]
         mass = weights.sum(-1, keepdim=True)
         inside.append((weights / mass).where(mass > 1e-12, 0))  # with stick-breaking a first token may see nothing
     return float((inside[0] - inside[1]).abs().sum(-1).mean() / 2)
@@ -161,36 +173,36 @@ def causality_leak(subject: Subject) -> float:
 def row_mass_low(subject: Subject) -> float:
     """Smallest sum of a token's attention weights, random tokens, causal mask: 1 for a softmax, less where
     stick-breaking drops the remainder."""
-    return subject.view(random_tokens(LENGTH, batch=4)).weights.sum(-1).min().item()
+    return min(view.weights.sum(-1).min().item() for view in subject.views(random_tokens(LENGTH, batch=4)))
 
 
 def row_mass_high(subject: Subject) -> float:
     """Largest such sum: never above 1."""
-    return subject.view(random_tokens(LENGTH, batch=4)).weights.sum(-1).max().item()
+    return max(view.weights.sum(-1).max().item() for view in subject.views(random_tokens(LENGTH, batch=4)))
 
 
 def norm_change(subject: Subject) -> float:
     """Largest relative change of the norm of a token vector, an attention input, a query or a key; 0 for a rotation,
     and where none is changed."""
-    view = subject.view(random_tokens(LENGTH, batch=4))
-    pairs = (
-        (view.x, view.embedded),
-        (view.h, view.h_qk),
-        (view.h, view.h_v),
-        (view.q, view.q_scored),
-        (view.k, view.k_scored),
-    )
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for view in subject.views(random_tokens(LENGTH, batch=4)):
+        pairs += (view.x, view.embedded), (view.h, view.h_qk), (view.h, view.h_v)
+        pairs += (view.q, view.q_scored), (view.k, view.k_scored)
     return max(float((after.norm(dim=-1) / before.norm(dim=-1) - 1).abs().max()) for before, after in pairs)
 
 
 def parameters(subject: Subject) -> int:
-    """Trained numbers that it adds to a model of one layer, width 64, 4 heads, with the options in conf/pe."""
+    """Trained numbers that it adds to a model of one layer (of one round, where layers differ), width 64, 4 heads, with
+    the options in conf/pe."""
     return subject.model().positional_parameters()
 
 
-def parameters_per_layer(subject: Subject) -> int:
-    """Trained numbers that every further layer adds."""
-    return subject.model(depth=2).positional_parameters() - subject.model().positional_parameters()
+def parameters_per_layer(subject: Subject) -> float:
+    """Trained numbers that every further layer adds; where layers differ, on average over a round."""
+    first = subject.model()
+    depth = len(first.layers)
+    added = subject.model(depth=2 * depth).positional_parameters() - first.positional_parameters()
+    return added // depth if added % depth == 0 else added / depth
 
 
 MEASURES: tuple[Callable[[Subject], float], ...] = (

@@ -36,7 +36,7 @@ def picture(subject: Subject, none: Subject, layout: Literal["constrained"] | No
         layout: None leaves the panels where `Figure.subplots_adjust` puts them, which takes half the time.
     """
     figure = Figure(figsize=(10, 15), dpi=80, layout=layout)
-    figure.suptitle(subject.name, fontsize=16)
+    figure.suptitle(subject.name + (f", layer {subject.shown + 1}" if subject.shown else ""), fontsize=16)
     axes = figure.subplot_mosaic(
         [["values", "similarity"], ["score", "score"], ["without", "with"], ["before", "after"]], empty_sentinel=None
     )

@@ -1,4 +1,4 @@
-"""An encoding under audit in a small model, and the intermediate values of its first layer."""
+"""An encoding under audit in a small model, and the intermediate values of its layers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ def random_tokens(count: int, batch: int = 1) -> Tensor:
 
 @dataclass(frozen=True)
 class View:
-    """The intermediate values of the first layer.
+    """The intermediate values of a layer.
 
     Attributes:
         x, embedded: [B, T, D] token vectors before and after `embed`.
@@ -126,6 +126,17 @@ class View:
         return None
 
 
+def squared_distances(views: list[View]) -> Iterator[Tensor]:
+    """Yield [T, T] squared distances between signatures in all layers together, as a growing sum."""
+    before = torch.zeros(())
+    for view in views:
+        squared = before
+        for of_layer in view.squared_distances():
+            squared = before + of_layer
+            yield squared
+        before = squared
+
+
 class Subject:
     """An encoding with its initial parameters, on a sequence, or on a square grid if it needs one.
 
@@ -199,8 +210,20 @@ class Subject:
             logits: Tensor = model(tokens, self.layout(tokens.shape[1], len(tokens), causal=causal))
         return logits
 
+    @cached_property
+    def shown(self) -> int:
+        """The layer that stands for all where one is shown: the first that tells positions apart; 0 if none does."""
+        views = self.views(equal_tokens(LENGTH))
+        return next((i for i, view in enumerate(views) if len(views) > 1 and view.distinguished()), 0)
+
     def view(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> View:
-        """Return the intermediate values of the first layer for token vectors x [B, T, D].
+        """Return the intermediate values of the layer `shown`; arguments and errors are those of `views`."""
+        return self.views(x, length, causal, tied)[self.shown]
+
+    def views(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> list[View]:
+        """Return the intermediate values of each layer of a round for token vectors x [B, T, D].
+
+        Every layer gets the token vectors themselves, and not what the layers before it make of them.
 
         Args:
             length: training length of the model.
@@ -210,22 +233,24 @@ class Subject:
             ValueError: the encoding is not defined at these positions.
         """
         model = self.model(length, causal=causal, dtype=x.dtype)
-        layer = model.layer(0)
+        views = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(SEED, "draw"))
             embedded, positions = model.encodings(x, self.layout(x.shape[1], len(x), length, causal))
-            h = layer.norm_attention(embedded)
-            h_qk, h_v, terms, layout = positions.layer(0, h)
-        qkv = layer.attention.qkv
-        weight, bias = qkv.weight.unflatten(0, (3, -1)), qkv.bias.unflatten(0, (3, -1))
-        q, k, v = (
-            nn.functional.linear(x, weight[which], bias[which]).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for x, which in ((h_qk, 0), (h_qk, 0 if tied else 1), (h_v, 2))
-        )
-        out = attend(q, k, v, terms, layout, "reference")
-        q_scored, k_scored = reference.queries_and_keys(q, k, terms)
-        out = out.transpose(1, 2).flatten(2)
-        return View(x, embedded, h, h_qk, h_v, q, k, q_scored, k_scored, terms, layout, out)
+            for index in range(len(model.layers)):
+                layer = model.layer(index)
+                h = layer.norm_attention(embedded)
+                h_qk, h_v, terms, layout = positions.layer(index, h)
+                qkv = layer.attention.qkv
+                weight, bias = qkv.weight.unflatten(0, (3, -1)), qkv.bias.unflatten(0, (3, -1))
+                q, k, v = (
+                    nn.functional.linear(inputs, weight[which], bias[which]).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+                    for inputs, which in ((h_qk, 0), (h_qk, 0 if tied else 1), (h_v, 2))
+                )
+                out = attend(q, k, v, terms, layout, "reference").transpose(1, 2).flatten(2)
+                scored = reference.queries_and_keys(q, k, terms)
+                views.append(View(x, embedded, h, h_qk, h_v, q, k, *scored, terms, layout, out))
+        return views
 
 
 def _with_rows(make: Callable[..., Any], length: int) -> Callable[..., Any]:

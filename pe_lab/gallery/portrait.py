@@ -181,10 +181,10 @@ def _family(kind: type) -> str:
 
 def _fused(subject: Subject) -> str:
     """Return what of an encoding the Triton kernels have no place for; empty: nothing."""
-    view = subject.view(random_tokens(LENGTH).float())
+    views = subject.views(random_tokens(LENGTH).float())
     with _interpreted():
-        reason = triton.refuses(view.q, view.terms, view.layout)
-    return "" if reason is None or any(word in reason for word in OF_DEVICES) else reason
+        reasons = [triton.refuses(view.q, view.terms, view.layout) or "" for view in views]
+    return next((reason for reason in reasons if reason and not any(word in reason for word in OF_DEVICES)), "")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import Tensor
 from configs import NAMES, pe_settings
 from pe_lab.audit import __main__ as audit_program
 from pe_lab.audit import cost, measures, report
-from pe_lab.audit.cost import Meter, attention_layer, costs
+from pe_lab.audit.cost import Meter, attention_layers, costs
 from pe_lab.audit.pictures import draw, effective_distance
 from pe_lab.audit.subject import HEADS, LENGTH, WIDTH, Subject, equal_tokens, random_tokens
 from pe_lab.encodings.absolute import sinusoid
@@ -304,6 +304,23 @@ def test_operations_are_those_of_as_many_layers_of_none() -> None:
     assert cells["extra_flops"] == 0
 
 
+def test_all_layers_count_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first layer of two adds nothing."""
+    monkeypatch.setattr(cost, "LENGTHS", cost.LENGTHS[:1])
+    late, early = Subject.of("interleave", "pe.parts=[none,shaw]"), subject("shaw")
+    assert measures.uniqueness(late) > 0.1
+    assert measures.reach(late) == measures.reach(early)
+    assert measures.distance_decay(late) != 0
+    assert measures.parameters_per_layer(late) == measures.parameters_per_layer(early) / 2
+    mixed, whole = (costs(each, subject("none"), LONG)[0] for each in (late, early))
+    assert mixed["attention"] == "sdpa, reference"
+    assert mixed["extra_elements"] == pytest.approx(whole["extra_elements"] / 2, rel=0.01)
+    assert mixed["memory_128"] > 0.5 * whole["memory_128"]
+    rotated = Subject.of("interleave", "pe.parts=[none,yarn]")
+    assert measures.norm_change(rotated) == pytest.approx(0.1 * math.log(4), rel=1e-6)
+    assert rotated.view(equal_tokens(LENGTH)).marks() is not None
+
+
 def test_a_refused_measurement_is_an_empty_cell() -> None:
     cells, reasons = costs(broken(EndsAt100), subject("none"), seconds=1)
     assert cells.keys() == {"attention"}
@@ -313,7 +330,7 @@ def test_a_refused_measurement_is_an_empty_cell() -> None:
 
 def test_tables_are_made_long_enough_to_be_timed() -> None:
     for name in ("learnable", "randomized_learnable"):
-        assert attention_layer(subject(name), 2 * 2048, "auto")().shape == (1, 4096, WIDTH)
+        assert attention_layers(subject(name), 1, 2 * 2048, "auto")().shape == (1, 4096, WIDTH)
 
 
 def test_an_empty_cell_is_empty_and_has_its_reason() -> None:
