@@ -186,7 +186,7 @@ def cells() -> dict[str, np.ndarray]:
     A score is 1 at the best possible loss and 0 at that of a model without positions.
     """
     found = {}
-    for file in sorted((ROOT / "pe_lab/benchmark/results").glob("*.jsonl.gz")):
+    for file in sorted((ROOT / "sweeps/results/pe_bench_1").glob("*.jsonl.gz")):
         scores: dict[str, list[float]] = {}
         for line in gzip.decompress(file.read_bytes()).decode().splitlines():
             row = json.loads(line)

@@ -171,8 +171,8 @@ def read(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
 
 
 def _write_sums(folder: Path) -> None:
-    """Write the digests of all files of a folder of shipped results; those of pe-bench 1 end in jsonl.gz."""
-    files = sorted([*folder.glob("*.jsonl.gz"), *folder.glob("*.csv")])
+    """Write the digests of all files of a folder of shipped results."""
+    files = sorted(folder.glob("*.csv"))
     (folder / SUMS).write_text("".join(f"{_sha256(file.read_bytes())}  {file.name}\n" for file in files))
 
 

@@ -15,6 +15,7 @@ from pe_lab.system.files import LedgerError
 TASK = task("induction")
 TEXT = task("causal_text")
 CAP = 11.906890595608518
+PE_BENCH_1 = Path(__file__).parents[2] / "sweeps/results/pe_bench_1"  # not in the package
 
 
 def made(*seeds: int, pe: str = "rope", **more: Any) -> pd.DataFrame:
@@ -39,10 +40,8 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert b"36.0,0.1" in content  # whole numbers alone have no point
 
 
-def test_rows_of_both_benchmarks_have_their_digests_in_one_file(tmp_path: Path) -> None:
-    (tmp_path / "pe_bench_1_copy.jsonl.gz").write_bytes(b"superseded")
+def test_rows_that_were_changed_are_refused(tmp_path: Path) -> None:
     rows.write(TASK, made(0), tmp_path)
-    assert "pe_bench_1_copy.jsonl.gz" in (tmp_path / rows.SUMS).read_text()
     assert len(rows.read(TASK, tmp_path)) == 1
     (tmp_path / f"{TASK.study}.csv").write_text("pe\nrope\n")
     with pytest.raises(LedgerError, match=r"pe_bench_2_induction.csv must have the digest \w{16}, got \w{16}"):
@@ -158,12 +157,16 @@ def test_the_cap_is_that_of_the_study() -> None:
     assert rows.frame([tuned.row(TASK, "rope", 0)])["y"][0] == pytest.approx(CAP)
 
 
-def test_files_of_the_package_are_as_their_digests_say_and_those_of_pe_bench_1_can_be_read() -> None:
-    lines = [line.split() for line in (rows.FOLDER / rows.SUMS).read_text().splitlines()]
-    assert {name for _, name in lines} == {file.name for file in rows.FOLDER.iterdir()} - {rows.SUMS}
+@pytest.mark.parametrize("folder", [rows.FOLDER, PE_BENCH_1], ids=["package", "pe_bench_1"])
+def test_files_of_results_are_as_their_digests_say(folder: Path) -> None:
+    lines = [line.split() for line in (folder / rows.SUMS).read_text().splitlines()]
+    assert {name for _, name in lines} == {file.name for file in folder.iterdir()} - {rows.SUMS}
     for digest, name in lines:
-        assert hashlib.sha256((rows.FOLDER / name).read_bytes()).hexdigest() == digest, name
-    read = pd.read_json(rows.FOLDER / "pe_bench_1_copy.jsonl.gz", lines=True)
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_rows_of_pe_bench_1_can_be_read() -> None:
+    read = pd.read_json(PE_BENCH_1 / "pe_bench_1_copy.jsonl.gz", lines=True)
     cells = pd.json_normalize(read.to_dict("records"))
     assert cells["identity.pe.name"].nunique() > 60
     assert cells["summary.test.loss"].notna().all()
