@@ -14,7 +14,6 @@ from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import LONGEST, within
-from pe_lab.encodings.rotary_far import FarRoPE, FarScore
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
@@ -74,7 +73,8 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         try:
             with within("evaluate"):
                 under = policies.under(request["policy"], encoding(sizes).eval(), factor)
-            _require_attention(cfg, under, layout)
+            if request["policy"] != "raw":  # with which it was trained
+                _require_attention(cfg, request["policy"], under, task.example(min(16, task.length)))
             Stack([under], 1).locate(layout.shifted(request["offset"]))
         except ValueError as error:
             raise ValueError(f"evaluate.lengths={factor:g}, evaluate.offset={request['offset']}: {error}") from None
@@ -82,15 +82,18 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
             _require_cached_attention(cfg)
 
 
-def _require_attention(cfg: DictConfig, under: PositionalEncoding, layout: Layout) -> None:
-    """Raise ValueError if the implementation of attention that is asked for has no place for far pairs."""
+def _require_attention(cfg: DictConfig, policy: str, under: PositionalEncoding, layout: Layout) -> None:
+    """Raise ValueError if the implementation of attention that is asked for has no place for the score of a policy."""
     asked = cfg.attention.implementation
-    if asked == "auto" or not isinstance(under, FarRoPE):
+    if asked == "auto":
         return
-    terms = Terms(score=FarScore(under))
-    if reason := IMPLEMENTATIONS[asked].refuses(torch.empty(1, 1, 1, 2), terms, layout):
+    h = torch.zeros(*layout.segment.shape, under.sizes.width)
+    score = Stack([under], 1)(h, layout)[1].layer(0, h).terms.score
+    if score is None:
+        return
+    if reason := IMPLEMENTATIONS[asked].refuses(torch.empty(1, 1, 1, 2), Terms(score=score), layout):
         raise ValueError(
-            f"evaluate.policy={under.name} cannot be computed with attention.implementation={asked}: {reason}; use "
+            f"evaluate.policy={policy} cannot be computed with attention.implementation={asked}: {reason}; use "
             f"attention.implementation=auto"
         )
 
