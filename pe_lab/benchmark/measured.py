@@ -14,6 +14,7 @@ from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.statistics import FEWEST_SEEDS, Verdict
 
 FEW = 3  # encodings that are named at a length at which there are no verdicts
+USE, AVOID, SLOWER, HIGHER_LOSS = "use", "avoid", "slower", "higher loss"
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,22 @@ class TaskResults:
         lost |= {str(line.baseline) for line in self.pairs.itertuples() if line.verdict == Verdict.BETTER}
         lost |= set(self.table.loc[~self._learned.to_numpy(), "pe"])
         return [pe for pe in self.table["pe"] if pe in lost]
+
+    @cached_property
+    def advice(self) -> dict[str, str]:
+        """What to do with each encoding, by name.
+
+        Returns:
+            USE: it is among `best`; AVOID: among `beaten`, and it solved no seed, or a smaller share of its seeds than
+            the first of `best`; SLOWER or HIGHER_LOSS: otherwise among `beaten`. Encodings with too few seeds that none
+            beats are left out.
+        """
+        if not self.task.solvable:
+            return dict.fromkeys(self.best, USE) | dict.fromkeys(self.beaten, HIGHER_LOSS)
+        table = self.table.set_index("pe")
+        shares = table["solved"].astype(float) / table["runs"]
+        reliable = shares[self.beaten] >= shares[self.best[0]] if self.best else pd.Series(False, self.beaten)
+        return dict.fromkeys(self.best, USE) | {pe: SLOWER if reliable[pe] else AVOID for pe in self.beaten}
 
     @property
     def _learned(self) -> pd.Series:

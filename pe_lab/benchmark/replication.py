@@ -72,7 +72,8 @@ class Replication:
         pairs: a line per two encodings of a task that were both run again: task, pe, baseline; difference, low, high
             (95 % interval), verdict: as published; fresh, fresh_verdict: mean difference and verdict of the fresh
             seeds; least, most: the 95 % prediction interval of a fresh mean difference.
-        means: a line per cell: task, pe, mean, low, high of y as published, and fresh.
+        means: a line per cell: task, pe, mean, low, high of y as published, and fresh; failed, fresh_failed: seeds that
+            did not solve the task, which count as the cap in a mean.
     """
 
     pairs: pd.DataFrame
@@ -134,16 +135,18 @@ def replication(results: Mapping[str, pd.DataFrame]) -> Replication:
         before, again = runs(published(rows), of), runs(fresh(rows), of)
         names = [pe for pe in before["pe"].unique() if pe in set(again["pe"])]
         for pe in names:
-            sample = before.loc[before["pe"] == pe, "y"]
-            low, high = interval(sample)
-            line = {"task": name, "pe": pe, "mean": sample.mean(), "low": low, "high": high}
-            means.append(line | {"fresh": again.loc[again["pe"] == pe, "y"].mean()})
+            sample, others = before[before["pe"] == pe], again[again["pe"] == pe]
+            low, high = interval(sample["y"])
+            line = {"task": name, "pe": pe, "mean": sample["y"].mean(), "low": low, "high": high}
+            failed = [int((~each["solved"]).sum()) if of.solvable else 0 for each in (sample, others)]
+            means.append(line | {"fresh": others["y"].mean(), "failed": failed[0], "fresh_failed": failed[1]})
         if len(names) > 1:
             pairs.append(_pairs(before, again[again["pe"].isin(names)], names, of).assign(task=name))
     columns = ["task", "pe", "baseline", "difference", "low", "high", "verdict", "fresh", "fresh_verdict"]
     columns += ["least", "most"]
     table = pd.concat(pairs, ignore_index=True)[columns] if pairs else pd.DataFrame(columns=columns)
-    return Replication(table, pd.DataFrame(means, columns=["task", "pe", "mean", "low", "high", "fresh"]))
+    columns = ["task", "pe", "mean", "low", "high", "fresh", "failed", "fresh_failed"]
+    return Replication(table, pd.DataFrame(means, columns=columns))
 
 
 def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], of: BenchmarkTask) -> pd.DataFrame:

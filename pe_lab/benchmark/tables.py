@@ -123,7 +123,8 @@ def _of_task(rows: pd.DataFrame, of: BenchmarkTask) -> str:
     for length, lines in results.highest_at.items():
         named = [f"{line['pe']} {line['mean']:.2f} [{line['low']:.2f}, {line['high']:.2f}]" for line in lines]
         best.append(f"at {length:g} x the training length, highest mean scores: {', '.join(named) or 'none above 0'}")
-    return "\n".join([*head, *best, _shown(results.table)])
+    table = results.table.assign(advice=results.table["pe"].map(results.advice))
+    return "\n".join([*head, *best, _shown(table)])
 
 
 def _placebo(results: Mapping[str, pd.DataFrame]) -> str:
