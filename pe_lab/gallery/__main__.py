@@ -37,13 +37,13 @@ def main() -> None:
         for name, folder in (("results", results), ("studies", studies)):
             if folder is not None and not folder.is_dir():
                 raise ValueError(f"--{name} must be an existing folder, got {str(folder)!r}")
-        known = list(definitions())
+        every = list(definitions())
         chosen = None if arguments.pe is None else list(dict.fromkeys(arguments.pe.split(",")))
         if chosen == [""]:
             raise ValueError("--pe must be names of encodings with commas between them, got ''")
         for name in chosen or []:
-            if name not in known:
-                raise ValueError(unknown_name("--pe", known, name, listing=CHOICES))
+            if name not in every:
+                raise ValueError(unknown_name("--pe", every, name, listing=CHOICES))
         out, cache = Path(arguments.out), Path(arguments.cache)
         for name, folder in (("out", out), ("cache", cache)):
             if name == "out" or not folder.is_dir():  # a cache may have all that is needed

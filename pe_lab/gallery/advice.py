@@ -1,29 +1,32 @@
-"""Which encodings to use and which to avoid for a need, as far as the results allow."""
+"""Which encodings to use for a need, which are behind the best, and which to avoid, as far as the results allow."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
-from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.measured import AVOID, HIGHER_LOSS, SLOWER, USE, TaskResults
 from pe_lab.benchmark.tasks import BenchmarkTask
 from pe_lab.benchmark.verdicts import equals
 
-USE, ALIKE, NOT_LEARNED, NOT_MEASURED = "use", "not separable", "not learned", "not measured"
+ALIKE, NOT_LEARNED, NOT_MEASURED = "not separable", "not learned", "not measured"
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do for one need.
+    """What to do for one need: `TaskResults.advice` as lists, in the order of the table.
 
     Attributes:
-        kind: `use` where `use` and `avoid` are not empty; `not separable` where no encoding is significantly worse;
-            `not learned` where no encoding solved a seed; `not measured`.
+        kind: `use` where `use` is not empty, and one of the others; `not separable` where no encoding is significantly
+            worse; `not learned` where no encoding solved a seed; `not measured`.
         use: encodings that have learned it, and than which no other is `better`.
-        avoid: encodings than which another one is `better`, or that have not learned it.
+        behind: encodings that solved it in as many seeds, but more slowly; or that have a higher loss.
+        avoid: encodings that solved it in no seed, or in fewer.
     """
 
     kind: str
     use: list[str] = field(default_factory=list)
+    behind: list[str] = field(default_factory=list)
     avoid: list[str] = field(default_factory=list)
 
 
@@ -34,39 +37,54 @@ class Need:
     Attributes:
         asks: in words.
         task, length: the task, and the length in training lengths.
-        found: the results at this length; None: not measured.
+        results: at this length; None: not measured.
+        step_times: the time of a training step relative to `rope`, by encoding; may be empty.
     """
 
     asks: str
     task: BenchmarkTask
     length: float
-    found: TaskResults | None
+    results: TaskResults | None
+    step_times: dict[str, float]
 
     @cached_property
     def advice(self) -> Advice:
         """What to do."""
-        return Advice(NOT_MEASURED) if self.found is None else advice(self.found)
+        return Advice(NOT_MEASURED) if self.results is None else advice(self.results)
 
     @cached_property
-    def lines(self) -> dict[str, dict[str, object]]:
+    def lines(self) -> dict[str, dict[str, Any]]:
         """The lines of the table of results, by encoding."""
-        return {} if self.found is None else self.found.table.set_index("pe", drop=False).to_dict("index")
+        return {} if self.results is None else self.results.table.set_index("pe", drop=False).to_dict("index")
+
+    def gap(self, name: str) -> float:
+        """Return the steps of an encoding as a multiple of those of the best one; or by how much its loss is higher."""
+        mean, best = (float(self.lines[pe]["mean"]) for pe in (name, self.advice.use[0]))
+        return mean / best if self.task.solvable else mean - best
+
+    def cost(self, name: str) -> float | None:
+        """Return `gap` in steps times the time of a step; None: of losses, or a time is not measured."""
+        best = self.advice.use[0]
+        if not self.task.solvable or not {name, best} <= set(self.step_times):
+            return None
+        return self.gap(name) * self.step_times[name] / self.step_times[best]
 
     def groups(self, names: Iterable[str]) -> list[list[str]]:
         """Return names in their order; encodings whose runs have the same bits, as twins, stand in one list."""
         names, groups = list(names), []
         for name in names:
-            if self.found is not None and not any(name in group for group in groups):
-                same = equals(self.found.pairs, name)
+            if self.results is not None and not any(name in group for group in groups):
+                same = equals(self.results.pairs, name)
                 groups.append([name, *(other for other in names if other in same)])
         return groups
 
 
-def advice(found: TaskResults) -> Advice:
+def advice(results: TaskResults) -> Advice:
     """Return what the results say of a task."""
-    table = found.table
-    if found.task.solvable and not table["solved"].astype(float).max() > 0:
+    if results.task.solvable and not results.table["solved"].astype(float).max() > 0:
         return Advice(NOT_LEARNED)
-    if not found.best or not found.beaten:
+    if not results.best or not results.beaten:
         return Advice(ALIKE)
-    return Advice(USE, found.best, found.beaten)
+    words = results.advice
+    behind = HIGHER_LOSS if not results.task.solvable else SLOWER
+    return Advice(USE, *([pe for pe, word in words.items() if word == kind] for kind in (USE, behind, AVOID)))

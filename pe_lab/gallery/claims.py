@@ -1,6 +1,7 @@
 """The parts of a claim: what was measured on which tasks, and how far from a bound still counts as near it."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -14,7 +15,7 @@ from pe_lab.results.learned import not_learned, partly_learned
 from pe_lab.statistics import Comparison
 from pe_lab.system.tables import read_csv
 
-UNITS = {
+UNITS_OF_CLAIMS = {
     "accuracy": "share of answers",
     "exact_match": "share of sequences",
     "r2": "share of variance",
@@ -25,9 +26,55 @@ UNITS = {
 }  # those of losses are in `quantity`; ratios have none
 
 
+@dataclass(frozen=True)
+class Row:
+    """A row of a table of parts: what they have in common, what is claimed of them, and their labels."""
+
+    name: str
+    claimed: str
+    labels: list[str]
+
+
+@dataclass(frozen=True)
+class PartsTable:
+    """Parts of a claim whose values are the same quantity.
+
+    Attributes:
+        measured: the quantity with its unit.
+        tasks: that it is a mean over.
+        columns: what is compared in each setting; one empty text where every row is a part of its own.
+        rows: a setting, or a part.
+    """
+
+    measured: str
+    tasks: list[str]
+    columns: tuple[str, ...]
+    rows: list[Row]
+
+
+def parts_tables(finding: Finding) -> list[PartsTable]:
+    """Return the parts of a claim as tables: a row per setting, with a column for each part that is asked in it."""
+    entry = finding.entry
+    tests = {label: test for label, test in entry.values.items() if isinstance(test, Claimed)}
+    cells: dict[tuple[str, str, str], dict[str, str]] = {}  # label by column, by quantity, row and what is claimed
+    for label, test in tests.items():
+        setting, _, part = label.rpartition(": ")
+        row = cells.setdefault((measure(test), setting or part, bound(entry, test)), {})
+        row[part if setting else ""] = label
+    rows: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    for (measured, name, claimed), by_column in cells.items():
+        rows.setdefault((measured, tuple(by_column)), []).append(Row(name, claimed, list(by_column.values())))
+    tables = []
+    for (measured, columns), several in rows.items():
+        labels = [label for row in several for label in row.labels]
+        tasks = dict.fromkeys(task for label in labels for task in tasks_of(entry, tests[label]))
+        tables.append(PartsTable(measured, list(tasks), columns, several))
+    return tables
+
+
 def measure(test: Claimed) -> str:
     """Return what the value of a part is, with its unit."""
-    unit = None if test.ratio else UNITS.get(str(test.value["metric"]))
+    unit = None if test.ratio else UNITS_OF_CLAIMS.get(str(test.value["metric"]))
     return ", ".join(filter(None, (quantity(test).replace("audit.", "").replace("r2", "R²"), unit)))
 
 
@@ -37,33 +84,24 @@ def bound(entry: Entry, test: Claimed) -> str:
     return f"{test}{within}".replace("-", "−")
 
 
-def subject(entry: Entry) -> str:
-    """Return what is measured of which encodings; the encodings in backticks."""
-    tests = [test for test in entry.values.values() if isinstance(test, Claimed)]
-    names = dict.fromkeys(
-        f"`{pe}`" for test in tests for side in (test.value, *test.others) if isinstance(pe := side.get("pe"), str)
-    )
-    return "; ".join(dict.fromkeys(map(measure, tests))) + f" ({', '.join(names)})" * bool(names)
-
-
-def interval(test: Claimed, found: Comparison) -> str:
-    """Return the value of a part with its 95 % interval; of a difference with their signs."""
+def measured(test: Claimed, comparison: Comparison) -> tuple[str, str]:
+    """Return the mean of a part and its 95 % interval, corrected like the verdict; of a difference with signs."""
     say = signed if test.is_difference else number
-    return f"{say(float(found.difference))} [{say(float(found.low))}, {say(float(found.high))}]"
+    return say(float(comparison.difference)), f"[{say(float(comparison.low))}, {say(float(comparison.high))}]"
 
 
 def states(finding: Finding) -> str:
     """Return how many parts are shown, contradicted and open."""
-    found = [str(one.agreement) for one in finding.compared.values()]
-    counts = [f"{found.count(state)} {word}" for state, word in PARTS.items() if state in found]
-    return f"of {len(found)} {'parts' if len(found) > 1 else 'part'} {', '.join(counts)}"
+    agreements = [str(comparison.agreement) for comparison in finding.compared.values()]
+    counts = [f"{agreements.count(state)} {word}" for state, word in PARTS.items() if state in agreements]
+    return f"of {len(agreements)} {'parts' if len(agreements) > 1 else 'part'} {', '.join(counts)}"
 
 
 def ours(finding: Finding) -> str:
     """Return our numbers beside the claimed ones, with the number of our seeds."""
     values = finding.entry.values.items()
-    said = [f"{label} {finding.ours[label]:.3g} (claimed {value})" for label, value in values]
-    return f"{', '.join(said)}; {finding.seeds} seeds"
+    means = [f"{label} {finding.ours[label]:.3g} (claimed {claimed})" for label, claimed in values]
+    return f"{', '.join(means)}; {finding.seeds} seeds"
 
 
 def shared_notes(entries: Iterable[Entry]) -> list[str]:
@@ -79,19 +117,19 @@ def unlearned(entry: Entry, studies: Path) -> dict[str, str]:
         studies: the folder of the committed studies; those that are not there are left out.
     """
     files = {name: studies / name / "rows.csv" for name in entry.studies}
-    rows = {name: read_csv(file) for name, file in files.items() if file.is_file()}
-    said = {name: not_learned(found, advice=False) or partly_learned(found) for name, found in rows.items()}
-    return {name: sentences for name, sentences in said.items() if sentences}
+    tables = {name: read_csv(file) for name, file in files.items() if file.is_file()}
+    sentences = {name: not_learned(rows, advice=False) or partly_learned(rows) for name, rows in tables.items()}
+    return {name: text for name, text in sentences.items() if text}
 
 
 def tasks_of(entry: Entry, test: Claimed) -> list[str]:
     """Return the tasks that the value of a part is a mean over; those of the audit are of untrained models."""
     if str(test.value["metric"]).startswith("audit."):
         return ["audit of untrained models"]
-    given = test.value.get("data")
-    if given is None:
+    data = test.value.get("data")
+    if data is None:
         return [name for words in entry.studies.values() for name in _tasks(words)]
-    return [str(name) for name in (given if isinstance(given, tuple) else (given,))]
+    return [str(name) for name in (data if isinstance(data, tuple) else (data,))]
 
 
 @cache

@@ -90,18 +90,18 @@ class Content:
             LedgerError: results were changed.
         """
         tasks = {task.task.name: task for task in measured.read(results)}
-        known = definitions()
-        chosen = {name: known[name] for name in (known if names is None else names)}
+        every = definitions()
+        chosen = {name: every[name] for name in (every if names is None else names)}
         studies = studies if studies is not None and studies.is_dir() else None
         table = None if studies is None else studies / "audit" / "table.csv"
         audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
-        found = _findings(studies)
-        judged = {name.removeprefix("claims/"): one for name, one in found.items() if name.startswith("claims/")}
-        numbers = {name: one for name, one in found.items() if not one.entry.studies}
+        findings = _findings(studies)
+        judged = {name.removeprefix("claims/"): claim for name, claim in findings.items() if name.startswith("claims/")}
+        numbers = {name: number for name, number in findings.items() if not number.entry.studies}
         again = replication(tables.read(results))
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
-        missed = {} if studies is None else {name: unlearned(one.entry, studies) for name, one in judged.items()}
+        missed = {} if studies is None else {name: unlearned(claim.entry, studies) for name, claim in judged.items()}
         return cls(chosen, portraits, tasks, judged, numbers, again, missed, audit, steps, documented)
 
     @cached_property
@@ -112,31 +112,38 @@ class Content:
     @cached_property
     def needs(self) -> list[Need]:
         """What encodings are asked for: longer text first, then each task; those that are measured first."""
-        task, length, asks = LONGER_TEXT
-        found = [
-            Need(asks, one, length, self.results[task].at(length) if task in self.results else None)
-            for one in tasks_of_benchmark()
-            if one.name == task
-        ]
-        found += [Need(one.asks, one, 1.0, self.results.get(one.name)) for one in tasks_of_benchmark()]
-        return sorted(found, key=lambda need: need.advice.kind == NOT_MEASURED)
+        name, length, asks = LONGER_TEXT
+        text = next(task for task in tasks_of_benchmark() if task.name == name)
+        longer = self.results[name].at(length) if name in self.results else None
+        needs = [Need(asks, text, length, longer, self.steps)]
+        needs += [Need(task.asks, task, 1.0, self.results.get(task.name), self.steps) for task in tasks_of_benchmark()]
+        return sorted(needs, key=lambda need: need.advice.kind == NOT_MEASURED)
+
+    @cached_property
+    def setting(self) -> str:
+        """The size of the model and the number of seeds, in words."""
+        sizes = [task.cfg.model for task in tasks_of_benchmark()]
+        words = dict.fromkeys(f"{size.depth} layers, width {size.width} and {size.num_heads} heads" for size in sizes)
+        counts = sorted({int(count) for results in self.results.values() for count in results.table["runs"]})
+        seeds = " to ".join(map(str, dict.fromkeys((*counts[:1], *counts[-1:]))))
+        return f"a model of {' or '.join(words)}{f', and {seeds} seeds for each encoding' if counts else ''}"
 
     def reported(self, name: str) -> dict[str, Finding]:
         """Return the published numbers of an encoding, by name."""
-        return {key: one for key, one in self.numbers.items() if f"pe={name}" in one.entry.setting}
+        return {key: number for key, number in self.numbers.items() if f"pe={name}" in number.entry.setting}
 
     def properties(self, name: str) -> list[tuple[str, Any, str]]:
         """Return the audit of an encoding: column, value (None: there is none) and the reason or the legend."""
-        made, known = self.portraits[name], legend()
-        row = self.audit.loc[name].to_dict() if name in self.audit.index else made.properties
-        found = []
-        for column in self.audit.columns if name in self.audit.index else [*row, *made.reasons]:
+        portrait, meanings = self.portraits[name], legend()
+        row = self.audit.loc[name].to_dict() if name in self.audit.index else portrait.properties
+        properties = []
+        for column in self.audit.columns if name in self.audit.index else [*row, *portrait.reasons]:
             value = row.get(column)
             missing = value is None or value != value
-            words = known.get(column, known.get(re.sub(r"\d+$", "T", str(column)), ""))
-            reason = f"{made.reasons.get(column, 'does not apply')}. {words}" if missing else words
-            found.append((str(column), None if missing else value, reason))
-        return found
+            words = meanings.get(column, meanings.get(re.sub(r"\d+$", "T", str(column)), ""))
+            reason = f"{portrait.reasons.get(column, 'does not apply')}. {words}" if missing else words
+            properties.append((str(column), None if missing else value, reason))
+        return properties
 
     def on_tasks(self, name: str) -> list[tuple[TaskResults, dict[str, Any]]]:
         """Return the lines of an encoding in the tables of the tasks that it is measured on."""
@@ -149,27 +156,27 @@ class Content:
         It solved the task in fewer than half of the seeds, or the 95 % interval of its test score at more than the
         training length is below 0, the score of the best model without position.
         """
-        found = []
+        failures = []
         for task, line in self.on_tasks(name):
             if not task.task.solvable:
                 continue
-            said = [f"solved in {line['solved']} of {line['runs']} seeds"] if 2 * line["solved"] < line["runs"] else []
+            words = [f"solved in {line['solved']} of {line['runs']} seeds"] if 2 * line["solved"] < line["runs"] else []
             scores = task.scores[(task.scores["pe"] == name) & (task.scores["length"] > 1) & (task.scores["high"] < 0)]
             below = [
-                f"{fixed(one.mean)} [{fixed(one.low)}, {fixed(one.high)}] at {one.length:g} ×"
-                for one in scores.itertuples()
+                f"{fixed(line.mean)} [{fixed(line.low)}, {fixed(line.high)}] at {line.length:g} ×"
+                for line in scores.itertuples()
             ]
-            said += [f"test score {' and '.join(below)} the training length"] if below else []
-            found += [(task.task.name, "; ".join(said))] if said else []
-        return found
+            words += [f"test score {' and '.join(below)} the training length"] if below else []
+            failures += [(task.task.name, "; ".join(words))] if words else []
+        return failures
 
     def equal_runs(self, name: str) -> dict[str, list[str]]:
         """Return the encodings whose runs had the same bits as those of an encoding, each with the tasks, by name."""
-        found: dict[str, list[str]] = {}
+        tasks: dict[str, list[str]] = {}
         for task, results in self.results.items():
             for other in equals(results.pairs, name):
-                found.setdefault(other, []).append(task)
-        return found
+                tasks.setdefault(other, []).append(task)
+        return tasks
 
     def absence(self, name: str, task: BenchmarkTask) -> str:
         """Return why an encoding has no results on a task."""
@@ -178,19 +185,19 @@ class Content:
 
     def facets(self, name: str) -> dict[str, str]:
         """Return what tables are filtered by: family, where position enters, mask, kernels."""
-        made, said = self.portraits[name], self.definitions[name]
+        portrait = self.portraits[name]
         return {
-            "family": kind_of(made.module),
-            "enters": "|".join(said.enters),
-            "mask": "causal only" if made.causal_only else "causal and bidirectional",
-            "kernels": "no" if made.fused else "yes",
+            "family": kind_of(portrait.module),
+            "enters": "|".join(self.definitions[name].enters),
+            "mask": "causal only" if portrait.causal_only else "causal and bidirectional",
+            "kernels": "no" if portrait.fused else "yes",
         }
 
     def inline(self, text: str, root: str) -> Markup:
         """Return text as HTML, with a link for each encoding that stands in backticks."""
 
-        def link(found: re.Match[str]) -> str:
-            name, code = found[1], f"<code>{found[1]}</code>"
+        def link(match: re.Match[str]) -> str:
+            name, code = match[1], f"<code>{match[1]}</code>"
             return f'<a href="{root}encodings/{name}.html">{code}</a>' if name in self.names else code
 
         return Markup(re.sub(r"`([^`]+)`", link, str(escape(text))))
@@ -203,10 +210,10 @@ def step_times(studies: Path = STUDIES) -> dict[str, dict[str, float]]:
     """
     path = studies / "steps.csv"
     rows = read_csv(path).to_dict("records") if path.is_file() else []
-    found: dict[str, dict[str, float]] = {}
+    times: dict[str, dict[str, float]] = {}
     for row in rows:
-        found.setdefault(f"{row['sequences']} × {row['tokens']}", {})[str(row["pe"])] = float(row["rope"])
-    return found
+        times.setdefault(f"{row['sequences']} × {row['tokens']}", {})[str(row["pe"])] = float(row["rope"])
+    return times
 
 
 def _findings(studies: Path | None) -> dict[str, Finding]:
@@ -221,11 +228,11 @@ def _findings(studies: Path | None) -> dict[str, Finding]:
 
 def _portraits(chosen: dict[str, Definition], audited: set[str], cache: Path) -> dict[str, Portrait]:
     """Make or read the portraits, on several processes if many are missing."""
-    asked = [(name, dict(one.sliders), cache, name in audited) for name, one in chosen.items()]
-    jobs = [delayed(portrait)(*each) for each in asked]
-    known = sum(path_of(*each).is_file() for each in asked)
-    workers = max(1, min(cpu_count(), (len(jobs) - known) // SIDE_BY_SIDE))
-    shown = {"mininterval": 0.1 if sys.stderr.isatty() else 30.0, "disable": known == len(jobs)}
+    arguments = [(name, dict(definition.sliders), cache, name in audited) for name, definition in chosen.items()]
+    jobs = [delayed(portrait)(*each) for each in arguments]
+    cached = sum(path_of(*each).is_file() for each in arguments)
+    workers = max(1, min(cpu_count(), (len(jobs) - cached) // SIDE_BY_SIDE))
+    options = {"mininterval": 0.1 if sys.stderr.isatty() else 30.0, "disable": cached == len(jobs)}
     with safe_path():
-        made = Parallel(workers, return_as="generator")(jobs)
-        return dict(zip(chosen, tqdm(made, "drawing encodings", len(jobs), **shown), strict=True))
+        portraits = Parallel(workers, return_as="generator")(jobs)
+        return dict(zip(chosen, tqdm(portraits, "drawing encodings", len(jobs), **options), strict=True))

@@ -148,100 +148,100 @@ def read(content: bytes) -> dict[str, Definition]:
         tree = read_yaml(content)
     except ValueError as error:
         raise ValueError(f"{FILE.name} {error}") from None
-    if found := complaint(tree):
-        raise ValueError(f"{FILE.name} {found}")
+    if words := complaint(tree):
+        raise ValueError(f"{FILE.name} {words}")
     if not isinstance(tree, dict) or not tree:
         raise ValueError(f"{FILE.name} must have an entry for each encoding, got {abbreviated(tree)}")
-    made = {name: _definition(name, entry) for name, entry in tree.items()}
-    for name, one in made.items():
-        for equality in one.equals:
-            if equality.name not in made or equality.name == name:
+    entries = {name: _definition(name, entry) for name, entry in tree.items()}
+    for name, definition in entries.items():
+        for equality in definition.equals:
+            if equality.name not in entries or equality.name == name:
                 raise _wrong(f"{name}.equals", "must name another encoding", equality.name)
-            if any(back.name == name for back in made[equality.name].equals):
+            if any(back.name == name for back in entries[equality.name].equals):
                 raise _wrong(f"{name}.equals", "must stand at one of the two encodings", equality.name)
-    return {name: _with_both_ends(one, made) for name, one in made.items()}
+    return {name: _with_both_ends(definition, entries) for name, definition in entries.items()}
 
 
-def _with_both_ends(one: Definition, made: Mapping[str, Definition]) -> Definition:
+def _with_both_ends(definition: Definition, entries: Mapping[str, Definition]) -> Definition:
     """Add the equalities that stand at the other encoding."""
     back = [
         replace(equality, name=other.name)
-        for other in made.values()
+        for other in entries.values()
         for equality in other.equals
-        if equality.name == one.name
+        if equality.name == definition.name
     ]
-    return replace(one, equals=(*one.equals, *back))
+    return replace(definition, equals=(*definition.equals, *back))
 
 
 def _definition(name: str, entry: Any) -> Definition:
-    given = _fields(name, entry, REQUIRED, OPTIONAL)
-    formula = _texts(f"{name}.formula", given["formula"])
-    for one in formula:
-        if not balanced(one):
-            raise _wrong(f"{name}.formula", "must have balanced braces", one)
+    fields = _fields(name, entry, REQUIRED, OPTIONAL)
+    formula = _texts(f"{name}.formula", fields["formula"])
+    for latex in formula:
+        if not balanced(latex):
+            raise _wrong(f"{name}.formula", "must have balanced braces", latex)
     return Definition(
         name=name,
-        title=_text(f"{name}.title", given["title"]),
+        title=_text(f"{name}.title", fields["title"]),
         formula=formula,
-        symbols=_text(f"{name}.symbols", given["symbols"]),
-        enters=_places(f"{name}.enters", given["enters"]),
-        source=_source(f"{name}.source", given["source"]),
-        failures=tuple(_failure(f"{name}.failures", one) for one in _list(f"{name}.failures", given["failures"])),
-        equals=tuple(_equality(f"{name}.equals", one) for one in _list(f"{name}.equals", given["equals"])),
+        symbols=_text(f"{name}.symbols", fields["symbols"]),
+        enters=_places(f"{name}.enters", fields["enters"]),
+        source=_source(f"{name}.source", fields["source"]),
+        failures=tuple(_failure(f"{name}.failures", item) for item in _list(f"{name}.failures", fields["failures"])),
+        equals=tuple(_equality(f"{name}.equals", item) for item in _list(f"{name}.equals", fields["equals"])),
         published=tuple(
-            _published(f"{name}.published", one) for one in _list(f"{name}.published", given.get("published", []))
+            _published(f"{name}.published", item) for item in _list(f"{name}.published", fields.get("published", []))
         ),
-        claims=_texts(f"{name}.claims", given["claims"], empty=True),
-        sliders=_sliders(f"{name}.sliders", given["sliders"]),
+        claims=_texts(f"{name}.claims", fields["claims"], empty=True),
+        sliders=_sliders(f"{name}.sliders", fields["sliders"]),
     )
 
 
 def _places(place: str, value: Any) -> tuple[str, ...]:
     places = (value,) if isinstance(value, str) else _texts(place, value)
-    for one in places:
-        if one not in PLACES:
-            raise _wrong(place, f"must be among {', '.join(PLACES)}", one)
+    for each in places:
+        if each not in PLACES:
+            raise _wrong(place, f"must be among {', '.join(PLACES)}", each)
     if len(set(places)) < len(places) or ("nowhere" in places and len(places) > 1):
         raise _wrong(place, "must have each place once, and nowhere alone", value)
     return places
 
 
 def _source(place: str, value: Any) -> Source:
-    given = _fields(place, value, ("title", "year", "url"))
-    year, url = given["year"], given["url"]
+    fields = _fields(place, value, ("title", "year", "url"))
+    year, url = fields["year"], fields["url"]
     if year is not None and (not isinstance(year, int) or isinstance(year, bool) or not 1900 <= year <= 2100):
         raise _wrong(f"{place}.year", "must be a year or null", year)
-    return Source(_text(f"{place}.title", given["title"]), year, None if url is None else _url(f"{place}.url", url))
+    return Source(_text(f"{place}.title", fields["title"]), year, None if url is None else _url(f"{place}.url", url))
 
 
 def _failure(place: str, value: Any) -> Failure:
-    given = _fields(place, value, ("text",), EVIDENCE)
-    if len(given) != 2:
-        raise _wrong(place, f"must have one of {', '.join(EVIDENCE)} beside text", sorted(given))
-    evidence = {name: _text(f"{place}.{name}", given[name]) for name in EVIDENCE if name in given}
+    fields = _fields(place, value, ("text",), EVIDENCE)
+    if len(fields) != 2:
+        raise _wrong(place, f"must have one of {', '.join(EVIDENCE)} beside text", sorted(fields))
+    evidence = {name: _text(f"{place}.{name}", fields[name]) for name in EVIDENCE if name in fields}
     if "source" in evidence:
         _url(f"{place}.source", evidence["source"])
     if "row" in evidence:
         page, _, anchor = evidence["row"].partition("#")
         if not page.endswith(".md") or not anchor:
             raise _wrong(f"{place}.row", "must be a page of docs and an anchor, as page.md#anchor", evidence["row"])
-    return Failure(_text(f"{place}.text", given["text"]), **evidence)
+    return Failure(_text(f"{place}.text", fields["text"]), **evidence)
 
 
 def _equality(place: str, value: Any) -> Equality:
-    given = _fields(place, value, ("name", "when", "test"))
+    fields = _fields(place, value, ("name", "when", "test"))
     return Equality(
-        _text(f"{place}.name", given["name"]), _text(f"{place}.when", given["when"]), _test(place, given["test"])
+        _text(f"{place}.name", fields["name"]), _text(f"{place}.when", fields["when"]), _test(place, fields["test"])
     )
 
 
 def _published(place: str, value: Any) -> PublishedAs:
-    given = _fields(place, value, ("title", "url", "when", "test"))
+    fields = _fields(place, value, ("title", "url", "when", "test"))
     return PublishedAs(
-        _text(f"{place}.title", given["title"]),
-        _url(f"{place}.url", given["url"]),
-        _text(f"{place}.when", given["when"]),
-        _test(place, given["test"]),
+        _text(f"{place}.title", fields["title"]),
+        _url(f"{place}.url", fields["url"]),
+        _text(f"{place}.when", fields["when"]),
+        _test(place, fields["test"]),
     )
 
 
@@ -265,7 +265,7 @@ def _sliders(place: str, value: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _repeated(values: list[Any]) -> bool:
-    return any(one in values[:index] for index, one in enumerate(values))
+    return any(value in values[:index] for index, value in enumerate(values))
 
 
 def _fields(place: str, value: Any, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def _list(place: str, value: Any) -> list[Any]:
 
 
 def _texts(place: str, value: Any, empty: bool = False) -> tuple[str, ...]:
-    texts = tuple(_text(place, one) for one in _list(place, value))
+    texts = tuple(_text(place, item) for item in _list(place, value))
     if not texts and not empty:
         raise _wrong(place, "must not be empty", value)
     return texts

@@ -47,18 +47,18 @@ def curves(subject: Subject, sliders: Mapping[str, tuple[Any, ...]]) -> Curves:
     """
     listed = [_slider(subject, name, values) for name, values in sliders.items()]
     stick = isinstance(subject.view(equal_tokens(2)).terms.weights, Stick)
-    found: dict[str, list[list[float]] | str] = {}
+    by_indices: dict[str, list[list[float]] | str] = {}
     distances: list[int] = []
-    for indices in product(*(range(len(one["values"])) for one in listed)):
-        chosen = {one["name"]: one["values"][index] for one, index in zip(listed, indices, strict=True)}
+    for indices in product(*(range(len(slider["values"])) for slider in listed)):
+        chosen = {slider["name"]: slider["values"][index] for slider, index in zip(listed, indices, strict=True)}
         key = ",".join(map(str, indices))
         try:
-            distances, found[key] = _curve(_with(subject, chosen), relative=not stick)
+            distances, by_indices[key] = _curve(_with(subject, chosen), relative=not stick)
         except ValueError as error:
-            found[key] = str(error)
+            by_indices[key] = str(error)
     quantity = "attention weight" if stick else "logit, less that at distance 0"
     unit = "weight" if stick else "logit"
-    return {"sliders": listed, "quantity": quantity, "unit": unit, "distances": distances, "curves": found}
+    return {"sliders": listed, "quantity": quantity, "unit": unit, "distances": distances, "curves": by_indices}
 
 
 def _slider(subject: Subject, name: str, values: tuple[Any, ...]) -> Slider:

@@ -107,7 +107,7 @@ class Page:
 
 def _fenced(code: str) -> str:
     """Return Python source as a block of Markdown, whose fence is longer than any in the source."""
-    fence = "`" * max([3, *(len(found) + 1 for found in re.findall("`{3,}", code))])
+    fence = "`" * max([3, *(len(fence) + 1 for fence in re.findall("`{3,}", code))])
     return f"{fence}python\n{code.rstrip()}\n{fence}"
 
 
@@ -148,6 +148,11 @@ def fixed(value: float | None, places: int = 2) -> str:
     return text.replace("-", "−") if float(text) else text.lstrip("-")
 
 
+def score(value: float, level: float) -> str:
+    """Return a score with two decimal places; with a third where two would be those of the level of a solved task."""
+    return fixed(value, 3 if fixed(value) == fixed(level) else 2)
+
+
 def signed(value: float) -> str:
     """Return a number with three significant digits and its sign."""
     return f"{'+' * (value > 0)}{number(value)}"
@@ -158,4 +163,4 @@ def plain(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-FILTERS: dict[str, Callable[..., str]] = {"number": number, "fixed": fixed, "plain": plain}
+FILTERS: dict[str, Callable[..., str]] = {"number": number, "fixed": fixed, "score": score, "plain": plain}

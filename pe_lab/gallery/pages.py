@@ -1,5 +1,6 @@
 """The pages of the gallery: each made of a part of its content."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,21 @@ from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import decided, margin_in_words
 from pe_lab.gallery.advice import Need
-from pe_lab.gallery.claims import bound, interval, measure, ours, shared_notes, states, subject, tasks_of
+from pe_lab.gallery.claims import measured, ours, parts_tables, shared_notes, states
 from pe_lab.gallery.content import STEP, Content
-from pe_lab.gallery.definitions import definitions
+from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, rendered
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
+from pe_lab.replication.verdicts import PARTS
 from pe_lab.results.styles import COMMON
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
-from pe_lab.statistics import FEWEST_SEEDS
+from pe_lab.statistics import Agreement
 
 WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
+SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement.UNDECIDED: "?"}  # of parts of a claim
 FACETS = {
     "family": "family",
     "enters": "where it enters",
@@ -36,19 +39,19 @@ FACETS = {
 
 def pages(content: Content) -> list[Page]:
     """Return all pages: the overview, one per encoding, and one per task of the benchmark, measured or not."""
-    made = [leaderboard(content), needs(content), encodings(content), tasks(content), claims(content)]
-    made += [encoding(content, name) for name in content.definitions]
-    return made + [task(content, one) for one in tasks_of_benchmark()]
+    lists = [leaderboard(content), needs(content), encodings(content), tasks(content), claims(content)]
+    details = [encoding(content, name) for name in content.definitions]
+    return [*lists, *details, *(task(content, each) for each in tasks_of_benchmark())]
 
 
 def leaderboard(content: Content) -> Page:
     """Return the table of all encodings on all tasks that are measured."""
     fullest = sorted(content.results.items(), key=lambda item: (item[1].is_control, -len(item[1].table)))
-    tables = {name: found.table.set_index("pe", drop=False) for name, found in fullest}
-    shades = {name: found.quality() for name, found in fullest}
+    tables = {name: results.table.set_index("pe", drop=False) for name, results in fullest}
+    shades = {name: results.quality() for name, results in fullest}
     names = list(dict.fromkeys(pe for table in tables.values() for pe in table.index if pe in content.names))
     # lists have different lengths, so that a place counts as a share of its list
-    listed = [tables[name]["mean"].astype(float) for name, found in fullest if not found.is_control]
+    listed = [tables[name]["mean"].astype(float) for name, results in fullest if not results.is_control]
     places = {pe: [float((means < means[pe]).mean()) for means in listed if pe in means] for pe in names}
     names.sort(key=lambda pe: (-len(places[pe]), sum(places[pe]) / max(1, len(places[pe]))))
     lines = [
@@ -64,30 +67,30 @@ def leaderboard(content: Content) -> Page:
         choices=_choices(content),
         count=len(tasks_of_benchmark()),
         missing=sorted(content.names - set(names)),
-        controls=[name for name, found in fullest if found.is_control],
+        controls=[name for name, results in fullest if results.is_control],
     )
     return Page("index", "Leaderboard", [PageSection("", html)], wide=True)
 
 
 def needs(content: Content) -> Page:
-    """Return which encodings to use and which to avoid for each need."""
+    """Return which encodings to use, which are behind the best and which to avoid, for each need."""
     html = rendered("needs.html", **_common(content, ""), lines=[_line_of(need) for need in content.needs])
     return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
 
 
 def encodings(content: Content) -> Page:
     """Return the list of all encodings."""
-    measured = [pe for found in content.results.values() for pe in found.table["pe"]]
+    counts = Counter(pe for results in content.results.values() for pe in results.table["pe"])
     lines = [
         {
             "name": name,
-            "said": said,
-            "made": content.portraits[name],
+            "definition": definition,
+            "portrait": content.portraits[name],
             "facets": content.facets(name),
             "parameters": _property(content, name, "parameters"),
-            "tasks": measured.count(name),
+            "tasks": counts[name],
         }
-        for name, said in content.definitions.items()
+        for name, definition in content.definitions.items()
     ]
     html = rendered(
         "encodings.html", **_common(content, ""), lines=lines, choices=_choices(content), count=len(definitions())
@@ -97,58 +100,80 @@ def encodings(content: Content) -> Page:
 
 def tasks(content: Content) -> Page:
     """Return the list of all tasks."""
-    pairs = {name: decided(found.pairs) for name, found in content.results.items()}
+    pairs = {name: decided(results.pairs) for name, results in content.results.items()}
     html = rendered("tasks.html", **_common(content, ""), tasks=tasks_of_benchmark(), pairs=pairs)
     return Page("tasks", "Tasks", [PageSection("", html)], wide=True)
 
 
 def claims(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
-    about = {name: [pe for pe, said in content.definitions.items() if name in said.claims] for name in content.claims}
-    said: dict[str, Any] = {
-        "measure": measure,
-        "bound": bound,
-        "interval": interval,
-        "tasks_of": tasks_of,
-        "subject": subject,
-        "states": states,
-    }
-    said |= {"ours": ours, "judged": {key: one for key, one in content.numbers.items() if one.compared}}
-    said["listed"] = len(content.numbers)
-    said["shared"] = shared_notes(claim.entry for claim in content.claims.values())
-    html = rendered("claims.html", **_common(content, ""), claims=content.claims, about=about, **said)
+    html = rendered(
+        "claims.html",
+        **_common(content, ""),
+        claims=content.claims,
+        judged={name: finding for name, finding in content.numbers.items() if finding.compared},
+        listed=len(content.numbers),
+        shared=shared_notes(claim.entry for claim in content.claims.values()),
+        words=PARTS,
+        signs=SIGNS,
+        parts_tables=parts_tables,
+        measured=measured,
+        states=states,
+        ours=ours,
+    )
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
 
 
 def encoding(content: Content, name: str) -> Page:
     """Return the page of an encoding."""
-    said, made = content.definitions[name], content.portraits[name]
-    values: dict[str, Any] = _common(content, "../") | {"name": name, "said": said, "made": made}
-    on_tasks = content.on_tasks(name)
-    needs = [need for need in content.needs if name in need.lines]
-    claims, reported = {one: content.claims[one] for one in said.claims}, content.reported(name)
-    judged = {key: one for key, one in reported.items() if one.compared}
-    again, failing, equal = _again(content, name), content.failures(name), content.equal_runs(name)
-    properties = content.properties(name)
-    shown = {
-        "use": [need for need in needs if name in need.advice.use],
-        "avoid": [need for need in needs if name in need.advice.avoid],
-        "formulas": [mathml(one) for one in said.formula],
+    definition, portrait = content.definitions[name], content.portraits[name]
+    values: dict[str, Any] = _common(content, "../")
+    values |= {"name": name, "definition": definition, "portrait": portrait}
+    advice = _advice_on(content, name)
+    opening = {
+        "advice": advice,
+        "at_edge": any(need.lines[name]["edge"] > MOST_AT_EDGE for needs in advice.values() for need in needs),
+        "formulas": [mathml(formula) for formula in definition.formula],
         "what": sentence("pe", name),
     }
-    results = {"on_tasks": on_tasks, "tasks": tasks_of_benchmark()}
-    results |= {"measured": {found.task.name for found, _ in on_tasks}}
+    sections = [PageSection("", rendered("encoding/opening.html", **values, **opening))]
+    for title, (fold, more) in _folded(content, name, definition).items():
+        html = rendered(f"encoding/{_file(title)}.html", **values, **more)
+        sections.append(PageSection(title, html, portrait.code * (title == "Code"), fold))
+    return Page(f"encodings/{name}", f"{definition.title} ({name})", sections)
+
+
+def _advice_on(content: Content, name: str) -> dict[str, list[Need]]:
+    """Return the needs for which an encoding is to be used, is behind the best one, or is to be avoided, in words."""
+    needs = [need for need in content.needs if name in need.lines]
+    return {
+        "Use": [need for need in needs if name in need.advice.use],
+        "Slower than the best": [need for need in needs if name in need.advice.behind and need.task.solvable],
+        "Higher loss than the best": [need for need in needs if name in need.advice.behind and not need.task.solvable],
+        "Avoid": [need for need in needs if name in need.advice.avoid],
+    }
+
+
+def _folded(content: Content, name: str, definition: Definition) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the folded parts of the page of an encoding: by title, what stands beside it, and what it is made of."""
+    on_tasks, reported = content.on_tasks(name), content.reported(name)
+    claims = {claim: content.claims[claim] for claim in definition.claims}
+    judged = {number: finding for number, finding in reported.items() if finding.compared}
+    again, failing, equal = _again(content, name), content.failures(name), content.equal_runs(name)
+    properties = content.properties(name)
+    results = {"on_tasks": on_tasks, "tasks": tasks_of_benchmark(), "level": _level()}
+    results |= {"measured": {each.task.name for each, _ in on_tasks}}
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
     replicated |= {"not_run": len(reported) - len(judged)}
-    counted = {
+    return {
         "Results": (f"on {len(on_tasks)} tasks, at 1, 2 and 4 times the training length", results),
         "Replication": (_counted([*claims.values(), *judged.values()], len(again)), replicated),
         "Known failures": (
-            _number(len(said.failures) + len(failing), "published or measured here"),
+            _number(len(definition.failures) + len(failing), "published or measured here"),
             {"failing": failing},
         ),
         "Equal to": (
-            _number(len(said.equals) + len(said.published) + len(equal), "with their conditions"),
+            _number(len(definition.equals) + len(definition.published) + len(equal), "with their conditions"),
             {"equal_runs": equal},
         ),
         "Properties": (
@@ -156,28 +181,22 @@ def encoding(content: Content, name: str) -> Page:
             {"properties": properties, "audited": name in content.audit.index},
         ),
         "Picture": ("its values, similarities, scores and attention", {}),
-        "Code": (f"class {made.code.partition('class ')[2].partition('(')[0].partition(':')[0]}", {}),
+        "Code": (f"class {_class_name(content.portraits[name].code)}", {}),
     }
-    sections = [PageSection("", rendered("encoding/opening.html", **values, **shown))]
-    sections += [
-        PageSection(
-            title, rendered(f"encoding/{_file(title)}.html", **values, **more), made.code * (title == "Code"), fold
-        )
-        for title, (fold, more) in counted.items()
-    ]
-    return Page(f"encodings/{name}", f"{said.title} ({name})", sections)
 
 
-def task(content: Content, one: BenchmarkTask) -> Page:
+def task(content: Content, of: BenchmarkTask) -> Page:
     """Return the page of a task."""
-    found = content.results.get(one.name)
-    values: dict[str, Any] = {"task": one, "found": found, "margin": margin_in_words(one), "data": data_of(one)}
-    if found is not None:
-        lengths = [column for column in found.table if column.startswith(f"{found.unit}_")]
-        values |= {"lines": found.table.to_dict("records"), "shades": found.quality(), "lengths": lengths}
-        values |= {"choices": _choices(content)} | dict(zip(("strips", "axis"), _strips(found), strict=True))
+    results = content.results.get(of.name)
+    values: dict[str, Any] = {"task": of, "results": results, "margin": margin_in_words(of), "data": data_of(of)}
+    if results is not None:
+        lengths = [column for column in results.table if column.startswith(f"{results.unit}_")]
+        lines = results.table.to_dict("records")
+        values |= {"lines": lines, "shades": results.quality(), "lengths": lengths, "places": _places(of)}
+        values |= {"by_name": {line["pe"]: line for line in lines}, "choices": _choices(content)}
+        values |= dict(zip(("strips", "axis"), _strips(results), strict=True))
     html = rendered("task.html", **_common(content, "../"), **values)
-    return Page(f"tasks/{one.name}", f"Task: {one.name}", [PageSection("", html)], wide=True)
+    return Page(f"tasks/{of.name}", f"Task: {of.name}", [PageSection("", html)], wide=True)
 
 
 def _common(content: Content, root: str) -> dict[str, Any]:
@@ -191,7 +210,6 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "root": root,
         "docs": f"{root}../" if content.documented else "",
         "batch": STEP.split(" × "),
-        "enough": FEWEST_SEEDS,
         "most_at_edge": MOST_AT_EDGE,
         "benchmark": NAME,
         "mark": mark,
@@ -206,20 +224,20 @@ def _choices(content: Content) -> dict[str, list[str]]:
     for name in content.names:
         for facet, value in content.facets(name).items():
             values[facet] |= set(value.split("|"))
-    return {facet: sorted(found) for facet, found in values.items()}
+    return {facet: sorted(several) for facet, several in values.items()}
 
 
-def _strips(found: TaskResults) -> tuple[dict[str, Markup], tuple[float, float]]:
+def _strips(results: TaskResults) -> tuple[dict[str, Markup], tuple[float, float]]:
     """Return the interval of each encoding that solves the task, and the ends of their axis.
 
     The axis of steps is logarithmic and ends at the cap.
     """
-    table = found.table.set_index("pe")[["low", "mean", "high"]].astype(float)
-    steps = found.task.cfg.steps
-    if found.task.solvable:
-        table = table[found.table["solved"].to_numpy() > 0]
-    ends = np.array([table["low"].min(), steps if found.task.solvable else table["high"].max()])
-    scale = np.log if found.task.solvable else np.asarray
+    table = results.table.set_index("pe")[["low", "mean", "high"]].astype(float)
+    steps = results.task.cfg.steps
+    if results.task.solvable:
+        table = table[results.table["solved"].to_numpy() > 0]
+    ends = np.array([table["low"].min(), steps if results.task.solvable else table["high"].max()])
+    scale = np.log if results.task.solvable else np.asarray
     first, last = scale(ends)
     places = (scale(table.to_numpy()) - first) / (last - first)
     return {str(pe): strip(str(pe), *place) for pe, place in zip(table.index, places, strict=True)}, tuple(ends)
@@ -231,13 +249,16 @@ def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
 
 def _line_of(need: Need) -> dict[str, Any]:
     """Return what the page of needs shows of one; equal encodings stand together."""
-    found, said = need.found, need.advice
-    avoid = need.groups(said.avoid)
-    common = [group for group in avoid if not set(COMMON[:WELL_KNOWN]).isdisjoint(group)]
-    line: dict[str, Any] = {"need": need, "use": need.groups(said.use), "common": common}
-    line |= {"others": [group for group in avoid if group not in common], "margin": margin_in_words(need.task)}
+    well_known = set(COMMON[:WELL_KNOWN])
+    lists = {}
+    for name in ("behind", "avoid"):
+        groups = need.groups(getattr(need.advice, name))
+        common = [group for group in groups if not well_known.isdisjoint(group)]
+        lists[name] = {"common": common, "others": [group for group in groups if group not in common]}
+    parameters = {} if need.results is None else need.results.rows.groupby("pe")["positional_parameters"].max()
+    line: dict[str, Any] = {"need": need, "use": need.groups(need.advice.use), "parameters": parameters} | lists
     line |= {"unit": "steps" if need.task.solvable else "nats", "places": _places(need.task)}
-    return line | {"parameters": {} if found is None else found.rows.groupby("pe")["positional_parameters"].max()}
+    return line | {"margin": margin_in_words(need.task)}
 
 
 def _places(task: BenchmarkTask) -> int | None:
@@ -248,20 +269,31 @@ def _places(task: BenchmarkTask) -> int | None:
 def _again(content: Content, name: str) -> list[dict[str, Any]]:
     """Return a line for each task on which an encoding was trained again with fresh seeds."""
     lines = []
-    for one in content.again.means[content.again.means["pe"] == name].to_dict("records"):
-        on = task_named(one["task"])
-        pairs = content.again.of(on.name).pairs
+    for row in content.again.means[content.again.means["pe"] == name].to_dict("records"):
+        of = task_named(row["task"])
+        pairs = content.again.of(of.name).pairs
         here = Replication(pairs[(pairs["pe"] == name) | (pairs["baseline"] == name)], content.again.means)
-        values = {key: float(one[key]) for key in ("mean", "low", "high", "fresh")}
-        cap = float(on.cfg.steps) if on.solvable else None
+        values = {key: float(row[key]) for key in ("mean", "low", "high", "fresh")}
+        cap = float(of.cfg.steps) if of.solvable else None
         if cap is not None:
-            values = {key: min(2**value, cap) for key, value in values.items()}
-        lines.append({"task": on, "cap": cap, "places": _places(on), "contradicted": here.contradicted} | values)
+            values = {key: min(2**exponent, cap) for key, exponent in values.items()}
+        values |= {key: int(row[key]) for key in ("failed", "fresh_failed")}
+        lines.append({"task": of, "cap": cap, "places": _places(of), "contradicted": here.contradicted} | values)
     return lines
 
 
+def _level() -> float:
+    """Return the validation score at which tasks of the benchmark are solved."""
+    return float(next(each.cfg.solve.level for each in tasks_of_benchmark() if each.solvable))
+
+
 def _property(content: Content, name: str, column: str) -> Any:
-    return next((value for known, value, _ in content.properties(name) if known == column), None)
+    return next((value for other, value, _ in content.properties(name) if other == column), None)
+
+
+def _class_name(code: str) -> str:
+    """Return the name of the class in a source."""
+    return code.partition("class ")[2].partition("(")[0].partition(":")[0]
 
 
 def _number(count: int, what: str) -> str:
@@ -271,8 +303,8 @@ def _number(count: int, what: str) -> str:
 
 def _counted(findings: list[Finding], again: int) -> str:
     """Return how many claims and numbers have which verdict, and how many tasks were trained again."""
-    found = [str(one.verdict) for one in findings]
-    counts = [f"{found.count(verdict)} {verdict}" for verdict in EntryVerdict if verdict in found]
+    verdicts = [str(finding.verdict) for finding in findings]
+    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in EntryVerdict if verdict in verdicts]
     counts += [f"{again} {'tasks' if again > 1 else 'task'} with fresh seeds"] if again else []
     return ", ".join(counts) or "none"
 

@@ -90,19 +90,19 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
     if not writable(folder):
         raise ValueError(f"--cache lacks {name}, and must be a folder that can be written to, got {str(folder)!r}")
     with _one_thread():
-        made = _make(name, sliders, audited)
+        drawn = _make(name, sliders, audited)
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob(f"{name}-????????????????.*"):
         old.unlink()
-    value = asdict(replace(made, png=b"")) | {"png": base64.b64encode(made.png).decode()}
+    value = asdict(replace(drawn, png=b"")) | {"png": base64.b64encode(drawn.png).decode()}
     write_json(path, {"portrait": value, "digest": digest(value)})
-    return made
+    return drawn
 
 
 def path_of(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool) -> Path:
     """Return the file in which a portrait of the present source is kept."""
-    asked = f"{_sources()} {name} {audited} {json.dumps(canonical(dict(sliders)))}"
-    return folder / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
+    key = f"{_sources()} {name} {audited} {json.dumps(canonical(dict(sliders)))}"
+    return folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
 def _read(path: Path, name: str) -> Portrait | None:
@@ -130,8 +130,8 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> P
     """Return a portrait that is made now."""
     leaf = _leaf(name)
     subject = Subject(name, instantiate(leaf))
-    target, made = leaf._target_, unwrap(get_object(leaf._target_))
-    kind: Any = made if isinstance(made, type) else type(subject.model().encodings[0])
+    target, maker = leaf._target_, unwrap(get_object(leaf._target_))
+    kind: Any = maker if isinstance(maker, type) else type(subject.model().encodings[0])
     properties, reasons = ({}, {}) if audited else measure(subject)
     return Portrait(
         name=name,
@@ -220,11 +220,11 @@ def _none() -> Subject:
 @cache
 def _sources() -> str:
     """Return a hash of what portraits depend on: code, configuration of encodings, version of torch."""
-    found = hashlib.sha256(torch.__version__.encode())
+    total = hashlib.sha256(torch.__version__.encode())
     files = [path for part in READ for path in (PACKAGE.glob(part) if "*" in part else [PACKAGE / part])]
     files = [file for path in files for file in ([path] if path.is_file() else path.rglob("*.py"))]
     for path in sorted(
         [Path(__file__), Path(__file__).with_name("kernels.py"), *files, *(config.folder() / "pe").glob("*.yaml")]
     ):
-        found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()
+        total.update(path.name.encode() + path.read_bytes())
+    return total.hexdigest()

@@ -51,11 +51,11 @@ class TaskData:
 
 def data_of(task: BenchmarkTask) -> TaskData:
     """Return the data of a task; its validation sequences are made at the first call, in less than a second."""
-    return _made(task.name)
+    return _data(task.name)
 
 
 @cache
-def _made(name: str) -> TaskData:
+def _data(name: str) -> TaskData:
     cfg = task_named(name).cfg
     dataset: Dataset = instantiate(cfg.data)(seed=0)
     first = dataset.batch("validation", torch.arange(LOOKED_AT))

@@ -11,10 +11,8 @@ from pe_lab.system.spreadsheet import to_csv
 
 def assets(content: Content) -> dict[str, bytes]:
     """Return what the pages load or link to, by path: pictures, and the rows of each task."""
-    found = {f"pictures/{name}.png": made.png for name, made in content.portraits.items()}
-    for task in content.results.values():
-        found[f"rows/{task.task.study}.csv"] = to_csv(task.rows).encode()
-    return found
+    files = {f"pictures/{name}.png": portrait.png for name, portrait in content.portraits.items()}
+    return files | {f"rows/{each.task.study}.csv": to_csv(each.rows).encode() for each in content.results.values()}
 
 
 def write(content: Content, out: Path) -> int:
@@ -22,11 +20,11 @@ def write(content: Content, out: Path) -> int:
 
     Files of pages that are no longer made stay.
     """
-    made = pages(content)
-    for page in made:
+    every = pages(content)
+    for page in every:
         write_text(out / f"{page.path}.html", page.html())
     files = assets(content) | {path.name: path.read_bytes() for path in STATIC.iterdir()}
     for path, data in files.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_bytes(data)
-    return len(made)
+    return len(every)

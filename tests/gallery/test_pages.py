@@ -25,11 +25,11 @@ from pe_lab.config import folder
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
-from pe_lab.gallery.claims import shared_notes, states, subject, unlearned
+from pe_lab.gallery.claims import parts_tables, shared_notes, states, unlearned
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import Failure
 from pe_lab.gallery.marks import SHAPES, mark
-from pe_lab.gallery.page import Page, PageSection, fixed, number, plain, signed, slot
+from pe_lab.gallery.page import Page, PageSection, fixed, number, plain, score, signed, slot
 from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
@@ -39,6 +39,7 @@ from pe_lab.statistics import Verdict
 
 SAMPLE = re.compile(r'<tr><th scope="row">(tokens|asked|class)</th>(.*?)</tr>')
 NEEDS = re.compile(r'<tr data-need="(\w+)" data-length="([\d.]+)" data-advice="([\w ]+)">')
+CHOICES = ("use", "behind", "avoid")
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
 
@@ -165,6 +166,17 @@ def lines_of(html: str, key: str = "name") -> dict[str, str]:
     return {name.split()[0]: text for text, name in re.findall(line, html, re.DOTALL)}
 
 
+def advised(line: str) -> dict[str, str]:
+    """Return the parts of a need by their word: Use, Slower, Higher loss, Avoid."""
+    parts = re.split("<strong>(Use|Slower|Higher loss|Avoid)</strong>", line)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def names_in(html: str) -> list[str]:
+    """Return the encodings that are named, in order."""
+    return re.findall(r"<code>(\w+)</code>", html)
+
+
 def test_command_line_and_gallery_have_one_ranking(results: Path, content: Content) -> None:
     said = printed(results)
     assert {one.task.name for one in read_measured(results)} == set(content.results) == {"induction", "causal_text"}
@@ -175,8 +187,11 @@ def test_command_line_and_gallery_have_one_ranking(results: Path, content: Conte
         assert list(lines_of(task(content, task_named(name)).sections[0].html)) == order == list(found.table["pe"])
         assert found.best == best
     assert content.results["induction"].best in (["rope", "alibi"], ["alibi", "rope"])
-    use = needed["induction"].partition("<strong>Use</strong>")[2].partition("<strong>Avoid</strong>")[0]
-    assert re.findall(r"<code>(\w+)</code>", use) == content.results["induction"].best
+    for name, found in content.results.items():
+        for word, part in advised(needed[name]).items():
+            assert set(names_in(part)) == {pe for pe, said in found.advice.items() if said == word.lower()}
+        for line in tables.text(tables.read(results), [name]).splitlines()[-len(found.table) :]:
+            assert line.split()[-1] == found.advice[line.split()[0]].split()[-1]
 
 
 def test_needs_say_what_to_use_what_to_avoid_and_how_to_measure(content: Content) -> None:
@@ -188,15 +203,74 @@ def test_needs_say_what_to_use_what_to_avoid_and_how_to_measure(content: Content
     }
     assert html.index('data-need="causal_text"') < html.index('data-need="copy"')  # what is measured comes first
     assert "+study=pe_bench_2_copy pe=" in lines_of(html, "need")["copy"]
-    use, avoid = lines_of(html, "need")["induction"].split("<strong>Avoid</strong>")
-    assert ("<code>rope</code>" in use, "<code>none</code>" in avoid) == (True, True)
+    parts = {word: names_in(part) for word, part in advised(lines_of(html, "need")["induction"]).items()}
+    assert ("rope" in parts["Use"], "none" in parts["Slower"], "cope" in parts["Avoid"]) == (True, True, True)
+    assert "none" in names_in(
+        advised(lines_of(html.replace('data-length="4"', ""), "need")["causal_text"])["Higher loss"]
+    )
+
+
+def test_only_encodings_that_solve_fewer_seeds_are_to_be_avoided(content: Content) -> None:
+    """Slower ones have their factor in steps, and in cost: steps times the time of a step."""
+    of = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "alibi": 9.0, "none": 9.0, "fire": 12.5}, 0.05)
+    rows.loc[rows["pe"].eq("none") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
+    results = TaskResults(of, rows)
+    assert results.advice == {"rope": "use", "alibi": "slower", "none": "avoid", "fire": "avoid"}
+    shown = replace(content, results={"induction": results}, steps={"rope": 1.0, "alibi": 2.0})
+    need = next(need for need in shown.needs if need.task == of)
+    assert need.gap("alibi") == pytest.approx(4, rel=0.1)
+    assert need.cost("alibi") == pytest.approx(2 * need.gap("alibi"))
+    parts = advised(lines_of(needs(shown).html(), "need")["induction"])
+    assert f"(× {need.gap('alibi'):.1f}, cost × {need.cost('alibi'):.1f})" in parts["Slower"]
+    html = encoding(shown, "alibi").sections[0].html
+    assert ("<strong>Slower than the best</strong>" in html, "<strong>Avoid" in html) == (True, False)
+    assert "<strong>Avoid</strong>" in encoding(shown, "none").sections[0].html
+
+
+def test_means_that_count_failures_are_lower_bounds(content: Content) -> None:
+    of = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "none": 9.0})
+    rows.loc[rows["pe"].eq("none") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
+    shown = replace(content, results={"induction": TaskResults(of, rows)})
+    for page in (leaderboard(shown), task(shown, of)):
+        lines = lines_of(page.sections[0].html)
+        assert ["≥" in lines[pe] for pe in ("rope", "none")] == [False, True]
+    for page in (encoding(shown, pe) for pe in ("rope", "none")):
+        opening, results = (section.html for section in page.sections[:2])
+        row = results.partition("<tbody>")[2]
+        assert ["≥" in html for html in (opening, row)] == [page.path.endswith("none")] * 2
+
+
+def test_a_test_score_at_the_level_of_a_solved_task_has_a_third_decimal(content: Content) -> None:
+    assert [score(value, 0.95) for value in (0.9537, 0.9461, 0.9551, -1.0)] == ["0.954", "0.946", "0.96", "−1.00"]
+    of = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "none": 13.0})
+    rows.loc[rows["pe"].eq("none"), "loss_x1"] = 1.1 * (1 - 0.9537)
+    shown = replace(content, results={"induction": TaskResults(of, rows)})
+    assert ">0.954<" in lines_of(task(shown, of).sections[0].html)["none"]
+    assert ">0.954<" in encoding(shown, "none").sections[1].html
+
+
+def test_pages_say_the_size_of_the_model_and_the_number_of_seeds(content: Content) -> None:
+    size = task_named("copy").cfg.model
+    counts = set(content.results["induction"].table["runs"]) | set(content.results["causal_text"].table["runs"])
+    for number_ in (size.depth, size.width, size.num_heads, *counts):
+        assert re.search(rf"\b{number_}\b", content.setting)
+    for page in (encoding(content, "rope"), task(content, task_named("copy")), tasks_page(content), needs(content)):
+        assert content.setting in page.sections[0].html
+
+
+def test_a_page_of_a_task_begins_with_the_best_encoding(content: Content) -> None:
+    html = task(content, task_named("induction")).sections[0].html
+    assert names_in(html.partition("A validation sequence")[0]) == content.results["induction"].best
 
 
 def test_longer_text_is_a_need_of_its_own_as_soon_as_it_is_measured(content: Content) -> None:
     longer = content.results["causal_text"].at(4.0)
     assert longer.rows["y"].tolist() == content.results["causal_text"].rows["loss_x4"].tolist()
     assert longer.best == ["rope"]
-    line = re.search(r'<tr data-need="causal_text" data-length="4".*?<strong>Avoid', needs(content).html(), re.DOTALL)
+    line = re.search(r'<tr data-need="causal_text" data-length="4".*?<strong>Higher', needs(content).html(), re.DOTALL)
     assert line is not None
     assert 'data-advice="use"' in line[0]
     assert re.findall(r"<code>(\w+)</code>", line[0]) == ["rope"]
@@ -325,11 +399,11 @@ def test_encodings_whose_runs_have_the_same_bits_are_one_line(content: Content) 
     twins = {"rope_dynamic_ntk": "rope", "integer": "none"}
     rows = pd.concat([rows, *(rows[rows["pe"] == one].assign(pe=pe) for pe, one in twins.items())])
     html = needs(replace(content, results={"induction": TaskResults(of, rows)})).html()
-    use, avoid = lines_of(html, "need")["induction"].split("<strong>Avoid</strong>")
-    found = [re.findall(r"<code>(\w+)</code>", item) for item in re.findall(r'<th scope="row">.*?</th>', use)[1:]]
+    parts = advised(lines_of(html, "need")["induction"])
+    found = [names_in(item) for item in re.findall(r'<th scope="row">.*?</th>', parts["Use"])]
     assert sorted(map(sorted, found)) == [["fire"], ["rope", "rope_dynamic_ntk"]]
-    assert avoid.count(", ") == 0  # none and integer
-    assert set(re.findall(r"<code>(\w+)</code>", avoid)) == {"none", "integer"}
+    assert parts["Slower"].count("(×") == 1  # none and integer
+    assert set(names_in(parts["Slower"])) == {"none", "integer"}
 
 
 def test_results_at_each_length_are_columns_that_sort_as_numbers(content: Content) -> None:
@@ -380,8 +454,6 @@ def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
     assert "https://arxiv.org/abs/2104.09864" in html
     results = page.sections[1].html
     assert "loss " in results
-    assert ">score<" in results
-    assert "5 of 5" in results
     assert results.count("not measured yet") == sum("rope" in one.encodings for one in tasks()) - 2
 
 
@@ -389,11 +461,20 @@ def test_a_page_of_an_encoding_begins_with_what_to_use_it_for_and_folds_the_rest
     for name in content.definitions:
         first, *others = encoding(content, name).sections
         said = {
-            word: re.findall(r">([^<>]+)</a> \(", part)
-            for word, part in re.findall(r"<p><strong>(Use|Avoid)</strong>(.*?)</p>", first.html)
+            word: re.findall(r">([^<>]+)</a>\s*\(", part)
+            for word, part in re.findall(
+                r"<p><strong>(Use|Slower|Higher loss|Avoid)(?: than the best)?</strong>(.*?)</p>", first.html, re.DOTALL
+            )
         }
-        for word, chosen in (("Use", "use"), ("Avoid", "avoid")):
-            assert said.get(word, []) == [one.asks for one in content.needs if name in getattr(one.advice, chosen)]
+        behind = said.pop("Slower", []) + said.pop("Higher loss", [])
+        asked = {
+            chosen: [need.asks for need in content.needs if name in getattr(need.advice, chosen)] for chosen in CHOICES
+        }
+        assert (said.get("Use", []), sorted(behind), said.get("Avoid", [])) == (
+            asked["use"],
+            sorted(asked["behind"]),
+            asked["avoid"],
+        )
         assert ("causal mask" in first.html) == (name == "none")
         assert not first.fold
         assert all(one.fold for one in others)
@@ -437,35 +518,41 @@ def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> Non
         part = html[html.index(f'id="{name}"') :]
         part = part[: part.index("</section>")]
         assert str(claim.verdict if claim.compared else claim) in part
-        assert len(claim.compared) in (0, part.count("<li>"))
+        cells = re.findall(r'<td class="gallery-verdict" data-verdict="([\w ]+)">', part)
+        assert sorted(cells) == sorted(str(one.agreement) for one in claim.compared.values())
+        verdict = re.search(r'<strong class="gallery-verdict" data-verdict="([\w ]+)">', part)
+        assert verdict is not None
+        assert not ({"not reproduced", "undecided"} & set(cells) and verdict[1] == "reproduced")
     assert "not run" not in str(content.claims["blind"])
     assert 'href="encodings/rope.html"' in html
 
 
-def test_parts_of_claims_have_metric_unit_tasks_and_tolerance(content: Content) -> None:
+def test_parts_of_claims_are_tables_with_metric_unit_tasks_and_tolerance(content: Content) -> None:
     html = claims(content).html()
-
-    def parts(name: str) -> list[str]:
-        part = html[html.index(f'id="{name}"') :].partition("</section>")[0]
-        return [re.sub(r"<[^>]+>", "", item) for item in re.findall("<li>.*?</li>", part)]
-
-    (trails,) = parts("rope_trails")
-    assert "(difference in test loss, nats; structured): claimed above 0, ours −0.0587" in trails
-    ranking = parts("ranking")
-    assert all("; pattern)" in one for one in ranking)  # of the two tasks of its study
-    near = [one for one in ranking if "near" in one]
-    assert len(near) == 5
-    assert all("(accuracy, share of answers;" in one and "(within 0.05)" in one for one in near)
-    longer = parts("longer")
-    assert [sum(f"; {task})" in part for part in longer) for task in ("copy", "reverse", "repeat")] == [6, 6, 6]
-    assert not [one for one in parts("collapses") if "share" in one or "nats" in one]  # a ratio has no unit
-    for part in parts("collapses") + [one for one in ranking if "(accuracy," in one]:
-        assert "+" not in part  # signs are those of differences
-    assert all("ours +" in one or "ours −" in one for one in ranking if "(difference" in one)
-    assert ["audit of untrained models" in one for one in parts("blind")] == [True, True, False]
+    parts = {name: html[html.index(f'id="{name}"') :].partition("</section>")[0] for name in content.claims}
     for name, claim in content.claims.items():
+        listed = [label for table in parts_tables(claim) for row in table.rows for label in row.labels]
+        assert sorted(listed) == sorted(claim.entry.values)
         for words in claim.entry.studies.values():
-            assert not claim.compared or f"pe-lab run -m {' '.join(words)}" in html[html.index(f'id="{name}"') :]
+            assert not claim.compared or f"pe-lab run -m {' '.join(words)}" in parts[name]
+    alone, grid = parts_tables(content.claims["lowest"])
+    assert (len(alone.rows), len(grid.rows), len(grid.columns)) == (1, 9, 4)
+    assert alone.rows[0].claimed == "near 0 (within 0.05)"
+    (trails,) = parts_tables(content.claims["rope_trails"])
+    assert (trails.measured, trails.tasks, trails.columns) == ("difference in test loss, nats", ["structured"], ("",))
+    accuracies, differences = parts_tables(content.claims["ranking"])
+    assert accuracies.measured == "accuracy, share of answers"
+    assert (len(accuracies.rows), len(differences.rows)) == (5, 4)
+    signed_ = {name: "+" in "".join(re.findall("<td.*?</td>", parts[name])) for name in ("collapses", "longer")}
+    assert signed_ == {"collapses": False, "longer": True}  # signs are those of differences
+    (longer,) = parts_tables(content.claims["longer"])
+    assert (longer.tasks, len(longer.rows), len(longer.columns)) == (["copy", "reverse", "repeat"], 3, 6)
+    (ratio,) = parts_tables(content.claims["collapses"])
+    assert not re.search("share|nats", ratio.measured)  # a ratio has no unit
+    assert [table.tasks for table in parts_tables(content.claims["blind"])] == [
+        *[["audit of untrained models"]] * 2,
+        ["pattern"],
+    ]
 
 
 def test_claims_say_which_models_have_not_learned_their_task(content: Content, tmp_path: Path) -> None:
@@ -492,9 +579,7 @@ def test_claims_of_the_same_words_are_told_apart_and_say_what_is_tested(content:
     for name, claim in content.claims.items():
         counts = list(map(int, re.findall(r"\d+", states(claim))))
         assert sum(counts[1:]) == counts[0] == len(claim.compared)
-        assert (f"of {counts[0]} part" in parts[name].partition("<small>Source")[0].lower()) == bool(claim.compared)
-    said = subject(content.claims["collapses"].entry)
-    assert ("effective rank" in said, "`rope`" in said, "entropy" in said) == (True, True, False)
+        assert (states(claim) in parts[name].partition("</summary>")[0]) == bool(claim.compared)
 
 
 def test_without_studies_claims_are_not_run(content: Content) -> None:
@@ -571,7 +656,7 @@ def test_encodings_at_the_edge_of_the_rates_are_marked(content: Content) -> None
     none = rows.assign(edge=rows["pe"].eq("none"))
     shown = replace(content, results={of.name: TaskResults(of, none)})
     behind = lines_of(needs(shown).html().replace('data-length="4"', ""), "need")[of.name]
-    assert "<small>edge</small>" in behind.partition("<strong>Avoid</strong>")[2]
+    assert "<small>edge</small>" in advised(behind)["Higher loss"]
     assert [pe for pe, line in lines_of(leaderboard(shown).html()).items() if "edge</small>" in line] == ["none"]
     assert ["edge</small>" in encoding(shown, pe).html() for pe in ("none", "rope")] == [True, False]
     found = TaskResults(of, rows.assign(edge=rows["pe"].eq("rope")))
@@ -579,7 +664,7 @@ def test_encodings_at_the_edge_of_the_rates_are_marked(content: Content) -> None
     assert found.best == ["rope"]
     assert "<small>edge</small>" in need[of.name]
     html = needs(replace(content, results={of.name: TaskResults(of, rows)})).html()  # rope took none at an edge
-    uses = re.findall("<strong>Use</strong>.*?<strong>Avoid</strong>", html, re.DOTALL)
+    uses = re.findall("<strong>Use</strong><.*?<strong>Higher", html, re.DOTALL)
     assert uses
     assert not any("<small>edge</small>" in use for use in uses)
     assert ">0 / 0 / 5</a>" in lines["t5"]

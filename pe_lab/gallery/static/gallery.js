@@ -34,8 +34,8 @@
     if (!cell) return NONE
     const text = cell.dataset.sort ?? cell.textContent.trim()
     if (!number) return text
-    const found = parseFloat(text.replace(/,/g, "").replace("−", "-"))
-    return Number.isNaN(found) ? NONE : found
+    const parsed = parseFloat(text.replace(/,/g, "").replace("−", "-"))
+    return Number.isNaN(parsed) ? NONE : parsed
   }
 
   function filtered(form) {
@@ -82,7 +82,7 @@
       outputs.forEach((output, place) => (output.textContent = String(chosen[place])))
       inputs.forEach((input, place) => input.setAttribute("aria-valuetext", String(chosen[place])))
       const scores = data.curves[inputs.map(input => input.value).join(",")]
-      const options = chosen.map((one, place) => `${data.sliders[place].name}=${one}`).join(", ")
+      const options = chosen.map((value, place) => `${data.sliders[place].name}=${value}`).join(", ")
       const flat = !inputs.length && typeof scores !== "string" && same(scores) // the caption says all
       const shown = typeof scores === "string" ? refused(scores) : draw(data, scores, drawing.clientWidth)
       drawing.replaceChildren(...(flat ? [] : [shown]))
@@ -126,23 +126,23 @@
     const last = data.distances[data.distances.length - 1]
     const x = at => EDGE.left + (at / last) * (width - EDGE.left - EDGE.right)
     const y = at => EDGE.top + ((high - at) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom)
-    const svg = made("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img" })
+    const svg = element("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img" })
     svg.setAttribute("aria-label", `Mean ${data.quantity} of two equal tokens against their distance, a line per head`)
     for (const tick of ticks(low, high, 5)) {
-      svg.append(made("path", { class: "grid", d: `M${EDGE.left} ${y(tick)}H${width - EDGE.right}` }))
+      svg.append(element("path", { class: "grid", d: `M${EDGE.left} ${y(tick)}H${width - EDGE.right}` }))
       svg.append(text(short(tick), { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }))
     }
     for (const tick of ticks(0, last, width < 420 ? 4 : 8)) {
-      svg.append(made("path", { class: "grid", d: `M${x(tick)} ${EDGE.top}V${HEIGHT - EDGE.bottom}` }))
+      svg.append(element("path", { class: "grid", d: `M${x(tick)} ${EDGE.top}V${HEIGHT - EDGE.bottom}` }))
       svg.append(text(short(tick), { x: x(tick), y: HEIGHT - EDGE.bottom + 16, "text-anchor": "middle" }))
     }
     svg.append(text("distance", { x: (EDGE.left + width - EDGE.right) / 2, y: HEIGHT - 6, "text-anchor": "middle" }))
     svg.append(text(data.unit, { transform: `translate(12 ${(EDGE.top + HEIGHT - EDGE.bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }))
     scores.forEach((head, place) => {
       const points = head.map((score, at) => `${x(data.distances[at]).toFixed(1)} ${y(score).toFixed(1)}`)
-      svg.append(made("path", { class: `line head-${place}`, d: `M${points.join("L")}` }))
+      svg.append(element("path", { class: `line head-${place}`, d: `M${points.join("L")}` }))
       const left = Math.max(0, Math.min(EDGE.left, width - KEY * scores.length)) + KEY * place
-      svg.append(made("path", { class: `line head-${place}`, d: `M${left} 12h20` }))
+      svg.append(element("path", { class: `line head-${place}`, d: `M${left} 12h20` }))
       svg.append(text(`head ${place + 1}`, { x: left + 25, y: 16 }))
     })
     return svg
@@ -152,21 +152,21 @@
     const raw = (high - low) / count
     const power = 10 ** Math.floor(Math.log10(raw))
     const step = power * [1, 2, 5, 10].find(factor => factor * power >= raw)
-    const found = []
-    for (let at = Math.ceil(low / step); at <= high / step + 1e-9; at += 1) found.push(Number((at * step).toPrecision(12)))
-    return found
+    const places = []
+    for (let at = Math.ceil(low / step); at <= high / step + 1e-9; at += 1) places.push(Number((at * step).toPrecision(12)))
+    return places
   }
 
-  function made(name, attributes) {
-    const element = document.createElementNS(SVG, name)
-    for (const [key, given] of Object.entries(attributes)) element.setAttribute(key, given)
-    return element
+  function element(name, attributes) {
+    const node = document.createElementNS(SVG, name)
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value)
+    return node
   }
 
   function text(words, attributes) {
-    const element = made("text", attributes)
-    element.textContent = words
-    return element
+    const node = element("text", attributes)
+    node.textContent = words
+    return node
   }
 
   // -- what is wide: a line above it while something is hidden at its right -----------------------------------------
