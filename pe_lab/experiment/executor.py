@@ -15,8 +15,8 @@ from pe_lab.data.base import Floors
 from pe_lab.data.score import exact_range, score
 from pe_lab.experiment.callbacks import HEARTBEAT, Checkpoints, Curve, Divergence, Every, StepTime, Validation
 from pe_lab.experiment.cell import Cell, grid_of_steps
-from pe_lab.experiment.logs import Logs, prepare
-from pe_lab.experiment.measurement import Datasets, measure
+from pe_lab.experiment.logs import Logs
+from pe_lab.experiment.measurement import Datasets, measure, prepare_cpu
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.experiment.ranks import Ranks, core_seconds
 from pe_lab.experiment.trainer import silence_lightning
@@ -68,6 +68,7 @@ class Executor:
     """
 
     def __init__(self, cell: Cell, run: Run, ranks: Ranks = Ranks()) -> None:  # noqa: B008 it is frozen
+        prepare_cpu(cell.device)
         self.cell, self.run, self.ranks = cell, run, ranks
         self.datasets = Datasets(cell)
         self.logs = Logs(cell, run, self.datasets)
@@ -80,7 +81,6 @@ class Executor:
         self.flops_per_token: float
         self.clock = StepTime()
         self.curve = Curve(self.clock, cell.steps_per_epoch)
-        prepare(cell)
 
     @cached_property
     def floors(self) -> Floors:

@@ -4,29 +4,19 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import torch
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.measurement import Datasets, measure, trained
+from pe_lab.experiment.measurement import Datasets, measure, prepare_cpu, trained
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
-from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.files import digest
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_records, log_stored
 from pe_lab.tracking.loggers import closing, load
 from pe_lab.tracking.pictures import LONGEST, Picture, attention_picture, encoding_picture, log_pictures
-
-
-def prepare(cell: Cell) -> None:
-    """Set up this process for a cell: one CPU thread, freed memory kept, imports of loggers before time is counted."""
-    if cell.device.type == "cpu":
-        torch.set_num_threads(1)  # two threads do not reproduce their own result
-        keep_freed_memory()
-    load(cell.cfg)
 
 
 class Logs:
@@ -37,6 +27,7 @@ class Logs:
     """
 
     def __init__(self, cell: Cell, run: Run, datasets: Datasets) -> None:
+        load(cell.cfg)
         self.cell, self.run, self.datasets = cell, run, datasets
         self.delivered = False
 
@@ -87,7 +78,7 @@ class Logs:
 
 def replay(cell: Cell, run: Run) -> None:
     """Open the W&B run of a cell that is in the ledger, and log it from there. Delivery is not retried."""
-    prepare(cell)
+    prepare_cpu(cell.device)
     logs = Logs(cell, run, Datasets(cell))
     with sigterm_raises(), closing(logs.make(cell.target, names=["wandb"])) as loggers:
         log_stored(loggers, run, cell.target, cell.dataset.task.length, cell.requests)
@@ -101,7 +92,7 @@ def measure_trained(cell: Cell, run: Run, log: bool) -> None:
     Args:
         log: to a W&B run of its own.
     """
-    prepare(cell)
+    prepare_cpu(cell.device)
     with sigterm_raises():
         logs = Logs(cell, run, datasets := Datasets(cell))
         measure(cell, run, cell.target, trained(cell, run), datasets)

@@ -18,12 +18,20 @@ from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.probes import Probe
+from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError, no_exit
 from pe_lab.training.checkpoints import load_checkpoint
 from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
+
+
+def prepare_cpu(device: torch.device) -> None:
+    """Set up this process for computing a cell, if that is on a CPU: one thread, and freed memory kept."""
+    if device.type == "cpu":
+        torch.set_num_threads(1)  # two threads do not reproduce their own result
+        keep_freed_memory()
 
 
 class Datasets:

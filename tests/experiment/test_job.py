@@ -4,13 +4,16 @@ import gc
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 from configs import TINY
 from pe_lab import config
 from pe_lab.data.base import InMemory
 from pe_lab.experiment import job as jobs_module
-from pe_lab.experiment import logs
+from pe_lab.experiment import measurement
+from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
+from pe_lab.experiment.logs import Logs
 from pe_lab.ledger.run import Run
 from pe_lab.training.module import Training
 
@@ -39,7 +42,7 @@ def test_a_sweep_keeps_its_jobs_and_neither_their_sequences_nor_their_models(tmp
 
 def test_memory_that_steps_free_is_kept_during_a_training_and_returned_after_it(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(logs, "keep_freed_memory", lambda: calls.append("keep"))
+    monkeypatch.setattr(measurement, "keep_freed_memory", lambda: calls.append("keep"))
     monkeypatch.setattr(jobs_module, "return_freed_memory", lambda: calls.append(f"return {job.trained}"))
     (cfg,) = config.expand([*TINY, "epochs=1", "logger=none", f"ledger={tmp_path}"], multirun=False)
     job = Job.from_config(cfg)
@@ -47,6 +50,17 @@ def test_memory_that_steps_free_is_kept_during_a_training_and_returned_after_it(
     job.serve(wait=True)
     job.withdraw()
     assert calls == ["keep", "return True"]
+
+
+def test_threads_are_set_where_a_cell_is_computed_and_not_by_its_logs(tmp_path, monkeypatch):
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    (cfg,) = config.expand([*TINY, "epochs=1", "logger=none", f"ledger={tmp_path}"], multirun=False)
+    cell = Job.from_config(cfg).cell
+    Logs(cell, cell.run, measurement.Datasets(cell))
+    assert threads == []
+    Executor(cell, cell.run)
+    assert threads == [1]
 
 
 def test_a_job_that_waits_reads_the_identity_of_its_run_once(tmp_path, monkeypatch):
