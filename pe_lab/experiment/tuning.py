@@ -345,8 +345,10 @@ def write(seeds: list[TunedSeed]) -> None:
     if len(losses) and (warning := not_learned(losses)):
         print(warning)
     shown = tuned_outcomes.with_floors(outcomes, losses) if len(losses) else outcomes
-    for text, table in tuned_outcomes.summaries(shown, endpoint_of(cfg), cfg.tune.baseline):
-        print(f"{text}\n{as_text(table.round(4), [])}\n")
+    summary, names = tuned_outcomes.summary(shown, endpoint_of(cfg), cfg.tune.baseline), tuned_outcomes.settings(shown)
+    for key, table in summary.groupby(names, sort=False, dropna=False):
+        setting = ", ".join(f"{name} {value}" for name, value in zip(names, key, strict=True))
+        print(f"{setting}\n{as_text(table.drop(columns=names).round(4), [])}\n")
     if cfg.tune.baseline is not None:
         tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(outcomes, endpoint_of(cfg), cfg.tune.baseline)
         counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())

@@ -88,8 +88,9 @@ def report(arguments: argparse.Namespace) -> None:
     require_writable("--out", out)
     if len(results.cells):
         require_costs(results.cells, f"{results.name}: rows.csv")
-    if results.declared.tune is not None:
-        return _report_tuned(results, load, arguments, out, began)
+    tuned = results.declared.tune is not None and len(results.cells) > 0
+    if tuned:
+        _require_declared(results, arguments)
     baseline = arguments.baseline or _baseline(results)
     audit, margin = _audit(arguments.audit), None
     if arguments.margin is not None:
@@ -106,33 +107,31 @@ def report(arguments: argparse.Namespace) -> None:
     from pe_lab.report.page import html  # loads torch
     from pe_lab.report.question import ReportSubject
     from pe_lab.report.sections import sections
+    from pe_lab.report.tuned import TunedSubject
 
-    subject = ReportSubject(
-        results, load, command_of(results), baseline, arguments.metric, audit, arguments.against, margin
-    )
+    command = command_of(results)
+    if tuned:
+        subject: ReportSubject = TunedSubject.of(results, load, command, audit)
+    else:
+        subject = ReportSubject(results, load, command, baseline, arguments.metric, audit, arguments.against, margin)
     if arguments.paper is not None:
         count = len(paper.write(subject, Path(arguments.paper)))
-    parts = sections(subject)
-    title = f"pe_lab: {results.name}"
-    write_text(out / "report.html", html(title, parts))
+    write_text(out / "report.html", html(f"pe_lab: {results.name}", sections(subject)))
     if results.refused:
         print(f"partial: {len(results.refused)} entries were refused; the report lists them", file=sys.stderr)
     if arguments.paper is not None:
-        print(_written(Path(arguments.paper), count))
+        written = Path(arguments.paper) / "paper.tex"
+        print(f"{written}: {count} files; pdflatex, run in that folder, shows them all")
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
 
-def _written(folder: Path, count: int) -> str:
-    return f"{folder / 'paper.tex'}: {count} files; pdflatex, run in that folder, shows them all"
-
-
-def _report_tuned(results: "Results", load: str, arguments: argparse.Namespace, out: Path, began: float) -> None:
-    """Write the report of a study whose learning rates are tuned for each seed.
+def _require_declared(results: "Results", arguments: argparse.Namespace) -> None:
+    """Require that no option chooses what a study declares whose learning rates are tuned for each seed.
 
     Raises:
-        ValueError: an option is given that it has no use for, or a table is missing or of another kind.
+        ValueError: an option does.
     """
-    for name in ("baseline", "against", "margin", "audit"):
+    for name in ("baseline", "against", "margin"):
         if getattr(arguments, name):
             raise ValueError(
                 f"--{name} must not be given for {results.name}, whose learning rates are tuned for each seed: what it "
@@ -140,18 +139,6 @@ def _report_tuned(results: "Results", load: str, arguments: argparse.Namespace, 
             )
     if arguments.metric != "loss":
         raise ValueError(f"--metric must be loss for a study with rates tuned for each seed, got {arguments.metric!r}")
-    print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
-    from pe_lab.report import tuned, tuned_paper  # loads torch
-    from pe_lab.report.page import html
-
-    study = tuned.TunedStudy(results, command_of(results), load)
-    found = tuned.sections(study)
-    if arguments.paper is not None:
-        count = len(tuned_paper.write(study, Path(arguments.paper)))
-    write_text(out / "report.html", html(f"pe_lab: {results.name}", found))
-    if arguments.paper is not None:
-        print(_written(Path(arguments.paper), count))
-    print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
 
 def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | None]:

@@ -10,18 +10,20 @@ import pandas as pd
 from pe_lab.data.score import BEST, BLIND
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
-from pe_lab.report.effort import rates_in_words, setting_in_words
+from pe_lab.report.effort import best_of, rates_in_words, setting_in_words
 from pe_lab.report.measured import at_longer_lengths, by_layer, probed, study_question
 from pe_lab.report.measured import figure as measured_first
 from pe_lab.report.parts import Drawn, Folded, Part, Section
-from pe_lab.report.question import ReportSubject, cautions
+from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import (
     amount,
+    best_means,
     by_setting,
     comparative,
     in_each_setting,
     joined,
     last_word,
+    measured,
     overall,
     superlative,
     table_of,
@@ -29,7 +31,7 @@ from pe_lab.report.standing import (
 )
 from pe_lab.results import plots
 from pe_lab.results.columns import (
-    REMAINING,
+    STEPS,
     counted_in,
     floors,
     in_words,
@@ -50,7 +52,7 @@ from pe_lab.results.learned import (
 )
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import VERDICT_MARKS
-from pe_lab.statistics import GRID, Families, Verdict, interval
+from pe_lab.statistics import DIFFERENT, GRID, Families, Verdict, interval
 from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
@@ -69,8 +71,8 @@ def answer(subject: ReportSubject) -> Section:
         ValueError: there is no such baseline or metric.
     """
     longer, (said, how) = at_longer_lengths(subject), sentences(subject)
-    measured = _measured(subject, longer)
-    warning = not_learned(subject.results.cells, advice=not measured)
+    opening = _measured(subject, longer)
+    warning = not_learned(subject.results.cells, advice=not opening)
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
     partly = partly_learned(subject.results.cells)
     notes = [f"{partly.removesuffix('.')} ({level_in_words(subject.results.cells)})."] if partly else []
@@ -79,17 +81,17 @@ def answer(subject: ReportSubject) -> Section:
         *_not_finite(subject),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
-        *cautions(subject.results, subject.baseline),
+        *subject.notes,
     ]
     details: list[Part] = [how, *_corrected(subject)]
     trained = place(subject.results.cells).removeprefix(" ") if len(subject.results.cells) else ""
     details += filter(None, [f"Trained {trained}." if trained else "", setting_in_words(subject.results)])
-    if measured:
+    if opening:
         where = " at the training length" if longer else ""
-        compared = f"Test {in_words(subject.metric)}{where}: {_in_short(subject)}"
+        compared = f"{measured(subject.metric).capitalize()}{where}: {_in_short(subject)}"
         folded = Folded(compared, [said, *_figure(subject), *details])
-        first = isinstance(measured[0], str)  # the answer, which stands before what warns of it
-        shown = [*measured[:first], *parts, *measured[first:]]
+        first = isinstance(opening[0], str)  # the answer, which stands before what warns of it
+        shown = [*opening[:first], *parts, *opening[first:]]
     else:
         shown = [*parts, said, *_figure(subject)]
         folded = Folded(f"How it was compared: {_in_short(subject)}", details)
@@ -142,16 +144,17 @@ def title(subject: ReportSubject) -> str:
     """
     if _measures_more(subject, at_longer_lengths(subject)) and (question := study_question(subject.results.name)):
         return question
-    cells, metric = subject.results.cells, in_words(subject.metric)
+    cells, metric = subject.results.cells, measured(subject.metric)
     if cells.empty:
-        return f"What is the test {metric} of the encodings in {subject.results.name}?"
-    names = list(cells["pe"].unique())
+        return f"What is the {metric} of the encodings in {subject.results.name}?"
+    names, choice = list(cells["pe"].unique()), best_of(subject.results)
+    where = f"{place(cells)}{f', {choice}' if choice else ''}"
     if len(names) == 1:
-        return f"What is the test {metric} of {names[0]}{place(cells)}?"
+        return f"What is the {metric} of {names[0]}{where}?"
     if len(names) == 2 and subject.baseline in names:
         (other,) = (name for name in names if name != subject.baseline)
-        return f"Does {other} have a {comparative(subject.metric)} test {metric} than {subject.baseline}{place(cells)}?"
-    return f"Which of {len(names)} encodings has the {superlative(subject.metric)} test {metric}{place(cells)}?"
+        return f"Does {other} have a {comparative(subject.metric)} {metric} than {subject.baseline}{where}?"
+    return f"Which of {len(names)} encodings has the {superlative(subject.metric)} {metric}{where}?"
 
 
 def sentences(subject: ReportSubject) -> tuple[str, str]:
@@ -177,10 +180,10 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     standing = overall(subject.compared)
     if standing is not None:
         first = standing.words()
-    elif partly_learned(cells):
-        first = in_each_setting(by_setting(subject.compared), f" {LEARNED}", f", {LEARNED}")
     else:
-        first = in_each_setting(by_setting(subject.compared))
+        each = by_setting(subject.compared)
+        why = (f" {LEARNED}", f", {LEARNED}") if partly_learned(cells) else ()
+        first = f"{in_each_setting(each, *why)} {best_means(each)}".rstrip()
     return first, _against(subject, in_learned_settings(subject.compared.compare(GRID), cells))
 
 
@@ -195,7 +198,7 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
     """
     rows, metric, _ = drawn(compared, decided)
     best = rows.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
-    return plots.forest(best.head(MOST_DRAWN), "share of the gap" if metric == REMAINING else metric)
+    return plots.forest(best.head(MOST_DRAWN), metric)
 
 
 def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
@@ -251,7 +254,8 @@ def several_seeds(cells: pd.DataFrame) -> bool:
 def draws_training(subject: ReportSubject) -> bool:
     """Whether the first figure shows the metric over the lengths of training: of few encodings with several."""
     cells = subject.results.cells
-    return subject.decided is None and cells[counted_in(cells)].nunique() > 1 and cells["pe"].nunique() <= MOST_DRAWN
+    several = cells[counted_in(cells)].nunique() > 1 and subject.metric != STEPS
+    return subject.decided is None and several and cells["pe"].nunique() <= MOST_DRAWN
 
 
 def over_training(metric: str) -> str:
@@ -280,6 +284,8 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
         ends = joined([f"{counts[word]} {named[word]}" for word in verdicts])
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(verdicts) == 1 else ''}"
         text += named[verdicts[0]] if len(verdicts) == 1 else ends
+    if "look" not in lines and lines["verdict"].isin(DIFFERENT).any():
+        text += f" (better or worse: {subject.compared.rule})"
     text += _reversals(lines)
     fair = [_margin(subject, lines), f"Differences are paired over {count_of_seeds(lines['seeds'])}"]
     if "look" in lines:
@@ -301,7 +307,7 @@ def _reversals(lines: pd.DataFrame) -> str:
 
 def _margin(subject: ReportSubject, lines: pd.DataFrame) -> str:
     """Say what the margin is, in the unit of the metric, and whether it was declared before the data."""
-    words, declared = subject.compared.margins[GRID], subject.results.declared.margin.get(subject.metric)
+    words, declared = subject.compared.margins[GRID], subject.declared_margin
     if words == "none":
         return "There is no margin"
     sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
@@ -355,11 +361,11 @@ def _alone(subject: ReportSubject) -> str:
         low, high = amount(means.min(), metric), amount(means.max(), metric)
         value = f"from {low} to {high}, means of {len(settings)} settings"
     elif len(values) > 1:
-        low, high = interval(values)
-        value = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds, 95 % interval {low:.3g} to {high:.3g})"
+        low, high = (amount(end, metric) for end in interval(values))
+        value = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds, 95 % interval {low} to {high})"
     else:
         value = f"{amount(values.iloc[0], metric)} (one seed)"
-    return f"Nothing is compared, because only `{pe}` was trained: its test {in_words(metric)} is {value}."
+    return f"Nothing is compared, because only `{pe}` was trained: its {measured(metric)} is {value}."
 
 
 def place(cells: pd.DataFrame) -> str:

@@ -10,6 +10,7 @@ from pe_lab.results import plots
 from pe_lab.results.columns import counted_in, floors, in_words, setting_columns
 from pe_lab.results.learned import in_learned_settings, partly_learned
 from pe_lab.results.pooling import pool
+from pe_lab.statistics import DIFFERENT, Verdict
 from pe_lab.statistics.comparisons import counted
 
 
@@ -68,7 +69,8 @@ def differences(subject: ReportSubject) -> Section:
     caption = f"Paired differences{how}; the grey band is the margin; marks are named by their verdicts"
     lines = "learned.in_learned_settings(compared.compare(), results.cells)" if learned else "compared.compare()"
     code = f"plots.forest({lines}, {subject.metric!r})"
-    parts: list[Part] = [f"Every encoding against `{subject.baseline}`, {where}: {counts}."]
+    rule = f" (better or worse: {families.rule})" * bool(compared["verdict"].isin(DIFFERENT).any())
+    parts: list[Part] = [f"Every encoding against `{subject.baseline}`, {where}: {counts}{rule}."]
     if subject.results.declared.decide is not None:
         parts.append(
             "**Note.** Seeds were added to this study where they decide. The tests on this page are for a number of "
@@ -77,16 +79,17 @@ def differences(subject: ReportSubject) -> Section:
     several = len(cells[setting_columns(cells)].drop_duplicates()) > 1
     on_top = not several and len(compared) <= MOST_DRAWN and compared["difference"].notna().any()
     if not on_top or subject.decided is not None:
-        parts.append(Drawn(plots.forest(compared, subject.metric), caption, code))
+        tested = compared[compared["verdict"] != Verdict.BOTH_UNSOLVED]
+        parts += [Drawn(plots.forest(tested, subject.metric), caption, code)] if len(tested) else []
     elif subject.results.declared.decide is None:
         return Section("Differences")  # those of the figure of the first screen
-    if several and not learned:
-        parts.append(pool(cells, subject.metric).note)
-        if choice.POOLED in families.tables:
-            pooled = families.compare(choice.POOLED)
-            shown = pooled[COMPARISON]
-            code = f"compared.compare({choice.POOLED!r})"
-            parts.append(ReportTable(shown, f"Pooled differences from {subject.baseline}", code))
+    settings = pool(cells, subject.metric)
+    if several and not learned and (settings.rows.empty or choice.POOLED in families.tables):
+        parts.append(settings.note)
+    if not learned and choice.POOLED in families.tables:
+        pooled = families.compare(choice.POOLED)[COMPARISON]
+        code = f"compared.compare({choice.POOLED!r})"
+        parts.append(ReportTable(pooled, f"Pooled differences from {subject.baseline}", code))
     return Section("Differences", parts)
 
 

@@ -10,12 +10,32 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
+from pe_lab.results.tuned_outcomes import tried_rates
 from pe_lab.system.files import LedgerError, digest, read_json
 from pe_lab.system.tables import read_csv
 
 IDENTITIES = "identities.json"  # what determines the training, by run: of one cell for each task of a study
 SECONDS = "Seconds are of training steps on the machine that trained the cell, other processes on it included."
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
+
+
+def ladders(results: Results) -> tuple[list[float], list[float]]:
+    """Return the learning rates that seeds tried, and those of encodings with a starting scale, which may be none.
+
+    Args:
+        results: of a study whose seeds tune for themselves.
+    """
+    tune = results.declared.tune or {}
+    rates = tune.get("rates") or results.cells[LR].dropna().unique()
+    return sorted(float(rate) for rate in rates), sorted({float(rate) for rate, _ in tune.get("scaled") or []})
+
+
+def best_of(results: Results) -> str:
+    """Say at the best of how many learning rates each seed was trained; empty for a study without `tune`."""
+    if results.declared.tune is None or results.cells.empty:
+        return ""
+    counts = sorted({len(rates) for rates in tried_rates(results.cells, *ladders(results)).values()})
+    return f"at the best of {' or '.join(map(str, counts))} learning rates"
 
 
 def rates_in_words(results: Results, rate: float | None = None) -> str:
@@ -26,6 +46,8 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     """
     cells = results.cells
     alone = cells["pe"].nunique() == 1
+    if choice := best_of(results):
+        return f"{'' if alone else 'each '}{choice} by validation"
     if LR in setting_columns(cells):
         tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))
         same = "" if tried.nunique() == 1 else ", not the same for all"

@@ -46,6 +46,8 @@ def at_longer_lengths(subject: ReportSubject) -> str:
     """
     standings, without, lengths = list[Standing](), list[Longest](), set()
     for need, far in longest(subject.results.records, subject.results.cells).items():
+        if need not in subject.compared.tables:  # seeds that tune are compared at the training length
+            continue
         ranked = subject.compared.ranks(need)
         if len(ranked) < 2:
             continue

@@ -14,16 +14,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pe_lab import config
 from pe_lab.config import LR, reference
-from pe_lab.report import answer
+from pe_lab.report import answer, tuned
 from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
-from pe_lab.report.effort import identity_of, rates_in_words
+from pe_lab.report.effort import identity_of, ladders, rates_in_words
 from pe_lab.report.question import ReportSubject, seeds_in_words, varied_columns
-from pe_lab.report.standing import unit_in_words
+from pe_lab.report.standing import joined, unit_in_words
+from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     ENVIRONMENT,
     REMAINING,
+    STEPS,
     counted_in,
     in_words,
     setting_columns,
@@ -34,9 +36,12 @@ from pe_lab.results.columns import (
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import not_learned
 from pe_lab.results.table import summarise
+from pe_lab.results.tuned_outcomes import edge_note, seed_note
+from pe_lab.results.tuned_outcomes import settings as tuned_settings
 from pe_lab.results.verdicts import few_runs
-from pe_lab.statistics import GRID
-from pe_lab.statistics.comparisons import counted
+from pe_lab.statistics import FEWEST_SEEDS, GRID
+from pe_lab.statistics.moderation import FEWEST_ENCODINGS
+from pe_lab.statistics.pairs import NUGGET
 from pe_lab.system.drawing import LOOK, svg
 from pe_lab.system.files import write_text
 
@@ -67,17 +72,13 @@ def write(subject: ReportSubject, folder: Path) -> list[str]:
         ValueError: there is no cell, or a file is there already.
     """
     require_new(folder)
-    require_cells(subject.results)
-    return save(folder, _tables(subject), _figures(subject), methods(subject))
+    if subject.results.cells.empty:
+        raise ValueError(f"--paper must be of a study with cells, got none in {subject.results.name}")
+    means = _outcomes(subject) if isinstance(subject, TunedSubject) else _means(subject)
+    return _save(folder, means | _differences(subject), _figures(subject), methods(subject))
 
 
-def require_cells(results: Results) -> None:
-    """Raise ValueError if there is no cell."""
-    if results.cells.empty:
-        raise ValueError(f"--paper must be of a study with cells, got none in {results.name}")
-
-
-def save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, CaptionedPlot], paragraph: str) -> list[str]:
+def _save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, CaptionedPlot], paragraph: str) -> list[str]:
     """Write tables, figures, the paragraph on methods and a document that shows them all; return the files' names.
 
     Args:
@@ -88,7 +89,7 @@ def save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, CaptionedP
     texts = {f"{name}.tex": text for name, text in tables.items()}
     texts["methods.tex"] = paragraph
     captions = {name: escaped(caption) for name, (_, caption) in drawn.items()}
-    texts["paper.tex"] = rendered("paper.tex", tables=list(tables), figures=captions)
+    texts["paper.tex"] = _rendered("paper.tex", tables=list(tables), figures=captions)
     for name, text in texts.items():
         write_text(folder / name, text)
     for name, (plot, _) in drawn.items():
@@ -100,8 +101,8 @@ def save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, CaptionedP
     return [*texts, *(f"{name}.{kind}" for name in drawn for kind in ("pdf", "svg"))]
 
 
-def _tables(subject: ReportSubject) -> dict[str, str]:
-    """Return the tables of means and of differences by name; the second only where encodings are compared."""
+def _means(subject: ReportSubject) -> dict[str, str]:
+    """Return the table of means by its name."""
     cells, metric = subject.results.cells, subject.metric
     table = summarise(cells, subject.baseline, metric)
     settings = varied_columns(table, setting_columns(cells))
@@ -111,32 +112,44 @@ def _tables(subject: ReportSubject) -> dict[str, str]:
     )
     what = f"{in_words(metric)}{unit(metric)}"
     caption = f"Test {what}{place(cells)}: mean over seeds and half of its 95 % t interval"
-    found = {"means": tabular(means, caption, "tab:means", settings)}
-    if cells["pe"].nunique() > 1:
-        decided = subject.decided
-        lines = subject.compared.compare(GRID) if decided is None else with_one(decided, subject.baseline)
-        lines = sort_by_setting(lines, setting_columns(cells))
-        tested = "with 95 % intervals and p values of sequential tests"
-        if decided is None:
-            over = counted(subject.compared.sizes()[0], "comparison")
-            tested = (
-                f"with 95 % intervals, which are not corrected for the number of comparisons, and p values after "
-                f"Holm's correction over {over}: an interval without 0 may stand beside a p value above 0.05"
-            )
-        caption = f"Paired differences in test {what} from {subject.baseline}{place(cells)}, {tested}"
-        found["differences"] = differences(lines, caption, setting_columns(cells))
-    return found
+    return {"means": tabular(means, caption, "tab:means", settings)}
 
 
-def differences(lines: pd.DataFrame, caption: str, settings: list[str]) -> str:
-    """Return the table of comparisons with a baseline in LaTeX.
+def _outcomes(subject: TunedSubject) -> dict[str, str]:
+    """Return the table of what seeds reached by its name."""
+    steps, summary = subject.metric == STEPS, subject.summary
+    varied = varied_columns(summary, tuned_settings(subject.outcomes))
+    shown = summary[[*varied, "pe", "runs"]].rename(columns={"pe": "encoding"})
+    if steps:
+        shown = shown.assign(solved=summary["solved"], steps=[f"${value}$" for value in summary["steps"]])
+    else:
+        shown = shown.assign(loss=[f"${value:.4f}$" for value in summary["loss"]])  # digits of the interval
+    shown = shown.assign(interval=[f"${text}$" if text else "" for text in summary["95 % interval"]])
+    columns = ["solved runs with the exact 95 % interval of their share"] * steps
+    columns.append(f"{'geometric ' * steps}mean over seeds with its 95 % t interval")
+    if "ranks" in summary:
+        shown = shown.assign(ranks=summary["ranks"])
+        columns.append("range of ranks that all pairs leave open")
+    what = "Steps to solve" if steps else "Test loss (nats)"
+    caption = f"{what}{place(subject.results.cells)}: {joined(columns)}"
+    return {"outcomes": tabular(shown, caption, "tab:outcomes", varied)}
 
-    Args:
-        lines: in the order of the table: settings, pe, seeds, difference, low, high, p_corrected, margin and verdict.
-        caption: of the table.
-        settings: the names of all columns of settings; those that vary are shown.
-    """
-    digits, varied = decimals(lines), varied_columns(lines, settings)
+
+def _differences(subject: ReportSubject) -> dict[str, str]:
+    """Return the table of comparisons with the baseline by its name; none where nothing is compared."""
+    cells, decided = subject.results.cells, subject.decided
+    if cells["pe"].nunique() < 2:
+        return {}
+    lines = subject.compared.compare(GRID) if decided is None else with_one(decided, subject.baseline)
+    lines = sort_by_setting(lines, setting_columns(cells))
+    tested = "with 95 % intervals and p values of sequential tests"
+    if decided is None:
+        tested = (
+            f"with 95 % intervals, which are not corrected for the number of comparisons, and p values after "
+            f"{subject.compared.correction}: an interval without 0 may stand beside a p value above 0.05"
+        )
+    caption = f"Paired differences in {_compared(subject.metric)} from {subject.baseline}{place(cells)}, {tested}"
+    digits, varied = decimals(lines), varied_columns(lines, told_settings(cells, setting_columns(cells)))
     shown = lines[[*varied, "pe", "seeds"]].rename(columns={"pe": "encoding"})
     shown = shown.assign(
         difference=[_number(value, digits) for value in lines["difference"]],
@@ -144,22 +157,31 @@ def differences(lines: pd.DataFrame, caption: str, settings: list[str]) -> str:
         p=[_p_value(value) for value in lines["p_corrected"]],
         verdict=lines["verdict"],
     )
-    return tabular(shown, caption, "tab:differences", varied)
+    return {"differences": tabular(shown, caption, "tab:differences", varied)}
+
+
+def _compared(metric: str) -> str:
+    """Return what differences are of, with its unit."""
+    if metric == STEPS:
+        return "log2 of the steps to solve (octaves)"
+    return "the share of the gap that remains" if metric == REMAINING else f"test {in_words(metric)}{unit(metric)}"
 
 
 def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
     """Return the figures with their captions, by name."""
-    cells, metric = subject.results.cells, subject.metric
-    found, what = curves(cells, metric), f"{in_words(metric)}{unit(metric)}"
+    drawn = {} if subject.metric == STEPS else _curves(subject.results.cells, subject.metric)
+    cells = subject.results.cells
+    if isinstance(subject, TunedSubject):
+        seeds = tuned.seed_values(subject, f"{unit(subject.metric)}{place(cells)}")
+        drawn["runs"] = seeds.plot, seeds.caption
     if cells["pe"].nunique() > 1 and subject.compared.compare(GRID)["difference"].notna().any():
-        _, drawn, where = answer.drawn(subject.compared, subject.decided)
-        of = "the share of the gap that remains" if drawn == REMAINING else f"test {what}"
-        caption = f"Paired differences in {of} from {subject.baseline}{place(cells)}{where}, with 95 % intervals"
-        found["forest"] = answer.forest(subject.compared, subject.decided), caption
-    return found
+        _, metric, where = answer.drawn(subject.compared, subject.decided)
+        differences = f"Paired differences in {_compared(metric)} from {subject.baseline}{place(cells)}{where}"
+        drawn["forest"] = answer.forest(subject.compared, subject.decided), f"{differences}, with 95 % intervals"
+    return drawn
 
 
-def curves(cells: pd.DataFrame, metric: str) -> dict[str, CaptionedPlot]:
+def _curves(cells: pd.DataFrame, metric: str) -> dict[str, CaptionedPlot]:
     """Return the figure over the length of training by its name; none of one length, or of too many settings."""
     length = counted_in(cells)
     panels = cells[[name for name in told_settings(cells, setting_columns(cells)) if name != length]].drop_duplicates()
@@ -174,11 +196,13 @@ def methods(subject: ReportSubject) -> str:
     """Return a paragraph in LaTeX: the settings, seeds, statistics, margin and versions of the study."""
     results, cells = subject.results, subject.results.cells
     identity, compares = identity_of(results), cells["pe"].nunique() > 1
-    counts = cells.groupby(["pe", *setting_columns(cells)], dropna=False)["seed"].nunique()
-    declared = results.declared.margin.get(subject.metric)
+    trained = subject.outcomes if isinstance(subject, TunedSubject) else cells
+    keys = ["pe", *(name for name in setting_columns(cells) if name in trained)]
+    counts = trained.groupby(keys, dropna=False)["seed"].nunique()
+    declared = subject.declared_margin
     source = "the default of the task" if declared is None else "declared before training"
     few = few_runs(cells["pe"].nunique(), counts.min(), advice=False)
-    values: dict[str, Any] = training(results, cells, counts) | {
+    values: dict[str, Any] = _training(results, cells, counts) | {
         "rates": escaped(rates_in_words(results, _rate(identity, cells))),
         "metric": escaped(subject.metric),
         "baseline": escaped(subject.baseline) if compares else "",
@@ -191,10 +215,45 @@ def methods(subject: ReportSubject) -> str:
         "sequential": results.declared.decide is not None,
         "notes": [escaped(note) for note in (not_learned(cells, advice=False), few) if note],
     }
-    return rendered("methods.tex", **values)
+    if isinstance(subject, TunedSubject):
+        return _rendered("tuned.tex", **values | _tuning(subject, identity))
+    return _rendered("methods.tex", **values)
 
 
-def training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[str, Any]:
+def _tuning(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what only a paragraph on seeds that tune for themselves says, in place of what others say."""
+    tune, (rates, scaled), outcomes = subject.results.declared.tune or {}, ladders(subject.results), subject.outcomes
+    notes = [not_learned(subject.results.cells, advice=False), seed_note(outcomes, advice=False)]
+    notes.append(edge_note(outcomes, rates, scaled, advice=False))
+    encodings = outcomes.groupby(tuned_settings(outcomes), dropna=False)["pe"].nunique().max()
+    return {
+        "rates": "at learning rates tuned for each encoding and seed",
+        "tried": [f"{rate:g}" for rate in rates],
+        "scaled": [f"{float(rate):g} and {float(scale):g}" for rate, scale in tune.get("scaled") or []],
+        "fraction": _tried_for(tune),
+        "solvable": subject.metric == STEPS,
+        "level": identity.get("solve.level"),
+        "first": identity.get("solve.first"),
+        "per_doubling": identity.get("solve.per_doubling"),
+        "compares": encodings > 1,
+        "nugget": f"{NUGGET:g}",
+        "moderated": FEWEST_ENCODINGS if encodings >= FEWEST_ENCODINGS else 0,
+        "fewest": FEWEST_SEEDS,
+        "declared": subject.compared.declared,
+        "diverged": len(subject.results.cells) - len(outcomes),
+        "notes": [escaped(note) for note in notes if note],
+    }
+
+
+def _tried_for(tune: Mapping[str, Any]) -> str:
+    """Return for how long all rates are tried, in LaTeX; empty if to the end."""
+    if steps := tune.get("steps"):
+        return f"{int(steps):,} steps, or to the end where that is earlier"
+    share = float(tune.get("fraction") or 1)
+    return rf"{share:.0%}".replace("%", r"\,\%") + " of the steps" if share < 1 else ""
+
+
+def _training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[str, Any]:
     """Return what any paragraph on methods says of models, tasks, training, seeds and versions.
 
     Args:
@@ -244,7 +303,7 @@ def _range(column: pd.Series) -> str:
 
 def unit(metric: str) -> str:
     """Return the unit of a metric in brackets, or nothing."""
-    words = unit_in_words(metric)
+    words = "" if metric == STEPS else unit_in_words(metric)
     return f" ({words})" if words else ""
 
 
@@ -340,7 +399,7 @@ def _interval(low: float, high: float, digits: int) -> str:
     return "" if pd.isna(low) else f"$[{_written(low, digits)}, {_written(high, digits)}]$"
 
 
-def rendered(name: str, **values: Any) -> str:
+def _rendered(name: str, **values: Any) -> str:
     text: str = _environment().get_template(name).render(**values)
     return text.strip() + "\n"
 

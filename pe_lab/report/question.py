@@ -9,7 +9,8 @@ from pe_lab.config import LR
 from pe_lab.report import choice
 from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Code, Part, ReportTable, Section
-from pe_lab.results.columns import lower_is_better, setting_columns, value_text
+from pe_lab.report.standing import measured
+from pe_lab.results.columns import lower_is_better, setting_columns, told_settings, value_text
 from pe_lab.results.frame import Results
 from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import Families, Margin
@@ -18,7 +19,7 @@ from pe_lab.system.names import unknown_name
 
 IMPORTS = """\
 from pe_lab import statistics
-from pe_lab.report import answer, attention, choice, decided
+from pe_lab.report import answer, attention, choice, decided, tuned
 from pe_lab.results import columns, frame, learned, plots, rates, sensitivity, specification, wandb_project
 """
 
@@ -81,9 +82,19 @@ class ReportSubject:
             f"compared = choice.families(results.cells, results.records, {self.baseline!r}, {self.metric!r}, {margin})"
         )
 
+    @property
+    def declared_margin(self) -> object:
+        """The margin in the metric that the study declared before training; None: it declared none."""
+        return self.results.declared.margin.get(self.metric)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know before any number, a line each."""
+        return cautions(self.results, self.baseline)
+
     def margin_notes(self) -> list[str]:
         """Return a line that says that the margin is not the declared one, if it is not."""
-        declared = self.results.declared.margin.get(self.metric)
+        declared = self.declared_margin
         if self.margin is None or self.margin == declared:
             return []
         before = "the study declared none" if declared is None else f"the study declared {declared}"
@@ -97,7 +108,7 @@ def question(subject: ReportSubject) -> Section:
     cells = subject.results.cells
     parts: list[Part] = []
     if len(cells):
-        varied = varied_columns(cells, setting_columns(cells))
+        varied = varied_columns(cells, told_settings(cells, setting_columns(cells)))
         counts = [counted(cells["pe"].nunique(), "encoding")]
         counts += [
             f"{name} {', '.join(value_text(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied
@@ -106,7 +117,7 @@ def question(subject: ReportSubject) -> Section:
         parts.append(f"{counted(len(cells), 'cell')}: {'; '.join(counts)}; seeds {seeds_in_words(seeds)}.")
         direction = "lower" if lower_is_better(subject.metric) else "higher"
         parts.append(
-            f"The metric is test {subject.metric} ({direction} is better). Losses are in nats per token. "
+            f"The metric is {measured(subject.metric)} ({direction} is better). Losses are in nats per token. "
             f"Other encodings are compared with `{subject.baseline}`."
         )
         if cells["pe"].nunique() > 1:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.report import comparing
+from pe_lab.report import comparing, tuned
 from pe_lab.report.answer import answer
 from pe_lab.report.attention import attention
 from pe_lab.report.effort import SECONDS, searched_rates
@@ -15,9 +15,17 @@ from pe_lab.report.measured import probed, shaded
 from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
 from pe_lab.report.standing import joined, listed
+from pe_lab.report.tuned import COSTS, TunedSubject
 from pe_lab.results import plots
-from pe_lab.results.columns import in_words, setting_columns, sort_by_setting, without_whole_windows
-from pe_lab.results.rates import tuned
+from pe_lab.results import rates as at_given_rates
+from pe_lab.results.columns import (
+    STEPS,
+    in_words,
+    setting_columns,
+    sort_by_setting,
+    told_settings,
+    without_whole_windows,
+)
 from pe_lab.results.table import by_task, summarise
 
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
@@ -32,26 +40,21 @@ def sections(subject: ReportSubject) -> list[Section]:
     if len(subject.results.cells):
         _ = subject.compared  # raises for a wrong metric or baseline
         subject.require()
-    page = [answer(subject)]
-    if len(subject.results.cells):
-        page.append(comparing.choices(subject))
-    page.append(failed(subject.results))
-    if len(subject.results.cells):
-        page += [comparing.grid(subject), comparing.differences(subject), question(subject), comparing.ranks(subject)]
-        page += [
-            elsewhere(subject),
-            comparing.effects(subject),
-            comparing.seeds(subject),
-            _rates(subject),
-            _tasks(subject),
-            _curves(subject),
-        ]
-        page += [_lengths(subject), _probes(subject), attention(subject), _cost(subject), _audit(subject)]
-        page.append(comparing.methods(subject))
+    if subject.results.cells.empty:
+        others = [failed(subject.results), question(subject)]
+    elif isinstance(subject, TunedSubject):
+        others = [failed(subject.results), comparing.differences(subject), tuned.values(subject), question(subject)]
+        others += [tuned.rates(subject), _curves(subject), _lengths(subject), _probes(subject), _cost(subject)]
+        others += [_audit(subject), tuned.methods(subject)]
     else:
-        page.append(question(subject))
-    drawn = {figure.code for figure in figures(page[0].parts)}
-    page = [page[0], *(replace(section, parts=_without(section.parts, drawn)) for section in page[1:])]
+        others = [comparing.choices(subject), failed(subject.results), comparing.grid(subject)]
+        others += [comparing.differences(subject), question(subject), comparing.ranks(subject), elsewhere(subject)]
+        others += [comparing.effects(subject), comparing.seeds(subject), _rates(subject), _tasks(subject)]
+        others += [_curves(subject), _lengths(subject), _probes(subject), attention(subject), _cost(subject)]
+        others += [_audit(subject), comparing.methods(subject)]
+    first = answer(subject)
+    drawn = {figure.code for figure in figures(first.parts)}
+    page = [first, *(replace(section, parts=_without(section.parts, drawn)) for section in others)]
     return [section for section in [*page, code(subject)] if section.parts]
 
 
@@ -85,7 +88,7 @@ def _rates(subject: ReportSubject) -> Section:
         return Section(title, [text])
     if LR not in setting_columns(results.cells) or results.curves.empty:
         return Section(title)
-    tuning = tuned(results)
+    tuning = at_given_rates.tuned(results)
     parts: list[Part] = [
         "Each encoding at the learning rate with the lowest validation loss, and how much the ranking by test loss at "
         "one rate for all agrees with the ranking at those (Kendall's tau: 1 the same, 0 unrelated)."
@@ -192,13 +195,13 @@ def _for_whom(subject: ReportSubject, measured: pd.DataFrame) -> list[Part]:
 def _cost(subject: ReportSubject) -> Section:
     """Return the metric against each cost, and the costs of each encoding."""
     cells, parts = subject.results.cells, []
-    for against in ("seconds", "positional_parameters"):
+    for against in ("seconds", "positional_parameters") if subject.metric != STEPS else ():
         if cells[against].nunique() > 1:
             words = against.replace("_", " ")
             code = f"plots.cost(results.cells, {subject.metric!r}, {against!r})"
             caption = f"Test {in_words(subject.metric)} against {words}"
             parts.append(Drawn(plots.cost(cells, subject.metric, against), caption, code))
-    settings = varied_columns(cells, setting_columns(cells))
+    settings = varied_columns(cells, told_settings(cells, setting_columns(cells)))
     costs = (
         sort_by_setting(cells, settings)
         .groupby([*settings, "pe"], sort=False, dropna=False)
@@ -208,9 +211,11 @@ def _cost(subject: ReportSubject) -> Section:
             flops_per_token=("flops_per_token", "median"),
             seconds=("seconds", "median"),
             attention=("attention", lambda names: ", ".join(sorted(set(names)))),
+            **{name: (name, "median") for name in COSTS if name in cells},
         )
     )
-    return Section("Cost against quality", [SECONDS, *parts, ReportTable(costs.reset_index(), "Medians over seeds")])
+    caption = "Medians over seeds" + "; trained_steps and core_seconds are of all tries of a seed" * (COSTS[0] in costs)
+    return Section("Cost against quality", [SECONDS, *parts, ReportTable(costs.reset_index(), caption)])
 
 
 def _audit(subject: ReportSubject) -> Section:

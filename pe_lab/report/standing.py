@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.results.columns import REMAINING, in_words, lower_is_better, merge, setting_columns
+from pe_lab.results.columns import REMAINING, STEPS, in_words, lower_is_better, merge, setting_columns
 from pe_lab.results.learned import of_learned_settings
 from pe_lab.statistics import GRID, Families, Verdict
 from pe_lab.statistics.cells import unit_of
@@ -21,13 +21,14 @@ SAME = {Verdict.EQUIVALENT, Verdict.EQUAL}  # verdicts without a significant dif
 UNDECIDABLE = {Verdict.ONE_SEED, Verdict.NO_SEED, Verdict.EQUAL}  # verdicts without a test
 MEAN = "The {superlative} mean {what} is that of `{first}` ({value})."
 SENTENCES = {  # by what is decided: see `Standing.case`
+    "unsolved": "No run of any encoding solved the task.",
     "equal": "The {count} encodings have the same {what}, to the bit in every seed: {value}.",
     "untested": f"Nothing can be decided without two shared seeds. {MEAN}",
     "contradictory": f"No best encoding can be named: comparisons over unequal seeds contradict each other. {MEAN}",
     "better": "`{first}` has the {comparative} {what}, {value}: significantly better than `{second}` by {gap} "
-    "(95 % interval {low:.3g} to {high:.3g}).",
+    "(95 % interval {low} to {high}).",
     "best": "`{first}` has the {superlative} {what}, {value}: significantly better than each other encoding. "
-    "The next is `{second}`, worse by {gap} (95 % interval {low:.3g} to {high:.3g}).",
+    "The next is `{second}`, worse by {gap} (95 % interval {low} to {high}).",
     "only": f"{MEAN} Only {{open}} can be the best.",
     "open": f"{MEAN} The best may be any of {{open}}.",
 }
@@ -111,8 +112,8 @@ class Standing:
     def case(self) -> str:
         """What the verdicts decide: a key of SENTENCES."""
         names, verdicts = list(self.means), self.verdicts(list(self.means))
-        if verdicts == {Verdict.EQUAL}:
-            return "equal"
+        if verdicts in ({Verdict.EQUAL}, {Verdict.BOTH_UNSOLVED}):
+            return "equal" if Verdict.EQUAL in verdicts else "unsolved"
         if verdicts <= UNDECIDABLE:
             return "untested"
         if not self.open:
@@ -146,10 +147,10 @@ class Standing:
         """Say which encodings may be the best."""
         (first, second, *_), count = self.means, len(self.means)
         line = self.line(first, second)
-        low, high = sorted((abs(line["low"]), abs(line["high"])))
+        low, high = (_shown(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
         values = {
             **{"first": first, "second": second, "count": count, "what": self.what, "low": low, "high": high},
-            **{"value": amount(self.means[first], self.metric), "gap": amount(abs(line["difference"]), self.metric)},
+            **{"value": amount(self.means[first], self.metric), "gap": gap_in_words(line["difference"], self.metric)},
             **{"superlative": superlative(self.metric), "comparative": comparative(self.metric)},
             **{name: listed(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
@@ -164,7 +165,7 @@ def overall(compared: Families) -> Standing | None:
     name = table_of(compared)
     if name is None or len(ranked := compared.ranks(name)) < 2:
         return None
-    pooled, what, where = compared.tables[name][1], f"test {in_words(metric)}", ""
+    pooled, what, where = compared.tables[name][1], measured(metric), ""
     if name == POOLED:
         names = setting_columns(rows)
         varied = [last_word(column) for column in names if rows[column].nunique(dropna=False) > 1]
@@ -198,7 +199,7 @@ def by_setting(compared: Families) -> list[Standing]:
     standings = []
     for key, part in ranked.groupby(names, sort=False, dropna=False):
         if len(part) > 1:
-            standings.append(Standing.of(part, groups[_key(key)], metric, f"test {in_words(metric)}"))
+            standings.append(Standing.of(part, groups[_key(key)], metric, measured(metric)))
     return standings
 
 
@@ -253,9 +254,31 @@ def in_each_setting(standings: Sequence[Standing], why: str = ", which cannot be
     """
     if not standings:
         return "No setting has results of two encodings."
+    solved = [standing for standing in standings if standing.case != "unsolved"]
+    if solved and len(solved) < len(standings):
+        which = f" in which a run solved the task, of {len(standings)}"
+        return in_each_setting(solved, f"{which}{why}", which)
     if len(standings) == 1:
         return replace(standings[0], where=f"In the only setting with two encodings or more{only}").words()
     return SettingCounts.of(standings).words(why)
+
+
+def best_means(standings: Sequence[Standing]) -> str:
+    """Say which encodings have the best means, in how many settings, and what these are; nothing of one setting."""
+    standings = [standing for standing in standings if standing.case != "unsolved"]
+    if len(standings) < 2:
+        return ""
+    metric, values = standings[0].metric, [next(iter(standing.means.values())) for standing in standings]
+    counts = Counter(next(iter(standing.means)) for standing in standings).most_common()
+    leads = [f"`{name}` in {count if len(counts) > 1 else 'each'}" for name, count in counts[:MOST_NAMED]]
+    leads += [f"others in {sum(count for _, count in counts[MOST_NAMED:])}"] if len(counts) > MOST_NAMED else []
+    values = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
+    return f"The {superlative(metric)} mean {standings[0].what} ({values}) is that of {joined(leads)}."
+
+
+def measured(metric: str) -> str:
+    """Return what a metric of the test is, in words."""
+    return "number of steps to solve" if metric == STEPS else f"test {in_words(metric)}"
 
 
 def last_word(name: str) -> str:
@@ -264,13 +287,23 @@ def last_word(name: str) -> str:
 
 
 def amount(value: float, metric: str) -> str:
-    """Return a value or a difference of a metric with its unit."""
-    return f"{value:.3g} {unit_in_words(metric)}".rstrip()
+    """Return a value of a metric with its unit."""
+    return f"{_shown(value, metric)} {unit_in_words(metric)}".rstrip()
+
+
+def gap_in_words(value: float, metric: str) -> str:
+    """Return the size of a difference of a metric: with its unit, or as a factor of steps."""
+    return f"a factor of {_shown(abs(value), metric)}" if metric == STEPS else amount(abs(value), metric)
+
+
+def _shown(value: float, metric: str) -> str:
+    """Return three digits of a value or difference; of log2 of steps, of the steps or their ratio."""
+    return f"{2**value if metric == STEPS else value:.3g}"
 
 
 def unit_in_words(metric: str) -> str:
     """Return the unit behind a value of a metric; empty for shares and perplexities."""
-    return {"nats": "nats", "bits": "bits", "gap": "of the gap"}.get(unit_of(metric), "")
+    return {"nats": "nats", "bits": "bits", "gap": "of the gap", "octaves": "steps"}.get(unit_of(metric), "")
 
 
 def superlative(metric: str) -> str:

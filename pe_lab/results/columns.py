@@ -8,6 +8,7 @@ import pandas as pd
 
 from pe_lab.data.score import LEVELS
 from pe_lab.statistics.cells import REMAINING as REMAINING
+from pe_lab.statistics.cells import STEPS as STEPS
 from pe_lab.statistics.cells import lower_is_better as lower_is_better
 from pe_lab.statistics.cells import metric_column as metric_column
 from pe_lab.statistics.cells import setting_columns as setting_columns
@@ -35,6 +36,8 @@ NAMES = {  # of metrics whose names are not words: what tables and figures call 
     "entropy_normalised": "entropy of attention",
     "token_cosine": "cosine of two tokens",
     "position_share": "variance that goes with position",
+    REMAINING: "share of the gap",
+    STEPS: "log2 of the steps to solve",
     "mae": "mean absolute error of position",
 }
 # the lowest and highest possible value of metrics whose names contain a word; of others nothing is known

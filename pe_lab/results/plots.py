@@ -344,7 +344,8 @@ def learning_curves(
     data = means(sort_by_setting(curves, names), [along], names, metric)
     highlight = _best_at_the_end(data, along, metric) if highlight is None else highlight
     figure, panels = make_panels(data["setting"].unique(), 2.9)
-    levels = {} if rows is None else _levels(rows, metric, names)
+    length = counted_in(curves)
+    levels = {} if rows is None else _levels(rows[rows[length].isin(curves[length])], metric, names)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], along, highlight)
         for floor, values in levels.items():

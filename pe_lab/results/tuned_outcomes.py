@@ -5,7 +5,7 @@ level), solved, the rate and the scale that were chosen, edge (whether the rate 
 trained_steps and core_seconds (of all tries).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import log2
 
 import numpy as np
@@ -13,10 +13,10 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab.config import LR
-from pe_lab.results.columns import floors, merge
+from pe_lab.results.columns import floors, merge, sort_by_setting
 from pe_lab.results.table import floor_heading
 from pe_lab.results.verdicts import few_runs
-from pe_lab.statistics import FEWEST_SEEDS, LINE, Endpoint, compare, interval, rank_ranges, share_interval
+from pe_lab.statistics import FEWEST_SEEDS, LINE, Endpoint, Verdict, compare, interval, share_interval
 from pe_lab.statistics.comparisons import exchanged
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
@@ -43,61 +43,48 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
     return endpoint(cfg.tune.margin, log2(cfg.steps / cfg.solve.first) if solves else None)
 
 
-def summaries(
-    outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None
-) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield, for each setting, its name and a line per encoding: runs, solved, steps or loss, 95 % interval, ranks.
+def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
+    """Return a line per setting and encoding: settings, pe, runs, solved, steps or loss, 95 % interval, floors, ranks.
 
-    Beside losses stand their floors, means over seeds, where they are known. Ranks follow from the verdicts on all
-    pairs of a setting; with a baseline, those on its pairs are of `with_baseline`.
+    Losses have their floors beside them, means over seeds, where they are known. Ranks follow from `all_pairs`.
 
     Args:
         outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
         endpoint: what is compared.
         baseline: an encoding.
     """
-    compared = pd.DataFrame() if baseline is None else with_baseline(outcomes, endpoint, baseline)
-    keys = settings(outcomes)
-    for key, part in outcomes.groupby(keys, sort=False, dropna=False):
-        complete = part[part["y"].notna()]
-        names = list(complete["pe"].unique())
-        values = complete.groupby("pe", sort=False)["y"]
-        table = values.agg(runs="count", y="mean").reset_index()
-        ends = [interval(sample) if len(sample) > 1 else (np.nan, np.nan) for _, sample in values]
+    complete, keys = outcomes[outcomes["y"].notna()], settings(outcomes)
+    lines = all_pairs(complete, endpoint, baseline)
+    lines = pd.concat([lines, exchanged(lines)])
+    table = []
+    for key, runs in complete.groupby([*keys, "pe"], sort=False, dropna=False):
+        line = dict(zip([*keys, "pe"], key, strict=True)) | {"runs": len(runs)}
+        mean, ends = runs["y"].mean(), interval(runs["y"]) if len(runs) > 1 else (np.nan, np.nan)
         if endpoint.kind == "steps":
-            solved = complete.groupby("pe", sort=False)["solved"].sum().astype(int).to_numpy()
-            low, high = share_interval(solved, table["runs"].to_numpy())
-            table["solved"] = [f"{s} [{a:.2f}, {b:.2f}]" for s, a, b in zip(solved, low, high, strict=True)]
-            table["steps"] = (2 ** table.pop("y")).round().astype(int)
-            table["95 % interval"] = _between([(2**a, 2**b) for a, b in ends], ".0f")
+            solved = int(runs["solved"].sum())
+            low, high = share_interval(np.array([solved]), np.array([len(runs)]))
+            line |= {"solved": f"{solved} [{low[0]:.2f}, {high[0]:.2f}]", "steps": round(2**mean)}
+            line["95 % interval"] = _between(2 ** ends[0], 2 ** ends[1], ".0f")
         else:
-            table["loss"] = table.pop("y")
-            table["95 % interval"] = _between(ends, ".4f")
-            for floor in floors(complete):
-                values = complete.groupby("pe", sort=False)[f"floor_{floor}_loss"].mean()
-                table[floor_heading(floor)] = values.to_numpy()
-        if len(names) > 1:
-            runs = complete.drop(columns="solved") if endpoint.kind != "steps" else complete.astype({"solved": bool})
-            verdict = compare(runs[[name for name in ("pe", "seed", "y", "solved") if name in runs]], endpoint)
-            if len(compared):
-                here = pd.DataFrame([dict(zip(keys, key, strict=True))]).merge(compared) if keys else compared
-                verdict["verdict"] = _replaced(verdict, here)
-            first, last = rank_ranges(verdict["verdict"].to_numpy(str), len(names))
-            table["ranks"] = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)]
-        text = ", ".join(f"{name} {value}" for name, value in zip(keys, key, strict=True))
-        yield text, table
+            line |= {"loss": mean, "95 % interval": _between(*ends, ".4f")}
+            line |= {floor_heading(floor): runs[f"floor_{floor}_loss"].mean() for floor in floors(complete)}
+        table.append(line)
+    table = sort_by_setting(pd.DataFrame(table), keys)
+    if len(lines):
+        names = [*keys, "pe"]
+        table = table.merge(lines.groupby(names, dropna=False)["verdict"].agg(list).reset_index(), how="left")
+        table["ranks"] = [_ranks(verdicts) if isinstance(verdicts, list) else "" for verdicts in table.pop("verdict")]
+    return table
 
 
-def _replaced(lines: pd.DataFrame, others: pd.DataFrame) -> list[str]:
-    """Return the verdicts of lines, those of other lines on the same pairs in their place."""
-    both = pd.concat([others, exchanged(others)])
-    verdicts = dict(zip(zip(both["pe"], both["baseline"], strict=True), both["verdict"], strict=True))
-    pairs = zip(lines["pe"], lines["baseline"], lines["verdict"], strict=True)
-    return [verdicts.get((pe, baseline), verdict) for pe, baseline, verdict in pairs]
+def _ranks(verdicts: list[str]) -> str:
+    """Return the range of ranks of an encoding, by the verdicts on it compared with each other one."""
+    first, last = 1 + verdicts.count(Verdict.WORSE), 1 + len(verdicts) - verdicts.count(Verdict.BETTER)
+    return f"{first}" if first == last else f"{first} to {last}"
 
 
-def _between(ends: list[tuple[float, float]], digits: str) -> list[str]:
-    return ["" if np.isnan(low) else f"[{low:{digits}}, {high:{digits}}]" for low, high in ends]
+def _between(low: float, high: float, digits: str) -> str:
+    return "" if np.isnan(low) else f"[{low:{digits}}, {high:{digits}}]"
 
 
 def with_floors(outcomes: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
@@ -204,16 +191,34 @@ def with_baseline(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str) -> 
     Returns:
         A line per setting and encoding: the settings, then the columns of `pe_lab.statistics.compare`.
     """
+    return _compared(outcomes, endpoint, baseline)
+
+
+def all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
+    """Compare all pairs of each setting, which are a family; those with a baseline are the lines of `with_baseline`.
+
+    Args:
+        outcomes: see `outcome_table`.
+    """
+    lines = _compared(outcomes, endpoint)
+    if baseline is None:
+        return lines
+    others = lines[(lines["pe"] != baseline) & (lines["baseline"] != baseline)]
+    return pd.concat([with_baseline(outcomes, endpoint, baseline), others], ignore_index=True)
+
+
+def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
     keys = settings(outcomes)
     runs = outcomes[outcomes["y"].notna()]
     each = runs[keys].drop_duplicates(ignore_index=True)
     runs = runs.merge(each.assign(task=each.index.astype(str)))
-    compared = runs.groupby("task")["pe"].transform(lambda names: baseline in set(names) and names.nunique() > 1)
+    names = runs.groupby("task")["pe"]
+    compared = names.transform(lambda pe: pe.nunique() > 1 and (baseline is None or baseline in set(pe)))
     runs = runs[compared.astype(bool)]
     if runs.empty:
         return each.head(0).reindex(columns=[*keys, *LINE])
     columns = ["pe", "seed", "y", "task"]
     if endpoint.kind == "steps":
         columns, runs = [*columns, "solved"], runs.astype({"solved": bool})
-    lines = compare(runs[columns], endpoint, baseline, one_family=True)
+    lines = compare(runs[columns], endpoint, baseline, one_family=baseline is not None)
     return each.loc[lines.pop("task").astype(int)].reset_index(drop=True).join(lines)

@@ -33,6 +33,7 @@ VERDICT_MARKS = {
     Verdict.SLIGHTLY_WORSE: Mark("▽", "#D55E00", "v", False),
     Verdict.WORSE: Mark("▼", "#D55E00", "v", True),
     Verdict.UNDECIDED: Mark("○", "#7F7F7F", "o", False),
+    Verdict.BOTH_UNSOLVED: Mark("–", "#7F7F7F", "_", False),
     Verdict.ONE_SEED: Mark("×", "#7F7F7F", "x", False),
     Verdict.NO_SEED: Mark("·", "#7F7F7F", ".", False),
 }

@@ -93,6 +93,16 @@ class Families:
         )
 
     @property
+    def correction(self) -> str:
+        """The correction of the comparisons with the baseline, in words."""
+        return f"Holm's correction over {counted(self.sizes()[0], 'comparison')}"
+
+    @property
+    def rule(self) -> str:
+        """When a verdict on a comparison with the baseline is better or worse, in a clause."""
+        return f"p < 0.05 after {self.correction}, and not shown to be within the margin"
+
+    @property
     def share_variances(self) -> bool:
         """Whether any variance is estimated from all encodings of a setting."""
         return any(share_variances(lines) for lines in self.lines.values())

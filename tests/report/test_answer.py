@@ -62,9 +62,7 @@ def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
     first, second = sentences(asked(cells()))
     assert first.startswith("Averaged over 2 settings of depth: `alibi` has the lowest test loss, 0.")
     assert all(text in first for text in ("`rope`", "0.401 nats", "95 % interval 0.39"))
-    assert second.startswith(
-        "Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse. "
-    )
+    assert second.startswith("Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse")
     fair = "paired over 5 seeds. Encodings were trained at one learning rate for all, not tuned for each."
     assert second.endswith(f"The default margin is 0.1 nats (0.05 of the gap). Differences are {fair}")
 
@@ -86,12 +84,12 @@ def test_one_setting_is_not_called_averaged() -> None:
 
 def test_a_single_comparison_is_a_sentence() -> None:
     _, second = sentences(asked(cells({"rope": 1.0, "alibi": 0.5}, (4,))))
-    assert second.startswith("Verdict on `alibi`, compared with `rope`: better. ")
+    assert second.startswith("Verdict on `alibi`, compared with `rope`: better")
 
 
 def test_one_verdict_for_all_is_said_once() -> None:
     _, second = sentences(asked(cells({"rope": 2.0, "alibi": 0.5, "none": 0.6}, (4,))))
-    assert second.startswith("Verdicts on 2 comparisons with `rope`: all better. ")
+    assert second.startswith("Verdicts on 2 comparisons with `rope`: all better")
 
 
 def test_noise_names_no_best() -> None:
@@ -125,7 +123,7 @@ def test_encodings_without_a_shared_seed_are_said_to_be() -> None:
     rows = cells(depths=(4,))
     rows.loc[rows["pe"] == "none", "seed"] += 10
     _, second = sentences(asked(rows))
-    assert "1 better and 1 without a shared seed. The" in second
+    assert "1 better and 1 without a shared seed" in second
 
 
 def test_ties_to_the_bit_are_said() -> None:
@@ -264,7 +262,7 @@ def test_the_margin_is_named_with_where_it_comes_from() -> None:
 def test_a_margin_decides_what_is_equivalent() -> None:
     rows = cells({"rope": 1.0, "alibi": 1.02}, (4,))
     tight = sentences(replace(asked(rows), margin=Margin(0.001, "gap")))
-    assert tight[1].startswith("Verdict on `alibi`, compared with `rope`: worse. ")
+    assert tight[1].startswith("Verdict on `alibi`, compared with `rope`: worse")
     wide = sentences(replace(asked(rows), margin=Margin(0.2, "gap")))
     assert wide[1].startswith("Verdict on `alibi`, compared with `rope`: ")
     assert "equivalent" in wide[1] or "slightly worse" in wide[1]

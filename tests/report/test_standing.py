@@ -195,7 +195,8 @@ def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
 
 def left_open(*names: str) -> Standing:
     """Return what is open in a setting where these encodings can be the best."""
-    return Standing("loss", "test loss", "", dict.fromkeys(names, 1.0), pd.DataFrame(), list(names), [], [])
+    lines = pd.DataFrame(columns=["pe", "baseline", "verdict"])
+    return Standing("loss", "test loss", "", dict.fromkeys(names, 1.0), lines, list(names), [], [])
 
 
 @pytest.mark.parametrize(

@@ -11,18 +11,21 @@ import pytest
 from scipy.stats import binomtest
 
 from latex_tables import parsed
-from pe_lab.report import tuned_paper
+from pe_lab.report import paper
 from pe_lab.report.__main__ import main
-from pe_lab.report.parts import Code, Drawn, ReportTable
-from pe_lab.report.tuned import TunedStudy, sections
+from pe_lab.report.answer import sentences
+from pe_lab.report.parts import Code, Drawn, Folded, ReportTable
+from pe_lab.report.sections import sections
+from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned
-from pe_lab.results.tuned_outcomes import edge_note, endpoint, tried_rates, with_baseline
+from pe_lab.results.tuned_outcomes import all_pairs, edge_note, endpoint, tried_rates, with_baseline
 from pe_lab.results.verdicts import few_runs
 
 LOSS = {"rope": 0.5, "lrope": 0.5, "alibi": 0.3, "learnable": 0.9, "t5": 0.52}
 STEPS = {"rope": 7.0, "lrope": 7.1, "alibi": 4.0, "none": 11.0, "t5": 9.0}
 CAP = 2048
+RATES = (1e-3, 3e-3, 1e-2)
 
 
 def written(folder: Path, solvable: bool, seeds: int = 5, baseline: str | None = "rope") -> Path:
@@ -49,13 +52,13 @@ def written(folder: Path, solvable: bool, seeds: int = 5, baseline: str | None =
     pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
     pd.DataFrame(outcomes).to_csv(folder / "outcomes.csv", index=False)
     margin = "1 octave" if solvable else "0.05 nats"
-    tune = {"rates": [1e-3, 3e-3, 1e-2], "margin": margin, "baseline": baseline}
+    tune = {"rates": RATES, "margin": margin, "baseline": baseline}
     (folder / "declared.json").write_text(json.dumps({"tune": tune}))
     return folder
 
 
-def parts(folder: Path) -> tuple[TunedStudy, dict[str, list[object]]]:
-    study = TunedStudy(frame.load(folder))
+def parts(folder: Path) -> tuple[TunedSubject, dict[str, list[object]]]:
+    study = TunedSubject.of(frame.load(folder))
     return study, {section.title: section.parts for section in sections(study)}
 
 
@@ -71,27 +74,30 @@ def report(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
 def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> None:
     study, found = parts(written(tmp_path / "study", solvable=False))
     lines = with_baseline(study.outcomes, endpoint("0.05 nats", None), "rope")
-    (table,) = [part for part in found["Differences"] if isinstance(part, ReportTable)]
-    assert len(table.data) == 4 * 4
-    pd.testing.assert_series_equal(table.data["p_corrected"], lines["p_corrected"], check_names=False)
-    assert set(table.data.loc[table.data["pe"] == "alibi", "verdict"]) == {"better"}
-    assert set(table.data.loc[table.data["pe"] == "lrope", "verdict"]) == {"equivalent"}
+    assert len(lines) == len(study.compared.compare()) == 4 * 4
+    both = study.compared.compare().merge(lines, on=["depth", "steps", "pe"])
+    pd.testing.assert_series_equal(both["p_corrected_x"], both["p_corrected_y"], check_names=False)
     (drawn,) = [part for part in found["Differences"] if isinstance(part, Drawn)]
-    assert len(drawn.plot.data) == len(lines)
+    table = drawn.plot.data
+    assert len(table) == len(lines)
+    assert set(table.loc[table["pe"] == "alibi", "verdict"]) == {"better"}
+    assert set(table.loc[table["pe"] == "lrope", "verdict"]) == {"equivalent"}
     opening = next(iter(found.values()))
     (figure,) = [part for part in opening if isinstance(part, Drawn)]
     assert len(figure.plot.data) == 5 * 4  # encodings, at two depths after two lengths of training
-    assert "During training" not in found  # without curves
+    assert "Learning curves" not in found  # without curves
 
 
 def test_ranks_of_the_baseline_are_those_of_its_verdicts() -> None:
     """In this study the two corrections, over its pairs and over all pairs, disagree on three comparisons."""
-    study = TunedStudy(frame.load(Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe_tuned"))
+    study = TunedSubject.of(frame.load(Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe_tuned"))
     keys, names = ["depth", "steps"], study.outcomes["pe"].nunique()
-    counts = study.compared.groupby(keys)["verdict"].agg(
-        [lambda v: (v == "better").sum(), lambda v: (v == "worse").sum()]
+    counts = (
+        study.compared.compare()
+        .groupby(keys)["verdict"]
+        .agg([lambda v: (v == "better").sum(), lambda v: (v == "worse").sum()])
     )
-    for line in study.ranked[study.ranked["pe"] == "rope"].to_dict("records"):
+    for line in study.summary[study.summary["pe"] == "rope"].to_dict("records"):
         better, worse = counts.loc[(line["depth"], line["steps"])]
         first, last = 1 + better, names - worse
         assert line["ranks"] == (f"{first}" if first == last else f"{first} to {last}")
@@ -99,10 +105,8 @@ def test_ranks_of_the_baseline_are_those_of_its_verdicts() -> None:
 
 def test_steps_to_solve_are_compared_with_the_shares_that_solved(tmp_path: Path) -> None:
     study, found = parts(written(tmp_path / "study", solvable=True, baseline=None))
-    assert study.compared.empty
-    assert "Differences" not in found
-    assert "During training" not in found  # losses of runs that stop early are no comparison
-    ranked = study.ranked.set_index(["depth", "pe"])
+    assert "Learning curves" not in found  # losses of runs that stop early are no comparison
+    ranked = study.summary.set_index(["depth", "pe"])
     assert ranked.loc[(1, "none"), "solved"].startswith("0 [")
     assert ranked.loc[(1, "alibi"), "ranks"] == "1"
     assert ranked.loc[(4, "none"), "ranks"] == "5"
@@ -111,6 +115,37 @@ def test_steps_to_solve_are_compared_with_the_shares_that_solved(tmp_path: Path)
     assert len(drawn) == len(study.outcomes)
     assert not drawn.loc[drawn["pe"] == "none", "reached"].any()
     assert np.allclose(drawn.loc[drawn["pe"] == "none", "value"], CAP)
+
+
+def test_settings_that_no_run_solved_are_told_apart(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=True)
+    outcomes = pd.read_csv(folder / "outcomes.csv")
+    outcomes.loc[outcomes["depth"] == 1, ["y", "solved"]] = np.log2(CAP), False
+    outcomes.to_csv(folder / "outcomes.csv", index=False)
+    subject = TunedSubject.of(frame.load(folder))
+    values = outcomes[outcomes["depth"] == 4].pivot_table("y", "seed", "pe")
+    first, how = sentences(subject)
+    assert f"`alibi` has the lowest number of steps to solve, {2 ** values['alibi'].mean():.3g} steps" in first
+    assert f"a factor of {2 ** (values['rope'] - values['alibi']).mean():.3g} (95 %" in first
+    assert "of 2" in first
+    assert "4 both unsolved" in how
+    assert subject.compared.rule in how
+    answer, *_ = sections(subject)
+    (figure,) = [part for part in answer.parts if isinstance(part, Drawn)]
+    assert figure.plot.data["setting"].str.startswith("depth 4").all()
+
+
+def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    outcomes = pd.read_csv(folder / "outcomes.csv")
+    outcomes.loc[outcomes["pe"] == "learnable", "start_scale"] = 1.0
+    outcomes.to_csv(folder / "outcomes.csv", index=False)
+    declared = json.loads((folder / "declared.json").read_text())
+    declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 0.14], [3e-3, 1.0]]
+    (folder / "declared.json").write_text(json.dumps(declared))
+    _, found = parts(folder)
+    assert "2 or 3 learning rates" in next(iter(found))
+    assert any("not the same for all" in str(part) for part in next(iter(found.values())))
 
 
 def test_cells_that_are_named_by_their_scale_are_of_one_encoding(tmp_path: Path) -> None:
@@ -165,9 +200,9 @@ def test_one_setting_has_each_figure_once(tmp_path: Path, baseline: str | None) 
     study, found = parts(one_setting(tmp_path / "study", baseline))
     drawn = [part for section in found.values() for part in section if isinstance(part, Drawn)]
     assert len({part.plot.data.to_csv() for part in drawn}) == len(drawn)
-    assert [part.code.partition("(")[0] for part in drawn] == ["plots.forest", "plots.runs"][baseline is None :]
-    assert ("Differences" in found) == (baseline is not None)
-    assert len(study.compared) == (4 if baseline else 0)
+    assert [part.code.partition("(")[0] for part in drawn] == ["answer.forest", "plots.runs"]
+    assert "Differences" not in found  # the first figure has all
+    assert study.compared.sizes() == (4, 6)
 
 
 def test_losses_stand_beside_their_floors(tmp_path: Path) -> None:
@@ -176,10 +211,11 @@ def test_losses_stand_beside_their_floors(tmp_path: Path) -> None:
     rows["floor_position_blind_loss"] = 0.1 * rows["depth"] + 0.01 * rows["seed"]
     rows.to_csv(folder / "rows.csv", index=False)
     study, found = parts(folder)
-    ranked = study.ranked.set_index("depth")
+    ranked = study.summary.set_index("depth")
     assert ranked["floor: position-blind"].groupby("depth").unique().explode().tolist() == pytest.approx([0.12, 0.42])
     assert set(ranked["floor: bayes"]) == {0}
-    texts = " ".join(part for part in found["Values and ranks"] if isinstance(part, str))
+    (folded,) = [part for part in found["Values and ranks"] if isinstance(part, Folded)]
+    texts = " ".join(map(str, folded.parts))
     assert "`bayes` is" in texts
     assert "`position-blind` is" in texts
     (figure,) = [part for part in found["Values and ranks"] if isinstance(part, Drawn)]
@@ -201,7 +237,7 @@ def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
     curves = pd.read_csv(folder / "rows.csv").query("steps == 400")[["pe", "data", "depth", "epochs", "seed", "steps"]]
     validated = [curves.assign(epoch=epoch, metric="loss", value=1 / epoch) for epoch in (1, 2, 4)]
     pd.concat(validated).to_csv(folder / "curves.csv", index=False)
-    study = TunedStudy(frame.load(folder), load=f"results = frame.load({str(folder)!r})")
+    study = TunedSubject.of(frame.load(folder), load=f"results = frame.load({str(folder)!r})")
     found = [part for section in sections(study) for part in section.parts]
     (code,) = [part.lines for part in found if isinstance(part, Code)]
     names: dict[str, object] = {}
@@ -210,6 +246,9 @@ def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
     assert len(drawn) == 4
     for part in drawn:
         assert isinstance(eval(part.code, names), plots.Plot)
+    (training,) = [part for part in drawn if "learning_curves" in part.code]
+    levels = [line for line in training.plot.figure.axes[0].lines if list(line.get_xdata()) == [0, 1]]
+    assert {line.get_ydata()[0] for line in levels} == {0.0, 0.6}  # floors of the longest trainings
 
 
 def test_lengths_of_training_are_steps_where_they_are_counted_in_steps(tmp_path: Path) -> None:
@@ -228,7 +267,7 @@ def test_the_tries_of_encodings_with_a_starting_scale_are_said(tmp_path: Path) -
     (folder / "declared.json").write_text(json.dumps(declared))
     pd.DataFrame({"pe": ["t5"], "reason": ["it fails"]}).to_csv(folder / "failed.csv", index=False)
     _, found = parts(folder)
-    assert "0.003 @ 0.14" in str(found["How it was compared"][0])
+    assert "0.003 @ 0.14" in str(found["Methods"][0])
     assert any("1 cells failed" in str(part) for part in next(iter(found.values())))
 
 
@@ -239,8 +278,9 @@ def test_few_seeds_are_said_and_a_diverged_one_is_left_out(tmp_path: Path) -> No
     outcomes.to_csv(folder / "outcomes.csv", index=False)
     study, found = parts(folder)
     assert any("2 seeds" in part for part in next(iter(found.values())) if isinstance(part, str))
-    assert set(study.compared.loc[study.compared["pe"] == "t5", "seeds"]) == {2}
-    assert "equivalent" not in set(study.compared["verdict"])
+    lines = study.compared.compare()
+    assert set(lines.loc[lines["pe"] == "t5", "seeds"]) == {2}
+    assert "equivalent" not in set(lines["verdict"])
 
 
 def test_the_page_is_written_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,19 +320,19 @@ def test_a_paper_has_the_losses_and_the_comparisons_of_the_study(
 ) -> None:
     source, folder = written(tmp_path / "study", solvable=False), tmp_path / "paper"
     assert report(monkeypatch, str(source), "--paper", str(folder)) == 0
-    study = TunedStudy(frame.load(source))
+    study = TunedSubject.of(frame.load(source))
     head, *rows = parsed((folder / "outcomes.tex").read_text())
     assert head == ["depth", "steps", "encoding", "runs", "loss", "interval", "ranks"]
-    ranked = study.ranked.set_index(["depth", "steps", "pe"])
+    ranked = study.summary.set_index(["depth", "steps", "pe"])
     assert len(rows) == len(ranked) == 4 * 5
     for depth, steps, pe, runs, loss, interval, ranks in rows:
         line = ranked.loc[(int(depth), int(steps), pe)]
         assert (int(runs), ranks) == (line["runs"], line["ranks"])
-        assert numbers(loss) == pytest.approx([line["mean"]], abs=5.1e-5)
+        assert numbers(loss) == pytest.approx([line["loss"]], abs=5.1e-5)
         assert numbers(interval) == numbers(line["95 % interval"])
     head, *rows = parsed((folder / "differences.tex").read_text())
     assert head == ["depth", "steps", "encoding", "seeds", "difference", "interval", "p", "verdict"]
-    compared = study.compared.set_index(["depth", "steps", "pe"])
+    compared = study.compared.compare().set_index(["depth", "steps", "pe"])
     assert len(rows) == len(compared) == 4 * 4
     for depth, steps, pe, seeds, difference, interval, _, verdict in rows:
         line = compared.loc[(int(depth), int(steps), pe)]
@@ -313,12 +353,12 @@ def test_a_paper_has_the_losses_and_the_comparisons_of_the_study(
 
 
 def test_a_paper_has_the_steps_to_solve_and_the_exact_intervals_of_shares(tmp_path: Path) -> None:
-    study = TunedStudy(frame.load(written(tmp_path / "study", solvable=True)))
+    study = TunedSubject.of(frame.load(written(tmp_path / "study", solvable=True)))
     outcomes = study.outcomes.set_index(["depth", "pe", "seed"]).sort_index()
     outcomes.loc[(1, "t5", 0), ["y", "solved"]] = np.log2(CAP), False
     outcomes.reset_index()[list(study.outcomes)].to_csv(tmp_path / "study/outcomes.csv", index=False)
-    study = TunedStudy(frame.load(tmp_path / "study"))
-    written_files = tuned_paper.write(study, tmp_path / "paper")
+    study = TunedSubject.of(frame.load(tmp_path / "study"))
+    written_files = paper.write(study, tmp_path / "paper")
     assert not any(name.startswith("curves") for name in written_files)  # losses of runs that stop early
     head, *rows = parsed((tmp_path / "paper/outcomes.tex").read_text())
     assert head == ["depth", "encoding", "runs", "solved", "steps", "interval", "ranks"]
@@ -345,18 +385,18 @@ def test_the_methods_of_a_paper_have_the_protocol_and_no_advice(tmp_path: Path) 
     declared = json.loads((folder / "declared.json").read_text())
     declared["tune"] |= {"scaled": [[1e-3, 1.0], [3e-3, 0.14]], "fraction": 0.25}
     (folder / "declared.json").write_text(json.dumps(declared))
-    study = TunedStudy(frame.load(folder))
-    text = " ".join(tuned_paper.methods(study).split())
+    study = TunedSubject.of(frame.load(folder))
+    text = " ".join(paper.methods(study).split())
     facts = ["0.001, 0.003, 0.01", "0.003 and 0.14", r"25\,\% of the steps", "0.05 nats", "12 comparisons with rope"]
     facts += ["4 to 5 seeds (0 to 4)", "copy", "1, 4", "Holm", "Benjamini and Hochberg", "In 1 of the cells"]
     for fact in facts:
         assert fact in text
     assert "moderated" not in text  # of four encodings
-    edges = edge_note(study.known, study.rates, advice=False).replace("%", r"\%")
+    edges = edge_note(study.outcomes, RATES, advice=False).replace("%", r"\%")
     assert edges
     assert edges in text
     assert not_learned(study.results.cells, advice=False) in text
-    for advice in (not_learned(study.results.cells), edge_note(study.known, study.rates), few_runs(4, 5)):
+    for advice in (not_learned(study.results.cells), edge_note(study.outcomes, RATES), few_runs(4, 5)):
         assert advice.replace("%", r"\%") not in text
 
 
@@ -365,7 +405,7 @@ def test_the_methods_of_a_paper_say_that_encodings_are_few(tmp_path: Path) -> No
     for name in ("rows.csv", "outcomes.csv"):
         table = pd.read_csv(folder / name)
         table[table["pe"] != "t5"].to_csv(folder / name, index=False)
-    text = tuned_paper.methods(TunedStudy(frame.load(folder)))
+    text = paper.methods(TunedSubject.of(frame.load(folder)))
     assert few_runs(4, 5, advice=False) in text
     assert few_runs(4, 5) not in text
 
@@ -384,11 +424,16 @@ def test_where_nothing_is_solved_a_report_and_a_paper_are_written(
     assert "comparisons with rope" not in (folder / "methods.tex").read_text()
 
 
-def test_a_paper_without_a_baseline_has_no_table_of_differences(tmp_path: Path) -> None:
-    study = TunedStudy(frame.load(one_setting(tmp_path / "study", baseline=None)))
-    files = tuned_paper.write(study, tmp_path / "paper")
-    assert not {"differences.tex", "forest.pdf"} & set(files)
-    assert {"outcomes.tex", "runs.pdf", "paper.tex"} <= set(files)
+def test_without_a_baseline_the_first_encoding_is_one_and_all_pairs_are_a_family(tmp_path: Path) -> None:
+    study = TunedSubject.of(frame.load(one_setting(tmp_path / "study", baseline=None)))
+    files = paper.write(study, tmp_path / "paper")
+    assert {"outcomes.tex", "differences.tex", "runs.pdf", "forest.pdf", "paper.tex"} == {
+        name for name in files if name != "methods.tex" and not name.endswith(".svg")
+    }
+    lines = all_pairs(study.outcomes, study.compared.endpoint)
+    with_first = lines[lines["pe"] == "rope"].set_index("baseline")["p_corrected"]
+    assert study.compared.compare().set_index("pe")["p_corrected"].to_dict() == with_first.to_dict()
+    assert "comparisons with rope" not in (tmp_path / "paper/methods.tex").read_text()
 
 
 @pytest.mark.parametrize("damage", ["missing", "column"])
@@ -417,11 +462,11 @@ def test_settings_without_a_learned_encoding_are_told_apart(tmp_path: Path) -> N
     best = rows.groupby(["depth", "steps"])["test_loss"].transform("mean")
     level = best.where(rows["steps"] == 400, -1.0)
     rows.assign(floor_bayes_loss=-2.0, floor_position_blind_loss=level).to_csv(folder / "rows.csv", index=False)
-    study = TunedStudy(frame.load(folder))
-    assert set(study.unlearned["steps"]) == {100}
-    assert len(study.unlearned) == 2
+    first, how = sentences(TunedSubject.of(frame.load(folder)))
+    assert "2 settings" in first
+    assert "8 comparisons with `rope`" in how
     rows.assign(floor_bayes_loss=-3.0, floor_position_blind_loss=-2.0).to_csv(folder / "rows.csv", index=False)
-    assert TunedStudy(frame.load(folder)).unlearned.empty  # of all settings another note speaks
+    assert "16 comparisons with `rope`" in sentences(TunedSubject.of(frame.load(folder)))[1]
 
 
 def test_the_edge_is_that_of_the_rates_that_an_encoding_was_tried_at() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_lab.report.tuned import TunedStudy
+from pe_lab.report.tuned import TunedSubject, read_outcomes
 from pe_lab.results import frame, study
 from pe_lab.results.tuned_outcomes import with_baseline
 
@@ -27,11 +27,11 @@ def test_committed_tables_are_those_of_the_committed_rows(folder):
 
 @pytest.mark.parametrize("folder", TUNED, ids=lambda folder: folder.name)
 def test_committed_verdicts_are_those_of_the_committed_outcomes(folder):
-    made = TunedStudy(frame.load(folder))
+    results = frame.load(folder)
+    subject, outcomes = TunedSubject.of(results), read_outcomes(results)
     expected = pd.read_csv(folder / "verdicts.csv")
-    found = with_baseline(made.outcomes, made.endpoint, made.baseline)
-    pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=1e-9)
-    cells = made.named(made.results.cells)
-    both = made.outcomes.merge(cells, on=["pe", "data", "depth", "seed", "steps"], validate="one_to_one")
-    assert len(both) == len(cells) == len(made.outcomes)
-    assert (both["y"] == both["test_loss"]).all()
+    lines = with_baseline(outcomes, subject.compared.endpoint, subject.baseline)
+    pd.testing.assert_frame_equal(lines, expected, check_dtype=False, rtol=1e-9)
+    both = subject.results.cells.merge(outcomes, on=["pe", "data", "depth", "seed", "steps"], validate="one_to_one")
+    assert len(both) == len(results.cells) == len(outcomes)
+    assert (both["y"] == results.cells["test_loss"]).all()
