@@ -12,7 +12,7 @@ from scipy import special
 
 from benchmarks import RESULTS, run_benchmark
 from pe_lab.results.frame import load
-from pe_lab.results.table import as_markdown
+from pe_lab.results.summary_table import as_markdown
 from pe_lab.statistics import (
     LEVEL,
     NOTHING_KNOWN,

@@ -213,7 +213,7 @@ def core_hours(study: str) -> str:
     """Return what the shipped results of a study took, from their columns of cost."""
     import pandas as pd
 
-    from pe_lab.system.tables import read_csv
+    from pe_lab.system.exact_csv import read_csv
 
     if files := sorted(BENCHMARK.glob(f"{study}*.csv")):  # of one task, or of all
         table = pd.concat([read_csv(file) for file in files])
@@ -242,7 +242,7 @@ def counts() -> str:
 def main_findings() -> str:
     """Return what the study of depth, epochs and encoding says, in three points."""
     from pe_lab import statistics
-    from pe_lab.system.tables import read_csv
+    from pe_lab.system.exact_csv import read_csv
 
     cells = read_csv(MAIN / "table.csv").set_index(["depth", "epochs", "pe"])
     level = cells["position_blind_split_known"].iloc[0]
@@ -271,7 +271,7 @@ def in_nats(line: Any) -> str:
 
 def first_study() -> str:
     """Return the table of the study of depth, epochs and encoding."""
-    from pe_lab.system.tables import read_csv
+    from pe_lab.system.exact_csv import read_csv
 
     rows = read_csv(MAIN / "table.csv")
     order = list(dict.fromkeys(rows["pe"]))
@@ -289,7 +289,7 @@ def first_study() -> str:
 def verdicts() -> str:
     """Return comparisons of the study of depth, epochs and encoding with `rope`, with the verdict on each."""
     from pe_lab import statistics
-    from pe_lab.system.tables import read_csv
+    from pe_lab.system.exact_csv import read_csv
 
     compared = statistics.compare_cells(read_csv(HELD_OUT / "rows.csv"), "rope")
     chosen = compared[compared["pe"].isin(["learnable", "lrope"]) & (compared["depth"] > 1)]
@@ -349,9 +349,9 @@ def families() -> str:
 
 def benchmark() -> str:
     """Return a table of the tasks of the benchmark: question, cap, and how many encodings are measured."""
-    from pe_lab.benchmark import tables, tasks, verdicts
+    from pe_lab.benchmark import task_tables, tasks, verdicts
 
-    rows = tables.read()
+    rows = task_tables.read()
     covered = verdicts.progress({name: verdicts.published(found) for name, found in rows.items()}).set_index("task")
     lines = [
         "| task | question | cap, steps | encodings measured | of | seeds of each, at least |",
@@ -367,9 +367,9 @@ def benchmark() -> str:
 
 def measured_tasks() -> str:
     """Return how many tasks of the benchmark have results, and for how many encodings."""
-    from pe_lab.benchmark import tables, tasks, verdicts
+    from pe_lab.benchmark import task_tables, tasks, verdicts
 
-    covered = verdicts.progress({name: verdicts.published(found) for name, found in tables.read().items()})
+    covered = verdicts.progress({name: verdicts.published(found) for name, found in task_tables.read().items()})
     names = [task.name for task in tasks.tasks()]
     measured = covered.set_index("task").loc[names, "measured"].astype(int)
     results = ", ".join(f"`{name}` ({count})" for name, count in measured[measured > 0].items())
@@ -436,11 +436,11 @@ def steps() -> str:
 
 def replicated() -> str:
     """Return what the replication of the benchmark found, by task."""
-    from pe_lab.benchmark import tables
+    from pe_lab.benchmark import task_tables
     from pe_lab.benchmark.replication import cells
     from pe_lab.benchmark.replication import replication as of_benchmark
 
-    found = of_benchmark(tables.read())
+    found = of_benchmark(task_tables.read())
     if found.means.empty:
         return "It has not been run yet."
     names = list(found.means["task"].unique())

@@ -10,7 +10,7 @@ PILOT = RESULTS / "pe_bench_2_pilot/outcomes.csv"
 
 def simulated(part: str) -> Any:
     """Return the sums over simulated studies of a part of the simulation, as a data frame."""
-    from pe_lab.system.tables import read_csv
+    from pe_lab.system.exact_csv import read_csv
 
     rows = read_csv(PROTOCOL)
     return rows[rows["part"] == part]
@@ -141,7 +141,7 @@ def tuning() -> str:
 
 def pilot() -> str:
     """Return the steps to solve of the pilot's runs, the rates they chose, and the accuracy at other lengths."""
-    from pe_lab.system.tables import read_csv
+    from pe_lab.system.exact_csv import read_csv
 
     rows = read_csv(PILOT)
     rows["accuracy"] = [f"{a:.2f} / {b:.2f} / {c:.2f}" for a, b, c in rows.filter(like="accuracy_").to_numpy()]

@@ -376,7 +376,7 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
         CellsMissingError: cells of some studies are missing.
     """
     from pe_lab.experiment.sweep import fitting
-    from pe_lab.experiment.tables import CellsMissingError
+    from pe_lab.experiment.sweep_report import CellsMissingError
 
     for words in studies:
         cfgs = config.expand(config.of_jobs(words), multirun=True)

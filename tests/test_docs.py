@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pe_lab import config
-from pe_lab.system.tables import read_csv
+from pe_lab.system.exact_csv import read_csv
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -63,16 +63,16 @@ def _program(arguments: argparse.Namespace) -> None:
 
         print(*pack(Path(arguments.pack), None, arguments.replace), sep="\n")
         return
-    from pe_lab.benchmark import tables  # loads pandas
+    from pe_lab.benchmark import task_tables  # loads pandas
 
-    rows = tables.read()
+    rows = task_tables.read()
     if arguments.replication:
-        print(tables.again(rows))
+        print(task_tables.again(rows))
     elif arguments.export is not None:
-        print(*tables.write(rows, Path(arguments.export)), sep="\n")
+        print(*task_tables.write(rows, Path(arguments.export)), sep="\n")
     else:
         print("comparing encodings on the shipped results: up to half a minute", file=sys.stderr)
-        print(tables.text(rows, arguments.tasks))
+        print(task_tables.text(rows, arguments.tasks))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.data.score import NO_GAP
 from pe_lab.encodings.options import POSITIVE, Range, is_integer, is_number, one_of, shown
 from pe_lab.results.columns import ENVIRONMENT
+from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError
-from pe_lab.system.tables import read_csv
 
 FOLDER = Path(__file__).with_name("results")  # that come with the package
 SUMS = "SHA256SUMS"  # of its files

@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 from pe_lab import config
 from pe_lab.benchmark.tasks import BenchmarkTask, tasks
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import write_text
-from pe_lab.system.tables import read_csv
 
 FILE = Path(__file__).with_name("undefined.csv")
 

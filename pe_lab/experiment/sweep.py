@@ -18,7 +18,7 @@ from pe_lab.experiment.declaration import declare, require_margin
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive, outcome
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
-from pe_lab.experiment.tables import report, require_complete
+from pe_lab.experiment.sweep_report import report, require_complete
 from pe_lab.experiment.watch import Watch
 from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.run import DIVERGED

@@ -17,14 +17,14 @@ from pe_lab.config import LR, folders
 from pe_lab.config.parts import inner
 from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
-from pe_lab.experiment.tables import CellsMissingError
+from pe_lab.experiment.sweep_report import CellsMissingError
 from pe_lab.ledger.progress import Upcoming, epoch_cost
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.results.learned import not_learned
 from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
-from pe_lab.results.table import as_text
+from pe_lab.results.summary_table import as_text
 from pe_lab.results.tuned_outcomes import endpoint_of
 from pe_lab.statistics import (
     Need,

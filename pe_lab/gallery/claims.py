@@ -13,7 +13,7 @@ from pe_lab.replication.universe import quantity
 from pe_lab.replication.verdicts import PARTS, Finding
 from pe_lab.results.learned import not_learned, partly_learned
 from pe_lab.statistics import Comparison
-from pe_lab.system.tables import read_csv
+from pe_lab.system.exact_csv import read_csv
 
 UNITS_OF_CLAIMS = {
     "accuracy": "share of answers",

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from tqdm import tqdm
 
 from pe_lab.audit.report import legend
-from pe_lab.benchmark import measured, tables
+from pe_lab.benchmark import measured, task_tables
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.replication import Replication, replication
 from pe_lab.benchmark.tasks import BenchmarkTask
@@ -29,8 +29,8 @@ from pe_lab.gallery.page import fixed
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
 from pe_lab.replication import Finding, judge, load
 from pe_lab.replication.values import SHIPPED, Values, values_of
+from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.paths import safe_path
-from pe_lab.system.tables import read_csv
 
 REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; not in an installed package
@@ -98,7 +98,7 @@ class Content:
         findings = _findings(studies)
         judged = {name.removeprefix("claims/"): claim for name, claim in findings.items() if name.startswith("claims/")}
         numbers = {name: number for name, number in findings.items() if not number.entry.studies}
-        again = replication(tables.read(results))
+        again = replication(task_tables.read(results))
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
         missed = {} if studies is None else {name: unlearned(claim.entry, studies) for name, claim in judged.items()}

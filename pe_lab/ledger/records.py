@@ -9,6 +9,7 @@ import pandas as pd
 
 from pe_lab.ledger.lease import LeasedFolder
 from pe_lab.ledger.run import WEIGHTS, Run, read_failure
+from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import (
     CHECKSUMS,
     LedgerError,
@@ -23,7 +24,6 @@ from pe_lab.system.files import (
     verify,
     write_json,
 )
-from pe_lab.system.tables import read_csv
 
 KINDS = ("length", "decode", "stride", "probe")
 FILES = ("request.json", "rows.csv", "environment.json")

@@ -10,7 +10,7 @@ from pe_lab.replication.claims import COMPARED
 from pe_lab.replication.entry import Claimed, Condition, Entry
 from pe_lab.replication.values import Values
 from pe_lab.results import frame
-from pe_lab.system.tables import read_csv
+from pe_lab.system.exact_csv import read_csv
 
 AUDIT = "audit."  # columns of the audit, in conditions on cells
 SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}

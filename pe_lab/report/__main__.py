@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import require_writable, write_text
 from pe_lab.system.names import unknown_name
-from pe_lab.system.tables import read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +72,7 @@ def report(arguments: argparse.Namespace) -> None:
         require_writable("--paper", Path(arguments.paper))
         paper.require_new(Path(arguments.paper))
     from pe_lab.results import frame, wandb_project
-    from pe_lab.results.study_tables import require_costs
+    from pe_lab.results.required_columns import require_costs
 
     began = time.perf_counter()
     if arguments.source.startswith(wandb_project.PREFIX):

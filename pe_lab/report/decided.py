@@ -7,7 +7,7 @@ from pe_lab.results.columns import in_words, merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.statistics import GRID, Families, Verdict
 from pe_lab.statistics.comparisons import turned
-from pe_lab.system.tables import read_csv
+from pe_lab.system.exact_csv import read_csv
 
 FILE = "decisions.csv"
 NUMBERS = ("difference", "low", "high", "p_corrected", "margin", "p_equivalent_corrected", "seeds", "look")

@@ -11,8 +11,8 @@ from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.tuned_outcomes import tried_rates
+from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError, digest, read_json
-from pe_lab.system.tables import read_csv
 
 IDENTITIES = "identities.json"  # what determines the training, by run: of one cell for each task of a study
 SECONDS = "Seconds are of training steps on the machine that trained the cell, other processes on it included."

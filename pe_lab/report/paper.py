@@ -35,7 +35,7 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import not_learned
-from pe_lab.results.table import summarise
+from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note
 from pe_lab.results.tuned_outcomes import settings as tuned_settings
 from pe_lab.results.verdicts import few_runs

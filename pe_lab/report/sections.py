@@ -26,7 +26,7 @@ from pe_lab.results.columns import (
     told_settings,
     without_whole_windows,
 )
-from pe_lab.results.table import by_task, summarise
+from pe_lab.results.summary_table import by_task, summarise
 
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
 

@@ -23,7 +23,7 @@ from pe_lab.results.frame import Results
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, settings, tried_rates
 from pe_lab.statistics import FEWEST_SEEDS, GRID, Endpoint, Families, Verdict
 from pe_lab.statistics.comparisons import counted, exchanged
-from pe_lab.system.tables import read_csv
+from pe_lab.system.exact_csv import read_csv
 
 FILE = "outcomes.csv"
 CHOSEN = (LR, "start_scale")  # by a seed: in cells and curves these are no settings

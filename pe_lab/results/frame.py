@@ -10,9 +10,9 @@ from pe_lab.results import declared, from_ledger
 from pe_lab.results.columns import ENVIRONMENT, checkpoint
 from pe_lab.results.declared import Declared
 from pe_lab.results.from_ledger import NO_FAILED
-from pe_lab.results.study_tables import require_curves, require_records, require_rows
+from pe_lab.results.required_columns import require_curves, require_records, require_rows
+from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.names import unknown_name
-from pe_lab.system.tables import read_csv
 
 NO_SKIPPED = pd.DataFrame(columns=["pe", "data", "reason"])
 LOG = "LOG.md"  # where the findings of the studies below its folder are written down

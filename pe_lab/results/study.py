@@ -6,7 +6,7 @@ from pe_lab.config import LR
 from pe_lab.results import curves, plots, rates
 from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED, setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
+from pe_lab.results.summary_table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
 from pe_lab.system.drawing import svg
 
 MOST_LINES = 12  # of a table in a short summary

@@ -8,7 +8,7 @@ import pytest
 
 import tuned
 from pe_lab.benchmark import replication as again
-from pe_lab.benchmark import rows, tables, twins, verdicts
+from pe_lab.benchmark import rows, task_tables, twins, verdicts
 from pe_lab.benchmark.measured import TaskResults, read
 from pe_lab.benchmark.replication import cells, commands, contrary, replication
 from pe_lab.benchmark.tasks import task, tasks
@@ -217,7 +217,7 @@ def test_a_replication_of_another_law_does_not() -> None:
     found = replication({"induction": both(-1.0)})  # learnable and fire come first
     assert found.predicted.count / found.predicted.of < 0.6
     assert found.contradicted.count > 0
-    text = tables.again({"induction": both(-1.0)})
+    text = task_tables.again({"induction": both(-1.0)})
     assert f"contradict: {found.contradicted}" in text
 
 
@@ -240,7 +240,7 @@ def test_fresh_verdicts_take_their_variances_from_the_published_pairs() -> None:
 def test_fresh_seeds_do_not_enter_published_tables() -> None:
     found = both(3.0)
     assert set(verdicts.published(found)["seed"]) == set(range(5))
-    one, other = (tables.text({"induction": rows_}) for rows_ in (found, verdicts.published(found)))
+    one, other = (task_tables.text({"induction": rows_}) for rows_ in (found, verdicts.published(found)))
     assert one.partition("Replication")[0] == other.partition("Not replicated")[0]
 
 
@@ -273,11 +273,11 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     rows.write(TASK, own, tmp_path / "own")
     assert "mine" not in TaskResults(TASK, own).best  # nothing is known of it yet
     assert len(read(tmp_path / "own")) == 1  # an encoding of one's own with fewer seeds hides nothing
-    known = tables.read(tmp_path / "package")
+    known = task_tables.read(tmp_path / "package")
     assert list(known) == [one.name for one in tasks() if one.name in found]
-    text = tables.text(known)
+    text = task_tables.text(known)
     assert all(word in text for word in ("induction: ", "causal_text: ", "Twins", "Replication: 5 cells"))
-    paths = tables.write(known, tmp_path / "out")
+    paths = task_tables.write(known, tmp_path / "out")
     assert {path.name for path in paths} >= {"pe-bench-2-endpoints.csv", "pe-bench-2-pairs.csv"}
     pairs = pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv")
     apart = pairs[pairs["task"] == "causal_text"].set_index("length")["difference"].abs()

@@ -269,7 +269,7 @@ def print_faults(only: list[str], factor: float, path: Path | None) -> bool:
     Raises:
         ValueError: no fault's name begins with one of these prefixes.
     """
-    from pe_lab.results.table import as_markdown
+    from pe_lab.results.summary_table import as_markdown
 
     for prefix in only:
         if not any(name.startswith(prefix) for name in FAULTS):

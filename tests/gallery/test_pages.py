@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from markupsafe import escape
 
 import tuned
-from pe_lab.benchmark import tables
+from pe_lab.benchmark import task_tables
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.measured import read as read_measured
 from pe_lab.benchmark.replication import replication
@@ -150,10 +150,10 @@ def test_every_number_of_results_has_its_link(site: Path, read: dict[Path, Read]
 def printed(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
     """Return the order of the encodings and the best ones of each task, as the command line prints them."""
     found = {}
-    for part in tables.text(tables.read(folder)).split("\n\n"):
+    for part in task_tables.text(task_tables.read(folder)).split("\n\n"):
         lines = part.splitlines()
         name = lines[0].partition(":")[0]
-        best = [line.partition(": ")[2].split(", ") for line in lines if line.startswith(f"{tables.UNBEATEN}: ")]
+        best = [line.partition(": ")[2].split(", ") for line in lines if line.startswith(f"{task_tables.UNBEATEN}: ")]
         if best:
             heads = next(number for number, line in enumerate(lines) if line.split()[0] == "pe")
             found[name] = [line.split()[0] for line in lines[heads + 1 :]], best[0]
@@ -190,7 +190,7 @@ def test_command_line_and_gallery_have_one_ranking(results: Path, content: Conte
     for name, found in content.results.items():
         for word, part in advised(needed[name]).items():
             assert set(names_in(part)) == {pe for pe, said in found.advice.items() if said == word.lower()}
-        for line in tables.text(tables.read(results), [name]).splitlines()[-len(found.table) :]:
+        for line in task_tables.text(task_tables.read(results), [name]).splitlines()[-len(found.table) :]:
             assert line.split()[-1] == found.advice[line.split()[0]].split()[-1]
 
 

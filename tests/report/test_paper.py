@@ -18,7 +18,7 @@ from pe_lab.report.__main__ import main
 from pe_lab.report.question import ReportSubject
 from pe_lab.results import frame
 from pe_lab.results.learned import not_learned
-from pe_lab.results.table import summarise
+from pe_lab.results.summary_table import summarise
 from pe_lab.results.verdicts import few_runs
 
 FACTS = ("nats", "copy", "depth 2", "epochs 1 and 4")

@@ -24,8 +24,8 @@ from pe_lab.results.frame import UNKNOWN, load
 from pe_lab.results.from_ledger import FAILURE, summary_and_environment
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.statistics import compare_cells
+from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
-from pe_lab.system.tables import read_csv
 
 TINY = [*TINY_MODEL, "trainer.batch_size=4522", "trainer.device=cpu"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from pe_lab.data.score import uses_position
 from pe_lab.results import learned
-from pe_lab.results.table import render, summarise
+from pe_lab.results.summary_table import render, summarise
 
 FLOORS = {"bayes": 0.0, "position_blind": 0.5, "position_blind_split_known": 0.3}
 

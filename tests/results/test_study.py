@@ -19,14 +19,14 @@ from benchmarks.ledger import record
 from configs import TINY_MODEL, in_ledger
 from frames import results_of
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.tables import CellsMissingError, report
+from pe_lab.experiment.sweep_report import CellsMissingError, report
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
 from pe_lab.results.columns import FIRST, setting_columns
 from pe_lab.results.frame import load
 from pe_lab.results.from_ledger import FAILURE, NO_FAILED, failures
 from pe_lab.results.rows import rows_of
-from pe_lab.results.table import as_markdown
+from pe_lab.results.summary_table import as_markdown
 from pe_lab.system.files import LedgerError
 
 TINY = [*TINY_MODEL, "trainer.batch_size=4522", "trainer.device=cpu"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from pe_lab.data.text.cache import kept
 from pe_lab.data.text.sources import SUMS, download, own_files, refuse_wrapped, shipped, standard_library
-from pe_lab.data.text.tables import rows
+from pe_lab.data.text.text_rows import rows
 from pe_lab.system.files import digest
 
 REVISION = 2  # raised when the separation of documents, their digest or what is refused changes

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pe_lab.data.text.cache import kept
-from pe_lab.data.text.tables import FORMATS, saved_files
+from pe_lab.data.text.text_rows import FORMATS, saved_files
 
 # formats in which text is wrapped: a model would learn their syntax
 WRAPPED = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".ipynb", ".pdf", ".rtf", ".doc", ".docx", ".odt", ".epub"}

@@ -1,4 +1,4 @@
-"""The benchmark as text, and as CSV files for other programs."""
+"""The tables of the tasks of the benchmark, as text, and as CSV files for other programs."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables in CSV."""
+"""Tables in CSV, read with every number as it was written."""
 
 from io import BytesIO
 from pathlib import Path

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_lab.results.study_tables import COSTS, require_costs, require_curves, require_records, require_rows
+from pe_lab.results.required_columns import COSTS, require_costs, require_curves, require_records, require_rows
 
 PATH = Path("rows.csv")
 ROWS = {"pe": ["rope", "none"], "depth": [1, 1], "epochs": [4, 4], "seed": [0, 1], "test_loss": [0.5, None]}

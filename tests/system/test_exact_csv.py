@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from pe_lab.system.tables import read_csv
+from pe_lab.system.exact_csv import read_csv
 
 
 def test_numbers_are_read_to_the_last_bit(tmp_path):
