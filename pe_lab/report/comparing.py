@@ -95,17 +95,22 @@ def differences(subject: ReportSubject) -> Section:
 
 def ranks(subject: ReportSubject) -> Section:
     """Return the range of ranks of each encoding."""
-    ranked = subject.compared.ranks()
-    if ranked.empty or subject.results.cells["pe"].nunique() < 2:
+    cells = subject.results.cells
+    ranked, code = in_learned_settings(subject.compared.ranks(), cells), "compared.ranks()"
+    if ranked.empty or cells["pe"].nunique() < 2:
         return Section("Ranks")
     text = (
         "An encoding's rank lies between `best` and `worst`: behind all encodings that are better by the verdicts of "
         "the report's families, and before all that are worse. `tied` counts the rest, and `equivalent` those of them "
         "whose difference is significantly smaller than the margin; the others are undecided at these seeds."
     )
-    names = [*varied_columns(ranked, setting_columns(subject.results.cells)), "pe", "mean"]
+    caption = "Best mean first"
+    if partly_learned(cells):
+        caption += f", of the settings {LEARNED}"
+        code = f"learned.in_learned_settings({code}, results.cells)"
+    names = [*varied_columns(ranked, setting_columns(cells)), "pe", "mean"]
     names += ["best", "worst", "tied", "equivalent"]
-    return Section("Ranks, with ties", [text, ReportTable(ranked[names], "Best mean first", "compared.ranks()")])
+    return Section("Ranks, with ties", [text, ReportTable(ranked[names], caption, code)])
 
 
 def effects(subject: ReportSubject) -> Section:
@@ -128,7 +133,10 @@ def seeds(subject: ReportSubject) -> Section:
     """Return how many seeds would separate each encoding from the baseline, or show it to be equivalent."""
     if subject.results.cells["pe"].nunique() < 2:
         return Section("Seeds needed")
-    needed = statistics.seeds_needed(subject.compared.compare())
+    cells, lines = subject.results.cells, "compared.compare()"
+    if partly_learned(cells):
+        lines = f"learned.in_learned_settings({lines}, results.cells)"
+    needed = statistics.seeds_needed(in_learned_settings(subject.compared.compare(), cells))
     if needed["deviation"].isna().all():
         return Section("Seeds needed")
     names = [*varied_columns(needed, setting_columns(subject.results.cells)), "pe", "seeds", "difference", "deviation"]
@@ -141,7 +149,7 @@ def seeds(subject: ReportSubject) -> Section:
         "take the observed difference and deviation as the true ones: read them as orders of magnitude. `inf`: no "
         "number of seeds would."
     )
-    code = "statistics.seeds_needed(compared.compare())"
+    code = f"statistics.seeds_needed({lines})"
     table = ReportTable(needed[names], f"To separate each encoding from {subject.baseline}", code)
     return Section("Seeds needed", [text, table])
 

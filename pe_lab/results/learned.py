@@ -107,7 +107,9 @@ def in_learned_settings(lines: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
     names = [name for name in setting_columns(rows) if name in lines]
     if not names or not partly_learned(rows):
         return lines
-    return merge(lines, of_learned_settings(rows)[names].drop_duplicates(), names)
+    kept = merge(lines, of_learned_settings(rows)[names].drop_duplicates(), names)
+    kept.attrs = lines.attrs  # the size of their family, which corrects them
+    return kept
 
 
 def has_learned(rows: pd.DataFrame) -> pd.Series:

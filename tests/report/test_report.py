@@ -389,7 +389,7 @@ def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[
     drawn = [part for section in with_figure for part in unfolded(section.parts) if isinstance(part, Drawn)]
     drawn = [part for part in drawn if "verdict" in part.plot.data]  # on top may stand what was measured first
     said.add_forest(drawn[0].plot.data.to_dict("records"), baseline)
-    said.add_ranking(tables["Best mean first"])
+    said.add_ranking(next(table for caption, table in tables.items() if caption.startswith("Best mean first")))
     said.add_choices(tables["Drawn from these results alone"].to_dict("records"))
     return said.found
 
@@ -429,6 +429,8 @@ def test_differences_are_those_of_the_families(study):
     (drawn,) = (part for part in found["Differences"].parts if isinstance(part, Drawn))
     compared = in_learned_settings(statistics.compare_cells(results.cells, "rope"), results.cells)
     assert len(compared) == 3  # of one setting
+    family = question(results).compared.compare()
+    assert in_learned_settings(family, results.cells).attrs == family.attrs != {}
     alibi = drawn.plot.data[drawn.plot.data["pe"] == "alibi"]
     assert sorted(alibi["difference"]) == sorted(compared[compared["pe"] == "alibi"]["difference"])
     assert set(alibi["verdict"]) == {"better"}
