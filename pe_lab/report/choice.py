@@ -59,7 +59,7 @@ def families(
     pooled = pooling.pool(rows, metric)
     if len(rows[setting_columns(rows)].drop_duplicates()) > 1 and pooled.rows["pe"].nunique() > 1:
         tables[POOLED] = (pooled.rows, pooled.metric)
-    far = {need: (one.rows, one.metric) for need, one in longest(records, rows).items()}
+    far = {need: (last.rows, last.metric) for need, last in longest(records, rows).items()}
     return Families.of(tables | far, baseline, margin)
 
 
@@ -110,10 +110,10 @@ def _not_learned(judged: pd.DataFrame) -> str:
     Args:
         judged: with learned (1, 0 or NaN) and by_position (whether that is by the best loss without position).
     """
-    known = judged[judged["learned"].notna()]
-    if known.empty or known["learned"].max() == 1:
+    with_level = judged[judged["learned"].notna()]
+    if with_level.empty or with_level["learned"].max() == 1:
         return ""
-    levels = [level for level, there in ((BLIND, True), (GUESS, False)) if (known["by_position"] == there).any()]
+    levels = [level for level, there in ((BLIND, True), (GUESS, False)) if (with_level["by_position"] == there).any()]
     return f"not learned: no encoding is better than {' or, in other settings, than '.join(levels)}"
 
 
@@ -121,11 +121,11 @@ def _by_setting(rows: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.Data
     """Return each setting in words with its rows, in the order of the rows."""
     told = told_settings(rows, names)
     varied = [name for name in told if rows[name].nunique(dropna=False) > 1] or ["depth", counted_in(rows)]
-    found = []
+    groups = []
     for key, group in rows.groupby(varied, sort=False, dropna=False):
         words = [f"{name.rpartition('.')[2]} {_plain(value)}" for name, value in zip(varied, key, strict=True)]
-        found.append((", ".join(words), group))
-    return found
+        groups.append((", ".join(words), group))
+    return groups
 
 
 def _best(
@@ -236,7 +236,7 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
         return {}
     measured = records[(records["kind"] == "length") & (records["policy"] == "raw") & (records["offset"] == 0)]
     names = [name for name in measured.columns[: list(measured.columns).index("kind")] if name not in ("pe", "seed")]
-    found = {}
+    farthest = {}
     for setting, here in _by_setting(sort_by_setting(measured, names), names):
         metric = next((name for name in ("exact_match", "accuracy", "loss") if (here["metric"] == name).any()), None)
         length = here["length"].max()
@@ -246,17 +246,17 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
             rows = _with_floors(rows, cells, str(metric))
             need = f"{metric} at {length:g} × the training length, {setting}"
             nearer = here.loc[here["metric"] == metric, ["pe", "seed", "length", "value"]]
-            found[need] = Longest(rows, str(metric), setting, float(length), nearer)
-    return found
+            farthest[need] = Longest(rows, str(metric), setting, float(length), nearer)
+    return farthest
 
 
 def _with_floors(rows: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return rows with the floors of the cells of their setting and seed; NaN where there is no such cell."""
     keys = [name for name in (*setting_columns(rows), "seed") if name in cells]
     names = [f"floor_{floor}_{metric}" for floor in floors(cells, metric)]
-    known = dict(zip(keys_of(cells, keys), cells[names].to_numpy(float), strict=True))
-    found = [known.get(key, [float("nan")] * len(names)) for key in keys_of(rows, keys)]
-    return rows.assign(**pd.DataFrame(found, rows.index, names))
+    by_cell = dict(zip(keys_of(cells, keys), cells[names].to_numpy(float), strict=True))
+    values = [by_cell.get(key, [float("nan")] * len(names)) for key in keys_of(rows, keys)]
+    return rows.assign(**pd.DataFrame(values, rows.index, names))
 
 
 def _plain(value: Any) -> str:

@@ -32,22 +32,22 @@ def decisions(results: Results) -> pd.DataFrame | None:
     path = results.folder / FILE
     if not path.is_file() or results.cells.empty:
         return None
-    found = read_csv(path, dtype={"pe": str, "baseline": str, "data": str}, keep_default_na=False, na_values=[""])
-    if lacking := [name for name in NEEDED if name not in found]:
+    decided = read_csv(path, dtype={"pe": str, "baseline": str, "data": str}, keep_default_na=False, na_values=[""])
+    if lacking := [name for name in NEEDED if name not in decided]:
         raise ValueError(f"{path} must have the columns {', '.join(lacking)}, got none of that name")
-    if unknown := set(found["verdict"]) - set(Verdict):
+    if unknown := set(decided["verdict"]) - set(Verdict):
         raise ValueError(f"{path} must have as verdict one of {', '.join(Verdict)}, got {unknown.pop()!r}")
-    cells, names = results.cells, [name for name in setting_columns(results.cells) if name in found]
-    known = cells[[*names, "pe"]].drop_duplicates()
-    with_seeds = found[found["seeds"] > 0]  # the others failed, and have no cells
+    cells, names = results.cells, [name for name in setting_columns(results.cells) if name in decided]
+    trained = cells[[*names, "pe"]].drop_duplicates()
+    with_seeds = decided[decided["seeds"] > 0]  # the others failed, and have no cells
     for column in ("pe", "baseline"):
         asked = with_seeds[[*names, column]].rename(columns={column: "pe"})
-        merged = merge(asked, known, [*names, "pe"], how="left", indicator=True)
+        merged = merge(asked, trained, [*names, "pe"], how="left", indicator=True)
         if (strange := merged["_merge"] == "left_only").any():
-            one = asked[strange.to_numpy()].iloc[0]
-            words = ", ".join(f"{name}={value}" for name, value in one.items())
+            line = asked[strange.to_numpy()].iloc[0]
+            words = ", ".join(f"{name}={value}" for name, value in line.items())
             raise ValueError(f"{path} must be of the cells in rows.csv, got {words}")
-    return found
+    return decided
 
 
 def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
@@ -82,9 +82,9 @@ def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
     """
     rows, metric = compared.tables[GRID]
     names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID)
-    found = []
+    standings = []
     for _, lines in decided.groupby(names, sort=False, dropna=False):
         means = merge(ranked, lines[names].head(1), names)
         if len(means) > 1:
-            found.append(Standing.of(means, lines, metric, f"test {in_words(metric)}"))
-    return found
+            standings.append(Standing.of(means, lines, metric, f"test {in_words(metric)}"))
+    return standings

@@ -64,8 +64,8 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
         if alone:
             return "at learning rates, with no record of how they were chosen"
         return "each at its own learning rate, with no record of how it was chosen"
-    one = "at one learning rate" if rate is None else f"at the learning rate {rate:g}"
-    return one if alone else f"{one} for all, not tuned for each"
+    words = "at one learning rate" if rate is None else f"at the learning rate {rate:g}"
+    return words if alone else f"{words} for all, not tuned for each"
 
 
 def identity_of(results: Results) -> dict[str, Any]:
@@ -80,14 +80,14 @@ def identity_of(results: Results) -> dict[str, Any]:
     if cells.empty or "run" not in cells:
         return {}
     tasks = cells["data"] if "data" in cells else pd.Series("", cells.index)
-    stored, known = _stored_identities(results), []
+    stored, identities = _stored_identities(results), []
     for _, runs in cells["run"].astype(str).groupby(tasks, sort=False):
         identity = next((stored[run] for run in runs if run in stored), None)
         try:
-            known.append(identity or Ledger(results.source).named(runs.iloc[0]).identity())
+            identities.append(identity or Ledger(results.source).named(runs.iloc[0]).identity())
         except (LedgerError, OSError):
             return {}
-    first, *others = map(settings_of_identity, known)
+    first, *others = map(settings_of_identity, identities)
     return {name: value for name, value in first.items() if all(other.get(name, ...) == value for other in others)}
 
 
@@ -105,8 +105,8 @@ def setting_in_words(results: Results) -> str:
     """Return size, data and optimizer of the models, as far as all cells agree; empty where `identity_of` is."""
     identity = identity_of(results)
     varied = results.cells.columns  # settings that differ between cells, and rates that were chosen
-    known = {name: value for name, value in identity.items() if name not in varied and value not in (None, "null")}
-    fresh = "new ones in every epoch, " if known.get("trainer.fresh") else ""
+    shared = {name: value for name, value in identity.items() if name not in varied and value not in (None, "null")}
+    fresh = "new ones in every epoch, " if shared.get("trainer.fresh") else ""
     words = {
         "model.width": "width {}",
         "model.num_heads": "{} heads",
@@ -119,11 +119,11 @@ def setting_in_words(results: Results) -> str:
         "solve.level": "solved at a validation score of {:g}",
         "solve.first": "first measured after {} steps",
     }
-    if "solve.level" not in known:
+    if "solve.level" not in shared:
         del words["solve.first"]
     if results.declared.tune is not None:  # every seed has its own
         del words[LR]
-    said = [text.format(known[name]).removesuffix(", ") for name, text in words.items() if name in known]
+    said = [text.format(shared[name]).removesuffix(", ") for name, text in words.items() if name in shared]
     return f"Setting: {', '.join(said)}." if said else ""
 
 

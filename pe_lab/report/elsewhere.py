@@ -21,20 +21,19 @@ def elsewhere(subject: ReportSubject) -> Section:
         return Section(title)
     pe = subject.against or best_other(subject.compared)
     pair = f"results.cells, {pe!r}, {subject.baseline!r}, {subject.metric!r}, compared.compare()"
-    found = sensitivity(cells, pe, subject.baseline, subject.metric, subject.compared.compare())
-    if not found.names:  # both encodings were trained in one setting only
+    differences = sensitivity(cells, pe, subject.baseline, subject.metric, subject.compared.compare())
+    if not differences.names:  # both encodings were trained in one setting only
         return Section(title)
     why = "as asked" if subject.against else "the best of the others by mean; `--against NAME` asks about another"
-    parts: list[Part] = [f"`{pe}` ({why}) against `{subject.baseline}`. {found.words()}"]
-    if found.lines["difference"].notna().any():
+    parts: list[Part] = [f"`{pe}` ({why}) against `{subject.baseline}`. {differences.words()}"]
+    if differences.lines["difference"].notna().any():
         caption = f"Specification curve of {pe} minus {subject.baseline}: each setting, with 95 % t intervals"
         parts.append(
-            Drawn(specification.curve(found), caption, f"specification.curve(sensitivity.sensitivity({pair}))")
+            Drawn(specification.curve(differences), caption, f"specification.curve(sensitivity.sensitivity({pair}))")
         )
-        parts.append(
-            ReportTable(found.levels(), "By the values of each setting", f"sensitivity.sensitivity({pair}).levels()")
-        )
-    return Section(title, [*parts, *_shares(found.sample, found.names)])
+        code = f"sensitivity.sensitivity({pair}).levels()"
+        parts.append(ReportTable(differences.levels(), "By the values of each setting", code))
+    return Section(title, [*parts, *_shares(differences.sample, differences.names)])
 
 
 def best_other(compared: Families) -> str:
@@ -52,8 +51,8 @@ def best_other(compared: Families) -> str:
 
 def _shares(sample: pd.DataFrame, names: list[str]) -> list[Part]:
     """Return the table of shares with its meaning; nothing where there are none."""
-    found = shares(sample, names)
-    if found.empty:
+    table = shares(sample, names)
+    if table.empty:
         return []
     text = (
         "How much of the variance of this difference, over settings and seeds, goes with each setting: Shapley values "
@@ -61,4 +60,4 @@ def _shares(sample: pd.DataFrame, names: list[str]) -> list[Part]:
         "settings were not crossed, those that vary together divide what they explain. `by chance` is what independent "
         "noise would give; a share of that size says nothing. Shares describe these settings, not others."
     )
-    return [text, ReportTable(found, "Shares of the variance of the difference")]
+    return [text, ReportTable(table, "Shares of the variance of the difference")]

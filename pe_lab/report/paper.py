@@ -61,8 +61,8 @@ CaptionedPlot = tuple[plots.Plot, str]
 
 def require_new(folder: Path) -> None:
     """Raise ValueError if a file that would be written is there already."""
-    if known := [name for name in FILES if (folder / name).exists()]:
-        raise ValueError(f"--paper must be a folder without {known[0]}, got {str(folder)!r}: choose another")
+    if present := [name for name in FILES if (folder / name).exists()]:
+        raise ValueError(f"--paper must be a folder without {present[0]}, got {str(folder)!r}: choose another")
 
 
 def write(subject: ReportSubject, folder: Path) -> list[str]:
@@ -274,7 +274,7 @@ def _training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[
         "optimizer": OPTIMIZERS.get(name := str(identity.get("optimizer.name")), escaped(name)) if identity else None,
         "batch_size": identity.get("trainer.batch_size"),
         "sequences": None if identity.get("trainer.fresh") else identity.get("data.train"),
-        "settings": {escaped(name): [escaped(value) for value in known] for name, known in settings.items()},
+        "settings": {escaped(name): [escaped(value) for value in values] for name, values in settings.items()},
         "seeds": f"{counts.min()}" if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}",
         "seed_names": escaped(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
         "failed": len(results.failed),
@@ -314,12 +314,13 @@ def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:
 
 def _versions(cells: pd.DataFrame) -> dict[str, str]:
     """Return the versions and the hardware that cells were trained with, in words."""
-    found = {}
+    versions = {}
     for column in (*ENVIRONMENT, "device"):
         values = cells[column].dropna().astype(str).unique() if column in cells else []
         short = [value[:12] if column == "commit" else value for value in values]
-        found[column] = escaped(", ".join(short)) or ("" if column in ("commit", "hardware") else "of unknown version")
-    return found
+        unknown = "" if column in ("commit", "hardware") else "of unknown version"
+        versions[column] = escaped(", ".join(short)) or unknown
+    return versions
 
 
 def tabular(table: pd.DataFrame, caption: str, label: str, groups: list[str]) -> str:
@@ -373,8 +374,8 @@ def decimals(lines: pd.DataFrame) -> int:
         lines: with difference, low, high and margin.
     """
     halves = (lines["high"] - lines["low"]).astype(float) / 2
-    known = [values[np.isfinite(values) & (values > 0)] for values in (halves, lines["margin"].astype(float) / 10)]
-    finest = max((values.min() for values in known if len(values)), default=0.01)
+    scales = [values[np.isfinite(values) & (values > 0)] for values in (halves, lines["margin"].astype(float) / 10)]
+    finest = max((values.min() for values in scales if len(values)), default=0.01)
     return max(0, 1 - math.floor(math.log10(finest)))
 
 
