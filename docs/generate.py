@@ -397,8 +397,8 @@ def longer_text() -> str:
     runs = found.rows.groupby("pe").size()
     untuned = ", ".join(f"`{pe}`" for pe in highest.index[highest == runs])
     said = (
-        f"{need}: use {best}. No other encoding is significantly better with a mean difference of "
-        "at least the margin. The model has "
+        f"{need}: use {best}. No other encoding is better (p < 0.05, corrected over all pairs, and a mean difference "
+        "of at least the margin). The model has "
         f"{cfg.model.depth} layers of width {cfg.model.width} and is trained on {cfg.data.length} bytes of "
         f"{cfg.data.corpus} at a time, for at most {cfg.steps:,} steps."
     )

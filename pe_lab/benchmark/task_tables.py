@@ -14,7 +14,10 @@ from pe_lab.benchmark.twins import called_different, placebo
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
 
-UNBEATEN = "best (no other is significantly better with a mean difference of at least the margin)"
+UNBEATEN = (
+    "best (no other is better, with p < 0.05 after correction over all pairs of the task and a mean difference of at "
+    "least the margin)"
+)
 
 
 def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:

@@ -220,7 +220,7 @@ def _unequal_rates(subject: TunedSubject) -> str:
 
 def values(subject: TunedSubject) -> Section:
     """Return what each seed reached, and the mean, interval and ranks of each encoding."""
-    text = "An encoding ranks below all with the verdict better, and above all with the verdict worse."
+    text = "An encoding ranks below all that are better, and above all that are worse; `slightly` does not rank."
     table = ReportTable(subject.summary, f"Mean {measured(subject.metric)}")
     words = floors_in_words(floors(subject.outcomes))
     folded = [Folded("What the floors are", list(words))] if words else []
