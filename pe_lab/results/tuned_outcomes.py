@@ -69,7 +69,7 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
             line |= {"loss": mean, "95 % interval": _between(*ends, ".4f")}
             line |= {floor_heading(floor): runs[f"floor_{floor}_loss"].mean() for floor in floors(complete)}
         table.append(line)
-    table = sort_by_setting(pd.DataFrame(table), keys)
+    table = sort_by_setting(pd.DataFrame(table, columns=None if table else [*keys, "pe"]), keys)
     if len(lines):
         names = [*keys, "pe"]
         table = table.merge(lines.groupby(names, dropna=False)["verdict"].agg(list).reset_index(), how="left")
