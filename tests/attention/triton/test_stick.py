@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -15,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from pe_lab.attention import attend, resolve
+from pe_lab.attention import attend, reference, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import stick as kernels
 from pe_lab.attention.triton import stick_operators
@@ -236,11 +238,16 @@ def rms(x: Tensor) -> float:
     return float(x.square().mean().sqrt())
 
 
-def assert_errs_as_little(got: Given, judge: Given, truth: Given, bits: int = 21) -> None:
-    """At most four times what the reference errs by in float32, and the 21 bits that three TF32 products keep."""
+def assert_errs_as_little(got: Given, judge: Given, truth: Given, terms: Given | None = None) -> None:
+    """At most four times what the reference errs by in float32, and the 21 bits that three TF32 products keep.
+
+    Args:
+        terms: sums of the absolute terms of what is a sum whose terms cancel; the bits are those of its terms.
+    """
+    sizes = truth | (terms or {})
     for name, exact in truth.items():
         error, own = (rms(x[name] - exact) for x in (got, judge))
-        assert error <= 4 * own + 2**-bits * rms(exact), f"{name} errs by {error}, the reference by {own}"
+        assert error <= 4 * own + 2**-21 * rms(sizes[name]), f"{name} errs by {error}, the reference by {own}"
 
 
 def assert_equal_but_for_rounding(given: Given, options: Case, layout: Layout) -> None:
@@ -783,23 +790,80 @@ def training(model: Transformer) -> Iterator[Given]:
         optimizer.step()
 
 
+@pytest.fixture
+def logits(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The logits of every layer that the reference computes in float64, with their gradients."""
+    found: list[Tensor] = []
+    compute = reference.logits
+
+    def kept(*inputs: Any) -> Tensor:
+        z = compute(*inputs)
+        if z.dtype == torch.float64 and z.requires_grad:
+            z.retain_grad()
+            found.append(z)
+        return z
+
+    monkeypatch.setattr(reference, "logits", kept)
+    return found
+
+
+def absolute_terms(model: Transformer, logits: list[Tensor]) -> Given:
+    """The sums of the absolute terms of the gradients of lambda: a pair's distance times the gradient of its logit."""
+    place = torch.arange(LENGTH, device=DEVICE)
+    raw = {name: p for name, p in model.named_parameters() if name.endswith("raw")}
+    sums = [(z.grad * (place[:, None] - place)).abs().sum() for z in logits if z.grad is not None]
+    return {name: p.detach().sigmoid() * one for (name, p), one in zip(raw.items(), sums, strict=False)}
+
+
+def compared_steps(pe: str, causal: bool, logits: list[Tensor]) -> tuple[Given, Given, Given, Given]:
+    """Losses and gradients of two steps by the kernels, of each by the reference in float32 and 64, absolute terms."""
+    model = model_of(pe, causal, "triton", torch.float32)
+    single, exact = (model_of(pe, causal, "reference", dtype) for dtype in (torch.float32, torch.float64))
+    steps: list[list[Given]] = [[], [], [], []]
+    for step in training(model):
+        steps[0].append(step)
+        for judge, found in zip((single, exact), steps[1:], strict=False):
+            judge.load_state_dict(model.state_dict())
+            logits.clear()
+            found.append(next(training(judge)))
+        steps[3].append(absolute_terms(exact, logits))
+    got, judge, truth, terms = (
+        {name: torch.stack([step[name] for step in found]) for name in found[0]} for found in steps
+    )
+    assert len(terms) == (2 if pe.startswith("rse") else 0)
+    return got, judge, truth, terms
+
+
 @pytest.mark.parametrize(
     ("pe", "causal"), [("rse", True), ("rse_literal", True), ("stick_breaking", True), ("rse", False)]
 )
-def test_training_follows_the_reference_within_rounding(pe: str, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_follows_the_reference_within_rounding(
+    pe: str, causal: bool, logits: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The losses, step by step; and the gradients of all weights, lambda among them, wherever it has come to."""
     monkeypatch.setattr(stick_operators, "choose", lambda *_: Blocks(32, 32, 4, 1))
-    model = model_of(pe, causal, "triton", torch.float32)
-    single, exact = (model_of(pe, causal, "reference", dtype) for dtype in (torch.float32, torch.float64))
-    steps: list[list[Given]] = [[], [], []]
-    for step in training(model):
-        steps[0].append(step)
-        for judge, found in zip((single, exact), steps[1:], strict=True):
-            judge.load_state_dict(model.state_dict())
-            found.append(next(training(judge)))
-    assert sum(name.endswith("raw") for name in steps[0][0]) == (2 if pe.startswith("rse") else 0)
-    together = [{name: torch.stack([step[name] for step in found]) for name in found[0]} for found in steps]
-    assert_errs_as_little(*together, bits=18)  # lambda's gradient is one sum over all pairs, which cancel
+    got, *others = compared_steps(pe, causal, logits)
+    assert_errs_as_little(got, *others)
     judges = (model_of(pe, causal, "reference", dtype) for dtype in (torch.float32, torch.float64))
     own, truth = ({"loss": torch.stack([step["loss"] for step in training(judge)])} for judge in judges)
-    assert_errs_as_little({"loss": together[0]["loss"]}, own, truth)
+    assert_errs_as_little({"loss": got["loss"]}, own, truth)
+
+
+@pytest.mark.parametrize(
+    "planted", ["1.0001 * dz", "dz.to(tl.bfloat16).to(tl.float32)", "tl.where(i - j == 16, 0.0, dz)"]
+)
+def test_an_error_in_the_gradient_of_lambda_is_seen(
+    planted: str, logits: list[Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel whose terms are off by 1e-4, have 8 bits, or lack the farthest pair."""
+    text = Path(kernels.__file__).read_text()
+    assert text.count("sums += dz\n") == 1
+    (tmp_path / "planted.py").write_text(text.replace("sums += dz\n", f"sums += {planted}\n"))
+    spec = spec_from_file_location("planted", tmp_path / "planted.py")
+    mutant = module_from_spec(spec)
+    spec.loader.exec_module(mutant)
+    monkeypatch.setattr(stick_operators, "choose", lambda *_: Blocks(32, 32, 4, 1))
+    monkeypatch.setattr(stick_operators, "stick", mutant)
+    steps = compared_steps("rse", True, logits)
+    with pytest.raises(AssertionError, match="raw errs by"):
+        assert_errs_as_little(*steps)
