@@ -166,7 +166,7 @@ def _folded(content: Content, name: str, definition: Definition) -> dict[str, tu
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
     replicated |= {"not_run": len(reported) - len(judged)}
     return {
-        "Results": (f"on {len(on_tasks)} tasks, at 1, 2 and 4 times the training length", results),
+        "Results": (_number(len(on_tasks), "at 1, 2 and 4 times the training length", "task"), results),
         "Replication": (_counted([*claims.values(), *judged.values()], len(again)), replicated),
         "Known failures": (
             _number(len(definition.failures) + len(failing), "published or measured here"),
@@ -190,7 +190,8 @@ def task(content: Content, of: BenchmarkTask) -> Page:
     results = content.results.get(of.name)
     values: dict[str, Any] = {"task": of, "results": results, "margin": margin_in_words(of), "data": data_of(of)}
     if results is not None:
-        lengths = [column for column in results.table if column.startswith(f"{results.unit}_")]
+        # a loss at the training length stands in the column of the mean already
+        lengths = [name for name in results.table if name.startswith(f"{results.unit}_") and name != "loss_1x"]
         lines = results.table.to_dict("records")
         values |= {"lines": lines, "shades": results.quality(), "lengths": lengths, "places": _places(of)}
         values |= {"by_name": {line["pe"]: line for line in lines}, "choices": _choices(content)}
@@ -296,9 +297,10 @@ def _class_name(code: str) -> str:
     return code.partition("class ")[2].partition("(")[0].partition(":")[0]
 
 
-def _number(count: int, what: str) -> str:
+def _number(count: int, what: str, thing: str = "") -> str:
     """Return a number of things and what they are."""
-    return f"{count}, {what}" if count else "none"
+    name = f" {thing}{'s' * (count > 1)}" if thing else ""
+    return f"{count}{name}, {what}" if count else "none"
 
 
 def _counted(findings: list[Finding], again: int) -> str:

@@ -55,6 +55,18 @@ def test_a_line_says_that_a_wide_table_scrolls_and_the_leaderboard_fits_1200_pix
     assert browser.evaluate(state) == [False, True]
 
 
+@pytest.mark.parametrize("kind", ["encodings", "tasks", "tasks/induction", "encodings/rope#results", "needs"])
+def test_tables_of_encodings_and_tasks_fit_400_pixels(browser: Browser, site: Path, kind: str) -> None:
+    name, _, anchor = kind.partition("#")
+    browser.open(site / f"{name}.html", 400, anchor=f"#{anchor}" if anchor else "")
+    boxes = browser.evaluate(
+        "[...document.querySelectorAll('.gallery-scroll:has(> .gallery-table)')].filter(box => box.clientWidth)"
+        ".map(box => box.scrollWidth - box.clientWidth)"
+    )
+    assert boxes
+    assert max(boxes) <= 1
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_lines_stand_out_from_the_background(browser: Browser, site: Path, scheme: str) -> None:
     browser.open(site / "encodings/rope.html", scheme=scheme)

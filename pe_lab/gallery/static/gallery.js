@@ -116,7 +116,7 @@
     return `${which}${data.unit} at distance ${last}: ${ends.join(", ")}`
   }
 
-  const short = number => String(Number(number.toPrecision(3))).replace("-", "−")
+  const short = number => String(Math.abs(number) < 1e-9 ? 0 : Number(number.toPrecision(3))).replace("-", "−")
 
   function draw(data, scores, width) {
     const all = scores.flat()
