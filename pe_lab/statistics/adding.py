@@ -218,9 +218,10 @@ class _Study:
             here = [index for index in np.flatnonzero(self.open) if self.comparisons[index][0] == setting]
             if here:
                 self._test(np.array(here), number, setting, margins[setting])
+        tested = self.open.copy()
         self.open &= ~self._decided().any(0)
         if self.race:
-            self._run_race(self.race)
+            self._run_race(self.race, tested)
 
     def _keep(self, cell: Arm, seeds: int, values: Values) -> str:
         """Keep the results of a cell that a look asked for; return why it failed, or an empty text."""
@@ -258,9 +259,10 @@ class _Study:
         signs: np.ndarray = np.sign(np.nan_to_num(self.tests[0])) * (-1 if self.question.lower_is_better else 1)
         return signs
 
-    def _run_race(self, race: Race) -> None:
+    def _run_race(self, race: Race, tested: np.ndarray) -> None:
+        """Settle places by the differences of this look: one that ended before may be decided later, by other seeds."""
         signs = self._signs()
-        for index in np.flatnonzero(self._decided()[0]):
+        for index in np.flatnonzero(tested & self._decided()[0]):
             setting, pe, other = self.comparisons[index]
             race.beats((setting, pe if signs[index] > 0 else other), (setting, other if signs[index] > 0 else pe))
         race.settle()

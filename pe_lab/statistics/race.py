@@ -1,6 +1,7 @@
 """A race for the best few of many encodings, from significant comparisons."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 Arm = tuple[Any, str]  # an encoding in a setting
@@ -31,9 +32,18 @@ class Race:
         self.withdrawn.add(cell)
 
     def settle(self) -> None:
-        """Drop encodings beaten by as many others as there are places, and choose those that are sure of a place."""
+        """Drop encodings beaten by as many others as there are places, and choose those that are sure of a place.
+
+        One that beats another beats all that the other beats. Where comparisons of several looks contradict each other,
+        so that fewer would be left than there are places, none is dropped.
+        """
         for cells in self.settings.values():
-            self.dropped |= {cell for cell in cells if len(self.better[cell]) >= self.places}
+            for between, cell in product(cells, cells):
+                if between in self.better[cell]:
+                    self.better[cell] |= self.better[between] - {cell}
+            beaten_by_many = {cell for cell in cells if len(self.better[cell]) >= self.places}
+            if len(self.dropped.union(beaten_by_many).intersection(cells)) <= len(cells) - self.places:
+                self.dropped |= beaten_by_many
             running = [cell for cell in cells if cell not in self.withdrawn]
             left = [cell for cell in running if cell not in self.dropped]
             if len(running) < len(cells):  # an encoding that failed might have a place

@@ -10,6 +10,7 @@ from benchmarks.simulated_looks import sequential
 from pe_lab.statistics import LINE, Endpoint, holm
 from pe_lab.statistics.adding import Arm, Decision, Question, Values, decide_cells
 from pe_lab.statistics.looks import SPENT, parts_of
+from pe_lab.statistics.race import Race
 
 LOOKS = (3, 4, 6, 8)
 SETTING = (4,)
@@ -300,6 +301,47 @@ def test_a_race_says_what_it_did_not_decide():
     results |= {((SETTING, "t5"), seed): 300.0 + np.sin(seed) for seed in range(8)}
     end, _ = run(question("best"), results, margin=0.001)
     assert list(end.places.values()) == ["undecided", "undecided: a cell failed", "not the best", "not the best"]
+
+
+def test_a_race_uses_no_comparison_that_it_had_ended() -> None:
+    """At 3 seeds c loses to b, which ends its comparison with a, nearly decided; with 12, a is far better than b."""
+    noise, size = np.array([-1.0, 0.0, 1.0]), 3**-0.5
+    c = np.full(24, 20.0)
+    c[:3] = 25 * size + noise
+    a = np.cos(np.arange(24)) - 10_000
+    a[:3] = c[:3] + 10 * (12 * size + noise)
+    results = {
+        ((SETTING, pe), s): float(x) for pe, xs in {"a": a, "b": 0 * a, "c": c}.items() for s, x in enumerate(xs)
+    }
+    known: dict = {}
+    cells = [(SETTING, pe) for pe in "abc"]
+    while (end := decide_cells(Question(cells, "best"), (3, 6, 12, 24), known, {SETTING: 1e-3})).needed:
+        known |= {key: results[key] for key in end.needed}
+    assert list(end.places.values()) == ["the best", "not the best", "not the best"]
+
+
+def test_what_is_worse_than_a_worse_one_has_no_place() -> None:
+    a, b, c, d = cells = [(SETTING, pe) for pe in "abcd"]
+    race = Race({SETTING: "abcd"}, places=2)
+    for loser in (c, d):
+        race.beats(a, loser)
+    race.settle()
+    race.beats(c, b)
+    race.settle()
+    assert [race.place(cell, compared=False) for cell in cells] == [
+        "among the best 2",
+        "not among the best 2",
+        "tied for a place",
+        "tied for a place",
+    ]
+
+
+def test_a_race_drops_nobody_by_comparisons_that_contradict_each_other() -> None:
+    race = Race({SETTING: "abc"}, places=2)
+    for winner, loser in ("ab", "bc", "ca"):
+        race.beats((SETTING, winner), (SETTING, loser))
+        race.settle()
+    assert len(race.dropped) <= 1
 
 
 def test_the_best_of_a_race_is_the_lowest_loss_or_the_highest_accuracy():
