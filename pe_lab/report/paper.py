@@ -240,7 +240,7 @@ def _tuning(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any
         "moderated": FEWEST_ENCODINGS if encodings >= FEWEST_ENCODINGS else 0,
         "fewest": FEWEST_SEEDS,
         "declared": subject.compared.declared,
-        "diverged": len(subject.results.cells) - len(outcomes),
+        "diverged": len(subject.diverged),
         "notes": [escaped(note) for note in notes if note],
     }
 

@@ -51,7 +51,8 @@ def with_outcomes(results: Results) -> Results:
     """Return results whose cells have the encodings and settings of the outcomes, and what each seed reached.
 
     That is test_loss, or test_log2_steps where a task has a level. The rate and the scale that a seed chose are no
-    settings; they stand behind the metrics, with the rest of the outcomes. Curves are of the longest trainings.
+    settings; they stand behind the metrics, with the rest of the outcomes. Seeds of which every try diverged are left
+    out. Curves are of the longest trainings.
 
     Raises:
         ValueError: the table of outcomes is missing, or is of another kind.
@@ -68,7 +69,7 @@ def with_outcomes(results: Results) -> Results:
     cells, curves = renamed(results.cells), renamed(results.curves)
     measures = outcomes.columns.get_loc("y")
     keys = [name for name in outcomes.columns[:measures] if name in cells]
-    cells = merge(cells, outcomes[[*keys, *outcomes.columns[measures:]]], keys, how="left")
+    cells = merge(cells, outcomes.loc[outcomes["y"].notna(), [*keys, *outcomes.columns[measures:]]], keys)
     reached, place = cells.pop("y"), len(setting_columns(cells)) + 2
     if outcomes["solved"].notna().any():
         cells.insert(place, f"test_{STEPS}", reached)
@@ -82,7 +83,7 @@ def with_outcomes(results: Results) -> Results:
 
 
 def outcomes_of(results: Results) -> pd.DataFrame:
-    """Return what each seed reached, without those of which every try diverged: see `tuned_outcomes`.
+    """Return what each seed reached, see `tuned_outcomes`.
 
     Args:
         results: from `with_outcomes`.
@@ -91,8 +92,7 @@ def outcomes_of(results: Results) -> pd.DataFrame:
     names = cells.columns[: len(setting_columns(cells)) + 2]
     levels = [f"floor_{floor}_{metric}" for floor in floors(cells, metric)]
     columns = [*told_settings(cells, names), f"test_{metric}", *NEEDED[3:], "start_scale", *levels]
-    outcomes = cells[cells[f"test_{metric}"].notna()].reindex(columns=columns)
-    return outcomes.rename(columns={f"test_{metric}": "y"})
+    return cells.reindex(columns=columns).rename(columns={f"test_{metric}": "y"})
 
 
 def metric_of(results: Results) -> str:
@@ -174,7 +174,8 @@ class TunedSubject(ReportSubject):
         """
         results, load = with_outcomes(results), f"{load}\nresults = tuned.with_outcomes(results)"
         audit = pd.DataFrame() if audit is None else audit
-        return cls(results, load, command, TunedFamilies.of_study(results).baseline, metric_of(results), audit)
+        baseline = TunedFamilies.of_study(results).baseline if len(results.cells) else ""
+        return cls(results, load, command, baseline, metric_of(results), audit)
 
     @cached_property
     def compared(self) -> TunedFamilies:
@@ -190,8 +191,14 @@ class TunedSubject(ReportSubject):
 
     @cached_property
     def outcomes(self) -> pd.DataFrame:
-        """A line per cell of which a try did not diverge, see `tuned_outcomes`."""
+        """A line per cell, see `outcomes_of`."""
         return outcomes_of(self.results)
+
+    @property
+    def diverged(self) -> list[str]:
+        """The encoding of each seed of which every try diverged."""
+        outcomes = read_outcomes(self.results)
+        return list(outcomes.loc[outcomes["y"].isna(), "pe"])
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -203,6 +210,9 @@ class TunedSubject(ReportSubject):
     def notes(self) -> list[str]:
         rates, scaled = ladders(self.results)
         said = [_unequal_rates(self), seed_note(self.outcomes), edge_note(self.outcomes, rates, scaled)]
+        if names := self.diverged:
+            which = joined(list(dict.fromkeys(names)))
+            said.append(f"At every learning rate {counted(len(names), 'cell')} diverged, in no mean: {which}.")
         return [*filter(None, said), *missing(self.results), *surroundings(self.results.cells)]
 
 

@@ -216,7 +216,7 @@ def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None =
     compared = names.transform(lambda pe: pe.nunique() > 1 and (baseline is None or baseline in set(pe)))
     runs = runs[compared.astype(bool)]
     if runs.empty:
-        return each.head(0).reindex(columns=[*keys, *LINE])
+        return each.head(0).reindex(columns=[*keys, *LINE, "freedom"])
     columns = ["pe", "seed", "y", "task"]
     if endpoint.kind == "steps":
         columns, runs = [*columns, "solved"], runs.astype({"solved": bool})

@@ -283,6 +283,22 @@ def test_few_seeds_are_said_and_a_diverged_one_is_left_out(tmp_path: Path) -> No
     assert "equivalent" not in set(lines["verdict"])
 
 
+@pytest.mark.parametrize("solvable", [False, True])
+@pytest.mark.parametrize("diverged", ["pe == pe", "depth == 4", "pe == 'rope'", "pe != 'rope'"])
+def test_a_study_of_which_much_diverged_is_reported(tmp_path: Path, solvable: bool, diverged: str) -> None:
+    folder = written(tmp_path / "study", solvable)
+    outcomes = pd.read_csv(folder / "outcomes.csv")
+    lost = outcomes.query(diverged)
+    outcomes.loc[lost.index, ["y", "optimizer.lr"]] = np.nan
+    outcomes.to_csv(folder / "outcomes.csv", index=False)
+    study, found = parts(folder)
+    assert len(study.results.cells) == len(outcomes) - len(lost)
+    notes = [str(part) for part in next(iter(found.values())) if "Note" in str(part)]
+    assert any(f"{len(lost)} cells diverged" in note for note in notes)
+    if len(lost) < len(outcomes):
+        paper.write(study, tmp_path / "paper")
+
+
 def test_the_page_is_written_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = written(tmp_path / "study", solvable=False)
     assert report(monkeypatch, str(folder)) == 0
