@@ -16,7 +16,7 @@ import torch
 
 from configs import in_ledger
 from pe_lab import config, run, status
-from pe_lab.experiment import sweep, tables
+from pe_lab.experiment import sweep, sweep_report
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.deciding import add_seeds
 from pe_lab.experiment.job import Job
@@ -175,7 +175,7 @@ def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_pa
 
     monkeypatch.setattr(Job, "_train", diverges)
     message = "^1 of 15 cells are missing, 1 of which diverged: they would do so again$"
-    with pytest.raises(tables.CellsMissingError, match=message):
+    with pytest.raises(sweep_report.CellsMissingError, match=message):
         start(tmp_path)
     found = pd.read_csv(tmp_path / "studies" / "s" / "decisions.csv").set_index("pe")
     assert found.loc["rope", "verdict"] == "undecided"
@@ -184,7 +184,7 @@ def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_pa
     assert f"missing: rope-bag-d1-e1-s1: {reason}" in capsys.readouterr().err
     monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained"))
     for train_missing in (True, False):  # that it diverged is its outcome
-        with pytest.raises(tables.CellsMissingError, match=message):
+        with pytest.raises(sweep_report.CellsMissingError, match=message):
             sweep.run(in_ledger(tmp_path, *STUDY), train=train_missing)
         assert pd.read_csv(tmp_path / "studies" / "s" / "decisions.csv").set_index("pe").equals(found)
 
@@ -192,7 +192,7 @@ def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_pa
 def test_a_cell_that_was_not_reached_ends_the_study_before_anything_depends_on_it(tmp_path, monkeypatch, capsys):
     serve = Job.serve
     monkeypatch.setattr(Job, "serve", lambda job, wait: job.cell.cfg.seed == 2 or serve(job, wait))
-    with pytest.raises(tables.CellsMissingError, match="3 of 9 cells are missing; the same command, run again"):
+    with pytest.raises(sweep_report.CellsMissingError, match="3 of 9 cells are missing; the same command, run again"):
         start(tmp_path)
     assert not (tmp_path / "studies" / "s" / "decisions.csv").exists()
     assert "missing: none-bag-d1-e1-s2: not reached" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from configs import in_ledger
 from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.experiment import scheduler, sweep, tables, watch
+from pe_lab.experiment import scheduler, sweep, sweep_report, watch
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Round, with_settings
 from pe_lab.ledger.progress import RequestedCell, Snapshot, Upcoming
@@ -106,7 +106,7 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
     cfgs = config.expand([*PAIRS, f"ledger={tmp_path}", "study_name=s", "seed=0,1"], multirun=True)
     served = []
     monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.pe.name, job.cell.cfg.data.name)))
-    with pytest.raises(tables.CellsMissingError, match="6 of 6 cells are missing"):  # nothing is trained here
+    with pytest.raises(sweep_report.CellsMissingError, match="6 of 6 cells are missing"):  # nothing is trained here
         sweep.run(cfgs)
     assert served == [
         (pe, data) for pe, data in (("none", "copy"), ("none", "pattern"), ("cope", "copy")) for _ in "12"
@@ -163,14 +163,14 @@ def test_it_is_said_of_which_missing_cells_training_again_helps(
     failures: tuple[dict[str, str] | None, ...], line: str
 ) -> None:
     absent = [SimpleNamespace(failure=failure) for failure in failures]
-    assert str(tables._missing(absent, [*absent, SimpleNamespace()])) == line
+    assert str(sweep_report._missing(absent, [*absent, SimpleNamespace()])) == line
 
 
 def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cells, monkeypatch):
     cells[0].run.fail(1, "no number", 2, kind=DIVERGED)
     served = []
     monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.seed, job.failure)))
-    with pytest.raises(tables.CellsMissingError):
+    with pytest.raises(sweep_report.CellsMissingError):
         sweep.run([job.cell.cfg for job in cells])
     assert served == [(0, None), (1, None), (2, None)]
 
@@ -218,7 +218,7 @@ def test_cells_that_differ_in_the_rate_have_names_of_their_own(cells, monkeypatc
     first = cells[0].cell.cfg
     rates = [with_settings(first, {"optimizer.lr": rate}) for rate in (0.001, 0.003)]
     for cfgs in (rates, rates[:1]):
-        with pytest.raises(tables.CellsMissingError):
+        with pytest.raises(sweep_report.CellsMissingError):
             sweep.run(cfgs)
     name = cells[0].cell.name()
     assert written == [[f"{name} lr 0.001", f"{name} lr 0.003"], [name]]
@@ -242,7 +242,7 @@ def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells
     monkeypatch.setattr(watch, "START_TIMEOUT", 0.01)
     served = []
     monkeypatch.setattr(Job, "serve", lambda job, wait: served.append(job.cell.cfg.seed))
-    with pytest.raises(tables.CellsMissingError):
+    with pytest.raises(sweep_report.CellsMissingError):
         sweep.run([job.cell.cfg for job in cells])
     assert served == [0, 1, 2]
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("progress is not shown")]
@@ -252,6 +252,6 @@ def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells
 def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):
     monkeypatch.setattr(watch.Watch, "_watch", _no_memory)
     monkeypatch.setattr(Job, "serve", lambda job, wait: None)
-    with pytest.raises(tables.CellsMissingError):
+    with pytest.raises(sweep_report.CellsMissingError):
         sweep.run([job.cell.cfg for job in cells])
     assert "showing progress ended: MemoryError\n" in capsys.readouterr().err
