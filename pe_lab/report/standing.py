@@ -256,8 +256,8 @@ def in_each_setting(standings: Sequence[Standing], why: str = ", which cannot be
         return "No setting has results of two encodings."
     solved = [standing for standing in standings if standing.case != "unsolved"]
     if solved and len(solved) < len(standings):
-        which = f" in which a run solved the task, of {len(standings)}"
-        return in_each_setting(solved, f"{which}{why}", which)
+        which = " in which a run solved the task"
+        return in_each_setting(solved, f"{which}, of {len(standings)}{why}", which)
     if len(standings) == 1:
         return replace(standings[0], where=f"In the only setting with two encodings or more{only}").words()
     return SettingCounts.of(standings).words(why)

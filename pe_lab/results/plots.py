@@ -424,7 +424,11 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
         axes.set_ylim(len(names) - 0.5, -0.5)
         if kind == "steps":
             axes.set_xscale("log", base=2)
+            low, high = axes.get_xlim()
+            if high < 4 * low:  # there may be no power of two
+                axes.xaxis.set_major_locator(MaxNLocator(4))
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
         for floor, values in levels.items():
             drawn = {"color": INK, "linewidth": 1.2, "linestyle": FLOORS[floor], "label": FLOOR_NAMES[floor]}
             axes.axvline(values[setting], **drawn)
