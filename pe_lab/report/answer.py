@@ -112,9 +112,9 @@ def _corrected(subject: ReportSubject) -> list[str]:
     cells = subject.results.cells
     if subject.decided is not None or cells.empty or cells["pe"].nunique() < 2:
         return []
-    others = subject.compared.sizes()[0] - len(subject.compared.compare(GRID))
+    others = subject.compared.sizes()[0] - len(in_learned_settings(subject.compared.compare(GRID), cells))
     what = f"The p values of these verdicts are corrected together with {counted(others, 'comparison')}"
-    return [f"{what} over settings or at longer lengths."] if others > 0 else []
+    return [f"{what}, in other settings, over settings or at longer lengths."] if others > 0 else []
 
 
 def _measured(subject: ReportSubject, longer: str) -> list[Part]:
@@ -126,7 +126,7 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
     if not _measures_more(subject, longer):
         return []
     layers, drawn = probed(subject.results.records), measured_first(subject)
-    parts: list[Part] = [*([longer] if longer else []), *(by_layer(layers) if len(layers) else [])]
+    parts: list[Part] = [*([longer] if longer else []), *(by_layer(subject.results.records) if len(layers) else [])]
     return [*parts, *([drawn] if drawn else [])]
 
 

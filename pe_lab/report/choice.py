@@ -15,7 +15,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     told_settings,
 )
-from pe_lab.results.learned import has_learned, of_learned_settings, uses_position
+from pe_lab.results.learned import has_learned, of_learned_settings, over_seeds, uses_position
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -81,7 +81,8 @@ def choices(
     """
     compared = compared or families(rows, records, None, metric)
     lines, names = [], setting_columns(rows)
-    judged = rows[names].assign(learned=has_learned(rows), by_position=uses_position(rows).notna())
+    means = over_seeds(rows, names)
+    judged = rows[names].assign(learned=has_learned(means), by_position=uses_position(means).notna())
     parts = dict(_by_setting(judged, names))
     unlearned = _not_learned(judged)
     for setting, ranked in _by_setting(compared.ranks(), names):
@@ -203,8 +204,8 @@ def _cheapest(compared: Families, ranked: pd.DataFrame, pool: pooling.Pool, need
     costs = pool.rows[pool.rows["pe"].isin(among.index)].groupby("pe", sort=False)
     costs = costs[["flops_per_token", "positional_parameters"]].max()
     chosen = costs.sort_values(list(costs), kind="stable").index[0]
-    unit = "" if pool.metric == REMAINING else " nats" if "loss" in pool.metric else f" of {pool.metric}"
-    within = f"within the margin of {margin:.3g}{unit} of the best mean ({compared.margins[POOLED]})"
+    unit = " of the gap" if pool.metric == REMAINING else " nats" if "loss" in pool.metric else f" of {pool.metric}"
+    within = f"within the margin of {margin:.3g}{unit} of the best mean"
     sure = f"fewest FLOPs, then parameters, of the {len(among)} {within}" if len(among) > 1 else f"no other is {within}"
     if chosen != best:
         certain = chosen in compared.alike(best, POOLED)

@@ -8,7 +8,7 @@ from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
 from pe_lab.results.columns import counted_in, floors, in_words, setting_columns
-from pe_lab.results.learned import in_learned_settings, partly_learned
+from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.pooling import pool
 from pe_lab.statistics import DIFFERENT, Verdict
 from pe_lab.statistics.comparisons import counted
@@ -115,7 +115,10 @@ def ranks(subject: ReportSubject) -> Section:
 
 def effects(subject: ReportSubject) -> Section:
     """Return the shares of encoding, depth and epochs in the variation."""
-    shared = statistics.effects(subject.results.cells, subject.metric)
+    cells, source = of_learned_settings(subject.results.cells), "results.cells"
+    if len(cells) < len(subject.results.cells):
+        source = f"learned.of_learned_settings({source})"
+    shared = statistics.effects(cells, subject.metric)
     if shared.empty:
         return Section("Effects")
     names = ["encoding" if name == "pe" else name for name in shared["effect"] if " " not in name]
@@ -124,7 +127,7 @@ def effects(subject: ReportSubject) -> Section:
         "averaged over seeds. `×` is an interaction: how one effect depends on another. The last one contains the "
         "noise."
     )
-    code = f"plots.shares(statistics.effects(results.cells, {subject.metric!r}))"
+    code = f"plots.shares(statistics.effects({source}, {subject.metric!r}))"
     drawn = Drawn(plots.shares(shared), "Shares with 95 % t intervals over seeds", code)
     return Section(f"Effects of {joined(names)}", [text, drawn])
 

@@ -7,6 +7,7 @@ from pe_lab.report.parts import Drawn, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.results import specification
 from pe_lab.results.columns import setting_columns
+from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.sensitivity import sensitivity, shares
 from pe_lab.statistics import GRID, Families
 
@@ -16,12 +17,14 @@ def elsewhere(subject: ReportSubject) -> Section:
 
     Compared with the baseline is `subject.against`, or the best of the other encodings by mean.
     """
-    cells, title = subject.results.cells, "Does it hold elsewhere?"
+    cells, title, compared = of_learned_settings(subject.results.cells), "Does it hold elsewhere?", subject.compared
     if cells["pe"].nunique() < 2 or len(varied_columns(cells, setting_columns(cells))) < 2:
         return Section(title)
-    pe = subject.against or best_other(subject.compared)
+    pe = subject.against or best_other(compared, subject.results.cells)
     pair = f"results.cells, {pe!r}, {subject.baseline!r}, {subject.metric!r}, compared.compare()"
-    differences = sensitivity(cells, pe, subject.baseline, subject.metric, subject.compared.compare())
+    if len(cells) < len(subject.results.cells):
+        pair = pair.replace("results.cells", "learned.of_learned_settings(results.cells)")
+    differences = sensitivity(cells, pe, subject.baseline, subject.metric, compared.compare())
     if not differences.names:  # both encodings were trained in one setting only
         return Section(title)
     why = "as asked" if subject.against else "the best of the others by mean; `--against NAME` asks about another"
@@ -36,14 +39,17 @@ def elsewhere(subject: ReportSubject) -> Section:
     return Section(title, [*parts, *_shares(differences.sample, differences.names)])
 
 
-def best_other(compared: Families) -> str:
-    """Return the encoding with the best mean but the baseline: over all settings, or else by mean rank over them."""
-    name = POOLED if POOLED in compared.tables else GRID
+def best_other(compared: Families, cells: pd.DataFrame) -> str:
+    """Return the encoding with the best mean but the baseline: over all settings, or else by mean rank over them.
+
+    Settings in which no encoding has learned the task do not count where there are others.
+    """
+    name = POOLED if POOLED in compared.tables and not partly_learned(cells) else GRID
     ranked = compared.ranks(name)
     ranked = ranked[ranked["pe"] != compared.baseline]
     if name == POOLED and len(ranked):
         return str(ranked["pe"].iloc[0])
-    ranked = compared.ranks(GRID)
+    ranked = in_learned_settings(compared.ranks(GRID), cells)
     names = list(ranked.columns[: list(ranked.columns).index("pe")])
     places = ranked.groupby(names, sort=False, dropna=False).cumcount().groupby(ranked["pe"], sort=False).mean()
     return str(places.drop(compared.baseline, errors="ignore").sort_values(kind="stable").index[0])

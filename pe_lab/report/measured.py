@@ -62,37 +62,44 @@ def at_longer_lengths(subject: ReportSubject) -> str:
         return ""
     where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
     none = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
-    nearer = (
-        f" {' '.join(dict.fromkeys(_nearer(far, count > 1) for far in without))}" if len(without) <= MOST_VALUES else ""
-    )
+    if not standings and count <= MOST_VALUES:
+        return " ".join(dict.fromkeys(_nearer(far, count > 1) for far in without))
     if not standings:
-        return f"{where}, {none}.{nearer}"
+        return f"{where}, {none}."
     if count == 1:
         return f"{where}: {standings[0].words()}"
     return f"{where}: {in_each_setting(standings)}" + f" In {len(without)} of {count} settings {none}." * bool(without)
 
 
 def _nearer(far: Longest, several: bool) -> str:
-    """Say at which length an encoding still answers, and which do, with their shares of right answers.
+    """Say up to which length an encoding answers, and which do, with their shares of right answers.
 
     Args:
         several: whether there are several settings, so that this one is named.
     """
-    setting = f" ({far.setting.removeprefix('data ')})" * several
+    start = f"{far.setting.removeprefix('data ').capitalize()}: " * several
+    none = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
     shares = far.nearer.groupby(["length", "pe"])["value"].mean()
     answering = shares[(shares >= LEAST_RIGHT) & (shares.index.get_level_values("length") > 1)]
     if answering.empty:
-        return f"None has beyond the training length{setting}."
+        return f"{start}{none if several else f'{none[0].upper()}{none[1:]}'} beyond the training length."
+    seeds = far.nearer.set_index(["length", "pe"])["value"]
     lengths = answering.index.get_level_values("length")
-    last, first = lengths.max(), lengths.min()
-    text = f"The longest length at which one has is {last:g} ×{setting}: {_shares(answering[last])}"
-    return f"{text}; at {first:g} ×: {_shares(answering[first])}." if first < last else f"{text}."
+    ends = [
+        f"{length:g} × {unit}{_shares(answering[length], seeds[length])}"
+        for length, unit in {lengths.min(): "", lengths.max(): "the training length "}.items()
+    ]
+    return f"{start}{'at' if several else 'At'} {'; at '.join(reversed(ends))}; at {far.length:g} × {none}."
 
 
-def _shares(shares: pd.Series) -> str:
-    """Return encodings with their shares of right answers, the highest first."""
+def _shares(shares: pd.Series, seeds: pd.Series) -> str:
+    """Say which share of answers is right, of the best encodings, with the range over seeds."""
     best = shares.sort_values(ascending=False, kind="stable").head(MOST_ANSWERING)
-    return joined([f"`{pe}` {share:.0%}" for pe, share in best.items()])
+    ends = []
+    for pe, share in best.items():
+        values = seeds[[pe]]
+        ends.append(f"`{pe}` has {share:.0%} of the answers right (seeds {values.min():.0%} to {values.max():.0%})")
+    return joined([ends[0], *(end.replace(" of the answers right", "") for end in ends[1:])])
 
 
 def figure(subject: ReportSubject) -> Drawn | None:
@@ -137,9 +144,10 @@ def by_layer(records: pd.DataFrame) -> list[Part]:
     Means are over seeds and heads, a line per encoding and setting.
 
     Args:
-        records: from `probed`, not empty.
+        records: some of them of probes that have layers.
     """
-    deepest = records[records["depth"] == records["depth"].max()] if "depth" in records else records
+    layered = probed(records)
+    deepest = layered[layered["depth"] == layered["depth"].max()] if "depth" in layered else layered
     names = [name for name in record_settings(deepest) if deepest[name].nunique(dropna=False) > 1]
     deepest = sort_by_setting(deepest, names)
     deepest = deepest.assign(setting=settings_in_words(deepest, names) if names else "")
@@ -153,6 +161,8 @@ def by_layer(records: pd.DataFrame) -> list[Part]:
             layers = measured.groupby(["setting", "pe", "layer"], sort=False)["value"].mean()
             layers = layers.unstack("layer").sort_index(axis=1)
             sentences += [_SENTENCES[metric](layers)] if metric in _SENTENCES else []
+            alone = records.loc[records["metric"] == f"{metric}_from_token", "value"]
+            sentences += [f"The token alone gives {alone.mean():.2f}."] if len(alone) else []
             ends = layers.iloc[:, [0, -1]].map(lambda value: f"{value:.2f}" if value < 10 else f"{value:.1f}")
             columns[in_words(metric)] = ends.agg(" → ".join, axis=1).str.replace("-0.00", "0.00")
             meanings += [MEANINGS[metric]] if metric in MEANINGS else []
@@ -171,34 +181,41 @@ def _where_read(layers: pd.DataFrame) -> str:
     Args:
         layers: R² by setting and encoding, a column per layer.
     """
-    best, highest = layers.idxmax(axis=1), layers.max(axis=1).groupby("pe").mean().sort_values(kind="stable")
-    low, high = highest.index[[0, -1]]
-    ends = f"R² from {highest[low]:.2f} with `{low}` to {highest[high]:.2f} with `{high}`"
-    ends = ends if len(highest) > 1 else f"R² {highest[low]:.2f}"
+    best, highest = layers.idxmax(axis=1), layers.max(axis=1)
+    low, high = highest.idxmin()[-1], highest.idxmax()[-1]
+    ends = f"R² from {highest.min():.2f} with `{low}` to {highest.max():.2f} with `{high}`"
+    ends = ends if len(highest) > 1 else f"R² {highest.min():.2f}"
     where = f"layer{'s' * (best.nunique() > 1)} {_between(best, 'g')} of {layers.columns.max():g}"
     return f"A linear probe reads position best in {where} ({ends})."
 
 
 def _alike(layers: pd.DataFrame) -> str:
-    """Say whether tokens have become alike in the last layer.
+    """Say whether tokens have become alike in a layer.
 
     Args:
         layers: the cosine of two tokens by setting and encoding, a column per layer.
     """
-    last = layers.iloc[:, -1]
-    ends = f"two tokens have a cosine of {_between(last, '.2f')} in the last layer"
-    if last.max() < APART:
-        return f"Tokens stay apart: {ends}."
-    if last.min() > ALIKE:
-        return f"All tokens become alike: {ends}."
-    alike = [f"`{pe}`" for pe in dict.fromkeys(last[last > ALIKE].index.get_level_values("pe"))]
-    return f"Tokens become more alike: {ends}{f', above {ALIKE:g} with {joined(alike)}' * bool(alike)}."
+    most = layers.max(axis=1)
+    if most.max() < APART:
+        return f"Tokens stay apart: the cosine of two tokens is at most {most.max():.2f} in all layers."
+    if most.min() > ALIKE:
+        return f"All tokens become alike: the cosine of two tokens reaches {_between(most, '.2f')}."
+    alike = [f"`{pe}`" for pe in dict.fromkeys(most[most > ALIKE].index.get_level_values("pe"))]
+    with_ = f", above {ALIKE:g} with {joined(alike)}" * bool(alike)
+    return f"Tokens become more alike: the cosine of two tokens reaches {_between(most, '.2f')}{with_}."
 
 
 def _rank_lost(layers: pd.DataFrame) -> str:
-    """Say how the effective rank changes from the first to the last layer."""
-    first, last = layers.iloc[:, 0], layers.iloc[:, -1]
-    return f"The effective rank goes from {_between(first, '.0f')} in the first layer to {_between(last, '.0f')}."
+    """Say how far the effective rank falls below that of the first layer.
+
+    Args:
+        layers: the effective rank by setting and encoding, a column per layer.
+    """
+    first, least = layers.iloc[:, 0], layers.min(axis=1)
+    where = "the embedding" if layers.columns[0] == 0 else f"layer {layers.columns[0]:g}"
+    return (
+        f"The effective rank is {_between(first, '.0f')} at {where}, and {_between(least, '.0f')} where it is lowest."
+    )
 
 
 def _between(values: pd.Series, form: str) -> str:

@@ -12,10 +12,13 @@ import pandas as pd
 from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, STEPS, in_words, lower_is_better, merge, setting_columns
 from pe_lab.results.learned import of_learned_settings
+from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID, Families, Verdict
 from pe_lab.statistics.cells import unit_of
 from pe_lab.statistics.comparisons import exchanged, turned
 
+FEW_SETTINGS = 4  # that are named one by one
+MOST_LEFT_OUT = 2  # encodings that are named instead of the others
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
 SAME = {Verdict.EQUIVALENT, Verdict.EQUAL}  # verdicts without a significant difference, and within the margin
 UNDECIDABLE = {Verdict.ONE_SEED, Verdict.NO_SEED, Verdict.EQUAL}  # verdicts without a test
@@ -63,6 +66,7 @@ class Standing:
         open: encodings than which no other is better: their best rank is 1, see `Families.ranks`.
         near: those of them that are slightly worse than another one, which does not rank.
         behind: the rest.
+        setting: in words, where it is one of several.
     """
 
     metric: str
@@ -73,6 +77,7 @@ class Standing:
     open: list[str]
     near: list[str]
     behind: list[str]
+    setting: str = ""
 
     @classmethod
     def of(cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str, where: str = "") -> "Standing":
@@ -196,10 +201,11 @@ def by_setting(compared: Families) -> list[Standing]:
     names = setting_columns(rows)
     ranked = merge(compared.ranks(GRID), of_learned_settings(rows)[names].drop_duplicates(), names)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
-    standings = []
+    standings, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
     for key, part in ranked.groupby(names, sort=False, dropna=False):
         if len(part) > 1:
-            standings.append(Standing.of(part, groups[_key(key)], metric, measured(metric)))
+            standing = Standing.of(part, groups[_key(key)], metric, measured(metric))
+            standings.append(replace(standing, setting=words[part.index[0]]))
     return standings
 
 
@@ -228,14 +234,21 @@ class SettingCounts:
         never = [name for name in behind if all(name in standing.behind for standing in standings)]
         return cls(len(standings), dict(alone), always, never)
 
-    def words(self, why: str) -> str:
-        """Say so; `why` settings are not averaged."""
+    def words(self, why: str, each: str = "") -> str:
+        """Say so.
+
+        Args:
+            why: settings are not averaged.
+            each: what holds in each setting, where these are few; empty: what holds in all of them is said.
+        """
         clear, names = sum(self.alone.values()), listed(self.always, None)
         case = "none" if not clear else "same" if set(self.alone.values()) == {self.count} else "some"
         leads = joined([f"`{name}` in {number}" for name, number in self.alone.items()])
         text = OVER_SETTINGS[case].format(count=self.count, why=why, clear=clear, leads=leads, names=names)
         if case == "same":
             return text
+        if each:
+            return f"{text} {each}"
         text = f"{text} {IN_ALL.get(len(self.always), IN_ALL_OF_SEVERAL).format(names=names)}"
         return (
             f"{text} {IN_NONE.format(names=listed(self.never, None), is_or_are='are' if len(self.never) > 1 else 'is')}"
@@ -260,7 +273,32 @@ def in_each_setting(standings: Sequence[Standing], why: str = ", which cannot be
         return in_each_setting(solved, f"{which}, of {len(standings)}{why}", which)
     if len(standings) == 1:
         return replace(standings[0], where=f"In the only setting with two encodings or more{only}").words()
-    return SettingCounts.of(standings).words(why)
+    counts = SettingCounts.of(standings)
+    if len(standings) <= FEW_SETTINGS and all(standing.setting for standing in standings):
+        return counts.words(why, _of_each(standings))
+    return counts.words(why)
+
+
+def _of_each(standings: Sequence[Standing]) -> str:
+    """Say which encodings can be the best in each of a few settings; those with the same ones together."""
+    settings: dict[str, list[str]] = {}
+    for standing in standings:
+        settings.setdefault(_open_in_words(standing), []).append(standing.setting)
+    if len(settings) == 1:
+        return f"In each of them, {next(iter(settings))}."
+    ends = [f"at {joined(where)} {who}" for who, where in settings.items()]
+    return f"{ends[0][0].upper()}{'; '.join(ends)[1:]}."
+
+
+def _open_in_words(standing: Standing) -> str:
+    names, behind = standing.open, standing.behind
+    if len(names) == 1:
+        return f"only `{names[0]}` can be the best"
+    if not behind:
+        return f"the best may be any of the {len(names)}"
+    if len(behind) <= MOST_LEFT_OUT < len(names):
+        return f"the best may be any but {listed(behind, None)}"
+    return f"the best may be any of {listed(names, None)}"
 
 
 def best_means(standings: Sequence[Standing]) -> str:

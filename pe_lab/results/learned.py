@@ -65,7 +65,7 @@ def partly_learned(rows: pd.DataFrame) -> str:
     if each.empty or not 0 < (without := int((each["used"] == 0).sum())) < len(each):
         return ""
     where = f"In {without} of {len(each)} settings"
-    return f"{where} no model has learned the task: no test loss is below the best without position."
+    return f"{where} no encoding has learned the task: no mean test loss is below the best without position."
 
 
 def level_in_words(rows: pd.DataFrame) -> str:
@@ -75,14 +75,30 @@ def level_in_words(rows: pd.DataFrame) -> str:
     return f"{low if low == high else f'{low} to {high}'} nats" if len(level) else ""
 
 
+def over_seeds(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Return cells whose test losses and floors are the means over the seeds of their encoding and setting.
+
+    Args:
+        rows: cells.
+        names: the columns that make a setting.
+    """
+    losses = [name for name in rows if name == "test_loss" or (name.startswith("floor_") and name.endswith("_loss"))]
+    keys = [name for name in (*names, "pe") if name in rows]
+    if not losses or not keys:
+        return rows
+    return rows.assign(**rows.groupby(keys, dropna=False)[losses].transform("mean"))
+
+
 def used_in_setting(rows: pd.DataFrame, names: list[str]) -> pd.Series:
-    """Return the largest `uses_position` in the setting of each row.
+    """Return 1 for each row in whose setting the mean loss of an encoding shows that it uses position; else 0 or NaN.
+
+    See `uses_position`.
 
     Args:
         rows: cells.
         names: the columns that make a setting; none: all rows are of one.
     """
-    used = uses_position(rows)
+    used = uses_position(over_seeds(rows, names))
     if not names:
         return pd.Series(used.max(), rows.index)
     return used.groupby([rows[name] for name in names], dropna=False).transform("max")

@@ -43,6 +43,7 @@ from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, LOOK, PAPER
 
 BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
+TOKEN_ALONE = "from the token alone"  # in legends
 LINEAR = 0.1  # nats, below which the scale of losses over epochs is linear
 LEGEND_HEIGHT = 0.06  # inches for each encoding of a legend below panels
 DODGE = 1.08  # factor between neighbours on the axis of epochs, where differences stand side by side
@@ -481,19 +482,26 @@ def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[s
 
 @mpl.rc_context(LOOK)
 def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list[str] | None = None) -> Plot:
-    """Draw a probe's metric against the layer, a panel per setting; heads are averaged."""
+    """Draw a probe's metric against the layer, a panel per setting; heads are averaged.
+
+    A line shows what the probe finds from the tokens alone, where that is measured.
+    """
     measured = records[(records["probe"] == probe) & (records["metric"] == metric) & records["layer"].notna()]
     names = [*record_settings(measured), "length"]
     heads = measured.groupby([*names, "pe", "seed", "layer"], sort=False, dropna=False)["value"].mean().reset_index()
     data = means(sort_by_setting(heads, names), ["layer"], names, metric)
+    alone = records[(records["probe"] == probe) & (records["metric"] == f"{metric}_from_token")]
+    by_token = alone["value"].groupby(np.array(settings_in_words(alone, names), dtype=object)).mean()
     highlight = highlight or most_different(data, "layer")
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], "layer", highlight)
+        if setting in by_token:
+            axes.axhline(by_token[setting], color=INK, linewidth=1, linestyle=":", label=TOKEN_ALONE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         first = "layer (0: embedding)" if (data["layer"] == 0).any() else "layer"
         axes.set(xlabel=first, ylabel=in_words(metric), title=setting)
-    draw_legend(figure, panels, highlight)
+    draw_legend(figure, panels, [*highlight, TOKEN_ALONE])
     return Plot(figure, data)
 
 

@@ -81,7 +81,7 @@ def test_where_position_wins_nothing_a_guess_is_the_level(loss: float, share: fl
 
 def test_settings_without_a_learned_one_are_counted() -> None:
     mixed = pd.concat([rows(copy=0.2), rows(copy=0.4).assign(depth=4), rows(copy=0.45).assign(depth=16)])
-    assert learned.partly_learned(mixed).startswith("In 2 of 3 settings no model has learned")
+    assert learned.partly_learned(mixed).startswith("In 2 of 3 settings no encoding has learned")
     assert learned.partly_learned(mixed[mixed["depth"] == 1]) == ""
     assert learned.partly_learned(mixed[mixed["depth"] > 1]) == ""  # of all, `not_learned` speaks
     one = mixed["pe"].eq("rope") & mixed["depth"].gt(1)
