@@ -51,7 +51,7 @@ def main() -> None:
 def encodings() -> dict[str, str]:
     """Return the import path of each encoding of conf/pe by name."""
     files = sorted((ROOT / "conf/pe").glob("*.yaml"))
-    return {file.stem: yaml.safe_load(file.read_text())["_target_"] for file in files}
+    return {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["_target_"] for file in files}
 
 
 def changed() -> dict[str, str]:
@@ -73,7 +73,7 @@ def public(names: list[str]) -> None:
             modules[module].add(kind)
     lines = [f"from pe_lab.encodings.{module} import {', '.join(kinds)}" for module, kinds in sorted(modules.items())]
     every = ", ".join(repr(kind) for kinds in modules.values() for kind in kinds)
-    PUBLIC.write_text("\n".join([HEAD, *lines, "", f"__all__ = [{every}]", ""]))
+    PUBLIC.write_text("\n".join([HEAD, *lines, "", f"__all__ = [{every}]", ""]), encoding="utf-8")
     python("-m", "ruff", "check", "--quiet", "--fix", "--select", "I,RUF022", str(PUBLIC))
     python("-m", "ruff", "format", "--quiet", str(PUBLIC))
 
@@ -96,7 +96,7 @@ def proofs(names: list[str]) -> None:
 
 def export(names: list[str]) -> None:
     """encodings in a plain model, compiled, exported and in transformers: sweeps/results/export.csv"""
-    rows = (ROOT / "sweeps/results/export.csv").read_text().splitlines()[1:]
+    rows = (ROOT / "sweeps/results/export.csv").read_text(encoding="utf-8").splitlines()[1:]
     missing = encodings().keys() - {row.partition(",")[0] for row in rows}
     if wanted := names or sorted(missing):
         python("-m", "benchmarks", "export", *wanted)

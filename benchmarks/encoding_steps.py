@@ -131,5 +131,5 @@ def _time(arguments: Namespace) -> None:
             print(f"{name:22}{ms:8.2f}" + "".join(f"{ratio:7.2f}" for ratio in ratios))
             rows.append((batch, length, name, round(ms, 2), *(round(ratio, 2) for ratio in ratios)))
     if arguments.to:
-        with arguments.to.open("w", newline="") as file:
+        with arguments.to.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])

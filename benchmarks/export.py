@@ -224,12 +224,12 @@ def read_table(path: Path) -> dict[str, dict[str, str]]:
     """Return the cells of a file by encoding and column; none if there is no file."""
     if not path.exists():
         return {}
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return {row.pop("encoding"): row for row in csv.DictReader(file)}
 
 
 def _write(rows: dict[str, dict[str, str]], path: Path) -> None:
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["encoding", *COLUMNS], restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows({"encoding": name, **rows[name]} for name in sorted(rows))

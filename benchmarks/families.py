@@ -78,13 +78,13 @@ def write_table(kinds: Sequence[str], names: Sequence[str], to: Path) -> None:
     rows = [("model", "encoding", "difference")]
     rows += [(kind, name, there[kind][name]) for kind in KINDS if kind in there for name in there[kind]]
     csv.writer(text, lineterminator="\n").writerows(rows)
-    to.write_text(text.getvalue())
+    to.write_text(text.getvalue(), encoding="utf-8")
 
 
 def read(path: Path = TABLE) -> dict[str, dict[str, str]]:
     """Return the cells of each type of model, by encoding."""
     found: dict[str, dict[str, str]] = {}
-    with path.open(newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             found.setdefault(row["model"], {})[row["encoding"]] = row["difference"]
     return found

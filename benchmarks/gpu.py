@@ -122,7 +122,7 @@ def _run(part: Part, limit: float, folder: Path) -> Outcome:
         return Outcome(part, f"left out: there is no {part.needs}")
     words = part.words(limit, folder)
     began = time.monotonic()
-    with (folder / f"{part.name}.txt").open("w") as file:
+    with (folder / f"{part.name}.txt").open("w", encoding="utf-8") as file:
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             status = process.wait(limit)
@@ -150,10 +150,12 @@ def _write(outcomes: list[Outcome], device: str, folder: Path) -> None:
         }
         for found in outcomes
     ]
-    with (folder / "gpu.csv").open("w", newline="") as file:
+    with (folder / "gpu.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
     lines = [f"# {device}", "", f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
     lines += [f"| {' | '.join(row.values())} |" for row in rows]
-    (folder / "gpu.md").write_text("\n".join([*lines, "", "What each part printed is in <part>.txt.", ""]))
+    (folder / "gpu.md").write_text(
+        "\n".join([*lines, "", "What each part printed is in <part>.txt.", ""]), encoding="utf-8"
+    )

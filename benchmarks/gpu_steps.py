@@ -47,7 +47,7 @@ def _time(arguments: Namespace) -> None:
             rows.append(measure(encoding, attention, arguments.overrides))
             print("  ".join(f"{rows[-1][column]!s:>14}" for column in COLUMNS), flush=True)
     if arguments.to:
-        with arguments.to.open("w", newline="") as file:
+        with arguments.to.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)

@@ -77,7 +77,7 @@ def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[s
     encodings = presets(configs, names)
     rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         for length in setting.lengths:
@@ -94,7 +94,7 @@ def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[s
                     writer.writerow(row)
                     file.flush()
                     print("  ".join(f"{row[column]!s:>12}" for column in COLUMNS), flush=True)
-    path.with_suffix(".md").write_text(_page(rows, left_out, setting, device_name, rate))
+    path.with_suffix(".md").write_text(_page(rows, left_out, setting, device_name, rate), encoding="utf-8")
     return rows
 
 

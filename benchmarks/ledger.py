@@ -71,8 +71,10 @@ def record(run: Run, epochs: int, loss: float, **others: Any) -> Path:
         write_json(
             folder / "environment.json", environment | {name: others[name] for name in others if name not in summary}
         )
-        (folder / "metrics.csv").write_text("\n".join([COLUMNS, *rows, f"test,{9 * epochs},{epochs},loss,{loss}", ""]))
-        (folder / "config.yaml").write_text("")
+        (folder / "metrics.csv").write_text(
+            "\n".join([COLUMNS, *rows, f"test,{9 * epochs},{epochs},loss,{loss}", ""]), encoding="utf-8"
+        )
+        (folder / "config.yaml").write_text("", encoding="utf-8")
         save_file({}, folder / "weights.safetensors", metadata={"of": f"{run.name} {epochs}"})
     return run.checkpoint(epochs)
 

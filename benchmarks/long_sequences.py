@@ -105,7 +105,7 @@ def step(name: str, length: int, implementation: str, limit: float) -> dict[str,
         RuntimeError: it takes more memory than the limit, in GiB.
     """
     given = [f"pe={name}", "model=pe_bench"]
-    if "\nmax_len:" in (CONFIGS / "pe" / f"{name}.yaml").read_text():
+    if "\nmax_len:" in (CONFIGS / "pe" / f"{name}.yaml").read_text(encoding="utf-8"):
         given.append(f"pe.max_len={length}")
     cfg = expand(given, False)[0]
     task = Task(VOCABULARY, length, VOCABULARY, causal=True)
@@ -113,7 +113,7 @@ def step(name: str, length: int, implementation: str, limit: float) -> dict[str,
     initialise(model, 0)
     model.implementation = taken = _resolved(model, length, implementation)
     _step(model, WARM_UP)
-    Path("/proc/self/clear_refs").write_text("5")  # the largest resident memory is counted from here
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the largest resident memory is counted from here
     before = _status("VmRSS")
     most = int(limit * 2**30) + before
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
@@ -148,5 +148,5 @@ def _step(model: Transformer, length: int) -> None:
 
 def _status(name: str) -> int:
     """Return an entry of the status of this process, in bytes."""
-    line = next(line for line in LINUX.read_text().splitlines() if line.startswith(f"{name}:"))
+    line = next(line for line in LINUX.read_text(encoding="utf-8").splitlines() if line.startswith(f"{name}:"))
     return 1024 * int(line.split()[1])

@@ -26,7 +26,7 @@ def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable
     Raises:
         ValueError: there is no such encoding.
     """
-    options = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(configs.glob("*.yaml"))}
+    options = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(configs.glob("*.yaml"))}
     single = [name for name in options if not {"defaults", "parts"} & options[name].keys()]
     known = sorted(single, key=lambda name: name != "none")
     for name in names or ():

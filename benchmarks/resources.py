@@ -68,7 +68,7 @@ def list_resources(architectures: Sequence[str], configs: Path, full: bool, to: 
     distinct = dict.fromkeys((*(every() if full else cover()), *of_presets(configs)))
     cases = [case for case in distinct if case.architecture in architectures]
     faults = 0
-    file = to.open("w", newline="") if to else None
+    file = to.open("w", newline="", encoding="utf-8") if to else None
     writer = csv.DictWriter(file or sys.stdout, COLUMNS)
     writer.writeheader()
     with ProcessPoolExecutor(cpu_count()) as processes:

@@ -89,7 +89,7 @@ def write_table(studies: int, to: Path | None) -> None:
     )
     print(text)
     if to:
-        to.write_text(text + "\n")
+        to.write_text(text + "\n", encoding="utf-8")
 
 
 def line(name: str, noise: Noise, encodings: int, seeds: int, studies: int) -> dict[str, object]:

@@ -161,7 +161,7 @@ def list_counts(architectures: list[str], pattern: str, packed: bool, processes:
         raise ValueError(f"--keys must match keys of blocks.json, got {pattern!r}")
     if to:
         to.parent.mkdir(parents=True, exist_ok=True)
-    file = to.open("w", newline="") if to else sys.stdout
+    file = to.open("w", newline="", encoding="utf-8") if to else sys.stdout
     writer = csv.DictWriter(file, COLUMNS)
     writer.writeheader()
     with ProcessPoolExecutor(processes) as pool:

@@ -106,7 +106,7 @@ def _in_process(command: list[str]) -> dict[str, Any]:
     Raises:
         RuntimeError: the command failed.
     """
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out, tempfile.TemporaryFile("w+", encoding="utf-8") as err:
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)  # of this command and the processes it waited for

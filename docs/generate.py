@@ -65,7 +65,7 @@ def configs(group: str) -> list[dict[str, Any]]:
     """Return the configs of a group with their first comment, by name."""
     found = []
     for path in sorted((ROOT / "conf" / group).glob("*.yaml")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         lines = [line for line in text.splitlines() if not line.startswith("# @package")]
         comment = []
         for line in lines:
@@ -171,7 +171,7 @@ def settings() -> str:
     sections.append(f"## Every run\n\n{rows_of([('', one) for one in reference.settings(ROOT / 'conf/config.yaml')])}")
     for group in ("model", "trainer", *(one.name for one in groups if one.name not in ("model", "trainer", "study"))):
         files = sorted((ROOT / "conf" / group).glob("*.yaml"))
-        own = [file for file in files if "# @package _global_" not in file.read_text()]
+        own = [file for file in files if "# @package _global_" not in file.read_text(encoding="utf-8")]
         found = [(f"`{group}={file.stem}`", one) for file in own for one in reference.settings(file, group)]
         presets = [f"`{group}={one['stem']}`: {one['comment']}" for one in configs(group) if len(own) < len(files)]
         if not found:
@@ -474,11 +474,13 @@ def draw_figure() -> None:
 
     for name, finding in replication_tables.findings().items():
         if finding.entry.everywhere and finding.compared:
-            (FIGURE.parent / replication_tables.picture(name)).write_text(svg(universe.draw(finding).figure, name))
+            (FIGURE.parent / replication_tables.picture(name)).write_text(
+                svg(universe.draw(finding).figure, name), encoding="utf-8"
+            )
     cells = frame.load(str(MAIN)).cells
     with mpl.rc_context({"font.size": 13}):
         figure = plots.over_epochs(cells, panel_width=2.6, beside=False, baseline="rope").figure
-        FIGURE.write_text(svg(figure, FIGURE.stem))
+        FIGURE.write_text(svg(figure, FIGURE.stem), encoding="utf-8")
 
 
 def main() -> None:
@@ -489,12 +491,12 @@ def main() -> None:
     arguments = parser.parse_args()
     changed = []
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        old = path.read_text()
+        old = path.read_text(encoding="utf-8")
         new = filled(old)
         if new != old:
             changed.append(str(path.relative_to(ROOT)))
             if not arguments.check:
-                path.write_text(new)
+                path.write_text(new, encoding="utf-8")
     print(f"{len(changed)} files {'differ' if arguments.check else 'written'}: {', '.join(changed) or 'none'}")
     if arguments.figure:
         draw_figure()

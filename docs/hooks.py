@@ -64,7 +64,7 @@ def of_gallery() -> dict[str, bytes | str]:
     gallery.update({f"gallery/{page.path}.md": page for page in pages(content)})
     found: dict[str, bytes | str] = {path: page.markdown() for path, page in gallery.items()}
     found |= {f"gallery/{path}": data for path, data in assets(content).items()}
-    return found | {f"{STYLES[path.suffix]}/{path.name}": path.read_text() for path in STATIC.iterdir()}
+    return found | {f"{STYLES[path.suffix]}/{path.name}": path.read_text(encoding="utf-8") for path in STATIC.iterdir()}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -108,7 +108,7 @@ def programs() -> str:
 
 def included(name: str) -> str:
     """Return a file of the repository as a part of a page."""
-    text = (ROOT / name).read_text()
+    text = (ROOT / name).read_text(encoding="utf-8")
     text = text.partition("\n")[2] if text.startswith("# ") else text
     text = PICTURE.sub(r"\1(\2)", text).replace("```bash test\n", "```bash\n")
     return LINK.sub(lambda link: linked(link[1], link[2], (ROOT / name).parent), text)

@@ -655,7 +655,7 @@ def _run(copy: Path, tests: list[str], failure: Path) -> NoReturn:
     try:
         sys.path.insert(0, str(copy))
         sys.dont_write_bytecode = True
-        with open(os.devnull, "w") as nothing:
+        with open(os.devnull, "w", encoding="utf-8") as nothing:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         options = ["-p", "no:cacheprovider", "-x", "-q", "--tb=no", f"--rootdir={ROOT}", f"-c={ROOT}/pyproject.toml"]

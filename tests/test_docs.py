@@ -54,7 +54,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TESTED, ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
-    for example in EXAMPLE.finditer(page.read_text()):
+    for example in EXAMPLE.finditer(page.read_text(encoding="utf-8")):
         code = example["code"]
         if example["file"]:
             file = tmp_path / example["file"]
@@ -99,7 +99,7 @@ def test_every_config_is_listed_with_its_comment(group: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files(page: Path) -> None:
-    for target in LINK.findall(page.read_text()):
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
         path = target.partition("#")[0]
         assert not path or (page.parent / path).exists(), f"{page.name}: {target}"
 

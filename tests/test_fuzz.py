@@ -257,7 +257,7 @@ def bounded() -> Iterator[None]:
         raise BlockingIOError(f"it hangs for {SECONDS} s")
 
     before, (soft, hard) = signal.signal(signal.SIGALRM, hangs), resource.getrlimit(resource.RLIMIT_AS)
-    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    has = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (has + MEMORY, hard))
     signal.alarm(SECONDS)
     try:

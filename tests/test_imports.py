@@ -22,7 +22,7 @@ def test_a_forbidden_import_is_found_at_the_top_and_in_a_function(tmp_path: Path
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
     (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
-    with (tmp_path / "pe_lab/encodings/layout.py").open("a") as layout:
+    with (tmp_path / "pe_lab/encodings/layout.py").open("a", encoding="utf-8") as layout:
         layout.write(f"\n\n{line}\n")
     ran = lint(tmp_path)
     assert ran.returncode == 1

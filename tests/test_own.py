@@ -125,7 +125,7 @@ def test_a_package_of_ones_own_is_trained_measured_audited_checked_and_reported(
     run(site, "pe_lab.evaluate", *own, "probe=rank", *TINY, cwd=tmp_path)
     assert [*tmp_path.glob("ledger/*/records/1/*/rows.csv")]
     run(site, "pe_lab.audit", "pe=gaussian,none", "pictures=false", "seconds=0.1", cwd=tmp_path)
-    with (tmp_path / "audit/table.csv").open() as file:
+    with (tmp_path / "audit/table.csv").open(encoding="utf-8") as file:
         assert [row["pe"] for row in csv.DictReader(file)] == ["gaussian", "none"]
     for word in own[:2]:
         checked = run(site, "pe_lab.check", word, cwd=tmp_path).stdout

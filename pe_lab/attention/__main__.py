@@ -90,7 +90,7 @@ def share(part: str, path: Path, device_name: str) -> None:
     torch.set_num_threads(1)
     if device.index is not None:
         torch.cuda.set_device(device)
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
 
         def note(**entry: object) -> None:
             print(json.dumps(entry), file=file, flush=True)

@@ -93,7 +93,7 @@ def identity(device: torch.device) -> dict[str, str]:
     return {
         "device": str(properties.name),
         "uuid": str(getattr(properties, "uuid", "")),
-        "driver": DRIVER.read_text().strip() if DRIVER.is_file() else "",
+        "driver": DRIVER.read_text(encoding="utf-8").strip() if DRIVER.is_file() else "",
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "triton": str(triton.version()),
@@ -124,7 +124,7 @@ def path_of(made_with: dict[str, str]) -> Path:
 def read(path: Path, made_with: dict[str, str]) -> SelftestResult | None:
     """Return the verdict in a file; None: it is missing, damaged, or for other software or hardware."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         if content["made_with"] != made_with:
             return None
         result = SelftestResult(**content["verdict"])
@@ -139,7 +139,9 @@ def write(path: Path, made_with: dict[str, str], verdict: SelftestResult) -> Non
     """Write a verdict under a temporary name, then rename the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    temporary.write_text(json.dumps({"made_with": made_with, "verdict": asdict(verdict)}, indent=1) + "\n")
+    temporary.write_text(
+        json.dumps({"made_with": made_with, "verdict": asdict(verdict)}, indent=1) + "\n", encoding="utf-8"
+    )
     os.replace(temporary, path)
 
 
@@ -215,7 +217,7 @@ class _Part:
 
     def of(self, entry: str) -> list[Any]:
         """Return the entries of a kind that the process has written."""
-        text = self.path.read_text() if self.path.exists() else ""
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         lines = (json.loads(line) for line in text.splitlines() if line.endswith("}"))
         return [line[entry] for line in lines if entry in line]
 

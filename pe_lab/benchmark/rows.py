@@ -133,7 +133,7 @@ def write(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = None) -
     path = folder / f"{task.study}.csv"
     require(rows, task, "rows to be packed")
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(_text(rows), newline="")
+    path.write_text(_text(rows), newline="", encoding="utf-8")
     _write_sums(folder)
     return path
 
@@ -173,7 +173,9 @@ def read(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
 def _write_sums(folder: Path) -> None:
     """Write the digests of all files of a folder of shipped results."""
     files = sorted(folder.glob("*.csv"))
-    (folder / SUMS).write_text("".join(f"{_sha256(file.read_bytes())}  {file.name}\n" for file in files))
+    (folder / SUMS).write_text(
+        "".join(f"{_sha256(file.read_bytes())}  {file.name}\n" for file in files), encoding="utf-8"
+    )
 
 
 def _compared(path: Path) -> bytes:
@@ -183,7 +185,7 @@ def _compared(path: Path) -> bytes:
         LedgerError: there is no such file, or it was changed.
     """
     try:
-        content, sums = path.read_bytes(), (path.parent / SUMS).read_text()
+        content, sums = path.read_bytes(), (path.parent / SUMS).read_text(encoding="utf-8")
     except OSError as error:
         raise LedgerError(f"shipped results must be in {path}, got {error.strerror}") from None
     lines = [line.split() for line in sums.splitlines()]

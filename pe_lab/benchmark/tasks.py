@@ -68,9 +68,9 @@ def named() -> list[str]:
 def _task(study: str) -> BenchmarkTask:
     file = config.folder() / "study" / f"{study}.yaml"
     asks, _, question = reference.first_comment(file).partition(": ")
-    shared = (config.folder() / "search" / f"{STUDY}.yaml").read_text()
+    shared = (config.folder() / "search" / f"{STUDY}.yaml").read_text(encoding="utf-8")
     few = OmegaConf.select(
-        OmegaConf.merge(*map(OmegaConf.create, (shared, file.read_text()))), "hydra.sweeper.params.pe"
+        OmegaConf.merge(*map(OmegaConf.create, (shared, file.read_text(encoding="utf-8")))), "hydra.sweeper.params.pe"
     )
     (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
     return BenchmarkTask(

@@ -31,7 +31,7 @@ def text(conf: Folders, overrides: list[str], every: bool) -> str:
     parts = [USAGE]
     for group, name in chosen:
         file = conf.files[group][name]
-        lines = file.read_text().splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
         title = next((line.removeprefix("# ") for line in lines if line[:2] == "# " and "@package" not in line), "")
         parts.append("\n".join([f"{group}={name}: {title}", *_lines(settings(file, group))]))
     if not chosen:

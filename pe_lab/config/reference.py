@@ -95,7 +95,7 @@ def settings(file: Path, group: str = "") -> list[Setting]:
     Args:
         group: that the file is in.
     """
-    text = file.read_text()
+    text = file.read_text(encoding="utf-8")
     lines, root = text.splitlines(), yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     if not isinstance(root, yaml.MappingNode):
         return []
@@ -128,7 +128,7 @@ def of_config(chosen: list[str] | None = None) -> list[Setting]:
 
 def groups() -> list[Setting]:
     """Return the groups of conf/ with what is chosen of each by default."""
-    text = (folder() / "config.yaml").read_text()
+    text = (folder() / "config.yaml").read_text(encoding="utf-8")
     entries = re.findall(r"^  - (\w+): (\S+) +# (.*)$", text, re.MULTILINE)  # of its defaults
     return [Setting(group, chosen, words, f"a file of conf/{group}") for group, chosen, words in entries]
 
@@ -154,7 +154,11 @@ def _settings(node: yaml.MappingNode, prefix: str, lines: list[str], ranges: dic
 
 def first_comment(file: Path) -> str:
     """Return the first comment of a file of conf, which says what the choice is; empty if there is none."""
-    lines = (line for line in file.read_text().splitlines() if line.startswith("# ") and not line.startswith("# @"))
+    lines = (
+        line
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line.startswith("# ") and not line.startswith("# @")
+    )
     return next(lines, "").removeprefix("# ")
 
 

@@ -48,7 +48,7 @@ def train(cell: "Cell", run: Run) -> bool:
         folder = Path(name)
         OmegaConf.save(cell.cfg, folder / "config.yaml")
         (folder / "start.json").write_text(
-            json.dumps({"run": str(run.folder.absolute()), "parent": os.getpid(), "path": sys.path})
+            json.dumps({"run": str(run.folder.absolute()), "parent": os.getpid(), "path": sys.path}), encoding="utf-8"
         )
         # in a session of its own: Ctrl-C is for this process, which ends it
         process = subprocess.Popen([sys.executable, "-m", MODULE, name], start_new_session=True)
@@ -58,7 +58,7 @@ def train(cell: "Cell", run: Run) -> bool:
             _end(process)
             raise
         if status == 0:
-            return bool(json.loads((folder / "logged.json").read_text()))
+            return bool(json.loads((folder / "logged.json").read_text(encoding="utf-8")))
         failed = _failure(folder, cell.devices)
     recorded = run.failure(cell.target)
     if failed or recorded is None:
@@ -80,11 +80,15 @@ def _failure(folder: Path, devices: int) -> str | None:
     file = folder / "failed.json"
     if not file.is_file():
         return None
-    codes = {int(rank): code for rank, code in json.loads(file.read_text()).items()}
+    codes = {int(rank): code for rank, code in json.loads(file.read_text(encoding="utf-8")).items()}
     for rank, code in codes.items():
         if code < 0:  # those that lost it fail too
             return f"the process of device {rank} of {devices} was killed by signal {-code}"
-    errors = {rank: json.loads(path.read_text()) for rank in range(devices) if (path := _error(folder, rank)).is_file()}
+    errors = {
+        rank: json.loads(path.read_text(encoding="utf-8"))
+        for rank in range(devices)
+        if (path := _error(folder, rank)).is_file()
+    }
     first = min(errors, key=lambda rank: errors[rank]["time"], default=0)
     return f"device {first} of {devices}: {errors[first]['error']}" if first in errors and first != 0 else None
 
@@ -113,7 +117,7 @@ def launch(folder: Path, devices: int) -> int:
         elastic_launch(config, sys.executable)("-m", MODULE, str(folder))
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        (folder / "failed.json").write_text(json.dumps(codes))
+        (folder / "failed.json").write_text(json.dumps(codes), encoding="utf-8")
         return 1
     except SignalException:  # the processes are ended
         return 1
@@ -143,16 +147,18 @@ def work(folder: Path, cfg: DictConfig, run: Path) -> None:
     except TerminatedError:
         raise
     except Exception as error:
-        _error(folder, ranks.rank).write_text(json.dumps({"time": time.time(), "error": in_one_line(error)}))
+        _error(folder, ranks.rank).write_text(
+            json.dumps({"time": time.time(), "error": in_one_line(error)}), encoding="utf-8"
+        )
         raise
     if ranks.leads:
-        (folder / "logged.json").write_text(json.dumps(executor.logs.delivered))
+        (folder / "logged.json").write_text(json.dumps(executor.logs.delivered), encoding="utf-8")
 
 
 def main() -> int:
     """Start the processes, or be one of them."""
     folder = Path(sys.argv[1])
-    start = json.loads((folder / "start.json").read_text())
+    start = json.loads((folder / "start.json").read_text(encoding="utf-8"))
     sys.path += [path for path in start["path"] if path not in sys.path]
     end_with(start["parent"])
     cfg = OmegaConf.load(folder / "config.yaml")

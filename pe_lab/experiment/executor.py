@@ -282,7 +282,8 @@ class Executor:
         ]
         arguments = QUIET | self._for_callbacks(users) | options
         self.training.to_loggers = False
-        modes = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        warn_only, benchmark = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
         try:
             self.trainer = L.Trainer(**arguments, callbacks=callbacks, plugins=[SafeTensorsIO()])
             self.trainer.fit(self.training, datamodule=self.cell.sequences(self.datasets.at()), ckpt_path=self.state)
@@ -293,8 +294,8 @@ class Executor:
                 raise KeyboardInterrupt from None
             raise
         finally:
-            torch.use_deterministic_algorithms(modes[0])
-            torch.backends.cudnn.benchmark = modes[1]
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+            torch.backends.cudnn.benchmark = benchmark
 
     def _for_callbacks(self, users: list[L.Callback]) -> dict[str, Any]:
         """Return arguments of the Trainer on which callbacks of the user depend: validation, a logger and a folder."""
@@ -442,7 +443,9 @@ class Executor:
         if cell.cfg.trainer.graph:
             surroundings["graph"] = self.training.graph_reason
         with self.run.recording(target) as folder:
-            (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(cell.settings(target))))
+            (folder / "config.yaml").write_text(
+                OmegaConf.to_yaml(OmegaConf.create(cell.settings(target))), encoding="utf-8"
+            )
             pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
             write_json(folder / "summary.json", summary)
             write_json(folder / "environment.json", surroundings)

@@ -63,7 +63,7 @@ def load(folder: Path | None = None) -> dict[str, Entry]:
 def _entries(path: Path) -> list[Entry]:
     where = f"replication/{path.name}"
     try:
-        table = yaml.safe_load(path.read_text())
+        table = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{where} must be YAML: {' '.join(str(error).split())}") from None
     cells = mapping(where, "the file", table).get("cells")

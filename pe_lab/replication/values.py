@@ -48,7 +48,7 @@ def values_of(path: Path) -> dict[str, Values]:
     """
     by_entry: dict[str, Values] = {}
     try:
-        for row in csv.DictReader(path.read_text().splitlines()):
+        for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
             values = by_entry.setdefault(row["entry"], Values(device=row["device"]))
             values.by_label.setdefault(row["label"], []).append(float(row["value"]))
             if int(row["seed"]) not in values.seeds:

@@ -9,7 +9,7 @@ import re
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from io import BufferedReader
 from pathlib import Path
@@ -57,11 +57,16 @@ def digest(identity: dict[str, Any]) -> str:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a text file under a temporary name in the same folder, then rename it."""
+    """Write a text file in UTF-8 under a temporary name in the same folder, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    temporary.write_text(content)
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(content, encoding="utf-8")
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, content: Any) -> None:

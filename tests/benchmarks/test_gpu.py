@@ -24,7 +24,7 @@ def shell(name: str, script: str, share: float = 1, **options: object) -> Part:
 
 
 def table(to: Path) -> dict[str, dict[str, str]]:
-    with (to / "nvidia-h100-80gb-hbm3" / "gpu.csv").open() as file:
+    with (to / "nvidia-h100-80gb-hbm3" / "gpu.csv").open(encoding="utf-8") as file:
         return {row["part"]: row for row in csv.DictReader(file)}
 
 

@@ -46,7 +46,7 @@ def test_the_tables_have_a_row_per_pass_and_list_what_was_left_out(
     monkeypatch.setattr(kernels, "ROUNDS", 1)
     rows = compare_kernels(SMALL, tmp_path, CONFIGS, ["none", "t5", "learnable", "deberta"])
     assert len(rows) == 2 * 3 * 2  # encodings, implementations, passes
-    with (tmp_path / "kernels-cpu.csv").open() as file:
+    with (tmp_path / "kernels-cpu.csv").open(encoding="utf-8") as file:
         written = list(csv.DictReader(file))
     assert [row["implementation"] for row in written] == [row["implementation"] for row in rows]
     assert tuple(written[0]) == COLUMNS

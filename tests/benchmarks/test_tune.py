@@ -47,9 +47,9 @@ def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch
     monkeypatch.setattr(tune, "_replaced", noted)
     monkeypatch.setattr(tune._Step, "_time", time)
     monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: [Blocks(16, 16, 4, 1), Blocks(32, 32, 4, 1)])
-    before = json.loads(small.read_text())
+    before = json.loads(small.read_text(encoding="utf-8"))
     tune.tune(CPU, seconds=1000)
-    after = json.loads(small.read_text())
+    after = json.loads(small.read_text(encoding="utf-8"))
     changed = {key for key in after["sm_90"] if after["sm_90"][key] == [16, 16, 4, 1]}
     assert {key.split()[0] for key in changed} == {*tune.KERNELS, *tune.STICK}
     assert all(" float32 16 " in key for key in changed)
@@ -60,9 +60,9 @@ def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch
 
 
 def test_blocks_not_reached_in_time_stay(small: Path) -> None:
-    before = json.loads(small.read_text())
+    before = json.loads(small.read_text(encoding="utf-8"))
     tune.tune(CPU, seconds=0)
-    assert json.loads(small.read_text()) == before
+    assert json.loads(small.read_text(encoding="utf-8")) == before
 
 
 def test_a_kernel_without_a_running_candidate_keeps_its_blocks(
@@ -72,9 +72,9 @@ def test_a_kernel_without_a_running_candidate_keeps_its_blocks(
     milliseconds = {"stick_forward": None}
     monkeypatch.setattr(tune._Step, "milliseconds", lambda self, kernel, blocks: milliseconds.get(kernel, blocks.m))
     monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: [Blocks(16, 16, 4, 1)])
-    before = json.loads(small.read_text())["sm_90"]
+    before = json.loads(small.read_text(encoding="utf-8"))["sm_90"]
     tune.tune(CPU, seconds=1000)
-    after = json.loads(small.read_text())["sm_90"]
+    after = json.loads(small.read_text(encoding="utf-8"))["sm_90"]
     changed = {key.split()[0] for key in after if after[key] != before[key]}
     assert changed == {*tune.KERNELS, *tune.STICK} - {"stick_forward"}
     assert "stick_forward float32 16 plain           keeps its blocks: none runs" in capsys.readouterr().out

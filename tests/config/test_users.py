@@ -249,7 +249,7 @@ def test_a_fifo_is_refused_and_a_few_aliases_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["nowhere", "", "file", os.pathsep])
 def test_a_config_dir_must_be_a_folder(tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("file").write_text("")
+    Path("file").write_text("", encoding="utf-8")
     assert complaint(Path(given) if given else "").startswith("--config-dir must be a folder of configs, got ")
     with pytest.raises(ValueError, match="-cd must be a folder of configs, got ''"), config.joining(["-cd"]):
         pass

@@ -69,7 +69,7 @@ def run(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, *words: 
 
 
 def table(file: Path) -> list[dict[str, str]]:
-    with file.open(newline="") as opened:
+    with file.open(encoding="utf-8", newline="") as opened:
         return list(csv.DictReader(opened))
 
 

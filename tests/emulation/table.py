@@ -64,7 +64,7 @@ def main() -> None:
     """Write the table, row by row; rows that the file has are kept."""
     path, *options = Path(sys.argv[1]), *sys.argv[2:]
     torch.set_num_threads(1)
-    lines = path.read_text().splitlines() if path.exists() else [HEADER, "|---" * 9 + "|"]
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else [HEADER, "|---" * 9 + "|"]
     first = [("sm_90", DTYPES[0]), ("sm_80", DTYPES[1])]
     second = [(architecture, dtype) for architecture in LARGEST_SHARED for dtype in DTYPES]
     for family, (architecture, dtype) in (*product(FAMILIES, first), *product(FAMILIES, second)):
@@ -74,7 +74,7 @@ def main() -> None:
             continue
         line, wrong = row(architecture, family, dtype, "--every" in options)
         lines += [line, *(f"- wrong: {text}" for text in wrong)]
-        path.write_text("\n".join(lines) + "\n")
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         print(line, *wrong, sep="\n", flush=True)
 
 

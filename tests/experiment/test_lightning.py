@@ -286,3 +286,13 @@ def test_modes_of_the_whole_process_end_with_the_training(tmp_path: Path) -> Non
     assert torch.are_deterministic_algorithms_enabled() == before[0]
     assert not torch.backends.cudnn.benchmark
     assert not torch.is_anomaly_enabled()
+
+
+def test_deterministic_algorithms_that_only_warn_still_only_warn_after_the_training(tmp_path: Path) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        serve(tmp_path, "steps=1", "trainer.deterministic=true")
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)

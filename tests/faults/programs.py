@@ -121,7 +121,7 @@ def _main(
 
 def limit_memory(megabytes: float) -> None:
     """Limit this process to so many MiB more memory than it has now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
     most = int(pages * resource.getpagesize() + megabytes * 2**20)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
@@ -174,5 +174,5 @@ def _is_descendant(pid: int, ancestor: int) -> bool:
     while pid > 1:
         if pid == ancestor:
             return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        pid = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
     return False

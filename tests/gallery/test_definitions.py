@@ -200,7 +200,7 @@ def test_measured_failures_have_the_numbers_of_their_section(name: str) -> None:
         if anchor.startswith("2026"):
             assert f"`{name}`" in section or name.partition("_")[0] == "randomized", failure.text
         if found := re.search(r"takes (\d+) times as long", failure.text):
-            with (ROOT / "sweeps/results/audit/table.csv").open() as file:
+            with (ROOT / "sweeps/results/audit/table.csv").open(encoding="utf-8") as file:
                 times = {row["pe"]: float(row["time_1024"] or "nan") for row in csv.DictReader(file)}
             assert int(found[1]) == round(times[name])
 

@@ -91,9 +91,9 @@ def _with(**more: Any) -> Callable[[Path], None]:
     """Change the entry of a portrait, and give it the digest of what it has then."""
 
     def change(path: Path) -> None:
-        value = json.loads(path.read_text())["portrait"] | more
+        value = json.loads(path.read_text(encoding="utf-8"))["portrait"] | more
         value = {key: one for key, one in value.items() if one is not None}
-        path.write_text(json.dumps({"portrait": value, "digest": digest(value)}))
+        path.write_text(json.dumps({"portrait": value, "digest": digest(value)}), encoding="utf-8")
 
     return change
 

@@ -97,7 +97,7 @@ def test_what_is_missing_is_trained_and_judged(
     runs = [path for path in (folder / "ledger").iterdir() if (path / "run.json").exists()]
     assert len(runs) == 3  # both entries are of the same trainings
 
-    with (folder / "out/values.csv").open() as file:
+    with (folder / "out/values.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * 2 * 3
     assert {row["entry"] for row in rows} == {"mine/right", "mine/wrong"}
@@ -164,7 +164,7 @@ def test_a_universe_is_trained_judged_and_drawn(
     assert "optimizer.lr=0.0001" in page
     runs = [path for path in (folder / "ledger").iterdir() if (path / "run.json").exists()]
     assert len(runs) == 2 * 2 * 3  # two rates, two encodings, three seeds
-    with (folder / "out/values.csv").open() as file:
+    with (folder / "out/values.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["entry"] for row in rows] == ["asked/near/universe"] * 6
 

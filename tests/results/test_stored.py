@@ -275,15 +275,15 @@ def device(path: Path) -> None:
 
 
 def deep(path: Path) -> None:
-    path.write_text('{"a":' * 300 + "1" + "}" * 300)
+    path.write_text('{"a":' * 300 + "1" + "}" * 300, encoding="utf-8")
 
 
 def endless(path: Path) -> None:
-    path.write_text("[" * 100_000)
+    path.write_text("[" * 100_000, encoding="utf-8")
 
 
 def infinite(path: Path) -> None:
-    path.write_text('{"a": 1e999}')
+    path.write_text('{"a": 1e999}', encoding="utf-8")
 
 
 @pytest.mark.parametrize("make", [pipe, device])

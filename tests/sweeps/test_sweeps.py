@@ -67,7 +67,7 @@ FEW = {
 
 
 def read(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def choices(sweep: dict[str, Any]) -> dict[str, list[Any]]:

@@ -78,7 +78,7 @@ def test_a_worker_ends_when_its_parent_is_killed(between, tmp_path):
 def _runs(process: int) -> bool:
     """Whether it is there and no zombie, whose parent has not looked."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 

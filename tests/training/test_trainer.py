@@ -426,7 +426,7 @@ def test_callbacks_read_what_is_logged(tmp_path: Path) -> None:
     assert made.current_epoch == 2  # the second validation is no better by 1e9
     assert stop.stopped_epoch == 1
     assert Path(best.best_model_path).exists()
-    written = Path(logger.log_dir, "metrics.csv").read_text()
+    written = Path(logger.log_dir, "metrics.csv").read_text(encoding="utf-8")
     assert all(name in written for name in ("train/loss_all", "train/gradient_norm", "validation/loss", "lr-Adam"))
 
 
@@ -446,7 +446,7 @@ def test_statistics_of_the_device_are_logged(tmp_path: Path) -> None:
     pytest.importorskip("psutil")
     logger = CSVLogger(tmp_path)
     trained(callbacks=(DeviceStatsMonitor(cpu_stats=True),), logger=logger, log_every_n_steps=1, max_steps=2)
-    assert "DeviceStatsMonitor.on_train_batch_end/" in Path(logger.log_dir, "metrics.csv").read_text()
+    assert "DeviceStatsMonitor.on_train_batch_end/" in Path(logger.log_dir, "metrics.csv").read_text(encoding="utf-8")
 
 
 @pytest.mark.filterwarnings("ignore:.*overriding `LightningModule.optimizer_")

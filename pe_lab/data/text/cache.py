@@ -50,7 +50,7 @@ def damage(entry: Path) -> str | None:
         return "is no folder"
     sums = entry / CHECKSUMS
     try:
-        expected = json.loads(sums.read_text()) if sums.is_file() else None
+        expected = json.loads(sums.read_text(encoding="utf-8")) if sums.is_file() else None
     except (OSError, ValueError):
         expected = None
     if not isinstance(expected, dict) or not expected:

@@ -168,13 +168,13 @@ def test_what_is_written_is_loaded(table: Path) -> None:
     assert load() == before | {"sm_90": new}
     write("sm_120", new)
     assert load() == before | {"sm_90": new, "sm_120": new}
-    once = table.read_text()
+    once = table.read_text(encoding="utf-8")
     write("sm_120", new)
-    assert table.read_text() == once
+    assert table.read_text(encoding="utf-8") == once
 
 
 def test_writing_gives_every_entry_a_line(table: Path) -> None:
-    lines = table.read_text().splitlines()
+    lines = table.read_text(encoding="utf-8").splitlines()
     entries = sum(len(entries) for entries in load().values())
     assert len(lines) == 2 + 2 * len(load()) + entries
     assert '    "forward bfloat16 64 plain": [64, 64, 4, 2],' in lines

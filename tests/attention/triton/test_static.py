@@ -89,7 +89,7 @@ def counted(architecture: str, pattern: str, to: Path, *more: str) -> list[Row]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "benchmarks", "static", "--architecture", architecture, "--keys", pattern]
     subprocess.run([*command, *more, "--to", str(to)], check=True, capture_output=True, env=environment, cwd=ROOT)
-    return list(csv.DictReader(to.read_text().splitlines()))
+    return list(csv.DictReader(to.read_text(encoding="utf-8").splitlines()))
 
 
 def assert_sound(row: Row) -> None:

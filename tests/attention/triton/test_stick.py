@@ -856,7 +856,7 @@ def test_an_error_in_the_gradient_of_lambda_is_seen(
     planted: str, logits: list[Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel whose terms are off by 1e-4, have 8 bits, or lack the farthest pair."""
-    text = Path(kernels.__file__).read_text()
+    text = Path(kernels.__file__).read_text(encoding="utf-8")
     assert text.count("sums += dz\n") == 1
     (tmp_path / "planted.py").write_text(text.replace("sums += dz\n", f"sums += {planted}\n"))
     spec = spec_from_file_location("planted", tmp_path / "planted.py")

@@ -165,7 +165,7 @@ def test_a_damaged_download_is_loaded_again(tmp_path: Path, monkeypatch: pytest.
 
     def retrieve(name: str, target: Path) -> None:
         retrieved.append(name)
-        target.write_text("some text\n")
+        target.write_text("some text\n", encoding="utf-8")
 
     monkeypatch.setattr(sources, "_retrieve", retrieve)
     for kind in DAMAGE.values():

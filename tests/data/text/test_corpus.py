@@ -489,7 +489,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(overlap_module, "AT_ONCE", 2**14)
     monkeypatch.setattr(Among, "BITS", 10)
     path = tmp_path / "file.txt"
-    with path.open("w") as opened:
+    with path.open("w", encoding="utf-8") as opened:
         for number in range(40):
             opened.write(sentence(number, 400) * 80)
     size = path.stat().st_size
