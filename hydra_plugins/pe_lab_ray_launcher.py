@@ -102,8 +102,8 @@ class PeLabRayLauncher(Launcher):
             sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
             from hydra_plugins.pe_lab_ray_launcher import run
 
-            returned: JobReturn = run(*cloudpickle.loads(packed), index, overrides)
-            return returned
+            context, config, task, state, folder = cloudpickle.loads(packed)
+            return run(context, config, task, state, folder, index, overrides)
 
         task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=self.retries, resources=self.resources)(
             job

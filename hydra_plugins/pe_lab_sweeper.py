@@ -38,6 +38,9 @@ class PeLabSweeper(Sweeper):
         workers: likewise.
     """
 
+    hydra_context: HydraContext  # once set up
+    config: DictConfig
+
     def __init__(self, params: DictConfig, workers: int) -> None:
         self.launched = 0
 

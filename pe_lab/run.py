@@ -30,7 +30,7 @@ from pe_lab.system.termination import EndError, TerminatedError, end_with, no_ex
 from pe_lab.tracking.wandb_mode import agent_run
 
 COMMAND = "pe-lab"
-SETTINGS = config.Config.__dataclass_fields__
+SETTINGS = tuple(config.Config.__dataclass_fields__)
 OVERWRITTEN = (
     *("hydra.runtime.", "hydra.overrides.", "hydra.job.override_dirname.", "hydra.job.config_name."),
     "hydra.job.env_copy.",  # for a launcher that starts machines
@@ -56,7 +56,7 @@ class HydraTask:
 
     def __call__(self, cfg: DictConfig) -> float:
         """Bring a cell into the ledger, and return its validation loss."""
-        job = HydraConfig.get()
+        job: Any = HydraConfig.get()  # a DictConfig, which Hydra calls a HydraConf
         alone = job.mode is RunMode.RUN  # otherwise another sweeper asks for it
         overrides = list(job.overrides.task)
         try:
@@ -70,7 +70,7 @@ class HydraTask:
             return served.validation_loss
         except Exception as error:
             if alone:
-                sys.stderr = _WithoutOverrides(sys.stderr)  # type: ignore[assignment]
+                sys.stderr = _WithoutOverrides(sys.stderr)
             else:
                 print(f"{' '.join(overrides)}: {in_one_line(error)}", file=sys.stderr)  # Hydra raises only the first
             raise
@@ -220,9 +220,14 @@ def _ended_by_signals() -> Iterator[list[int]]:
     once.
     """
     received: list[int] = []
+
+    def error(signum: int, raised: BaseException) -> BaseException:
+        received.append(signum)
+        return raised
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
-        signal.signal(signal.SIGINT, raising(lambda: received.append(signal.SIGINT) or _interrupted()))
-    signal.signal(signal.SIGTERM, raising(lambda: received.append(signal.SIGTERM) or EndError(128 + signal.SIGTERM)))
+        signal.signal(signal.SIGINT, raising(lambda: error(signal.SIGINT, _interrupted())))
+    signal.signal(signal.SIGTERM, raising(lambda: error(signal.SIGTERM, EndError(128 + signal.SIGTERM))))
     try:
         yield received
     finally:

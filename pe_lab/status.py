@@ -215,7 +215,7 @@ def duration(seconds: float) -> str:
     """Format seconds as hours, minutes and seconds: 1:02:03 or 02:03."""
     from tqdm import tqdm
 
-    return tqdm.format_interval(seconds)
+    return str(tqdm.format_interval(seconds))
 
 
 def _format_time(seconds: float) -> str:

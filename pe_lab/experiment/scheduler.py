@@ -20,7 +20,7 @@ REPEATED = 2  # deaths in company after which a run is tried alone
 class Launch(Protocol):
     """Starts workers, each of which calls `work`, and waits for them."""
 
-    def __call__(self, cfgs: list[DictConfig], workers: int) -> None: ...
+    def __call__(self, cfgs: list[DictConfig], workers: int, /) -> None: ...
 
 
 def work(cfgs: list[DictConfig]) -> None:

@@ -71,7 +71,7 @@ class Need:
 
     def groups(self, names: Iterable[str]) -> list[list[str]]:
         """Return names in their order; encodings whose runs have the same bits, as twins, stand in one list."""
-        names, groups = list(names), []
+        names, groups = list(names), list[list[str]]()
         for name in names:
             if self.results is not None and not any(name in group for group in groups):
                 same = equals(self.results.pairs, name)

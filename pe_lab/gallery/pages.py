@@ -279,7 +279,7 @@ def _again(content: Content, name: str) -> list[dict[str, Any]]:
         if cap is not None:
             values = {key: min(2**exponent, cap) for key, exponent in values.items()}
         values |= {key: int(row[key]) for key in ("failed", "fresh_failed")}
-        lines.append({"task": of, "cap": cap, "places": _places(of), "contradicted": here.contradicted} | values)
+        lines.append({"task": of, "cap": cap, "places": _places(of), "contradicted": here.contradicted, **values})
     return lines
 
 

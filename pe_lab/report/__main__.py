@@ -209,7 +209,7 @@ def _baseline(results: "Results") -> str:
     if results.cells.empty:
         return ""
     names, declared = list(results.cells["pe"].unique()), results.declared.baseline
-    return declared if declared in names else names[0]
+    return declared if declared is not None and declared in names else str(names[0])
 
 
 def _audit(folder: str | None) -> "pd.DataFrame":

@@ -33,7 +33,8 @@ def html(title: str, sections: list[Section]) -> str:
     drawn = tqdm(sections, "drawing sections", mininterval=0.1 if sys.stderr.isatty() else 10.0)
     shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in drawn]
     opening = shown.pop(0) if sections and sections[0].opening else None
-    return _template().render(title=title, opening=opening, sections=shown, marks=_looks(), longest=LONGEST)
+    page: str = _template().render(title=title, opening=opening, sections=shown, marks=_looks(), longest=LONGEST)
+    return page
 
 
 def as_text(data: pd.DataFrame) -> pd.DataFrame:
@@ -61,9 +62,9 @@ def _part(part: Part) -> dict[str, Any]:
     if isinstance(part, Folded):
         return {"kind": "folded", "title": part.title, "parts": [_part(inner) for inner in part.parts]}
     if isinstance(part, Drawn):
-        drawn = {"kind": "figure", "svg": _svg(part.plot.figure, part.caption), "table": _table(part.plot.data)}
-        drawn |= {"wide": part.plot.figure.get_figwidth() > BESIDE}
-        return drawn | {"caption": part.caption, "code": part.code}
+        figure = part.plot.figure
+        drawn = {"kind": "figure", "svg": _svg(figure, part.caption), "table": _table(part.plot.data)}
+        return drawn | {"wide": figure.get_figwidth() > BESIDE, "caption": part.caption, "code": part.code}
     return {"kind": "table", "table": _table(part.data), "caption": part.caption, "code": part.code}
 
 

@@ -408,7 +408,12 @@ def _rendered(name: str, **values: Any) -> str:
 @cache
 def _environment() -> Environment:
     """Return templates whose marks do not clash with the braces of LaTeX."""
-    marks: Mapping[str, str] = {"block_start_string": "<%", "block_end_string": "%>"}
-    marks = {**marks, "variable_start_string": "<<", "variable_end_string": ">>"}
-    loader = FileSystemLoader(Path(__file__).parent / "latex")
-    return Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, **marks)
+    return Environment(
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        trim_blocks=True,
+        undefined=StrictUndefined,
+        loader=FileSystemLoader(Path(__file__).parent / "latex"),
+    )

@@ -310,8 +310,8 @@ def best_means(standings: Sequence[Standing]) -> str:
     counts = Counter(next(iter(standing.means)) for standing in standings).most_common()
     leads = [f"`{name}` in {count if len(counts) > 1 else 'each'}" for name, count in counts[:MOST_NAMED]]
     leads += [f"others in {sum(count for _, count in counts[MOST_NAMED:])}"] if len(counts) > MOST_NAMED else []
-    values = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
-    return f"The {superlative(metric)} mean {standings[0].what} ({values}) is that of {joined(leads)}."
+    extent = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
+    return f"The {superlative(metric)} mean {standings[0].what} ({extent}) is that of {joined(leads)}."
 
 
 def measured(metric: str) -> str:

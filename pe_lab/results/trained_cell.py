@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class TrainedCell:
         return f"TrainedCell({self.name}, test loss {self.metrics['loss']:.4g})"
 
 
-def load(ledger: str | Path, study: str | None, settings: Mapping[str, Any]) -> TrainedCell:
+def load(ledger: str | PathLike[str], study: str | None, settings: Mapping[str, Any]) -> TrainedCell:
     """Load the one cell of a ledger that has these settings: see `pe_lab.load`."""
     return of_checkpoint(*find(Path(ledger), study, settings))
 
