@@ -826,12 +826,13 @@ def test_the_command_writes_one_page_without_a_twin(study, monkeypatch, capsys):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("without_figures")
-def test_margin_and_pair_can_be_chosen_on_the_command_line(study, monkeypatch):
+def test_margin_and_pair_can_be_chosen_on_the_command_line(study, cells, monkeypatch):
+    learned(cells).to_csv(study / "rows.csv", index=False)
     (study / "declared.json").write_text('{"margin": {"loss": "0.05 gap"}, "baseline": "none"}')
     run(monkeypatch, study)
     text = text_of((study / "report.html").read_text())
     assert "comparisons with none, and" in text  # the declared baseline
-    assert "The declared margin is 0.021 nats (0.05 of the gap)." in text
+    assert "The declared margin is 0.02 nats (0.05 of the gap)." in text
     assert "`alibi` (the best of the others by mean" in text
     run(monkeypatch, study, "--margin", "0.5 nats", "--against", "learnable", "--baseline", "rope")
     text = text_of((study / "report.html").read_text())
