@@ -11,7 +11,7 @@ OKABE_ITO = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "
 def test_no_two_decided_verdicts_share_a_shape() -> None:
     shapes = [(mark.shape, mark.filled) for verdict, mark in VERDICT_MARKS.items() if "seed" not in verdict]
     symbols = [mark.symbol for verdict, mark in VERDICT_MARKS.items() if "seed" not in verdict]
-    assert len(set(shapes)) == len(set(symbols)) == len(shapes) == 7
+    assert len(set(shapes)) == len(set(symbols)) == len(shapes) == 8
 
 
 def test_colours_are_those_of_okabe_and_ito_or_grey() -> None:
