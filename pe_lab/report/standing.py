@@ -291,6 +291,9 @@ def _of_each(standings: Sequence[Standing]) -> str:
 
 
 def _open_in_words(standing: Standing) -> str:
+    """Say which encodings can be the best in one of several settings, without a full stop."""
+    if standing.case == "contradictory":
+        return "comparisons contradict each other"
     names, behind = standing.open, standing.behind
     if len(names) == 1:
         return f"only `{names[0]}` can be the best"
