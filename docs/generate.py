@@ -429,7 +429,7 @@ def steps() -> str:
     times = step_times()
     slow = [name for name, time in sorted(times[STEP].items(), key=lambda item: -item[1]) if time >= 1.1]
     lines = [f"| encoding | {' | '.join(times)} |", f"| :--- |{' ---: |' * len(times)}"]
-    lines += [f"| `{name}` | {' | '.join(f'{of[name]:.2f}' for of in times.values())} |" for name in slow]
+    lines += [f"| `{name}` | {' | '.join(f'{ratios[name]:.2f}' for ratios in times.values())} |" for name in slow]
     said = f"Encodings that are not listed take less than 1.1 times as long as `rope` with {STEP}."
     return f"{wrapped(said)}\n\n" + "\n".join(lines)
 
@@ -453,8 +453,8 @@ def replicated() -> str:
         "| :--- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, part in [*((f"`{name}`", found.of(name)) for name in names), ("all", found)]:
-        counts = f"{len(part.means)} | {part.predicted.of} | {part.predicted.count}"
-        lines.append(f"| {name} | {counts} | {part.contradicted.of} | {part.contradicted.count} |")
+        counts = f"{len(part.means)} | {part.predicted.total} | {part.predicted.count}"
+        lines.append(f"| {name} | {counts} | {part.contradicted.total} | {part.contradicted.count} |")
     return "\n\n".join([wrapped(said), "\n".join(lines)])
 
 

@@ -32,12 +32,12 @@ FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ANGLES = (torch.float32, torch.float64)
 
 
-def fields_without(taken: Collection[str], of: type[Terms] = Terms) -> tuple[str, ...]:
+def fields_without(taken: Collection[str], terms: type[Terms] = Terms) -> tuple[str, ...]:
     """Return the fields of terms that an implementation has no place for: all but those that it takes.
 
     A field that is added later is among them until the implementation takes it.
     """
-    return tuple(field.name for field in fields(of) if field.name not in taken)
+    return tuple(field.name for field in fields(terms) if field.name not in taken)
 
 
 Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]

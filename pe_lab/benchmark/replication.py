@@ -55,13 +55,13 @@ class Share:
     """A share of some events, with its exact 95 % interval."""
 
     count: int
-    of: int
+    total: int
 
     def __str__(self) -> str:
-        if not self.of:
+        if not self.total:
             return "0 of 0"
-        low, high = share_interval(self.count, self.of)
-        return f"{self.count} of {self.of}, {self.count / self.of:.1%} [{low:.1%}, {high:.1%}]"
+        low, high = share_interval(self.count, self.total)
+        return f"{self.count} of {self.total}, {self.count / self.total:.1%} [{low:.1%}, {high:.1%}]"
 
 
 @dataclass(frozen=True)
@@ -131,17 +131,18 @@ def replication(results: Mapping[str, pd.DataFrame]) -> Replication:
     """
     pairs, means = [], []
     for name, rows in results.items():
-        of = task(name)
-        before, again = runs(published(rows), of), runs(fresh(rows), of)
+        benchmark_task = task(name)
+        before, again = runs(published(rows), benchmark_task), runs(fresh(rows), benchmark_task)
         names = [pe for pe in before["pe"].unique() if pe in set(again["pe"])]
         for pe in names:
             sample, others = before[before["pe"] == pe], again[again["pe"] == pe]
             low, high = interval(sample["y"])
             line = {"task": name, "pe": pe, "mean": sample["y"].mean(), "low": low, "high": high}
-            failed = [int((~each["solved"]).sum()) if of.solvable else 0 for each in (sample, others)]
+            failed = [int((~each["solved"]).sum()) if benchmark_task.solvable else 0 for each in (sample, others)]
             means.append(line | {"fresh": others["y"].mean(), "failed": failed[0], "fresh_failed": failed[1]})
         if len(names) > 1:
-            pairs.append(_pairs(before, again[again["pe"].isin(names)], names, of).assign(task=name))
+            again = again[again["pe"].isin(names)]
+            pairs.append(_pairs(before, again, names, benchmark_task).assign(task=name))
     columns = ["task", "pe", "baseline", "difference", "low", "high", "verdict", "fresh", "fresh_verdict"]
     columns += ["least", "most"]
     table = pd.concat(pairs, ignore_index=True)[columns] if pairs else pd.DataFrame(columns=columns)
@@ -149,13 +150,13 @@ def replication(results: Mapping[str, pd.DataFrame]) -> Replication:
     return Replication(table, pd.DataFrame(means, columns=columns))
 
 
-def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], of: BenchmarkTask) -> pd.DataFrame:
+def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], task: BenchmarkTask) -> pd.DataFrame:
     """Return the lines of a task, of every two of some encodings.
 
     Args:
         before: all published runs of the task; again: the fresh ones of these encodings.
     """
-    scale = endpoint(of)
+    scale = endpoint(task)
     pes, y, solved = as_arrays(before)
     prior = prior_of(y, NUGGET * scale.margin, solved)
     tests = paired_tests(y, all_pairs(len(pes)), scale, solved)

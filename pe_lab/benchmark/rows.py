@@ -218,8 +218,9 @@ def require(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
         raise ValueError(f"{where} must have each seed of an encoding once, got {pe}, seed {seed} twice")
     for name, part in [("settings", rows), *(("encoding", part) for _, part in rows.groupby("pe"))]:
         if part[name].nunique() > 1:
-            of = task.name if name == "settings" else f"{part['pe'].iloc[0]} on {task.name}"
-            raise ValueError(f"{where} must have one digest of {name} of {of}, got {' and '.join(part[name].unique())}")
+            what = task.name if name == "settings" else f"{part['pe'].iloc[0]} on {task.name}"
+            digests = " and ".join(part[name].unique())
+            raise ValueError(f"{where} must have one digest of {name} of {what}, got {digests}")
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -262,14 +263,14 @@ def merged(
     if shipped.empty or new.empty:
         return new if shipped.empty else shipped
     dropped = pd.Series(False, index=shipped.index)
-    settings, of = new["settings"].iloc[0], new.drop_duplicates("pe").set_index("pe")
+    settings, by_pe = new["settings"].iloc[0], new.drop_duplicates("pe").set_index("pe")
     old = (shipped["settings"] != settings) if settings not in set(shipped["settings"]) else dropped
     if old.any():
         what = f"settings {shipped['settings'].iloc[0]}", f"settings {settings}"
         dropped |= _refused(f"rows of {task.name}", *what, where, replace) & old
-    stale = ~dropped & shipped["pe"].isin(of.index) & (shipped["encoding"] != shipped["pe"].map(of["encoding"]))
+    stale = ~dropped & shipped["pe"].isin(by_pe.index) & (shipped["encoding"] != shipped["pe"].map(by_pe["encoding"]))
     for pe, part in shipped[stale].groupby("pe"):
-        known, other = (f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], of.loc[pe]))
+        known, other = (f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], by_pe.loc[pe]))
         _refused(f"rows of {pe} on {task.name}", known, other, where, replace)
     dropped |= stale
     left = shipped[~dropped].set_index(KEY)

@@ -94,9 +94,9 @@ def _joined(results: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
-def _pairs(rows: pd.DataFrame, of: BenchmarkTask) -> pd.DataFrame:
+def _pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs at each length at which there are any, in training lengths."""
-    results = TaskResults(of, rows)
+    results = TaskResults(task, rows)
     parts = [(results if length == 1 else results.at(length)).pairs.assign(length=length) for length in results.best_at]
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
@@ -112,13 +112,13 @@ def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([table, pd.DataFrame([{"task": "all", **sums}])], ignore_index=True)
 
 
-def _of_task(rows: pd.DataFrame, of: BenchmarkTask) -> str:
-    unit = "steps to solve, censored at the cap" if of.solvable else "test loss in nats"
-    results = TaskResults(of, rows)
+def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
+    unit = "steps to solve, censored at the cap" if task.solvable else "test loss in nats"
+    results = TaskResults(task, rows)
     counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(results.pairs).items())
-    cap = f"cap {of.cfg.steps}" + (f", level {of.cfg.solve.level:g}" if of.solvable else "")
-    cap += f"; margin {verdicts.margin_in_words(of)}"
-    head = [f"{of.name}: {of.question}", f"{cap}; mean: {unit}", f"pairs: {counts}"]
+    cap = f"cap {task.cfg.steps}" + (f", level {task.cfg.solve.level:g}" if task.solvable else "")
+    cap += f"; margin {verdicts.margin_in_words(task)}"
+    head = [f"{task.name}: {task.question}", f"{cap}; mean: {unit}", f"pairs: {counts}"]
     best = []
     for length, names in results.best_at.items():
         where = "" if length == 1 else f"at {length:g} x the training length, "
@@ -134,8 +134,8 @@ def _placebo(results: Mapping[str, pd.DataFrame]) -> str:
     lines = placebo(results)
     parts = []
     for column, words in (("same", "with the same seeds"), ("shifted", "with other seeds")):
-        wrong, of, low, high = called_different(lines, column)
-        parts.append(f"{wrong} of {of} [{low:.1%}, {high:.1%}] {words}")
+        wrong, pairs, low, high = called_different(lines, column)
+        parts.append(f"{wrong} of {pairs} [{low:.1%}, {high:.1%}] {words}")
     return f"Twins, the placebo: pairs that are called different: {', '.join(parts)}\n{_shown(lines)}"
 
 

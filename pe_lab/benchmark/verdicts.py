@@ -34,8 +34,8 @@ def endpoint(task: BenchmarkTask) -> Endpoint:
 
 def margin_in_words(task: BenchmarkTask) -> str:
     """Return the smallest difference that matters on a task, with its unit."""
-    of = endpoint(task)
-    return f"a factor of {2**of.margin:g} in steps" if of.kind == "steps" else f"{of.margin:g} {of.unit}s"
+    scale = endpoint(task)
+    return f"a factor of {2**scale.margin:g} in steps" if scale.kind == "steps" else f"{scale.margin:g} {scale.unit}s"
 
 
 def published(rows: pd.DataFrame) -> pd.DataFrame:

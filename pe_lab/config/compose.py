@@ -225,17 +225,21 @@ def _compose(overrides: list[Any], conf: Folders, state: State) -> Composed:
 
     Files are composed once for all overrides that choose the same; the other settings are put into a copy.
     """
-    files = [of for of in overrides if of.key_or_group in conf.files or of.key_or_group.startswith("hydra")]
-    settings = [of for of in overrides if of not in files]
-    while settings and any(of.type is not OverrideType.CHANGE or of.package is not None for of in settings):
+    files = [
+        override
+        for override in overrides
+        if override.key_or_group in conf.files or override.key_or_group.startswith("hydra")
+    ]
+    settings = [override for override in overrides if override not in files]
+    while settings and not all(setting.type is OverrideType.CHANGE and setting.package is None for setting in settings):
         files.append(settings.pop(0))  # up to the last that does more than to change a value, in order
-    kept, params = _of_files(tuple(of.input_line for of in files), state)
+    kept, params = _of_files(tuple(override.input_line for override in files), state)
     cfg = deepcopy(kept)
     try:
-        for of in settings:
-            OmegaConf.update(cfg, of.key_or_group, of.value(), merge=True)
+        for setting in settings:
+            OmegaConf.update(cfg, setting.key_or_group, setting.value(), merge=True)
     except OmegaConfBaseException:
-        return _by_hydra([of.input_line for of in overrides])  # with its own error
+        return _by_hydra([override.input_line for override in overrides])  # with its own error
     return cfg, params
 
 

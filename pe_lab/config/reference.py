@@ -110,8 +110,8 @@ def settings(file: Path, group: str = "") -> list[Setting]:
 def common() -> list[Setting]:
     """Return the settings that are changed most, in the order of COMMON."""
     by_name = {setting.name: setting for setting in groups()}
-    of = {name.partition(".")[0] for name in COMMON if "." in name}
-    by_name |= {setting.name: setting for setting in of_config([group for group in by_name if group in of])}
+    chosen = {name.partition(".")[0] for name in COMMON if "." in name}
+    by_name |= {setting.name: setting for setting in of_config([group for group in by_name if group in chosen])}
     return [by_name[name] for name in COMMON]
 
 

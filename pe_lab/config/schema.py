@@ -262,6 +262,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     """
     plain: Any = OmegaConf.to_container(cfg, resolve=True)  # its type does not say that a DictConfig makes a dict
     assert isinstance(plain, dict)
-    if isinstance(of := plain.get("trainer"), dict):
-        plain["trainer"] = {name: of[name] for name in of if of[name] is not None or name not in trainer.NAMES}
+    if isinstance(arguments := plain.get("trainer"), dict):
+        plain["trainer"] = {
+            name: value for name, value in arguments.items() if value is not None or name not in trainer.NAMES
+        }
     return plain

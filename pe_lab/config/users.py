@@ -209,8 +209,8 @@ def _given() -> list[Path]:
 def _installed() -> Iterator[tuple[str, Path]]:
     """Yield the folders that installed packages name, each with a description of its entry point."""
     for point in _entry_points(tuple(sys.path)):
-        of = f" of {point.dist.name}" if point.dist else ""
-        source = f"the entry point {ENTRY_POINTS}: {point.name} = {point.value}{of}"
+        package = f" of {point.dist.name}" if point.dist else ""
+        source = f"the entry point {ENTRY_POINTS}: {point.name} = {point.value}{package}"
         try:
             yield source, _package_folder(point)
         except (ImportError, ValueError, AttributeError) as error:

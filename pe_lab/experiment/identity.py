@@ -241,7 +241,7 @@ def _functions(item: Any) -> list[FunctionType]:
     """Return the functions that a class defines, or the function itself."""
     members = vars(item).values() if isinstance(item, type) else [item]
     parts = [(member, *(getattr(member, name, None) for name in ("__func__", "fget", "fset"))) for member in members]
-    functions = [inspect.unwrap(part) for of in parts for part in of if isinstance(part, FunctionType)]
+    functions = [inspect.unwrap(part) for candidates in parts for part in candidates if isinstance(part, FunctionType)]
     return [function for function in functions if isinstance(function, FunctionType)]
 
 

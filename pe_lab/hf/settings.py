@@ -304,5 +304,5 @@ def _are_equal(a: list[Tensor], b: list[Tensor]) -> bool:
     """Return whether cosines and sines, times a factor, have the same angles, below pi, and the same factors."""
     if a[0].shape != b[0].shape:
         return False
-    pairs = [[of(sin, cos) for cos, sin in (a, b)] for of in (torch.atan2, torch.hypot)]
+    pairs = [[polar(sin, cos) for cos, sin in (a, b)] for polar in (torch.atan2, torch.hypot)]
     return all(torch.allclose(first, second, rtol=1e-5, atol=0) for first, second in pairs)

@@ -34,7 +34,7 @@ def refuse(reason: str) -> NoReturn:
 
 def printable(text: str) -> str:
     """Escape control characters, which could move a terminal's cursor or change its title."""
-    return "".join(of if of.isprintable() else of.encode("unicode_escape").decode() for of in text)
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def in_one_line(error: BaseException) -> str:

@@ -203,7 +203,7 @@ def both(shift: float, draw: int = 0) -> pd.DataFrame:
 
 def test_a_replication_of_the_same_law_holds() -> None:
     found = [replication({"induction": both(0, draw)}) for draw in range(12)]
-    inside, all_ = (sum(getattr(one.predicted, name) for one in found) for name in ("count", "of"))
+    inside, all_ = (sum(getattr(one.predicted, name) for one in found) for name in ("count", "total"))
     assert all_ == 120
     assert 0.9 < inside / all_ <= 1
     contained = sum(one.contained.count for one in found)
@@ -215,7 +215,7 @@ def test_a_replication_of_the_same_law_holds() -> None:
 
 def test_a_replication_of_another_law_does_not() -> None:
     found = replication({"induction": both(-1.0)})  # learnable and fire come first
-    assert found.predicted.count / found.predicted.of < 0.6
+    assert found.predicted.count / found.predicted.total < 0.6
     assert found.contradicted.count > 0
     text = task_tables.again({"induction": both(-1.0)})
     assert f"contradict: {found.contradicted}" in text
