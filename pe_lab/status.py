@@ -192,9 +192,9 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
 
 
 def _running(running: Running) -> str:
-    place = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
+    owner = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
     latest = f"   {running.latest}" if running.latest else ""
-    return f"{running.cell.name:28} at {running.epoch / running.cell.target:4.0%}   {place}{latest}"
+    return f"{running.cell.name:28} at {running.place / running.cell.target:4.0%}   {owner}{latest}"
 
 
 def _is_running(command: Command) -> bool:

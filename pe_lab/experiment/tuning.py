@@ -18,7 +18,7 @@ from pe_lab.config.parts import inner
 from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.experiment.sweep_report import CellsMissingError
-from pe_lab.ledger.progress import Upcoming, epoch_cost
+from pe_lab.ledger.progress import Upcoming, unit_cost
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
@@ -298,7 +298,7 @@ def _progress(seeds: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
     """
     ahead = [(seed, *seed.ahead()) for seed in seeds]
     waiting = [(seed, steps, sure) for seed, steps, sure in ahead if steps]
-    work = sum(sum(steps[1:]) * epoch_cost(seed.cfg.model.depth) for seed, steps, _ in waiting)
+    work = sum(sum(steps[1:]) * unit_cost(seed.cfg.model.depth) for seed, steps, _ in waiting)
     later = Upcoming(sum(len(steps) - 1 for _, steps, _ in waiting), work, all(sure for *_, sure in waiting))
     last = number - 1 + max(len(steps) for _, steps, _ in waiting)
     count, tries = f"{len(waiting)} cell{'s' * (len(waiting) > 1)}", len(seeds[0].cfg.tune.rates)

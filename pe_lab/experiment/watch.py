@@ -112,7 +112,7 @@ def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
     bound = "" if later is None or later.exact else " at most"
     left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left{bound}"
     running = ", ".join(
-        f"{job.cell.name} at {job.epoch / job.cell.target:.0%}" + f" ({job.latest})" * bool(job.latest)
+        f"{job.cell.name} at {job.place / job.cell.target:.0%}" + f" ({job.latest})" * bool(job.latest)
         for job in state.running[:4]
     )
     return printable(f"{_count(_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))

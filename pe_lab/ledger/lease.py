@@ -21,7 +21,7 @@ class LeasedFolder:
     def __init__(self, tree: Tree, folder: Path) -> None:
         self.tree = tree
         self.folder = folder
-        self._start: dict[str, float] | None = None  # when this process started to train, and at which epoch
+        self._start: dict[str, float] | None = None  # when this process started to train, and at which epoch or step
 
     @contextmanager
     def lease(self) -> Iterator[bool]:
@@ -42,19 +42,19 @@ class LeasedFolder:
             finally:
                 self.tree.remove(self.folder / OWNER)
 
-    def heartbeat(self, epoch: float, target: int, latest: tuple[str, float] | None = None) -> None:
-        """Write that the owner is alive, at which epoch it is, and for which checkpoint it trains.
+    def heartbeat(self, place: float, target: int, latest: tuple[str, float] | None = None) -> None:
+        """Write that the owner is alive, what it has reached, and for which checkpoint it trains.
 
         Args:
-            epoch: epochs done; in a run whose target is in steps, steps done.
+            place: epochs done; in a run whose target is in steps, steps done.
             target: of the checkpoint, in the run's unit.
             latest: the name and value of a metric that was measured last, for people.
         """
         now = time.time()
         if self._start is None:
-            self._start = {"since": now, "from": epoch}
+            self._start = {"since": now, "from": place}
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": register(self.tree.root)}
-        owner |= {"heartbeat": now, **self._start, "epoch": epoch, "target": target, "latest": latest}
+        owner |= {"heartbeat": now, **self._start, "epoch": place, "target": target, "latest": latest}
         self.tree.write_json(self.folder / OWNER, owner)
 
     def owner(self) -> dict[str, Any] | None:

@@ -15,11 +15,11 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import COMMANDS, LedgerError, digest, entries, read_json, unread
 
 LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
-TIMES = {"since": "since", "first_epoch": "from", "epoch": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
+TIMES = {"since": "since", "first_place": "from", "place": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
 SILENT = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
 
 
-def epoch_cost(depth: int) -> float:
+def unit_cost(depth: int) -> float:
     """Return the cost of one epoch or step, relative to one layer; the rest of the model counts as 1/3 of a layer."""
     return depth + 1 / 3
 
@@ -30,7 +30,7 @@ class Upcoming:
 
     Attributes:
         trainings: their number.
-        work: epochs or steps times `epoch_cost`, summed over them.
+        work: epochs or steps times `unit_cost`, summed over them.
         exact: whether all of them are certain to be requested.
     """
 
@@ -58,9 +58,9 @@ class RequestedCell:
     measurements: list[dict[str, Any]] = field(default_factory=list, hash=False)
 
     @property
-    def epoch_cost(self) -> float:
-        """Return the cost of one epoch or step, see `epoch_cost`."""
-        return epoch_cost(self.depth)
+    def unit_cost(self) -> float:
+        """Return the cost of one epoch or step, see `unit_cost`."""
+        return unit_cost(self.depth)
 
     def to_json(self) -> dict[str, Any]:
         """Return the cell as a command's file has it, where the target is named epochs."""
@@ -84,8 +84,8 @@ class Running:
     Attributes:
         host, pid: of the owner.
         since: when it began to train, in seconds since 1970.
-        first_epoch: that at which it began.
-        epoch: the epoch it has reached, or the step where the target is one of steps.
+        first_place: the epoch or step at which it began.
+        place: the epoch it has reached, or the step where the target is one of steps.
         heartbeat: when it wrote that, in seconds since 1970.
         latest: the name and value of the metric that was measured last; empty: there is none yet.
     """
@@ -94,8 +94,8 @@ class Running:
     host: str
     pid: int
     since: float
-    first_epoch: float
-    epoch: float
+    first_place: float
+    place: float
     heartbeat: float
     latest: str = ""
 
@@ -294,20 +294,20 @@ class Speed:
         for name, cell in self.longest.items():
             reached = self.reached.get(name, 0.0)
             if running := active.get(name):
-                timed += cell.epoch_cost * (running.epoch - running.first_epoch)
+                timed += cell.unit_cost * (running.place - running.first_place)
                 seconds += running.heartbeat - running.since
-                reached = max(reached, running.epoch)
+                reached = max(reached, running.place)
             elif reached:
                 if name not in self._costs:
                     self._costs[name] = self._cost(name)
                 reached_before, cost = self._costs[name]
-                timed += cell.epoch_cost * reached_before
+                timed += cell.unit_cost * reached_before
                 seconds += cost
             reached = min(reached, cell.target)
-            total += cell.epoch_cost * cell.target
-            done += cell.epoch_cost * reached
+            total += cell.unit_cost * cell.target
+            done += cell.unit_cost * reached
             if name in unfinished:
-                remaining = cell.epoch_cost * (cell.target - reached)
+                remaining = cell.unit_cost * (cell.target - reached)
                 left, longest = left + remaining, max(longest, remaining)
         fraction = done / total if total else 1.0
         if not unfinished:

@@ -60,7 +60,7 @@ def test_each_cell_is_in_one_list(tmp_path):
     state = Progress(tmp_path, cells).look()
     assert names(state.done) == ["rope-e4"]
     ((running,), ((failure, reason),)) = state.running, state.failed
-    assert (running.cell.name, running.pid, running.epoch) == ("alibi-e8", os.getpid(), 5.0)
+    assert (running.cell.name, running.pid, running.place) == ("alibi-e8", os.getpid(), 5.0)
     assert (failure.name, reason) == ("none-e4", "the loss must be finite")
     assert names(state.waiting) == ["alibi-e16"]
     assert names(state.missing) == ["alibi-e32", "t5-e4"]
