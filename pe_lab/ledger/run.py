@@ -123,7 +123,7 @@ class Run(LeasedFolder):
         checkpoint = self.checkpoint(target)
         verify(checkpoint, *CHECKPOINT_FILES, WEIGHTS)
         summary = read_json(checkpoint / "summary.json")
-        if not isinstance(summary, dict) or (summary.get("run"), number(summary)) != (self.name, target):
+        if not isinstance(summary, dict) or (summary.get("run"), target_of(summary)) != (self.name, target):
             raise LedgerError(f"ledger entry {checkpoint} must be a checkpoint of this run, got another: {NOT_READ}")
         read_json(checkpoint / "environment.json")
         read_metadata(checkpoint / WEIGHTS)
@@ -175,7 +175,7 @@ class Run(LeasedFolder):
         return {process for process in processes if not is_alive(self.tree.root, process)}
 
 
-def number(summary: dict[str, Any]) -> Any:
+def target_of(summary: dict[str, Any]) -> Any:
     """Return the target of a checkpoint from its summary: in steps, if it has one in steps, or its epochs."""
     return summary.get("target", summary.get("epochs"))
 

@@ -12,7 +12,7 @@ import pandas as pd
 from pe_lab.config import flatten
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import Run, number
+from pe_lab.ledger.run import Run, target_of
 from pe_lab.results.columns import COST, FIRST, LENGTHS, MEASURED, SHOWN, checkpoint
 from pe_lab.results.rows import Settings, describe, rows_of
 from pe_lab.system.errors import in_one_line
@@ -56,7 +56,7 @@ def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame
     if wanted is None:
         outcomes.cells.sort(key=lambda cell: _sort_key(cell[0]))
     else:
-        outcomes.cells.sort(key=lambda cell: wanted[cell[1]["run"], number(cell[1])])
+        outcomes.cells.sort(key=lambda cell: wanted[cell[1]["run"], target_of(cell[1])])
     settings, summaries = [cell[0] for cell in outcomes.cells], [cell[1] for cell in outcomes.cells]
     cells = rows_of(settings, summaries) if settings else NO_CELLS.copy()
     failed = failures(settings, [cell[0] for cell in outcomes.failed], [cell[1] for cell in outcomes.failed])
@@ -204,9 +204,9 @@ def summary_and_environment(run: Run, target: int) -> dict[str, Any]:
         raise LedgerError(f"ledger entry {checkpoint} cannot be read: {in_one_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):
         raise LedgerError(f"ledger entry {checkpoint} must have a summary and an environment, got something else")
-    if summary.get("run") != run.name or number(summary) != target:
+    if summary.get("run") != run.name or target_of(summary) != target:
         raise LedgerError(
-            f"ledger entry {checkpoint} must be checkpoint {target} of its run, got {number(summary)} of "
+            f"ledger entry {checkpoint} must be checkpoint {target} of its run, got {target_of(summary)} of "
             f"{summary.get('run')}: it was moved here"
         )
     floors = summary.get("floors")
