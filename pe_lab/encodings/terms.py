@@ -133,10 +133,8 @@ class RowsOf:
     layout: Layout
 
     def __call__(self, layout: Layout) -> Tensor:
-        start, (queries, keys) = (
-            layout.earlier - self.layout.earlier,
-            (x.segment.shape[1] for x in (layout, layout.of_keys)),
-        )
+        start = layout.earlier - self.layout.earlier
+        queries, keys = layout.segment.shape[1], layout.of_keys.segment.shape[1]
         return self.term[..., start : start + queries, :keys]
 
 
