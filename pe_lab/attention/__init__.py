@@ -140,8 +140,9 @@ def attend(
 
     There are as many keys as queries, or, where the layout has `keys`, S of which the queries are the last T. Where it
     has a `memory` too, as with a cache, k and v are those of the T tokens alone: rotated keys and values of earlier
-    tokens are there, and these are added. Values may have another head dimension e than queries and keys. What the
-    terms carry gets its sums by the same weights, `Carried.mixed`.
+    tokens are there, and these are added. Values may have another head dimension e than queries and keys.
+
+    Sets `terms.carried.mixed`, where the terms carry vectors: their sums by the same weights as those of the values.
 
     Args:
         k: [B, H, T, d], or [B, H, S, d] where the layout has keys and no memory.
