@@ -28,6 +28,10 @@ class Origin:
 class Layout(Facts):
     """Positions and documents of the tokens of a batch, given to every hook of an encoding.
 
+    Make one by `whole` or `of_lengths`, which need not read the device. A hook reads `pos` and `segment` of its T
+    tokens, and what follows from them: `distance` and `allowed` of each pair of query and key, `max_distance` for the
+    size of a table, `rank` and `key_count` of each token. Methods return another layout; none changes this one.
+
     Args:
         pos: [B|1, T] or [B|1, T, axes] positions, increasing within a segment: integers, or float64, which encodings
             refuse that do not declare `real_positions`.
@@ -42,7 +46,8 @@ class Layout(Facts):
             digits of a number, 0 for a token between numbers; UNMARKED for a token outside of what is marked; None:
             the dataset marks no tokens.
         origin: set by `to`; dropped where positions, segments, mask or marks are replaced.
-        known: facts that need not be read; dropped where positions or segments are replaced.
+        structure: facts that are known without reading the tensors, such as the range of positions. Set by `whole` and
+            `of_lengths`; None: they are computed when they are read. Dropped where positions or segments are replaced.
 
     Raises:
         ValueError: positions that are neither integers nor float64; marks that are not integers, or not one for each

@@ -97,7 +97,7 @@ class _Reader:
     """Reads the source that a class or function depends on.
 
     Args:
-        made: the class or function.
+        maker: the class or function.
     """
 
     def __init__(self, maker: Callable[..., Any]) -> None:

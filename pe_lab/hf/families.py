@@ -51,7 +51,7 @@ class Family:
 
     Args:
         kind: name of the class that embeds tokens and has the layers; a model may have several.
-        own: returns the positions of a part of a model.
+        positions: returns the positions of a part of a model.
         remove: takes the model's own positions out.
         layers: path of the layers in the part.
         attention: path of self-attention in a layer.

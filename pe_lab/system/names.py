@@ -38,7 +38,7 @@ def did_you_mean(name: object, choices: Iterable[str], elsewhere: Iterable[str] 
     """Return the end of a message about an unknown name: the nearest of those that are known, or "" if none is near.
 
     Args:
-        name, known, elsewhere: as for `nearest`.
+        name, choices, elsewhere: as for `nearest`.
     """
     near = nearest(name, choices, elsewhere)
     return f": did you mean {' or '.join(near)}?" if near else ""
