@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from pe_lab.data.score import LEVELS
 from pe_lab.statistics.cells import REMAINING as REMAINING
@@ -48,6 +49,7 @@ POSSIBLE = {
     "bits_per_byte": (0.0, np.inf),
     "perplexity": (1.0, np.inf),
     "r2": (-np.inf, 1.0),
+    "score": (-np.inf, 1.0),
     "entropy": (0.0, np.inf),
     "_share": (0.0, np.inf),
     "cosine": (-1.0, 1.0),
@@ -79,6 +81,21 @@ def possible(metric: str) -> tuple[float, float]:
     if metric == "entropy_normalised":
         return 0.0, 1.0
     return next((ends for word, ends in POSSIBLE.items() if word in metric), (-np.inf, np.inf))
+
+
+def cut(
+    metric: str, mean: ArrayLike, low: ArrayLike, high: ArrayLike, difference: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of intervals, cut at what is possible but never beyond the mean; to be shown, not for verdicts.
+
+    Args:
+        metric: of the values, see `possible`.
+        difference: whether they are differences of two values of the metric.
+    """
+    least, most = possible(metric)
+    if difference:
+        least, most = least - most, most - least
+    return np.maximum(low, np.minimum(mean, least)), np.minimum(high, np.maximum(mean, most))
 
 
 def counted_in(rows: pd.DataFrame) -> str:
