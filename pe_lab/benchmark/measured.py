@@ -1,6 +1,6 @@
 """What pe-bench 2 says of a task: one table and one ranking, for the command line and the gallery."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ import pandas as pd
 from pe_lab.benchmark import rows as of_rows
 from pe_lab.benchmark import verdicts
 from pe_lab.benchmark.tasks import BenchmarkTask, tasks
+from pe_lab.results.columns import cut
 from pe_lab.statistics import FEWEST_SEEDS, Verdict
 
 FEW = 3  # encodings that are named at a length at which there are no verdicts
-USE, AVOID, SLOWER, HIGHER_LOSS = "use", "avoid", "slower", "higher loss"
+USE, SLOWER, HIGHER_LOSS, UNRELIABLE, AVOID = "use", "slower", "higher loss", "unreliable", "avoid"
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,17 @@ class TaskResults:
     Attributes:
         task: the task.
         rows: a line per encoding and seed.
+        fresh: the rows of a replication, which count only where seeds that solved the task are counted.
     """
 
     task: BenchmarkTask
     rows: pd.DataFrame = field(repr=False)
+    fresh: pd.DataFrame = field(default_factory=lambda: of_rows.frame([]), repr=False)
+
+    @classmethod
+    def of(cls, task: BenchmarkTask, rows: pd.DataFrame) -> "TaskResults":
+        """Return the results of a task from all of its rows, those of a replication among them."""
+        return cls(task, verdicts.published(rows), verdicts.fresh(rows))
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
@@ -38,6 +46,7 @@ class TaskResults:
     def table(self) -> pd.DataFrame:
         """A line per encoding, the best mean first: see `verdicts.endpoints`; then score_1x and more, or loss_1x.
 
+        Of tasks with a level also all_solved and all_runs: `solved` and `runs` with the seeds of a replication.
         Means of steps and their intervals end at the cap: a mean of steps that count as the cap cannot exceed it.
         """
         wide = self.scores.pivot(index="pe", columns="length", values="mean")
@@ -46,12 +55,17 @@ class TaskResults:
         if self.task.solvable and len(table):
             shown = ["mean", "low", "high"]
             table[shown] = table[shown].clip(upper=self.task.cfg.steps)
+            again = verdicts.runs(self.fresh, self.task).groupby("pe")["solved"].agg(["sum", "count"])
+            again = again.reindex(table["pe"], fill_value=0).astype(int).set_axis(table.index)
+            table["all_solved"], table["all_runs"] = table["solved"] + again["sum"], table["runs"] + again["count"]
         return table.merge(wide.reset_index(), on="pe", how="left") if len(table) else table
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """A line per encoding and length, with a 95 % interval: see `verdicts.scores`."""
-        return verdicts.scores(self.rows, self.task)
+        """A line per encoding and length, with a 95 % interval cut at what is possible: see `verdicts.scores`."""
+        scores = verdicts.scores(self.rows, self.task)
+        low, high = cut(self.unit, scores["mean"], scores["low"], scores["high"])
+        return scores.assign(low=low, high=high)
 
     @property
     def is_control(self) -> bool:
@@ -105,16 +119,17 @@ class TaskResults:
         """What to do with each encoding, by name.
 
         Returns:
-            USE: it is among `best`; AVOID: among `beaten`, and it solved no seed, or a smaller share of its seeds than
-            the first of `best`; SLOWER or HIGHER_LOSS: otherwise among `beaten`. Encodings with too few seeds that none
-            beats are left out.
+            USE: it is among `best`. Otherwise, among `beaten`: AVOID: it solved no seed; UNRELIABLE: it solved a
+            smaller share of its seeds than the first of `best`; SLOWER or HIGHER_LOSS. Seeds of a replication count.
+            Encodings with too few seeds that none beats are left out.
         """
         if not self.task.solvable:
             return dict.fromkeys(self.best, USE) | dict.fromkeys(self.beaten, HIGHER_LOSS)
         table = self.table.set_index("pe")
-        shares = table["solved"].astype(float) / table["runs"]
-        reliable = shares[self.beaten] >= shares[self.best[0]] if self.best else pd.Series(False, self.beaten)
-        return dict.fromkeys(self.best, USE) | {pe: SLOWER if reliable[pe] else AVOID for pe in self.beaten}
+        shares = table["all_solved"].astype(float) / table["all_runs"]
+        enough = shares[self.best[0]] if self.best else np.inf
+        words = {pe: AVOID if not shares[pe] else UNRELIABLE if shares[pe] < enough else SLOWER for pe in self.beaten}
+        return dict.fromkeys(self.best, USE) | words
 
     @property
     def _learned(self) -> pd.Series:
@@ -130,7 +145,7 @@ class TaskResults:
         """
         if self.task.solvable:
             raise ValueError(f"task must be one that is compared by its loss, got {self.task.name}")
-        return TaskResults(self.task, self.rows.assign(y=self.rows[f"loss_x{length:g}"]))
+        return replace(self, rows=self.rows.assign(y=self.rows[f"loss_x{length:g}"]))
 
     def quality(self) -> dict[str, float]:
         """Return, by encoding, how good its mean is, from 0 to 1.
@@ -159,5 +174,5 @@ def read(folder: Path | None = None) -> list[TaskResults]:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    results = [TaskResults(task, verdicts.published(of_rows.read(task, folder))) for task in tasks()]
+    results = [TaskResults.of(task, of_rows.read(task, folder)) for task in tasks()]
     return [result for result in results if len(result.rows) and result.is_complete]

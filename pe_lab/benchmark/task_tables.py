@@ -40,13 +40,13 @@ def text(results: Mapping[str, pd.DataFrame], names: Collection[str] = ()) -> st
     published = {name: rows for name, all_ in results.items() if len(rows := verdicts.published(all_))}
     if names:
         return "\n\n".join(
-            _of_task(published[name], task(name)) if name in published else f"{name}: no row is shipped yet"
+            _of_task(results[name], task(name)) if name in published else f"{name}: no row is shipped yet"
             for name in names
         )
     if not published:
         return f"{NAME}: no row is shipped yet"
     parts = [f"{NAME}: what is measured\n{_shown(_progress(published))}"]
-    parts += [_of_task(rows, task(name)) for name, rows in published.items()]
+    parts += [_of_task(results[name], task(name)) for name in published]
     return "\n\n".join([*parts, _placebo(published), again(results)])
 
 
@@ -114,7 +114,7 @@ def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
     unit = "steps to solve, censored at the cap" if task.solvable else "test loss in nats"
-    results = TaskResults(task, rows)
+    results = TaskResults.of(task, rows)
     counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(results.pairs).items())
     cap = f"cap {task.cfg.steps}" + (f", level {task.cfg.solve.level:g}" if task.solvable else "")
     cap += f"; margin {verdicts.margin_in_words(task)}"

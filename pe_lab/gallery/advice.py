@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pe_lab.benchmark.measured import AVOID, HIGHER_LOSS, SLOWER, USE, TaskResults
+from pe_lab.benchmark.measured import AVOID, HIGHER_LOSS, SLOWER, UNRELIABLE, USE, TaskResults
 from pe_lab.benchmark.tasks import BenchmarkTask
 from pe_lab.benchmark.verdicts import equals
 
@@ -21,12 +21,14 @@ class Advice:
             worse; `not learned` where no encoding solved a seed; `not measured`.
         use: encodings that have learned it, and than which no other is `better`.
         behind: encodings that solved it in as many seeds, but more slowly; or that have a higher loss.
-        avoid: encodings that solved it in no seed, or in fewer.
+        unreliable: encodings that solved it in fewer seeds.
+        avoid: encodings that solved it in no seed.
     """
 
     kind: str
     use: list[str] = field(default_factory=list)
     behind: list[str] = field(default_factory=list)
+    unreliable: list[str] = field(default_factory=list)
     avoid: list[str] = field(default_factory=list)
 
 
@@ -87,4 +89,5 @@ def advice(results: TaskResults) -> Advice:
         return Advice(ALIKE)
     words = results.advice
     behind = HIGHER_LOSS if not results.task.solvable else SLOWER
-    return Advice(USE, *([pe for pe, word in words.items() if word == kind] for kind in (USE, behind, AVOID)))
+    kinds = (USE, behind, UNRELIABLE, AVOID)
+    return Advice(USE, *([pe for pe, word in words.items() if word == kind] for kind in kinds))

@@ -1,6 +1,6 @@
 """The parts of a claim: what was measured on which tasks, and how far from a bound still counts as near it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -10,9 +10,10 @@ from pe_lab import config
 from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.universe import quantity
-from pe_lab.replication.verdicts import PARTS, Finding
+from pe_lab.replication.verdicts import PARTS, EntryVerdict, Finding
+from pe_lab.results.columns import cut
 from pe_lab.results.learned import not_learned, partly_learned
-from pe_lab.statistics import Comparison
+from pe_lab.statistics import Agreement, Comparison
 from pe_lab.system.exact_csv import read_csv
 
 UNITS_OF_CLAIMS = {
@@ -85,9 +86,15 @@ def bound(entry: Entry, test: Claimed) -> str:
 
 
 def measured(test: Claimed, comparison: Comparison) -> tuple[str, str]:
-    """Return the mean of a part and its 95 % interval, corrected like the verdict; of a difference with signs."""
+    """Return the mean of a part and its 95 % interval, corrected like the verdict; of a difference with signs.
+
+    The interval ends at what is possible. That of a difference of differences, or of a ratio, is shown as it is.
+    """
     say = signed if test.is_difference else number
-    return say(float(comparison.difference)), f"[{say(float(comparison.low))}, {say(float(comparison.high))}]"
+    mean, low, high = (float(value) for value in (comparison.difference, comparison.low, comparison.high))
+    if not test.ratio and len(test.others) < 2:
+        low, high = map(float, cut(str(test.value["metric"]), mean, low, high, test.is_difference))
+    return say(mean), f"[{say(low)}, {say(high)}]"
 
 
 def states(finding: Finding) -> str:
@@ -97,11 +104,37 @@ def states(finding: Finding) -> str:
     return f"of {len(agreements)} {'parts' if len(agreements) > 1 else 'part'} {', '.join(counts)}"
 
 
+def label(finding: Finding) -> str:
+    """Return the verdict in words; where parts are contradicted, by their number and that of the parts shown."""
+    agreements = [str(comparison.agreement) for comparison in finding.compared.values()]
+    shown, contradicted = (agreements.count(each) for each in (Agreement.REPRODUCED, Agreement.NOT_REPRODUCED))
+    if finding.verdict is not EntryVerdict.IN_PART or shown > contradicted:
+        return str(finding.verdict)
+    return f"contradicted in {'more parts than' if contradicted > shown else 'as many parts as'} shown"
+
+
 def ours(finding: Finding) -> str:
     """Return our numbers beside the claimed ones, with the number of our seeds."""
-    values = finding.entry.values.items()
-    means = [f"{label} {finding.ours[label]:.3g} (claimed {claimed})" for label, claimed in values]
-    return f"{', '.join(means)}; {finding.seeds} seeds"
+    means = []
+    for name, claimed in finding.entry.values.items():
+        what = f"length {name}" if name[:1].isdigit() else name
+        means.append(f"{what}: ours {finding.ours[name]:.3g}, claimed {claimed}")
+    return f"{'; '.join(means)}; {finding.seeds} seeds"
+
+
+def conditions(findings: Mapping[str, Finding]) -> dict[str, str]:
+    """Return what tells numbers apart, by name: overrides, of the same words; the source, of the same setting.
+
+    Options of an encoding are left out.
+    """
+    words = {}
+    entries = {name: finding.entry for name, finding in findings.items()}
+    for name, entry in entries.items():
+        alike = [set(other.setting) for other in entries.values() if other.says == entry.says]
+        own = [word for word in entry.setting if word not in set.intersection(*alike) and not word.startswith("pe.")]
+        sources = {other.source for other in entries.values() if other.setting == entry.setting}
+        words[name] = ", ".join([*(f"`{word}`" for word in own), *([entry.source] if len(sources) > 1 else [])])
+    return words
 
 
 def shared_notes(entries: Iterable[Entry]) -> list[str]:

@@ -36,7 +36,7 @@ REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; not in an installed package
 CACHE = Path("build") / "gallery-cache"
 STEP = "8 × 128"  # sequences and tokens of the batch whose training step is the cost of an encoding
-LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
+LONGER_TEXT = ("causal_text", 4.0)  # a need of its own: task and length
 SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
 
 
@@ -112,9 +112,10 @@ class Content:
     @cached_property
     def needs(self) -> list[Need]:
         """What encodings are asked for: longer text first, then each task; those that are measured first."""
-        name, length, asks = LONGER_TEXT
+        name, length = LONGER_TEXT
         text = next(task for task in tasks_of_benchmark() if task.name == name)
         longer = self.results[name].at(length) if name in self.results else None
+        asks = f"{text.asks}, {length:g} × the training length"
         needs = [Need(asks, text, length, longer, self.steps)]
         needs += [Need(task.asks, task, 1.0, self.results.get(task.name), self.steps) for task in tasks_of_benchmark()]
         return sorted(needs, key=lambda need: need.advice.kind == NOT_MEASURED)
@@ -153,14 +154,15 @@ class Content:
     def failures(self, name: str) -> list[tuple[str, str]]:
         """Return the tasks on which an encoding failed, and how, by the measured rows.
 
-        It solved the task in fewer than half of the seeds, or the 95 % interval of its test score at more than the
-        training length is below 0, the score of the best model without position.
+        It solved the task in fewer than half of the seeds, those of a replication among them, or the 95 % interval of
+        its test score at more than the training length is below 0, the score of the best model without position.
         """
         failures = []
         for task, line in self.on_tasks(name):
             if not task.task.solvable:
                 continue
-            words = [f"solved in {line['solved']} of {line['runs']} seeds"] if 2 * line["solved"] < line["runs"] else []
+            solved, runs = line["all_solved"], line["all_runs"]
+            words = [f"solved in {solved} of {runs} seeds"] if 2 * solved < runs else []
             scores = task.scores[(task.scores["pe"] == name) & (task.scores["length"] > 1) & (task.scores["high"] < 0)]
             below = [
                 f"{fixed(line.mean)} [{fixed(line.low)}, {fixed(line.high)}] at {line.length:g} ×"

@@ -14,7 +14,7 @@ from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import decided, margin_in_words
 from pe_lab.gallery.advice import Need
-from pe_lab.gallery.claims import measured, ours, parts_tables, shared_notes, states
+from pe_lab.gallery.claims import conditions, label, measured, ours, parts_tables, shared_notes, states
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
@@ -27,6 +27,7 @@ from pe_lab.results.styles import COMMON
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
 from pe_lab.statistics import Agreement
 
+LONGEST = 4.0  # test length of which the leaderboard says what is best, in training lengths
 WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
 SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement.UNDECIDED: "?"}  # of parts of a claim
 FACETS = {
@@ -61,6 +62,7 @@ def leaderboard(content: Content) -> Page:
     html = rendered(
         "leaderboard.html",
         **_common(content, ""),
+        **_outcome(content),
         results=dict(fullest),
         lines=lines,
         shades=shades,
@@ -70,6 +72,23 @@ def leaderboard(content: Content) -> Page:
         controls=[name for name, results in fullest if results.is_control],
     )
     return Page("index", "Leaderboard", [PageSection("", html)], wide=True)
+
+
+def _outcome(content: Content) -> dict[str, Any]:
+    """Return what the tables say in all: which encodings are among the best most often, and what is best at LONGEST."""
+    compared = [each for each in content.results.values() if not each.is_control and each.best and each.beaten]
+    counts = Counter(pe for results in compared for pe in results.best)
+    best_on = max(counts.values(), default=0)
+    longest = {each.task.name: each.highest_at[LONGEST][:1] for each in compared if LONGEST in each.highest_at}
+    lowest = {each.task.name: each.best_at[LONGEST][:1] for each in compared if LONGEST in each.best_at}
+    return {
+        "most_best": sorted(pe for pe, count in counts.items() if count == best_on),
+        "best_on": best_on,
+        "compared": len(compared),
+        "longest_length": LONGEST,
+        "longest": {name: lines[0] if lines else None for name, lines in longest.items()},
+        "lowest": {name: names[0] for name, names in lowest.items() if names},
+    }
 
 
 def needs(content: Content) -> Page:
@@ -107,11 +126,13 @@ def tasks(content: Content) -> Page:
 
 def claims(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
+    judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
     html = rendered(
         "claims.html",
         **_common(content, ""),
         claims=content.claims,
-        judged={name: finding for name, finding in content.numbers.items() if finding.compared},
+        judged=judged,
+        conditions=conditions(content.numbers),
         listed=len(content.numbers),
         shared=shared_notes(claim.entry for claim in content.claims.values()),
         words=PARTS,
@@ -144,12 +165,13 @@ def encoding(content: Content, name: str) -> Page:
 
 
 def _advice_on(content: Content, name: str) -> dict[str, list[Need]]:
-    """Return the needs for which an encoding is to be used, is behind the best one, or is to be avoided, in words."""
+    """Return the needs for which an encoding is to be used, is behind the best one, unreliable or to be avoided."""
     needs = [need for need in content.needs if name in need.lines]
     return {
         "Use": [need for need in needs if name in need.advice.use],
         "Slower than the best": [need for need in needs if name in need.advice.behind and need.task.solvable],
         "Higher loss than the best": [need for need in needs if name in need.advice.behind and not need.task.solvable],
+        "Unreliable": [need for need in needs if name in need.advice.unreliable],
         "Avoid": [need for need in needs if name in need.advice.avoid],
     }
 
@@ -164,7 +186,7 @@ def _folded(content: Content, name: str, definition: Definition) -> dict[str, tu
     results = {"on_tasks": on_tasks, "tasks": tasks_of_benchmark(), "level": _level()}
     results |= {"measured": {each.task.name for each, _ in on_tasks}}
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
-    replicated |= {"not_run": len(reported) - len(judged)}
+    replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
     return {
         "Results": (_number(len(on_tasks), "at 1, 2 and 4 times the training length", "task"), results),
         "Replication": (_counted([*claims.values(), *judged.values()], len(again)), replicated),
@@ -214,6 +236,7 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "most_at_edge": MOST_AT_EDGE,
         "benchmark": NAME,
         "mark": mark,
+        "label": label,
         "facet_names": FACETS,
         "inline": lambda text: content.inline(text, root),
     }
@@ -252,7 +275,7 @@ def _line_of(need: Need) -> dict[str, Any]:
     """Return what the page of needs shows of one; equal encodings stand together."""
     well_known = set(COMMON[:WELL_KNOWN])
     lists = {}
-    for name in ("behind", "avoid"):
+    for name in ("behind", "unreliable", "avoid"):
         groups = need.groups(getattr(need.advice, name))
         common = [group for group in groups if not well_known.isdisjoint(group)]
         lists[name] = {"common": common, "others": [group for group in groups if group not in common]}
@@ -305,8 +328,9 @@ def _number(count: int, what: str, thing: str = "") -> str:
 
 def _counted(findings: list[Finding], again: int) -> str:
     """Return how many claims and numbers have which verdict, and how many tasks were trained again."""
-    verdicts = [str(finding.verdict) for finding in findings]
-    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in EntryVerdict if verdict in verdicts]
+    order = list(EntryVerdict)
+    verdicts = Counter(map(label, sorted(findings, key=lambda finding: order.index(finding.verdict))))
+    counts = [f"{count} {verdict}" for verdict, count in verdicts.items()]
     counts += [f"{again} {'tasks' if again > 1 else 'task'} with fresh seeds"] if again else []
     return ", ".join(counts) or "none"
 

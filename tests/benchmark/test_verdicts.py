@@ -237,11 +237,14 @@ def test_fresh_verdicts_take_their_variances_from_the_published_pairs() -> None:
     assert line.fresh_verdict == Verdict.UNDECIDED
 
 
-def test_fresh_seeds_do_not_enter_published_tables() -> None:
+def test_fresh_seeds_enter_published_tables_only_where_solved_seeds_are_counted() -> None:
     found = both(3.0)
     assert set(verdicts.published(found)["seed"]) == set(range(5))
-    one, other = (task_tables.text({"induction": rows_}) for rows_ in (found, verdicts.published(found)))
-    assert one.partition("Replication")[0] == other.partition("Not replicated")[0]
+    one, other = (TaskResults.of(TASK, rows_) for rows_ in (found, verdicts.published(found)))
+    counts = ["all_solved", "all_runs"]
+    pd.testing.assert_frame_equal(one.table.drop(columns=counts), other.table.drop(columns=counts))
+    assert one.table["all_runs"].sum() > other.table["all_runs"].sum()
+    assert (one.best, one.beaten, one.highest_at) == (other.best, other.beaten, other.highest_at)
 
 
 @pytest.mark.parametrize(
