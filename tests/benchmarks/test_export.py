@@ -92,7 +92,7 @@ def test_what_does_not_apply_has_a_reason() -> None:
     assert export.cell("randomized_rope", "onnx") == RANDOM
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("column", list(export.COLUMNS))
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_of_the_table(name: str, column: str) -> None:
