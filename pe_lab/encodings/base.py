@@ -3,7 +3,7 @@
 Shapes here and in every encoding: B batch, T length, D width, H heads, d head_dim.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
@@ -18,15 +18,21 @@ from pe_lab.encodings.options import CheckedOptions
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
-INHERITED = (  # declarations that hold for an encoding that is made of others if they hold for one of them
-    "reads_content",
-    "reads_marks",
-    "draws_each_pass",
-    "phased",
-    "per_layer",
-    "causal_only",
-    "contiguous_only",
-)
+# how an encoding that is made of others combines what they declare; where its own class declares something, that holds
+INHERITED: dict[str, Callable[[Iterable[Any]], Any]] = {
+    "reads_content": any,
+    "reads_marks": any,
+    "draws_positions": any,
+    "draws_each_pass": any,
+    "phased": any,
+    "per_layer": any,
+    "causal_only": any,
+    "contiguous_only": any,
+    "on_grid": any,
+    "three_axes": all,
+    "real_positions": all,
+    "whole_sequence": lambda reasons: next(filter(None, reasons), None),
+}
 
 
 class UnfitError(ValueError):
@@ -172,8 +178,8 @@ class PositionalEncoding(CheckedOptions, nn.Module):
 
     def inherit(self, parts: Sequence["PositionalEncoding"]) -> None:
         """Declare what holds for an encoding that is made of these, in addition to what its class declares."""
-        for name in INHERITED:
-            setattr(self, name, getattr(self, name) or any(getattr(part, name) for part in parts))
+        for name, combined in INHERITED.items():
+            setattr(self, name, getattr(self, name) or combined(getattr(part, name) for part in parts))
         self.reads_positions = any(part.reads_positions for part in parts)
         self.period = lcm(*(part.period for part in parts))
 

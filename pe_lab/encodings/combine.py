@@ -41,9 +41,6 @@ class Combination(PositionalEncoding):
                     f"pe.encoding={self.name}"
                 )
         self.inherit(parts)
-        self.real_positions = all(part.real_positions for part in parts)
-        whole = [f"{part.name}: {part.whole_sequence}" for part in parts if part.whole_sequence is not None]
-        self.whole_sequence = whole[0] if whole else None
         if self.sizes.grid_width is not None:
             self._require_one_way_to_read_a_grid()
 
@@ -52,7 +49,6 @@ class Combination(PositionalEncoding):
         with torch.device("cpu"):  # also where the parts are made without memory, on the meta device
             grid = Layout.whole(1, sizes.length, sizes.causal, sizes.grid_width)
             axes = [part.locate(grid).pos.dim() for part in parts]
-        self.on_grid = axes[0] == 3
         for part, axis in zip(parts, axes, strict=True):
             if axis != axes[0]:
                 raise CannotCombineError(

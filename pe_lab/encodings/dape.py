@@ -298,7 +298,6 @@ class Dape(PositionalEncoding):
         inner = self.encoding
         self.inherit([inner])
         self.contiguous_only = self.contiguous_only or self.kernel > 1
-        self.on_grid, self.whole_sequence = inner.on_grid, inner.whole_sequence
         terms = None if inner.draws_positions else _terms_of_one_token(encoding, sizes)
         if terms is None or terms.score is not None or terms.decay is not None:
             raise ValueError(f"{name} needs an encoding whose terms are biases or rotations, got {inner.name}")

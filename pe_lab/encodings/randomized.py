@@ -67,6 +67,7 @@ class AtDrawnPositions(PositionalEncoding):
         if blind or self.encoding.draws_positions:
             raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
         self.inherit([self.encoding])
+        self.real_positions = False  # positions are drawn by their number
 
     @property
     def embeds(self) -> bool:
@@ -213,7 +214,6 @@ class Shape(AtDrawnPositions):
                 f"{name} needs an encoding that adds vectors of positions, got {self.encoding.name}: a shift of all "
                 f"positions would not change it"
             )
-        self.whole_sequence = self.encoding.whole_sequence
         self.span = span
         self.max_shift = largest
         self.evaluated_at = {"max": largest, "middle": largest // 2, "zero": 0}[evaluate]

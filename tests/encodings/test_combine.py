@@ -282,18 +282,17 @@ def test_two_terms_of_which_there_is_one_are_refused_naming_both(name: str) -> N
 
 
 COMBINED = {"reads_positions", "period"}  # by `inherit` too, in a way of their own
-# what each encoding that is made of others states or combines itself, and what is read of the parts or of a class
-OTHERWISE = {"draws_positions", "on_grid", "three_axes", "real_positions", "whole_sequence", "weight_decay", "lr"}
-OF_A_CLASS = {"revision", "neutral", "start_scale", "matrices", "fallback"}
+# what is read of the parts or of a class
+OF_A_CLASS = {"revision", "neutral", "start_scale", "matrices", "fallback", "weight_decay", "lr"}
 
 
-def test_every_declaration_is_inherited_or_stated() -> None:
+def test_every_declaration_has_a_rule() -> None:
     declared = {
         name
         for name, value in vars(PositionalEncoding).items()
         if not name.startswith("_") and not callable(value) and not isinstance(value, property)
     }
-    assert declared == set(INHERITED) | COMBINED | OTHERWISE | OF_A_CLASS
+    assert declared == set(INHERITED) | COMBINED | OF_A_CLASS
 
 
 def declaring(sizes: Sizes, name: str = "alibi", **declared: object) -> PositionalEncoding:
@@ -312,13 +311,31 @@ MADE_OF_OTHERS = {
 }
 
 
+OF_ONE = [name for name, rule in INHERITED.items() if rule is any and name not in ("draws_positions", "on_grid")]
+
+
 @pytest.mark.parametrize("kind", MADE_OF_OTHERS)
-@pytest.mark.parametrize("declared", INHERITED)
+@pytest.mark.parametrize("declared", OF_ONE)
 def test_what_a_part_declares_holds_for_what_is_made_of_it(declared: str, kind: str) -> None:
     made_of = MADE_OF_OTHERS[kind]
     without, having = made_of(declaring), made_of(partial(declaring, **{declared: True}))
     assert getattr(having, declared) is True
     assert getattr(without, declared) is bool(getattr(type(without), declared))
+
+
+@pytest.mark.parametrize("declared", ["three_axes", "real_positions"])
+def test_what_all_parts_take_is_taken(declared: str) -> None:
+    taking, other = partial(declaring, **{declared: True}), partial(declaring, **{declared: False})
+    assert getattr(Sum(SIZES, parts=[taking, taking]), declared)
+    assert not getattr(Sum(SIZES, parts=[taking, other]), declared)
+    assert getattr(Dape(SIZES, "dape", taking), declared)
+    assert not getattr(Dape(SIZES, "dape", other), declared)
+
+
+@pytest.mark.parametrize("kind", ["sum", "heads", "interleave", "dape"])
+def test_the_reason_to_need_the_whole_sequence_is_that_of_the_part(kind: str) -> None:
+    assert MADE_OF_OTHERS[kind](partial(declaring, whole_sequence="a reason")).whole_sequence == "a reason"
+    assert MADE_OF_OTHERS[kind](declaring).whole_sequence is None
 
 
 @pytest.mark.parametrize("kind", MADE_OF_OTHERS)

@@ -12,7 +12,9 @@ from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Alibi, AxialRoPE, Layout, MRoPE, OptionError, RoPE, Sizes, make
+from pe_lab.encodings.dape import Dape
 from pe_lab.encodings.hf_config import of_config
+from pe_lab.encodings.randomized import Randomized
 
 B, H, d, T = 2, 2, 16, 9
 D = H * d
@@ -199,6 +201,20 @@ def test_other_encodings_refuse_three_axes_and_mrope_refuses_four() -> None:
     four = replace(layout(), pos=torch.zeros(B, T, 4, dtype=torch.long))
     with pytest.raises(ValueError, match=r"^mrope takes positions .*, or \[B, T, 3\] of time, row and column, got"):
         MRoPE(SIZES).locate(four)
+
+
+def test_dape_and_randomized_take_the_three_axes_of_mrope() -> None:
+    at, h = layout(), torch.randn(B, T, D, generator=torch.Generator().manual_seed(0))
+    made = [Dape(SIZES, "dape", MRoPE), Randomized(SIZES, "randomized", MRoPE, max_len=64)]
+    for encoding in made:
+        located = encoding.locate(at)
+        found, expected = encoding.terms(h, located).rotary_q, MRoPE(SIZES).terms(h, located).rotary_q
+        assert found is not None
+        assert expected is not None
+        assert torch.equal(found.cos, expected.cos)
+        assert torch.equal(found.sin, expected.sin)
+    drawn = made[1].draw(at.pos_range[1] + 1, seed=3)
+    assert torch.equal(made[1].locate(replace(at, seed=3)).pos, drawn[at.pos])
 
 
 @pytest.mark.parametrize(
