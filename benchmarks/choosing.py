@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Protocol
 
+from benchmarks.ahead import SHARED_MEMORY
 from benchmarks.static import Count, case_of, count, keys
 from pe_lab.attention.triton import blocks as table
-from pe_lab.attention.triton.ahead import SHARED_MEMORY
 from pe_lab.attention.triton.blocks import Blocks
 
 LENGTH = 1024  # of the sequence whose cost is estimated

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from benchmarks import CONFIGS, run_benchmark
+from benchmarks.ahead import SHARED_MEMORY, STICK, KernelCase, Resources, compile_ahead
 from benchmarks.presets import presets, terms_of
-from pe_lab.attention.triton.ahead import SHARED_MEMORY, STICK, KernelCase, Resources, compile_ahead
 from pe_lab.attention.triton.operators import OPTIONAL
 from pe_lab.encodings.terms import Softmax
 from pe_lab.system.arguments import Parser

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import run_benchmark
+from benchmarks.ahead import KernelCase, build, disassemble, resources
 from pe_lab.attention.triton import blocks as table
-from pe_lab.attention.triton.ahead import KernelCase, build, disassemble, resources
 from pe_lab.attention.triton.blocks import INTERPRETER, Blocks
 from pe_lab.system.arguments import Parser
 from pe_lab.system.names import unknown_name

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import ROOT
+from benchmarks.ahead import SHARED_MEMORY, Resources
 from benchmarks.resources import FACTORS, OPTIONAL, KernelCase, cover, fault, of_presets
-from pe_lab.attention.triton.ahead import SHARED_MEMORY, Resources
 
 pytestmark = pytest.mark.slow
 

@@ -82,7 +82,7 @@ def standing_in(
     Raises:
         RuntimeError: this process defines kernels for Triton's interpreter.
     """
-    import pe_lab.attention.triton.ahead  # noqa: F401  every module of kernels
+    import benchmarks.ahead  # noqa: F401  every module of kernels
 
     if knobs.runtime.interpret or not isinstance(triton.language.sum, JITFunction):
         raise RuntimeError("the driver stand-in needs a process without TRITON_INTERPRET")

@@ -2,10 +2,10 @@
 
 import torch
 
+from benchmarks.ahead import KERNELS
 from emulation.driver import standing_in
 from pe_lab.attention import triton as kernels
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.triton.ahead import KERNELS
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Terms
 

@@ -12,8 +12,8 @@ import torch
 import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from benchmarks.ahead import KERNELS
 from pe_lab.attention.triton import operators, stick_operators
-from pe_lab.attention.triton.ahead import KERNELS
 from pe_lab.attention.triton.blocks import Blocks, choose, load
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from benchmarks.ahead import KERNELS
 from pe_lab.attention import selftest, triton
 from pe_lab.attention.selftest import DTYPES, cases
-from pe_lab.attention.triton.ahead import KERNELS
 
 CPU = torch.device("cpu")
 
