@@ -127,7 +127,6 @@ def parsed(overrides: list[str], conf: Folders, loader: ConfigLoader | None = No
         ValueError: one cannot be read; a choice is no name; a sweep of no cell, or of more than can be.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
 
     parser, parsed, sizes = OverridesParser.create(loader), list[Any](), dict[str, int]()
     for text in overrides:
@@ -135,73 +134,148 @@ def parsed(overrides: list[str], conf: Folders, loader: ConfigLoader | None = No
             meant = [f"{group}={text}" for group, files in conf.files.items() if text in files]
             hint = f": did you mean {' or '.join(meant)}?" if meant else ""
             raise ValueError(f"a setting must be written key=value, got {shown(text)}{hint}")
-        try:
-            (override,) = parser.parse_overrides([text])
-        except (HydraException, ValueError, RecursionError) as error:
-            reason = in_one_line(error).partition(" See https://")[0][:SHOWN]
-            if any(text.count(opening) != text.count(closing) for opening, closing in ("()", "[]", "{}")):
-                reason = "each opening bracket must have a closing one"
-            reason = reason if text.isascii() else "letters outside of ASCII must stand in quotes, as \"key='é'\""
-            raise ValueError(f"{shown(text)} cannot be read: {reason}") from None
-        key, value = override.key_or_group, override.value()
-        if key == "study" and not (override.is_add() or override.is_force_add() or override.is_delete()):
-            raise ValueError(f"a study must be chosen as +{text}, got {shown(text)}: no study is chosen by default")
-        if key == "hydra/launcher":
-            _require_package(text, str(value))
-        if key.partition(".")[0] == "logger" and key.count(".") == 1 and key[7:] not in conf.names("logger"):
-            raise ValueError(
-                f"{key} must be written with the name of a logger, logger.wandb.{key[7:]}, got {shown(text)}"
-            )
-        if key.replace("/", ".").startswith(("hydra.help", "hydra.hydra_help")):
-            raise ValueError(f"the text of --help cannot be set, got {shown(text)}: leave it out")
-        if key.startswith("hydra.") and not override.is_delete():
-            _require_of_hydra(key)
-        if key == "hydra.searchpath":
-            raise ValueError(f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(text)}")
-        numbers = [name for name in LISTS if name.startswith("evaluate.")]  # whose messages are elsewhere
-        of = next((name for name in numbers if key.startswith(f"{name}.")), "")
-        if of and not key.removeprefix(f"{of}.").partition(".")[0].isdecimal():
-            raise ValueError(f"{of} must be a list, as {of}=[...], got {shown(text)}")
-        if key in LISTS and override.is_add() + sum(other.key_or_group == key for other in parsed) > 1:
-            raise ValueError(f"{key} must be given once, as {key}=[...], got {shown(text)} beside another")
+        override = _read(parser, text)
+        given = Given(text, override, override.key_or_group, override.value(), conf, parsed)
+        if wrong := next(filter(None, (rule(given) for rule in RULES)), None):
+            raise ValueError(wrong)
         if override.is_sweep_override():
-            sizes[key] = _swept(value)
-            if not sizes[key]:
-                raise ValueError(f"a sweep must have at least one cell, got none with {shown(text)}")
-        elif key in conf.files and not key.startswith("hydra") and not override.is_delete():  # plugins add names there
-            names, options = value if isinstance(value, list) else [value], conf.names(key)
-            if isinstance(value, list) and key not in LISTS:  # Hydra would merge them into one
-                raise ValueError(f"{key} must be one name, got {shown(text)}: a sweep over several has no brackets")
-            if not all(isinstance(name, str) and "${" not in name for name in names) or (
-                isinstance(value, list) and not set(names) <= set(options)
-            ):
-                wrong = next((name for name in names if name not in options), value)
-                raise ValueError(unknown_name(key, options, wrong, listing=CHOICES))
+            sizes[given.key] = _swept(given.value)
         parsed.append(override)
     if math.prod(sizes.values()) > MOST:
         raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")
     return parsed
 
 
-def _require_of_hydra(key: str) -> None:
-    """Raise ValueError if Hydra has no such setting: with a plus it would add it, and nothing would read it."""
+def _read(parser: Any, text: str) -> Any:
+    """Return an override as Hydra's parser reads it.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    from hydra.errors import HydraException
+
+    try:
+        (override,) = parser.parse_overrides([text])
+        return override
+    except (HydraException, ValueError, RecursionError) as error:
+        reason = in_one_line(error).partition(" See https://")[0][:SHOWN]
+        if any(text.count(opening) != text.count(closing) for opening, closing in ("()", "[]", "{}")):
+            reason = "each opening bracket must have a closing one"
+        reason = reason if text.isascii() else "letters outside of ASCII must stand in quotes, as \"key='é'\""
+        raise ValueError(f"{shown(text)} cannot be read: {reason}") from None
+
+
+@dataclass(frozen=True)
+class Given:
+    """An override that a rule checks.
+
+    Attributes:
+        text: as it was written.
+        override: as Hydra parses it.
+        key: of the setting.
+        value: of the setting.
+        conf: the files that can be chosen.
+        earlier: overrides before it.
+    """
+
+    text: str
+    override: Any
+    key: str
+    value: Any
+    conf: Folders
+    earlier: list[Any]
+
+
+def _study(given: Given) -> str | None:
+    override = given.override
+    if given.key == "study" and not (override.is_add() or override.is_force_add() or override.is_delete()):
+        return f"a study must be chosen as +{given.text}, got {shown(given.text)}: no study is chosen by default"
+    return None
+
+
+def _launcher_package(given: Given) -> str | None:
+    """Return what is wrong if the package that a launcher needs is not installed."""
+    packages = {"submitit": ("hydra-submitit-launcher", "slurm"), "ray": ("ray", "ray"), "pe_lab_ray": ("ray", "ray")}
+    for start, (package, extra) in packages.items() if given.key == "hydra/launcher" else ():
+        if str(given.value).startswith(start) and not any(distributions(name=package)):
+            return f"{given.text} needs the package {package}: pip install 'pe_lab[{extra}]'"
+    return None
+
+
+def _logger(given: Given) -> str | None:
+    group, dot, name = given.key.partition(".")
+    if group == "logger" and dot and "." not in name and name not in given.conf.names("logger"):
+        return f"{given.key} must be written with the name of a logger, logger.wandb.{name}, got {shown(given.text)}"
+    return None
+
+
+def _help(given: Given) -> str | None:
+    if given.key.replace("/", ".").startswith(("hydra.help", "hydra.hydra_help")):
+        return f"the text of --help cannot be set, got {shown(given.text)}: leave it out"
+    return None
+
+
+def _of_hydra(given: Given) -> str | None:
+    """Return what is wrong if Hydra has no such setting: with a plus it would add it, and nothing would read it."""
+    if not given.key.startswith("hydra.") or given.override.is_delete():
+        return None
     node: Any = HydraConf
-    name, *parts = key.split(".")
+    name, *parts = given.key.split(".")
     for part in parts:
         fields = getattr(node, "__dataclass_fields__", None)
         if fields is None:  # its settings have any name
-            return
+            return None
         if part not in fields:
-            raise ValueError(f"{name} has the settings {', '.join(sorted(fields))}: got {key}")
+            return f"{name} has the settings {', '.join(sorted(fields))}: got {given.key}"
         name, node = f"{name}.{part}", fields[part].type
+    return None
 
 
-def _require_package(text: str, launcher: str) -> None:
-    """Raise ValueError if the package that a launcher needs is not installed."""
-    packages = {"submitit": ("hydra-submitit-launcher", "slurm"), "ray": ("ray", "ray"), "pe_lab_ray": ("ray", "ray")}
-    for start, (package, extra) in packages.items():
-        if launcher.startswith(start) and not any(distributions(name=package)):
-            raise ValueError(f"{text} needs the package {package}: pip install 'pe_lab[{extra}]'")
+def _searchpath(given: Given) -> str | None:
+    if given.key == "hydra.searchpath":
+        return f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(given.text)}"
+    return None
+
+
+def _numbers(given: Given) -> str | None:
+    for name in LISTS:  # messages of the others are elsewhere
+        index = given.key.removeprefix(f"{name}.")
+        if name.startswith("evaluate.") and index != given.key and not index.partition(".")[0].isdecimal():
+            return f"{name} must be a list, as {name}=[...], got {shown(given.text)}"
+    return None
+
+
+def _once(given: Given) -> str | None:
+    earlier = sum(other.key_or_group == given.key for other in given.earlier)
+    if given.key in LISTS and given.override.is_add() + earlier > 1:
+        return f"{given.key} must be given once, as {given.key}=[...], got {shown(given.text)} beside another"
+    return None
+
+
+def _sweep(given: Given) -> str | None:
+    if given.override.is_sweep_override() and not _swept(given.value):
+        return f"a sweep must have at least one cell, got none with {shown(given.text)}"
+    return None
+
+
+def _choice(given: Given) -> str | None:
+    key, value, override = given.key, given.value, given.override
+    if override.is_sweep_override() or override.is_delete():
+        return None
+    if key not in given.conf.files or key.startswith("hydra"):  # plugins add names there
+        return None
+    if isinstance(value, list) and key not in LISTS:  # Hydra would merge them into one
+        return f"{key} must be one name, got {shown(given.text)}: a sweep over several has no brackets"
+    names, options = value if isinstance(value, list) else [value], given.conf.names(key)
+    written = all(isinstance(name, str) and "${" not in name for name in names)
+    if not written or (isinstance(value, list) and not set(names) <= set(options)):
+        wrong = next((name for name in names if name not in options), value)
+        return unknown_name(key, options, wrong, listing=CHOICES)
+    return None
+
+
+# each returns what is wrong with an override, or None; the first that says something is raised
+RULES = (_study, _launcher_package, _logger, _help, _of_hydra, _searchpath, _numbers, _once, _sweep, _choice)
 
 
 def _swept(value: Any) -> int:

@@ -234,42 +234,50 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
     for group, typed in TYPED:
         allowed[group] = {field.name for field in fields(typed)}
     for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer"]:
-        group, settings = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
-        if not NAME.holds(settings.get("name")):
-            raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(settings.get('name')))}")
-        if files.file(group, settings.name):
-            written = _settings(files, group, settings.name)
-            # settings that come from other files: "/pe@encoding: rope" fills the setting "encoding"
-            taken = {
-                str(group).partition("@")[2]
-                for entry in written.get("defaults", [])
-                if OmegaConf.is_dict(entry)
-                for group in entry
-            }
-            for key in taken:
-                if not OmegaConf.is_dict(settings.get(key)):
-                    raise ValueError(f"{leaf}.{key} must be another {group}, got {shown(_plain(settings.get(key)))}")
-            for key in ("_target_", "_partial_"):
-                if settings.get(key) != written.get(key):
-                    raise ValueError(
-                        f"{leaf}.{key} must be {written.get(key)} for {group}={settings.name}, got "
-                        f"{shown(_plain(settings.get(key)))}: give a class of your own a name of its own"
-                    )
-            allowed[leaf] = (set(written) | taken) - {"defaults"}
+        allowed |= _check_choice(leaf, OmegaConf.select(cfg, leaf), files)
     for key in OPTIMIZER:
         if key not in cfg.optimizer:
             raise ValueError(f"optimizer.{key} must be set, got nothing")
     for group in NAMED:
         _check_named(group, cfg[group], files)
-    for name, leaf in cfg.logger.items():
-        if leaf.get("_partial_") is not True:
-            raise ValueError(f"logger.{name}._partial_ must be true, got {shown(_plain(leaf.get('_partial_')))}")
-        if files.file("logger", str(name)):
-            allowed[f"logger.{name}"] = set(_settings(files, "logger", str(name))) - {"defaults"}
-    if "none" in cfg.logger and len(cfg.logger) > 1:
-        raise ValueError(f"logger=none must stand alone, got logger=[{','.join(map(str, cfg.logger))}]")
+    allowed |= _check_loggers(cfg.logger, files)
     for leaf, names in allowed.items():
         _require_known(OmegaConf.select(cfg, leaf) if leaf else cfg, leaf, names)
+
+
+def _check_choice(leaf: str, settings: DictConfig, files: Folders) -> dict[str, set[str]]:
+    """Raise ValueError unless a choice of a group is as its file says; return the settings that it has, by leaf."""
+    group = leaf.partition(".")[0]
+    if not NAME.holds(settings.get("name")):
+        raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(settings.get('name')))}")
+    if not files.file(group, settings.name):
+        return {}
+    written = _settings(files, group, settings.name)
+    # settings that come from other files: "/pe@encoding: rope" fills the setting "encoding"
+    taken = {
+        str(key).partition("@")[2] for entry in written.get("defaults", []) if OmegaConf.is_dict(entry) for key in entry
+    }
+    for key in taken:
+        if not OmegaConf.is_dict(settings.get(key)):
+            raise ValueError(f"{leaf}.{key} must be another {group}, got {shown(_plain(settings.get(key)))}")
+    for key in ("_target_", "_partial_"):
+        if settings.get(key) != written.get(key):
+            raise ValueError(
+                f"{leaf}.{key} must be {written.get(key)} for {group}={settings.name}, got "
+                f"{shown(_plain(settings.get(key)))}: give a class of your own a name of its own"
+            )
+    return {leaf: (set(written) | taken) - {"defaults"}}
+
+
+def _check_loggers(loggers: DictConfig, files: Folders) -> dict[str, set[str]]:
+    """Raise ValueError unless loggers are made later, and none stands alone; return their settings, by leaf."""
+    for name, leaf in loggers.items():
+        if leaf.get("_partial_") is not True:
+            raise ValueError(f"logger.{name}._partial_ must be true, got {shown(_plain(leaf.get('_partial_')))}")
+    if "none" in loggers and len(loggers) > 1:
+        raise ValueError(f"logger=none must stand alone, got logger=[{','.join(map(str, loggers))}]")
+    names = [str(name) for name in loggers if files.file("logger", str(name))]
+    return {f"logger.{name}": set(_settings(files, "logger", name)) - {"defaults"} for name in names}
 
 
 def _check_named(group: str, settings: DictConfig, files: Folders) -> None:
