@@ -11,7 +11,7 @@ from benchmarks.__main__ import BENCHMARKS, main
 Program = Callable[..., tuple[int, list[str], str]]
 SHARED = {  # parts of benchmarks
     *("implementations", "presets", "subject", "choosing", "plain", "transformers_models", "simulated_runs"),
-    "simulated_looks",
+    *("simulated_looks", "ahead"),
 }
 
 
