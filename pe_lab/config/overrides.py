@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from pe_lab.config.trainer import devices_of
@@ -152,8 +153,6 @@ def _read(parser: Any, text: str) -> Any:
     Raises:
         ValueError: it cannot be read.
     """
-    from hydra.errors import HydraException
-
     try:
         (override,) = parser.parse_overrides([text])
         return override
