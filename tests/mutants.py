@@ -662,7 +662,8 @@ def _run(copy: Path, tests: list[str], failure: Path) -> NoReturn:
         options += ["-o", f"pythonpath={copy} {ROOT} {ROOT}/tests"]  # that of the file has the package itself
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what the caller has imported
         for name, module in list(sys.modules.items()):  # what the caller has imported is not of the copy
-            if Path(getattr(module, "__file__", None) or "/").is_relative_to(ROOT):
+            path = Path(getattr(module, "__file__", None) or "/")
+            if path.is_relative_to(ROOT) and not path.is_relative_to(sys.prefix):  # an environment may lie in ROOT
                 del sys.modules[name]
         code = int(pytest.main([*options, *tests], plugins=[FirstFailure(failure)]))
         package = sys.modules.get("pe_lab")  # no test has imported it if none was collected
