@@ -384,33 +384,32 @@ def measured_tasks() -> str:
 def longer_text() -> str:
     """Return what pe-bench 2 says of text at 4 times the training length."""
     from pe_lab.benchmark import measured
+    from pe_lab.benchmark.verdicts import margin_in_words
     from pe_lab.gallery.content import STEP, step_times
 
     times = step_times()[STEP]
     found = next((one for one in measured.read() if one.task.name == "causal_text"), None)
-    need = "**A small causal language model at 4 times its training length**"
     if found is None:
-        return f"{need}: not measured yet."
+        return "Longer text is not measured yet."
     cfg, longest = found.task.cfg, found.at(4.0)
-    best = ", ".join(f"`{pe}`" for pe in found.best_at[4.0])
+    best = listed([f"`{pe}`" for pe in found.best_at[4.0]], "or")
     highest = found.rows.groupby("pe")["lr"].agg(lambda rates: (rates == max(cfg.tune.rates)).sum())
     runs = found.rows.groupby("pe").size()
-    untuned = ", ".join(f"`{pe}`" for pe in highest.index[highest == runs])
+    untuned = listed([f"`{pe}`" for pe in highest.index[highest == runs]], "and")
+    rates = listed([f"{rate:g}" for rate in cfg.tune.rates], "and")
     said = (
-        f"{need}: use {best}. No other encoding is better (p < 0.05, corrected over all pairs, and a mean difference "
-        "of at least the margin). The model has "
-        f"{cfg.model.depth} layers of width {cfg.model.width} and is trained on {cfg.data.length} bytes of "
-        f"{cfg.data.corpus} at a time, for at most {cfg.steps:,} steps."
+        f"**For a small causal language model at 4 times its training length**, use {best}. No other encoding is "
+        f"better (p < 0.05, corrected over all pairs, and a mean difference of at least {margin_in_words(found.task)})."
     )
-    edge = (
-        f"The learning rates tried are {', '.join(f'{rate:g}' for rate in cfg.tune.rates)}. {untuned} chose the "
-        "highest in every seed."
-        if untuned
-        else ""
+    setting = (
+        f"The model has {cfg.model.depth} layers of width {cfg.model.width}. It is trained on windows of "
+        f"{cfg.data.length} bytes of {cfg.data.corpus}, for at most {cfg.steps:,} steps. The learning rate is the best "
+        f"of {rates} for each encoding and seed."
     )
+    edge = f"With {untuned} it is the highest one in every seed." if untuned else ""
     lines = [
-        "| encoding | 1 × | 2 × | 4 ×, 95 % interval | ranks at 4 × | seeds | seeds that chose the highest rate | "
-        "training step |",
+        "| encoding | 1 × | 2 × | 4 ×, 95 % interval | ranks at 4 × | seeds | "
+        "seeds in which the highest rate was best | training step |",
         f"| :--- |{' ---: |' * 7}",
     ]
     for row in longest.table.itertuples():
@@ -419,7 +418,12 @@ def longer_text() -> str:
         ranks = " to ".join(dict.fromkeys((str(row.first), str(row.last))))
         cost = f"{times[row.pe]:.2f}" if row.pe in times else ""
         lines.append(f"| `{row.pe}` | {losses} | {ranks} | {row.runs} | {highest[row.pe]} | {cost} |")
-    return "\n\n".join([wrapped(text) for text in (said, edge) if text] + ["\n".join(lines)])
+    return "\n\n".join([wrapped(said), wrapped(f"{setting} {edge}".strip()), "\n".join(lines)])
+
+
+def listed(words: list[str], conjunction: str) -> str:
+    """Return words as a list in prose."""
+    return f" {conjunction} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def steps() -> str:

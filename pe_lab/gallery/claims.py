@@ -10,10 +10,10 @@ from pe_lab import config
 from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.universe import quantity
-from pe_lab.replication.verdicts import PARTS, EntryVerdict, Finding
+from pe_lab.replication.verdicts import PARTS, Finding
 from pe_lab.results.columns import cut
 from pe_lab.results.learned import not_learned, partly_learned
-from pe_lab.statistics import Agreement, Comparison
+from pe_lab.statistics import Comparison
 from pe_lab.system.exact_csv import read_csv
 
 UNITS_OF_CLAIMS = {
@@ -100,17 +100,9 @@ def measured(test: Claimed, comparison: Comparison) -> tuple[str, str]:
 def states(finding: Finding) -> str:
     """Return how many parts are shown, contradicted and open."""
     agreements = [str(comparison.agreement) for comparison in finding.compared.values()]
-    counts = [f"{agreements.count(state)} {word}" for state, word in PARTS.items() if state in agreements]
-    return f"of {len(agreements)} {'parts' if len(agreements) > 1 else 'part'} {', '.join(counts)}"
-
-
-def label(finding: Finding) -> str:
-    """Return the verdict in words; where parts are contradicted, by their number and that of the parts shown."""
-    agreements = [str(comparison.agreement) for comparison in finding.compared.values()]
-    shown, contradicted = (agreements.count(each) for each in (Agreement.REPRODUCED, Agreement.NOT_REPRODUCED))
-    if finding.verdict is not EntryVerdict.IN_PART or shown > contradicted:
-        return str(finding.verdict)
-    return f"contradicted in {'more parts than' if contradicted > shown else 'as many parts as'} shown"
+    counts = [(agreements.count(state), word) for state, word in PARTS.items() if state in agreements]
+    parts = f" of {len(agreements)} part{'s' * (len(agreements) > 1)}"
+    return ", ".join(f"{count}{'' if place else parts} {word}" for place, (count, word) in enumerate(counts))
 
 
 def ours(finding: Finding) -> str:

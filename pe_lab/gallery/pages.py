@@ -14,7 +14,7 @@ from pe_lab.benchmark.tasks import task as task_named
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
 from pe_lab.benchmark.verdicts import decided, margin_in_words
 from pe_lab.gallery.advice import Need
-from pe_lab.gallery.claims import conditions, label, measured, ours, parts_tables, shared_notes, states
+from pe_lab.gallery.claims import conditions, measured, ours, parts_tables, shared_notes, states
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
@@ -236,7 +236,6 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "most_at_edge": MOST_AT_EDGE,
         "benchmark": NAME,
         "mark": mark,
-        "label": label,
         "facet_names": FACETS,
         "inline": lambda text: content.inline(text, root),
     }
@@ -329,7 +328,7 @@ def _number(count: int, what: str, thing: str = "") -> str:
 def _counted(findings: list[Finding], again: int) -> str:
     """Return how many claims and numbers have which verdict, and how many tasks were trained again."""
     order = list(EntryVerdict)
-    verdicts = Counter(map(label, sorted(findings, key=lambda finding: order.index(finding.verdict))))
+    verdicts = Counter(sorted((finding.verdict for finding in findings), key=order.index))
     counts = [f"{count} {verdict}" for verdict, count in verdicts.items()]
     counts += [f"{again} {'tasks' if again > 1 else 'task'} with fresh seeds"] if again else []
     return ", ".join(counts) or "none"

@@ -18,7 +18,7 @@ HOLDS, FAILS, OPEN = "holds", "is contradicted", "is undecided"
 STATES = {
     EntryVerdict.REPRODUCED: HOLDS,
     EntryVerdict.NOT_REPRODUCED: FAILS,
-    EntryVerdict.IN_PART: FAILS,  # a part of it is contradicted
+    EntryVerdict.MIXED: FAILS,  # a part of it is contradicted
     EntryVerdict.UNDECIDED: OPEN,
 }
 AGREEMENT_MARKS = {

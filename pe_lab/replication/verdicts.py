@@ -24,7 +24,7 @@ class EntryVerdict(StrEnum):
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
-    IN_PART = "reproduced in part"
+    MIXED = "mixed"
     UNDECIDED = "undecided"
     NOT_RUN = "not run"
 
@@ -61,8 +61,8 @@ class Finding:
 def judge(entry: Entry, values: Mapping[str, Sequence[float]], why: str = "") -> Finding:
     """Return the verdict on an entry.
 
-    Every value must agree for it to be reproduced; one that does not makes it reproduced in part, or not reproduced
-    where none agrees.
+    It is reproduced where every value agrees, not reproduced where some disagree and none agrees, and mixed where some
+    agree and others disagree.
 
     Args:
         values: of our seeds, by label, as many of each; none: it was not run.
@@ -89,7 +89,7 @@ def verdict_of(agreements: Iterable[str]) -> EntryVerdict:
     """Return the verdict that agreements amount to."""
     verdicts = set(agreements)
     if Agreement.NOT_REPRODUCED in verdicts:
-        return EntryVerdict.IN_PART if Agreement.REPRODUCED in verdicts else EntryVerdict.NOT_REPRODUCED
+        return EntryVerdict.MIXED if Agreement.REPRODUCED in verdicts else EntryVerdict.NOT_REPRODUCED
     return EntryVerdict.UNDECIDED if Agreement.UNDECIDED in verdicts else EntryVerdict.REPRODUCED
 
 

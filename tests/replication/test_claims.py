@@ -77,7 +77,7 @@ def test_planted_claims_end_in_their_verdict_at_the_stated_rates(kind: str, devi
             found.append(judge(entry, dict(zip("abc", values, strict=True))).verdict)
         shares[name] = {verdict: found.count(verdict) / DRAWS for verdict in EntryVerdict}
     contradicted = {
-        name: share[EntryVerdict.NOT_REPRODUCED] + share[EntryVerdict.IN_PART] for name, share in shares.items()
+        name: share[EntryVerdict.NOT_REPRODUCED] + share[EntryVerdict.MIXED] for name, share in shares.items()
     }
     assert contradicted["right"] <= MOST_WRONG
     assert contradicted["edge"] + shares["edge"][EntryVerdict.REPRODUCED] <= MOST_WRONG
@@ -284,7 +284,7 @@ def test_a_universe_says_where_a_claim_holds_and_where_it_turns(tmp_path: Path) 
     entry = everywhere(gap)
     save(tmp_path, "table-claim-universe", pd.DataFrame(rows))
     finding = judge(entry, read(entry, tmp_path, 4).by_label)
-    assert finding.verdict is EntryVerdict.IN_PART
+    assert finding.verdict is EntryVerdict.MIXED
 
     states = universe.states(finding).set_index(["model.depth", "optimizer.lr"])["state"].to_dict()
     meaning = {0.5: universe.HOLDS, -0.5: universe.FAILS, 0.0: universe.OPEN}

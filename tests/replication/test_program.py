@@ -144,7 +144,7 @@ def test_where_a_ledger_has_too_few_seeds_the_shipped_values_are_judged(
     assert replicated(monkeypatch, folder, "mine/right", "--list", "--out", "own") == 0
     printed = capsys.readouterr().out
     assert "shipped" not in printed
-    assert "mine/right: reproduced in part" in printed
+    assert "mine/right: mixed" in printed
 
     assert replicated(monkeypatch, folder, "mine/right", "--list", "attention=reference") == 0
     assert "mine/right: not run" in capsys.readouterr().out  # shipped values are of the default

@@ -37,7 +37,7 @@ OPEN = [0.1, 0.5, 0.9]
     ("short", "long", "verdict"),
     [
         (RIGHT["short"], RIGHT["long"], EntryVerdict.REPRODUCED),
-        (RIGHT["short"], WRONG["long"], EntryVerdict.IN_PART),
+        (RIGHT["short"], WRONG["long"], EntryVerdict.MIXED),
         (WRONG["short"], WRONG["long"], EntryVerdict.NOT_REPRODUCED),
         (RIGHT["short"], OPEN, EntryVerdict.UNDECIDED),
         (WRONG["short"], OPEN, EntryVerdict.NOT_REPRODUCED),
