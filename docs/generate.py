@@ -349,15 +349,18 @@ def families() -> str:
 
 def benchmark() -> str:
     """Return a table of the tasks of the benchmark: question, cap, and how many encodings are measured."""
-    from pe_lab.benchmark import task_tables, tasks, verdicts
+    from pe_lab.benchmark import task_statistics, task_tables
+    from pe_lab.benchmark.tasks import benchmark_tasks
 
     rows = task_tables.read()
-    covered = verdicts.progress({name: verdicts.published(found) for name, found in rows.items()}).set_index("task")
+    covered = task_statistics.progress(
+        {name: task_statistics.published(found) for name, found in rows.items()}
+    ).set_index("task")
     lines = [
         "| task | question | cap, steps | encodings measured | of | seeds of each, at least |",
         "| :--- | :--- | ---: | ---: | ---: | ---: |",
     ]
-    for task in tasks.tasks():
+    for task in benchmark_tasks():
         line = covered.loc[task.name]
         seeds = int(line["fewest seeds"]) if line.measured else ""
         counts = f"{task.cfg.steps:,} | {int(line.measured)} | {int(line.defined)} | {seeds}"
@@ -367,10 +370,13 @@ def benchmark() -> str:
 
 def measured_tasks() -> str:
     """Return how many tasks of the benchmark have results, and for how many encodings."""
-    from pe_lab.benchmark import task_tables, tasks, verdicts
+    from pe_lab.benchmark import task_statistics, task_tables
+    from pe_lab.benchmark.tasks import benchmark_tasks
 
-    covered = verdicts.progress({name: verdicts.published(found) for name, found in task_tables.read().items()})
-    names = [task.name for task in tasks.tasks()]
+    covered = task_statistics.progress(
+        {name: task_statistics.published(found) for name, found in task_tables.read().items()}
+    )
+    names = [task.name for task in benchmark_tasks()]
     measured = covered.set_index("task").loc[names, "measured"].astype(int)
     results = ", ".join(f"`{name}` ({count})" for name, count in measured[measured > 0].items())
     without = " and ".join(f"`{name}`" for name in measured.index[measured == 0])
@@ -384,7 +390,7 @@ def measured_tasks() -> str:
 def longer_text() -> str:
     """Return what pe-bench 2 says of text at 4 times the training length."""
     from pe_lab.benchmark import measured
-    from pe_lab.benchmark.verdicts import margin_in_words
+    from pe_lab.benchmark.task_statistics import margin_in_words
     from pe_lab.gallery.content import STEP, step_times
 
     times = step_times()[STEP]
@@ -441,25 +447,24 @@ def steps() -> str:
 def replicated() -> str:
     """Return what the replication of the benchmark found, by task."""
     from pe_lab.benchmark import task_tables
-    from pe_lab.benchmark.replication import cells
-    from pe_lab.benchmark.replication import replication as of_benchmark
+    from pe_lab.benchmark.fresh_seeds import cells, compare_fresh_seeds
 
-    found = of_benchmark(task_tables.read())
-    if found.means.empty:
+    results = compare_fresh_seeds(task_tables.read())
+    if results.means.empty:
         return "It has not been run yet."
-    names = list(found.means["task"].unique())
-    said = (
-        f"{len(found.means)} of {len(cells())} cells are trained. Fresh mean differences lie in their 95 % prediction "
-        f"interval in {found.predicted}. Fresh seeds contradict a verdict in {found.contradicted}."
+    names = list(results.means["task"].unique())
+    summary = (
+        f"{len(results.means)} of {len(cells())} cells are trained. Fresh mean differences lie in their 95 % "
+        f"prediction interval in {results.predicted}. Fresh seeds contradict a verdict in {results.contradicted}."
     )
     lines = [
         "| task | cells again | pairs | in the prediction interval | verdicts | contradicted |",
         "| :--- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for name, part in [*((f"`{name}`", found.of(name)) for name in names), ("all", found)]:
+    for name, part in [*((f"`{name}`", results.on_task(name)) for name in names), ("all", results)]:
         counts = f"{len(part.means)} | {part.predicted.total} | {part.predicted.count}"
         lines.append(f"| {name} | {counts} | {part.contradicted.total} | {part.contradicted.count} |")
-    return "\n\n".join([wrapped(said), "\n".join(lines)])
+    return "\n\n".join([wrapped(summary), "\n".join(lines)])
 
 
 def filled(text: str) -> str:

@@ -109,7 +109,7 @@ def claims() -> str:
     from pe_lab.gallery.claims import states
     from pe_lab.replication import universe
     from pe_lab.replication.entry import UNIVERSE
-    from pe_lab.replication.verdicts import PARTS
+    from pe_lab.replication.findings import PARTS
 
     found = findings()
     head = ["claim", "in its own setting", "in other settings", "the command that repeats it"]

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from pe_lab import config
-from pe_lab.benchmark.tasks import names
+from pe_lab.benchmark.tasks import task_names
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
 from pe_lab.system.names import unknown_name
@@ -41,7 +41,7 @@ def _check(arguments: argparse.Namespace) -> None:
         study = f"pe-lab run -m +study=pe_bench_2_TASK {' '.join(arguments.tasks)} seed=0,1,2,3,4"
         raise ValueError(f"an encoding must be trained by {study} and added by --pack ledger, got it here")
     for name in arguments.tasks:
-        if name not in (choices := names()):
+        if name not in (choices := task_names()):
             raise ValueError(unknown_name("TASK", choices, name))
     modes = {"--export": arguments.export is not None, "--pack": arguments.pack is not None}
     modes["--replication"] = arguments.replication
@@ -67,7 +67,7 @@ def _program(arguments: argparse.Namespace) -> None:
 
     rows = task_tables.read()
     if arguments.replication:
-        print(task_tables.again(rows))
+        print(task_tables.fresh_seeds_text(rows))
     elif arguments.export is not None:
         print(*task_tables.write(rows, Path(arguments.export)), sep="\n")
     else:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_lab.benchmark import rows as of_rows
-from pe_lab.benchmark import verdicts
-from pe_lab.benchmark.tasks import BenchmarkTask, tasks
+from pe_lab.benchmark import task_rows, task_statistics
+from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.results.columns import cut
 from pe_lab.statistics import FEWEST_SEEDS, Verdict
 
@@ -25,52 +24,52 @@ class TaskResults:
     Attributes:
         task: the task.
         rows: a line per encoding and seed.
-        fresh: the rows of a replication, which count only where seeds that solved the task are counted.
+        fresh: the rows of fresh seeds, which count only where seeds that solved the task are counted.
     """
 
     task: BenchmarkTask
     rows: pd.DataFrame = field(repr=False)
-    fresh: pd.DataFrame = field(default_factory=lambda: of_rows.frame([]), repr=False)
+    fresh: pd.DataFrame = field(default_factory=lambda: task_rows.frame([]), repr=False)
 
     @classmethod
     def of(cls, task: BenchmarkTask, rows: pd.DataFrame) -> "TaskResults":
-        """Return the results of a task from all of its rows, those of a replication among them."""
-        return cls(task, verdicts.published(rows), verdicts.fresh(rows))
+        """Return the results of a task from all of its rows, those of fresh seeds among them."""
+        return cls(task, task_statistics.published(rows), task_statistics.fresh(rows))
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
         """The verdicts on all pairs of encodings."""
-        return verdicts.pairs(self.rows, self.task)
+        return task_statistics.pairs(self.rows, self.task)
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A line per encoding, the best mean first: see `verdicts.endpoints`; then score_1x and more, or loss_1x.
+        """A line per encoding, the best mean first: `task_statistics.endpoints`, then score_1x and more, or loss_1x.
 
-        Of tasks with a level also all_solved and all_runs: `solved` and `runs` with the seeds of a replication.
+        Of tasks with a level also all_solved and all_runs: `solved` and `runs` with the fresh seeds.
         Means of steps and their intervals end at the cap: a mean of steps that count as the cap cannot exceed it.
         """
         wide = self.scores.pivot(index="pe", columns="length", values="mean")
         wide.columns = [f"{self.unit}_{length:g}x" for length in wide.columns]
-        table = verdicts.endpoints(self.rows, self.task)
+        table = task_statistics.endpoints(self.rows, self.task)
         if self.task.solvable and len(table):
             shown = ["mean", "low", "high"]
             table[shown] = table[shown].clip(upper=self.task.cfg.steps)
-            again = verdicts.runs(self.fresh, self.task).groupby("pe")["solved"].agg(["sum", "count"])
+            again = task_statistics.runs(self.fresh, self.task).groupby("pe")["solved"].agg(["sum", "count"])
             again = again.reindex(table["pe"], fill_value=0).astype(int).set_axis(table.index)
             table["all_solved"], table["all_runs"] = table["solved"] + again["sum"], table["runs"] + again["count"]
         return table.merge(wide.reset_index(), on="pe", how="left") if len(table) else table
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """A line per encoding and length, with a 95 % interval cut at what is possible: see `verdicts.scores`."""
-        scores = verdicts.scores(self.rows, self.task)
+        """A line per encoding and length, with a 95 % interval cut at what is possible: `task_statistics.scores`."""
+        scores = task_statistics.scores(self.rows, self.task)
         low, high = cut(self.unit, scores["mean"], scores["low"], scores["high"])
         return scores.assign(low=low, high=high)
 
     @property
     def is_control(self) -> bool:
         """Whether order carries no information: the best loss without position is the best possible one."""
-        return bool((of_rows.gap(self.rows) == 0).all())
+        return bool((task_rows.gap(self.rows) == 0).all())
 
     @property
     def unit(self) -> str:
@@ -79,8 +78,8 @@ class TaskResults:
 
     @property
     def is_complete(self) -> bool:
-        """Whether most encodings that have rows have enough seeds: see `verdicts.is_complete`."""
-        return verdicts.is_complete(self.rows)
+        """Whether most encodings that have rows have enough seeds: see `task_statistics.is_complete`."""
+        return task_statistics.is_complete(self.rows)
 
     @cached_property
     def best(self) -> list[str]:
@@ -91,7 +90,7 @@ class TaskResults:
     @cached_property
     def best_at(self) -> dict[float, list[str]]:
         """As `best`, by length in training lengths; of a task that is compared by its steps to solve, at 1 only."""
-        longer = [] if self.task.solvable else [length for length in of_rows.lengths(self.rows) if length > 1]
+        longer = [] if self.task.solvable else [length for length in task_rows.lengths(self.rows) if length > 1]
         return {1.0: self.best} | {length: self.at(length).best for length in longer}
 
     @cached_property
@@ -100,7 +99,7 @@ class TaskResults:
 
         They are no verdicts: no margin is declared for scores. Empty for a task that is compared by its loss.
         """
-        longer = [length for length in of_rows.lengths(self.rows) if length > 1] if self.task.solvable else []
+        longer = [length for length in task_rows.lengths(self.rows) if length > 1] if self.task.solvable else []
         enough = self.scores[(self.scores["runs"] >= FEWEST_SEEDS) & (self.scores["mean"] > 0)]
         return {
             length: enough[enough["length"] == length].nlargest(FEW, "mean").to_dict("records") for length in longer
@@ -120,7 +119,7 @@ class TaskResults:
 
         Returns:
             USE: it is among `best`. Otherwise, among `beaten`: AVOID: it solved no seed; UNRELIABLE: it solved a
-            smaller share of its seeds than the first of `best`; SLOWER or HIGHER_LOSS. Seeds of a replication count.
+            smaller share of its seeds than the first of `best`; SLOWER or HIGHER_LOSS. Fresh seeds count.
             Encodings with too few seeds that none beats are left out.
         """
         if not self.task.solvable:
@@ -174,5 +173,5 @@ def read(folder: Path | None = None) -> list[TaskResults]:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    results = [TaskResults.of(task, of_rows.read(task, folder)) for task in tasks()]
+    results = [TaskResults.of(task, task_rows.read(task, folder)) for task in benchmark_tasks()]
     return [result for result in results if len(result.rows) and result.is_complete]

@@ -11,8 +11,8 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab import config
-from pe_lab.benchmark import rows
-from pe_lab.benchmark.tasks import NAME, BenchmarkTask, tasks
+from pe_lab.benchmark import task_rows
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks
 from pe_lab.config import LR, resolved
 from pe_lab.data.score import BEST
 from pe_lab.experiment.cell import Cell
@@ -42,17 +42,17 @@ def pack(ledger: Path, folder: Path | None = None, replace: bool = False) -> lis
     if not ledger.is_dir():
         raise ValueError(f"--pack must be an existing folder, got {str(ledger)!r}")
     present, lines, results = _present(ledger), [], []
-    for task in tasks():
+    for task in benchmark_tasks():
         new_rows, left_out = _rows(task, present[_settings(task)], ledger)
-        old_rows = rows.read(task, folder)
+        old_rows = task_rows.read(task, folder)
         if new_rows or left_out:
-            both = rows.merged(task, old_rows, rows.frame(new_rows), str(ledger), replace)
+            both = task_rows.merged(task, old_rows, task_rows.frame(new_rows), str(ledger), replace)
             results.append((task, both))
             left = f"; {left_out} seeds not ended, or of other options or revisions, are left out" if left_out else ""
             lines.append(f"{task.name}: {len(both)} rows, {len(new_rows)} of them in {ledger}{left}")
     for task, both in results:  # when nothing is refused any more
         if len(both):
-            rows.write(task, both, folder)
+            task_rows.write(task, both, folder)
     return lines or [f"{NAME}: no cell of today's settings is in {ledger}"]
 
 
@@ -97,7 +97,7 @@ def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     row: dict[str, Any] = {"benchmark": NAME, "task": task.name, "pe": cfg.pe.name, "seed": cfg.seed}
     row |= {"settings": _digest(cell, task), "encoding": digest(_options(cell, tuned.scale))}
     row |= {"revision": cell.identity["pe"]["revision"]} | _found(tuned)
-    row |= dict.fromkeys(rows.lengths_of(task.cfg.evaluate.lengths)) | _tries(tuned)
+    row |= dict.fromkeys(task_rows.lengths_of(task.cfg.evaluate.lengths)) | _tries(tuned)
     if winner is None:  # all tries diverged
         return row
     job = Job.from_config(winner)
@@ -105,7 +105,7 @@ def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
         return None
     job.run.verify(job.cell.target)
     summary = summary_and_environment(job.run, job.cell.target)
-    row |= {"steps": summary["steps"]} | {name: summary[name] for name in rows.COSTS}
+    row |= {"steps": summary["steps"]} | {name: summary[name] for name in task_rows.COSTS}
     for length, metrics in _lengths(job.run, job.cell.target, summary):
         row |= {f"{name}_x{length:g}": _number(value) for name, value in _metrics(metrics).items()}
     row |= {"attention": cell.implementation, "run": job.run.name}
@@ -197,5 +197,5 @@ def _tries(tuned: TunedSeed) -> dict[str, Any]:
             passed = float(y) if solved else None
         last = max(curve, default=None)
         values = (attempt.rate, attempt.scale, passed, curve.get(task.choice), last and curve[last], last)
-        row |= {f"try{number}_{name}": value for name, value in zip(rows.TRY, values, strict=True)}
+        row |= {f"try{number}_{name}": value for name, value in zip(task_rows.TRY, values, strict=True)}
     return row

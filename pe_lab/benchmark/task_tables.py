@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.benchmark import rows as of_rows
-from pe_lab.benchmark import verdicts
+from pe_lab.benchmark import task_rows, task_statistics
+from pe_lab.benchmark.fresh_seeds import commands, compare_fresh_seeds
 from pe_lab.benchmark.measured import TaskResults
-from pe_lab.benchmark.replication import commands, replication
-from pe_lab.benchmark.tasks import NAME, BenchmarkTask, task, tasks
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import called_different, placebo
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
@@ -27,7 +26,7 @@ def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    results = {task.name: of_rows.read(task, folder) for task in tasks()}
+    results = {task.name: task_rows.read(task, folder) for task in benchmark_tasks()}
     return {name: rows for name, rows in results.items() if len(rows)}
 
 
@@ -37,22 +36,22 @@ def text(results: Mapping[str, pd.DataFrame], names: Collection[str] = ()) -> st
     Args:
         names: of the only tasks to show.
     """
-    published = {name: rows for name, all_ in results.items() if len(rows := verdicts.published(all_))}
+    published = {name: rows for name, all_ in results.items() if len(rows := task_statistics.published(all_))}
     if names:
         return "\n\n".join(
-            _of_task(results[name], task(name)) if name in published else f"{name}: no row is shipped yet"
+            _of_task(results[name], task_named(name)) if name in published else f"{name}: no row is shipped yet"
             for name in names
         )
     if not published:
         return f"{NAME}: no row is shipped yet"
     parts = [f"{NAME}: what is measured\n{_shown(_progress(published))}"]
-    parts += [_of_task(results[name], task(name)) for name in published]
-    return "\n\n".join([*parts, _placebo(published), again(results)])
+    parts += [_of_task(results[name], task_named(name)) for name in published]
+    return "\n\n".join([*parts, _placebo(published), fresh_seeds_text(results)])
 
 
-def again(results: Mapping[str, pd.DataFrame]) -> str:
-    """Return what a replication found, or how it is run."""
-    comparison = replication(results)
+def fresh_seeds_text(results: Mapping[str, pd.DataFrame]) -> str:
+    """Return the comparison with fresh seeds as text, or the commands that train them."""
+    comparison = compare_fresh_seeds(results)
     if comparison.means.empty:
         return "\n".join(["Not replicated yet. Cells to be run again with fresh seeds:", *commands()])
     return (
@@ -66,15 +65,15 @@ def again(results: Mapping[str, pd.DataFrame]) -> str:
 
 def write(results: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
     """Write rows and tables as CSV files, with the task as the first column, and return their paths."""
-    published = {name: verdicts.published(rows) for name, rows in results.items()}
-    comparison = replication(results)
+    published = {name: task_statistics.published(rows) for name, rows in results.items()}
+    comparison = compare_fresh_seeds(results)
     tables = {
         "rows": pd.concat(results.values(), ignore_index=True),
         "coverage": _progress(published),
-        "endpoints": _joined(published, verdicts.endpoints),
+        "endpoints": _joined(published, task_statistics.endpoints),
         "pairs": _joined(published, _pairs),
-        "shares": _joined(published, verdicts.share_pairs),
-        "scores": _joined(published, verdicts.scores),
+        "shares": _joined(published, task_statistics.share_pairs),
+        "scores": _joined(published, task_statistics.scores),
         "twins": placebo(published),
         "replication": comparison.pairs,
         "replicated_means": comparison.means,
@@ -88,7 +87,7 @@ def write(results: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
 def _joined(results: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
     parts = []
     for name, rows in results.items():
-        lines = table(rows, task(name))  # type: ignore[operator]
+        lines = table(rows, task_named(name))  # type: ignore[operator]
         lines.insert(0, "task", name)
         parts.append(lines)
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
@@ -102,10 +101,11 @@ def _pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
 
 
 def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return `verdicts.progress` with a line of sums, and how many pairs are decided."""
-    table = verdicts.progress(results)
+    """Return `task_statistics.progress` with a line of sums, and how many pairs are decided."""
+    table = task_statistics.progress(results)
     counts = pd.DataFrame(
-        {"task": name} | verdicts.decided(verdicts.pairs(rows, task(name))) for name, rows in results.items()
+        {"task": name} | task_statistics.decided(task_statistics.pairs(rows, task_named(name)))
+        for name, rows in results.items()
     )
     table = table.merge(counts, on="task", how="left")
     sums = table[["defined", "measured", "core-hours", *counts.columns[1:]]].sum()
@@ -115,9 +115,9 @@ def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
     unit = "steps to solve, censored at the cap" if task.solvable else "test loss in nats"
     results = TaskResults.of(task, rows)
-    counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(results.pairs).items())
+    counts = ", ".join(f"{count} {word}" for word, count in task_statistics.decided(results.pairs).items())
     cap = f"cap {task.cfg.steps}" + (f", level {task.cfg.solve.level:g}" if task.solvable else "")
-    cap += f"; margin {verdicts.margin_in_words(task)}"
+    cap += f"; margin {task_statistics.margin_in_words(task)}"
     head = [f"{task.name}: {task.question}", f"{cap}; mean: {unit}", f"pairs: {counts}"]
     best = []
     for length, names in results.best_at.items():

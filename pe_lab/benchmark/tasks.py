@@ -43,22 +43,22 @@ class BenchmarkTask:
 
 
 @cache
-def tasks() -> tuple[BenchmarkTask, ...]:
+def benchmark_tasks() -> tuple[BenchmarkTask, ...]:
     """Return the tasks, in the order of the study that is made of them."""
     return tuple(map(_task, _studies()))
 
 
-def names() -> list[str]:
+def task_names() -> list[str]:
     """Return the names of the tasks, in that order; nothing is composed."""
     return [study.removeprefix(f"{STUDY}_") for study in _studies()]
 
 
-def task(name: str) -> BenchmarkTask:
+def task_named(name: str) -> BenchmarkTask:
     """Return the task of a name."""
     return next(_task(study) for study in _studies() if study == f"{STUDY}_{name}")
 
 
-def named() -> list[str]:
+def encoding_names() -> list[str]:
     """Return the names of the encodings of the benchmark: those of the package that are no combinations."""
     names = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
     return [name for name in names if name not in COMBINATIONS]
@@ -74,7 +74,7 @@ def _task(study: str) -> BenchmarkTask:
     )
     (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
     return BenchmarkTask(
-        study, asks, question, tuple(named()) if few.startswith("glob(") else tuple(few.split(",")), cfg
+        study, asks, question, tuple(encoding_names()) if few.startswith("glob(") else tuple(few.split(",")), cfg
     )
 
 

@@ -14,8 +14,8 @@ from itertools import combinations
 
 import pandas as pd
 
-from pe_lab.benchmark.tasks import task
-from pe_lab.benchmark.verdicts import pairs, runs
+from pe_lab.benchmark.task_statistics import pairs, runs
+from pe_lab.benchmark.tasks import task_named
 from pe_lab.statistics import DIFFERENT, share_interval
 
 TWINS: tuple[tuple[str, ...], ...] = (("none", "integer", "normalized", "temperature"), ("rope", "rope_dynamic_ntk"))
@@ -44,16 +44,17 @@ def placebo(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """
     lines = []
     for name, rows in results.items():
-        of, outcomes = task(name), runs(rows, task(name))
+        task = task_named(name)
+        outcomes = runs(rows, task)
         both = [("twins", *pair) for pair in twin_pairs()] + [("near", *pair) for pair in NEAR]
         present = set(outcomes["pe"])
-        verdicts = pairs(rows, of)
+        verdicts = pairs(rows, task)
         for kind, pe, other in both:
             if {pe, other} <= present:
                 y = outcomes.set_index(["seed", "pe"])["y"].unstack()[[pe, other]].dropna()
                 line = {"kind": kind, "task": name, "pe": pe, "baseline": other, "seeds": len(y)}
                 line |= {"apart": (y[pe] - y[other]).abs().max(), "same": _verdict(verdicts, pe, other)}
-                lines.append(line | {"shifted": _verdict(pairs(shifted(rows, other), of), pe, other)})
+                lines.append(line | {"shifted": _verdict(pairs(shifted(rows, other), task), pe, other)})
     return pd.DataFrame(lines, columns=["kind", "task", "pe", "baseline", "seeds", "apart", "same", "shifted"])
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab import config
-from pe_lab.benchmark.tasks import BenchmarkTask, tasks
+from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import write_text
@@ -31,7 +31,7 @@ def defined(task: BenchmarkTask) -> list[str]:
 
 def write(names: list[str] | None = None) -> None:
     """Write the file of the package again; the lines of other encodings stay if names are given."""
-    replace(FILE, measured(names), names, [task.name for task in tasks()])
+    replace(FILE, measured(names), names, [task.name for task in benchmark_tasks()])
 
 
 def replace(file: Path, lines: pd.DataFrame, names: list[str] | None, order: list[str]) -> None:
@@ -58,7 +58,7 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
 
     lines: list[dict[str, str]] = []
     configs: dict[str, DictConfig] = {}
-    for task in tasks():
+    for task in benchmark_tasks():
         for name in sorted(task.encodings):
             if names is not None and name not in names:
                 continue

@@ -15,7 +15,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe, settings_of
 from pe_lab.results.summary_table import as_markdown, as_text
-from pe_lab.results.verdicts import few_runs
+from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics.adding import Arm, Decision, Question, decide_cells
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margin, margins

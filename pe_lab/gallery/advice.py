@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Any
 
 from pe_lab.benchmark.measured import AVOID, HIGHER_LOSS, SLOWER, UNRELIABLE, USE, TaskResults
+from pe_lab.benchmark.task_statistics import equals
 from pe_lab.benchmark.tasks import BenchmarkTask
-from pe_lab.benchmark.verdicts import equals
 
 ALIKE, NOT_LEARNED, NOT_MEASURED = "not separable", "not learned", "not measured"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from pe_lab import config
 from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
+from pe_lab.replication.findings import PARTS, Finding
 from pe_lab.replication.universe import quantity
-from pe_lab.replication.verdicts import PARTS, Finding
 from pe_lab.results.columns import cut
 from pe_lab.results.learned import not_learned, partly_learned
 from pe_lab.statistics import Comparison

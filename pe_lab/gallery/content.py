@@ -15,12 +15,11 @@ from tqdm import tqdm
 
 from pe_lab.audit.report import legend
 from pe_lab.benchmark import measured, task_tables
+from pe_lab.benchmark.fresh_seeds import FreshSeeds, compare_fresh_seeds
 from pe_lab.benchmark.measured import TaskResults
-from pe_lab.benchmark.replication import Replication, replication
-from pe_lab.benchmark.tasks import BenchmarkTask
-from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
+from pe_lab.benchmark.task_statistics import equals
+from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined import undefined
-from pe_lab.benchmark.verdicts import equals
 from pe_lab.gallery.advice import NOT_MEASURED, Need
 from pe_lab.gallery.claims import unlearned
 from pe_lab.gallery.definitions import Definition, definitions
@@ -61,7 +60,7 @@ class Content:
     results: dict[str, TaskResults]
     claims: dict[str, Finding]
     numbers: dict[str, Finding]
-    again: Replication
+    again: FreshSeeds
     unlearned: dict[str, dict[str, str]]
     audit: pd.DataFrame
     steps: dict[str, float]
@@ -98,7 +97,7 @@ class Content:
         findings = _findings(studies)
         judged = {name.removeprefix("claims/"): claim for name, claim in findings.items() if name.startswith("claims/")}
         numbers = {name: number for name, number in findings.items() if not number.entry.studies}
-        again = replication(task_tables.read(results))
+        again = compare_fresh_seeds(task_tables.read(results))
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
         missed = {} if studies is None else {name: unlearned(claim.entry, studies) for name, claim in judged.items()}
@@ -113,17 +112,17 @@ class Content:
     def needs(self) -> list[Need]:
         """What encodings are asked for: longer text first, then each task; those that are measured first."""
         name, length = LONGER_TEXT
-        text = next(task for task in tasks_of_benchmark() if task.name == name)
+        text = next(task for task in benchmark_tasks() if task.name == name)
         longer = self.results[name].at(length) if name in self.results else None
         asks = f"{text.asks}, {length:g} × the training length"
         needs = [Need(asks, text, length, longer, self.steps)]
-        needs += [Need(task.asks, task, 1.0, self.results.get(task.name), self.steps) for task in tasks_of_benchmark()]
+        needs += [Need(task.asks, task, 1.0, self.results.get(task.name), self.steps) for task in benchmark_tasks()]
         return sorted(needs, key=lambda need: need.advice.kind == NOT_MEASURED)
 
     @cached_property
     def setting(self) -> str:
         """The size of the model and the number of seeds, in words."""
-        sizes = [task.cfg.model for task in tasks_of_benchmark()]
+        sizes = [task.cfg.model for task in benchmark_tasks()]
         words = dict.fromkeys(f"{size.depth} layers, width {size.width} and {size.num_heads} heads" for size in sizes)
         counts = sorted({int(count) for results in self.results.values() for count in results.table["runs"]})
         seeds = " to ".join(map(str, dict.fromkeys((*counts[:1], *counts[-1:]))))

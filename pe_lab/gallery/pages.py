@@ -7,12 +7,10 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.measured import TaskResults
-from pe_lab.benchmark.replication import Replication
-from pe_lab.benchmark.tasks import NAME, BenchmarkTask
-from pe_lab.benchmark.tasks import task as task_named
-from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
-from pe_lab.benchmark.verdicts import decided, margin_in_words
+from pe_lab.benchmark.task_statistics import decided, margin_in_words
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.gallery.advice import Need
 from pe_lab.gallery.claims import conditions, measured, ours, parts_tables, shared_notes, states
 from pe_lab.gallery.content import STEP, Content
@@ -22,7 +20,7 @@ from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, rendered
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
-from pe_lab.replication.verdicts import PARTS
+from pe_lab.replication.findings import PARTS
 from pe_lab.results.styles import COMMON
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
 from pe_lab.statistics import Agreement
@@ -40,12 +38,18 @@ FACETS = {
 
 def pages(content: Content) -> list[Page]:
     """Return all pages: the overview, one per encoding, and one per task of the benchmark, measured or not."""
-    lists = [leaderboard(content), needs(content), encodings(content), tasks(content), claims(content)]
-    details = [encoding(content, name) for name in content.definitions]
-    return [*lists, *details, *(task(content, each) for each in tasks_of_benchmark())]
+    lists = [
+        leaderboard_page(content),
+        needs_page(content),
+        encodings_page(content),
+        tasks_page(content),
+        claims_page(content),
+    ]
+    details = [encoding_page(content, name) for name in content.definitions]
+    return [*lists, *details, *(task_page(content, each) for each in benchmark_tasks())]
 
 
-def leaderboard(content: Content) -> Page:
+def leaderboard_page(content: Content) -> Page:
     """Return the table of all encodings on all tasks that are measured."""
     fullest = sorted(content.results.items(), key=lambda item: (item[1].is_control, -len(item[1].table)))
     tables = {name: results.table.set_index("pe", drop=False) for name, results in fullest}
@@ -67,7 +71,7 @@ def leaderboard(content: Content) -> Page:
         lines=lines,
         shades=shades,
         choices=_choices(content),
-        count=len(tasks_of_benchmark()),
+        count=len(benchmark_tasks()),
         missing=sorted(content.names - set(names)),
         controls=[name for name, results in fullest if results.is_control],
     )
@@ -91,13 +95,13 @@ def _outcome(content: Content) -> dict[str, Any]:
     }
 
 
-def needs(content: Content) -> Page:
+def needs_page(content: Content) -> Page:
     """Return which encodings to use, which are behind the best and which to avoid, for each need."""
     html = rendered("needs.html", **_common(content, ""), lines=[_line_of(need) for need in content.needs])
     return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
 
 
-def encodings(content: Content) -> Page:
+def encodings_page(content: Content) -> Page:
     """Return the list of all encodings."""
     counts = Counter(pe for results in content.results.values() for pe in results.table["pe"])
     lines = [
@@ -117,14 +121,14 @@ def encodings(content: Content) -> Page:
     return Page("encodings", "Encodings", [PageSection("", html)], wide=True)
 
 
-def tasks(content: Content) -> Page:
+def tasks_page(content: Content) -> Page:
     """Return the list of all tasks."""
     pairs = {name: decided(results.pairs) for name, results in content.results.items()}
-    html = rendered("tasks.html", **_common(content, ""), tasks=tasks_of_benchmark(), pairs=pairs)
+    html = rendered("tasks.html", **_common(content, ""), tasks=benchmark_tasks(), pairs=pairs)
     return Page("tasks", "Tasks", [PageSection("", html)], wide=True)
 
 
-def claims(content: Content) -> Page:
+def claims_page(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
     judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
     html = rendered(
@@ -145,7 +149,7 @@ def claims(content: Content) -> Page:
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
 
 
-def encoding(content: Content, name: str) -> Page:
+def encoding_page(content: Content, name: str) -> Page:
     """Return the page of an encoding."""
     definition, portrait = content.definitions[name], content.portraits[name]
     values: dict[str, Any] = _common(content, "../")
@@ -183,7 +187,7 @@ def _folded(content: Content, name: str, definition: Definition) -> dict[str, tu
     judged = {number: finding for number, finding in reported.items() if finding.compared}
     again, failing, equal = _again(content, name), content.failures(name), content.equal_runs(name)
     properties = content.properties(name)
-    results = {"on_tasks": on_tasks, "tasks": tasks_of_benchmark(), "level": _level()}
+    results = {"on_tasks": on_tasks, "tasks": benchmark_tasks(), "level": _level()}
     results |= {"measured": {each.task.name for each, _ in on_tasks}}
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
@@ -207,19 +211,19 @@ def _folded(content: Content, name: str, definition: Definition) -> dict[str, tu
     }
 
 
-def task(content: Content, of: BenchmarkTask) -> Page:
+def task_page(content: Content, task: BenchmarkTask) -> Page:
     """Return the page of a task."""
-    results = content.results.get(of.name)
-    values: dict[str, Any] = {"task": of, "results": results, "margin": margin_in_words(of), "data": data_of(of)}
+    results = content.results.get(task.name)
+    values: dict[str, Any] = {"task": task, "results": results, "margin": margin_in_words(task), "data": data_of(task)}
     if results is not None:
         # a loss at the training length stands in the column of the mean already
         lengths = [name for name in results.table if name.startswith(f"{results.unit}_") and name != "loss_1x"]
         lines = results.table.to_dict("records")
-        values |= {"lines": lines, "shades": results.quality(), "lengths": lengths, "places": _places(of)}
+        values |= {"lines": lines, "shades": results.quality(), "lengths": lengths, "places": _places(task)}
         values |= {"by_name": {line["pe"]: line for line in lines}, "choices": _choices(content)}
         values |= dict(zip(("strips", "axis"), _strips(results), strict=True))
     html = rendered("task.html", **_common(content, "../"), **values)
-    return Page(f"tasks/{of.name}", f"Task: {of.name}", [PageSection("", html)], wide=True)
+    return Page(f"tasks/{task.name}", f"Task: {task.name}", [PageSection("", html)], wide=True)
 
 
 def _common(content: Content, root: str) -> dict[str, Any]:
@@ -293,21 +297,21 @@ def _again(content: Content, name: str) -> list[dict[str, Any]]:
     """Return a line for each task on which an encoding was trained again with fresh seeds."""
     lines = []
     for row in content.again.means[content.again.means["pe"] == name].to_dict("records"):
-        of = task_named(row["task"])
-        pairs = content.again.of(of.name).pairs
-        here = Replication(pairs[(pairs["pe"] == name) | (pairs["baseline"] == name)], content.again.means)
+        task = task_named(row["task"])
+        pairs = content.again.on_task(task.name).pairs
+        here = FreshSeeds(pairs[(pairs["pe"] == name) | (pairs["baseline"] == name)], content.again.means)
         values = {key: float(row[key]) for key in ("mean", "low", "high", "fresh")}
-        cap = float(of.cfg.steps) if of.solvable else None
+        cap = float(task.cfg.steps) if task.solvable else None
         if cap is not None:
             values = {key: min(2**exponent, cap) for key, exponent in values.items()}
         values |= {key: int(row[key]) for key in ("failed", "fresh_failed")}
-        lines.append({"task": of, "cap": cap, "places": _places(of), "contradicted": here.contradicted, **values})
+        lines.append({"task": task, "cap": cap, "places": _places(task), "contradicted": here.contradicted, **values})
     return lines
 
 
 def _level() -> float:
     """Return the validation score at which tasks of the benchmark are solved."""
-    return float(next(each.cfg.solve.level for each in tasks_of_benchmark() if each.solvable))
+    return float(next(each.cfg.solve.level for each in benchmark_tasks() if each.solvable))
 
 
 def _property(content: Content, name: str, column: str) -> Any:

@@ -8,8 +8,7 @@ import torch
 from hydra.utils import instantiate
 
 from pe_lab import config
-from pe_lab.benchmark.tasks import BenchmarkTask
-from pe_lab.benchmark.tasks import task as task_named
+from pe_lab.benchmark.tasks import BenchmarkTask, task_named
 from pe_lab.config import reference
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.encodings.layout import PADDING

@@ -2,6 +2,6 @@
 
 from pe_lab.replication.entries import load
 from pe_lab.replication.entry import Claimed, Entry, Reported
-from pe_lab.replication.verdicts import EntryVerdict, Finding, judge
+from pe_lab.replication.findings import EntryVerdict, Finding, judge
 
 __all__ = ["Claimed", "Entry", "EntryVerdict", "Finding", "Reported", "judge", "load"]

@@ -17,8 +17,8 @@ from pathlib import Path
 from pe_lab import config
 from pe_lab.replication.entries import load
 from pe_lab.replication.entry import UNIVERSE, Entry, Reported, trainings
+from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, judge
 from pe_lab.replication.values import SHIPPED, table_of, values_of
-from pe_lab.replication.verdicts import PARTS, EntryVerdict, Finding, judge
 from pe_lab.statistics import Agreement
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_lab.replication.entry import Claimed
-from pe_lab.replication.verdicts import PARTS, EntryVerdict, Finding, verdict_of
+from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, verdict_of
 from pe_lab.report.parts import Drawn, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import Agreement

@@ -51,7 +51,7 @@ from pe_lab.results.learned import (
     partly_learned,
 )
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.verdicts import VERDICT_MARKS
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT, GRID, Families, Verdict, interval
 from pe_lab.statistics.comparisons import counted
 

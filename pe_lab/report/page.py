@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from pe_lab.report.parts import Code, Drawn, Folded, Part, Section
-from pe_lab.results.verdicts import VERDICT_MARKS
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import svg
 

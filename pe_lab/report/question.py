@@ -12,7 +12,7 @@ from pe_lab.report.parts import Code, Part, ReportTable, Section
 from pe_lab.report.standing import measured
 from pe_lab.results.columns import lower_is_better, setting_columns, told_settings, value_text
 from pe_lab.results.frame import Results
-from pe_lab.results.verdicts import few_runs
+from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Families, Margin
 from pe_lab.statistics.comparisons import counted
 from pe_lab.system.names import unknown_name

@@ -38,7 +38,7 @@ from pe_lab.results.panels import (
     settings_in_words,
 )
 from pe_lab.results.styles import COLOURS, style
-from pe_lab.results.verdicts import VERDICT_MARKS
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, LOOK, PAPER
 

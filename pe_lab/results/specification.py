@@ -13,7 +13,7 @@ from pe_lab.results.columns import REMAINING
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.plots import BAND, Plot
 from pe_lab.results.sensitivity import Sensitivity
-from pe_lab.results.verdicts import VERDICT_MARKS
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, LOOK, PAPER
 

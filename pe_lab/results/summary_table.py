@@ -8,7 +8,7 @@ import pandas as pd
 from pe_lab.data.score import NO_GAP
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
 from pe_lab.results.learned import not_learned
-from pe_lab.results.verdicts import few_runs
+from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.comparisons import compare_cells, differences
 from pe_lab.statistics.intervals import interval

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from pe_lab.config import LR
 from pe_lab.results.columns import floors, merge, sort_by_setting
 from pe_lab.results.summary_table import floor_heading
-from pe_lab.results.verdicts import few_runs
+from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import FEWEST_SEEDS, LINE, Endpoint, Verdict, compare, interval, share_interval
 from pe_lab.statistics.comparisons import exchanged
 

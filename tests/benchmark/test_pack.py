@@ -14,9 +14,9 @@ from omegaconf import DictConfig
 from configs import in_ledger
 from pe_lab.benchmark import __main__ as program_of
 from pe_lab.benchmark import pack as packing
-from pe_lab.benchmark import rows
+from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.pack import pack
-from pe_lab.benchmark.tasks import BenchmarkTask, tasks
+from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.sweep import run
 from pe_lab.ledger.ledger import Ledger
@@ -39,7 +39,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[BenchmarkTask]:
     found = [
         BenchmarkTask(f"pe_bench_2_{name}", "order", "?", (), cells(Path("l"), name, "pe=none")[0]) for name in WORDS
     ]
-    monkeypatch.setattr(packing, "tasks", lambda: tuple(found))
+    monkeypatch.setattr(packing, "benchmark_tasks", lambda: tuple(found))
     return found
 
 
@@ -69,7 +69,7 @@ def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Pat
     lines = pack(ledger, tmp_path)
     assert lines == [f"one: 4 rows, 4 of them in {ledger}", f"two: 1 rows, 1 of them in {ledger}"]
     for task in made:
-        found = rows.read(task, tmp_path)
+        found = task_rows.read(task, tmp_path)
         table = pd.read_csv(ledger / "studies" / task.study / "outcomes.csv").sort_values(["pe", "seed"])
         for name in ("pe", "seed", "solved", "edge", "trained_steps", "core_seconds"):
             assert list(found[name].astype(object).fillna("")) == list(table[name].astype(object).fillna("")), name
@@ -88,7 +88,7 @@ def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Pat
             assert own["loss_x1"] == pytest.approx(made_by.summary(32)["test"]["loss"], rel=1e-7)
             assert own["steps"] == made_by.summary(32)["steps"]
             assert own["loss_x2"] > 0
-    one = rows.read(made[0], tmp_path)
+    one = task_rows.read(made[0], tmp_path)
     assert one["solved"].tolist() == [False, False, True, True]
     assert one["lr"].tolist() == [1e-2] * 4
     passed = one[["try1_pass", "try2_pass", "try3_pass"]].to_numpy()
@@ -109,7 +109,7 @@ def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Benchm
     more = tmp_path / "more"
     run(cells(more, "one", "pe=rope", "seed=1,2"))
     assert pack(more, package) == [f"one: 5 rows, 2 of them in {more}"]
-    found = rows.read(made[0], package)
+    found = task_rows.read(made[0], package)
     assert found[["pe", "seed"]].to_numpy().tolist() == [
         ["none", 0],
         ["none", 1],
@@ -143,7 +143,7 @@ def test_a_seed_of_which_all_tries_diverged_has_a_row(tmp_path: Path, made: list
         made[number].cfg.tune.rates = [1e30, 3e30, 1e31]
         run(cfgs)
     pack(tmp_path, tmp_path / "package")
-    one, two = (rows.read(task, tmp_path / "package").to_dict("records")[0] for task in made)
+    one, two = (task_rows.read(task, tmp_path / "package").to_dict("records")[0] for task in made)
     assert (one["y"], one["solved"]) == (5.0, False)
     assert pd.isna(two["y"])
     assert pd.isna(one["lr"])
@@ -174,8 +174,8 @@ def test_the_program_packs(program: Any, ledger: Path, tmp_path: Path, monkeypat
 
 
 def test_settings_of_a_task_are_without_seed_rate_and_encoding() -> None:
-    shared = packing.compared(Cell.from_config(tasks()[0].cfg).identity)
-    assert shared["batch_size"] == tasks()[0].cfg.trainer.batch_size
+    shared = packing.compared(Cell.from_config(benchmark_tasks()[0].cfg).identity)
+    assert shared["batch_size"] == benchmark_tasks()[0].cfg.trainer.batch_size
     assert shared["optimizer.name"] == "adam"
     assert not {"seed", "optimizer.lr", "pe.name", "epochs"} & shared.keys()
     assert not any(name.startswith("attention") for name in shared)

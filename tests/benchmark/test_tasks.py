@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from pe_lab import config
-from pe_lab.benchmark.tasks import COMBINATIONS, STUDY, task, tasks
+from pe_lab.benchmark.task_statistics import endpoint
+from pe_lab.benchmark.tasks import COMBINATIONS, STUDY, benchmark_tasks, task_named
 from pe_lab.benchmark.undefined import FILE, measured, undefined
-from pe_lab.benchmark.verdicts import endpoint
 from pe_lab.encodings.named import encodings
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.tuning import TunedSeed
@@ -19,12 +19,12 @@ UNCHANGED = ("drope",)  # encodings whose rates cannot be tuned: they change in 
 
 
 def test_every_file_of_the_benchmark_is_a_task_and_every_task_a_file() -> None:
-    assert sorted(one.study for one in tasks()) == STUDIES
+    assert sorted(one.study for one in benchmark_tasks()) == STUDIES
 
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
-    of = task(study.removeprefix(f"{STUDY}_"))
+    of = task_named(study.removeprefix(f"{STUDY}_"))
     assert re.fullmatch(r"[a-z][\w ,:-]{3,30}", of.asks), of.asks
     assert of.question.count("?") == 1
     assert of.cfg.study_name == of.study == f"{STUDY}_{of.name}"
@@ -37,7 +37,7 @@ def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
 
 
 def test_tasks_have_one_model_one_training_and_one_ladder() -> None:
-    flat = [config.flatten(config.resolved(one.cfg)) for one in tasks()]
+    flat = [config.flatten(config.resolved(one.cfg)) for one in benchmark_tasks()]
     shared = [{key: value for key, value in one.items() if not key.startswith(OF_TASKS)} for one in flat]
     assert all(one == shared[0] for one in shared)
     assert shared[0]["trainer.device"] == "cpu"
@@ -45,19 +45,19 @@ def test_tasks_have_one_model_one_training_and_one_ladder() -> None:
 
 def test_one_task_is_for_every_encoding_that_is_no_combination_and_the_others_share_a_list() -> None:
     every = set(encodings()) - set(COMBINATIONS)
-    assert set(task("flip_flop").encodings) == every
-    shared = task("causal_text").encodings
+    assert set(task_named("flip_flop").encodings) == every
+    shared = task_named("causal_text").encodings
     assert len(set(shared)) == len(shared) == 12
     assert set(shared) < every
-    assert all(one.encodings == shared for one in tasks() if one.name not in ("flip_flop", "bag"))
-    assert len(task("bag").encodings) == 10
+    assert all(one.encodings == shared for one in benchmark_tasks() if one.name not in ("flip_flop", "bag"))
+    assert len(task_named("bag").encodings) == 10
 
 
 @pytest.mark.long
 def test_cells_of_a_study_are_of_the_encodings_of_its_task() -> None:
     for name in ("induction", "bag"):
         cfgs = config.expand(config.of_jobs([f"+study={STUDY}_{name}"]), multirun=True)
-        assert [cfg.pe.name for cfg in cfgs] == list(task(name).encodings)
+        assert [cfg.pe.name for cfg in cfgs] == list(task_named(name).encodings)
 
 
 @pytest.mark.slow  # it composes a config for each
@@ -68,7 +68,9 @@ def test_a_study_without_pe_has_every_encoding_that_can_tune() -> None:
 
 def test_what_is_not_measured_has_a_reason_and_trying_says_the_same() -> None:
     found = undefined()
-    assert all(pe in task(name).encodings and reason and "\n" not in reason for (pe, name), reason in found.items())
+    assert all(
+        pe in task_named(name).encodings and reason and "\n" not in reason for (pe, name), reason in found.items()
+    )
     assert {name for pe, name in found if pe == "drope"} == {"flip_flop"}
     assert ("forgetting", "place") in found
     names = ["drope", "abacus", "rope"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pe_lab import config
-from pe_lab.benchmark.tasks import task
+from pe_lab.benchmark.tasks import task_named
 from pe_lab.benchmark.twins import NEAR, TWINS, twin_pairs
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.experiment.cell import Cell
@@ -24,7 +24,7 @@ def trained(names: Iterable[str]) -> dict[str, Trained]:
     """Return gradients at step 0 of all that encodings share, and logits of the first batch after some steps."""
     found = {}
     for name in names:
-        cfg = deepcopy(task("induction").cfg)
+        cfg = deepcopy(task_named("induction").cfg)
         cfg.pe = config.expand([f"pe={name}"], multirun=False)[0].pe
         cfg.data.train, cfg.data.validation, cfg.data.test = 640, 32, 32
         cell = Cell.from_config(cfg)
@@ -83,5 +83,5 @@ def test_listed_twins_and_some_near_ones_are_alike_and_others_are_not() -> None:
 
 @pytest.mark.slow
 def test_there_are_no_other_twins() -> None:
-    every = task("flip_flop")  # the task of all encodings
+    every = task_named("flip_flop")  # the task of all encodings
     require(trained(name for name in every.encodings if (name, every.name) not in undefined()))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import tuned
-from pe_lab.benchmark import rows
-from pe_lab.benchmark.tasks import task
+from pe_lab.benchmark import task_rows
+from pe_lab.benchmark.tasks import task_named
 from pe_lab.gallery import pages as made_of
 from pe_lab.gallery.content import STUDIES, Content
 from pe_lab.gallery.site import write
@@ -29,9 +29,9 @@ def _formulas() -> Iterator[None]:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of shipped results: two tasks that are measured, and a third with too few seeds."""
     folder = tmp_path_factory.mktemp("results")
-    rows.write(task("induction"), tuned.table("induction", tuned.MEANS, fails={"learnable": 0.5}), folder)
-    rows.write(task("causal_text"), tuned.table("causal_text", tuned.LOSSES, 0.01), folder)
-    rows.write(task("copy"), tuned.table("copy", tuned.MEANS, seeds=range(3)), folder)
+    task_rows.write(task_named("induction"), tuned.table("induction", tuned.MEANS, fails={"learnable": 0.5}), folder)
+    task_rows.write(task_named("causal_text"), tuned.table("causal_text", tuned.LOSSES, 0.01), folder)
+    task_rows.write(task_named("copy"), tuned.table("copy", tuned.MEANS, seeds=range(3)), folder)
     return folder
 
 

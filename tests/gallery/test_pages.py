@@ -15,12 +15,11 @@ from markupsafe import escape
 
 import tuned
 from pe_lab.benchmark import task_tables
+from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.measured import read as read_measured
-from pe_lab.benchmark.replication import replication
-from pe_lab.benchmark.tasks import task as task_named
-from pe_lab.benchmark.tasks import tasks
-from pe_lab.benchmark.verdicts import endpoints, margin_in_words, scores
+from pe_lab.benchmark.task_statistics import endpoints, margin_in_words, scores
+from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.config import folder
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
@@ -30,8 +29,7 @@ from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import Failure
 from pe_lab.gallery.marks import SHAPES, mark
 from pe_lab.gallery.page import Page, PageSection, fixed, number, plain, score, signed, slot
-from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task
-from pe_lab.gallery.pages import tasks as tasks_page
+from pe_lab.gallery.pages import claims_page, encoding_page, leaderboard_page, needs_page, pages, task_page, tasks_page
 from pe_lab.gallery.site import write
 from pe_lab.replication import judge
 from pe_lab.results.styles import MARKERS, NONE, OWN_MARKERS, style
@@ -89,7 +87,7 @@ def test_there_is_a_page_for_everything(site: Path, read: dict[Path, Read]) -> N
     assert {name for name in names if name.startswith("encodings/")} == {
         f"encodings/{name}" for name in ("rope", "none", "alibi", "rope_2d")
     }
-    assert sum(name.startswith("tasks/") for name in names) == len(tasks())
+    assert sum(name.startswith("tasks/") for name in names) == len(benchmark_tasks())
 
 
 def test_links_resolve_to_files_and_ids(site: Path, read: dict[Path, Read], content: Content) -> None:
@@ -180,11 +178,11 @@ def names_in(html: str) -> list[str]:
 def test_command_line_and_gallery_have_one_ranking(results: Path, content: Content) -> None:
     said = printed(results)
     assert {one.task.name for one in read_measured(results)} == set(content.results) == {"induction", "causal_text"}
-    needed = lines_of(needs(content).html().replace('data-length="4"', ""), "need")
-    assert set(needed) == {one.name for one in tasks()}
+    needed = lines_of(needs_page(content).html().replace('data-length="4"', ""), "need")
+    assert set(needed) == {one.name for one in benchmark_tasks()}
     for name, found in content.results.items():
         order, best = said[name]
-        assert list(lines_of(task(content, task_named(name)).sections[0].html)) == order == list(found.table["pe"])
+        assert list(lines_of(task_page(content, task_named(name)).sections[0].html)) == order == list(found.table["pe"])
         assert found.best == best
     assert content.results["induction"].best in (["rope", "alibi"], ["alibi", "rope"])
     for name, found in content.results.items():
@@ -195,12 +193,12 @@ def test_command_line_and_gallery_have_one_ranking(results: Path, content: Conte
 
 
 def test_needs_say_what_to_use_what_to_avoid_and_how_to_measure(content: Content) -> None:
-    html = needs(content).html()
+    html = needs_page(content).html()
     found = {(name, length): kind for name, length, kind in NEEDS.findall(html)}
     assert found["induction", "1"] == found["causal_text", "1"] == found["causal_text", "4"] == "use"
-    assert {name for (name, _), kind in found.items() if kind == "not measured"} == {one.name for one in tasks()} - {
-        *content.results
-    }
+    assert {name for (name, _), kind in found.items() if kind == "not measured"} == {
+        one.name for one in benchmark_tasks()
+    } - {*content.results}
     assert html.index('data-need="causal_text"') < html.index('data-need="copy"')  # what is measured comes first
     assert "+study=pe_bench_2_copy pe=" in lines_of(html, "need")["copy"]
     parts = {word: names_in(part) for word, part in advised(lines_of(html, "need")["induction"]).items()}
@@ -223,11 +221,11 @@ def test_encodings_that_solve_fewer_seeds_are_unreliable_and_those_that_solve_no
     need = next(need for need in shown.needs if need.task == of)
     assert need.gap("alibi") == pytest.approx(4, rel=0.1)
     assert need.cost("alibi") == pytest.approx(2 * need.gap("alibi"))
-    parts = advised(lines_of(needs(shown).html(), "need")["induction"])
+    parts = advised(lines_of(needs_page(shown).html(), "need")["induction"])
     assert f"(× {need.gap('alibi'):.1f}, cost × {need.cost('alibi'):.1f})" in parts["Slower"]
-    html = encoding(shown, "alibi").sections[0].html
+    html = encoding_page(shown, "alibi").sections[0].html
     assert ("<strong>Slower than the best</strong>" in html, "<strong>Avoid" in html) == (True, False)
-    assert "<strong>Unreliable</strong>" in encoding(shown, "none").sections[0].html
+    assert "<strong>Unreliable</strong>" in encoding_page(shown, "none").sections[0].html
 
 
 def test_fresh_seeds_count_among_those_that_solve_a_task(content: Content) -> None:
@@ -250,7 +248,7 @@ def test_fresh_seeds_count_among_those_that_solve_a_task(content: Content) -> No
     pd.testing.assert_frame_equal(results.table.drop(columns=counts), alone.table.drop(columns=counts))
     shown = replace(content, results={"induction": results})
     assert ("induction", "solved in 1 of 10 seeds") in shown.failures("none")
-    assert "1 of 10 solved" in advised(lines_of(needs(shown).html(), "need")["induction"])["Unreliable"]
+    assert "1 of 10 solved" in advised(lines_of(needs_page(shown).html(), "need")["induction"])["Unreliable"]
     assert "unreliable" in task_tables.text({"induction": pd.concat([published, both])}, ["induction"])
 
 
@@ -269,10 +267,10 @@ def test_means_that_count_failures_are_lower_bounds(content: Content) -> None:
     rows = tuned.table("induction", {"rope": 7.0, "none": 9.0})
     rows.loc[rows["pe"].eq("none") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
     shown = replace(content, results={"induction": TaskResults(of, rows)})
-    for page in (leaderboard(shown), task(shown, of)):
+    for page in (leaderboard_page(shown), task_page(shown, of)):
         lines = lines_of(page.sections[0].html)
         assert ["≥" in lines[pe] for pe in ("rope", "none")] == [False, True]
-    for page in (encoding(shown, pe) for pe in ("rope", "none")):
+    for page in (encoding_page(shown, pe) for pe in ("rope", "none")):
         opening, results = (section.html for section in page.sections[:2])
         row = results.partition("<tbody>")[2]
         assert ["≥" in html for html in (opening, row)] == [page.path.endswith("none")] * 2
@@ -284,8 +282,8 @@ def test_a_test_score_at_the_level_of_a_solved_task_has_a_third_decimal(content:
     rows = tuned.table("induction", {"rope": 7.0, "none": 13.0})
     rows.loc[rows["pe"].eq("none"), "loss_x1"] = 1.1 * (1 - 0.9537)
     shown = replace(content, results={"induction": TaskResults(of, rows)})
-    assert ">0.954<" in lines_of(task(shown, of).sections[0].html)["none"]
-    assert ">0.954<" in encoding(shown, "none").sections[1].html
+    assert ">0.954<" in lines_of(task_page(shown, of).sections[0].html)["none"]
+    assert ">0.954<" in encoding_page(shown, "none").sections[1].html
 
 
 def test_pages_say_the_size_of_the_model_and_the_number_of_seeds(content: Content) -> None:
@@ -293,12 +291,17 @@ def test_pages_say_the_size_of_the_model_and_the_number_of_seeds(content: Conten
     counts = set(content.results["induction"].table["runs"]) | set(content.results["causal_text"].table["runs"])
     for number_ in (size.depth, size.width, size.num_heads, *counts):
         assert re.search(rf"\b{number_}\b", content.setting)
-    for page in (encoding(content, "rope"), task(content, task_named("copy")), tasks_page(content), needs(content)):
+    for page in (
+        encoding_page(content, "rope"),
+        task_page(content, task_named("copy")),
+        tasks_page(content),
+        needs_page(content),
+    ):
         assert content.setting in page.sections[0].html
 
 
 def test_a_page_of_a_task_begins_with_the_best_encoding(content: Content) -> None:
-    html = task(content, task_named("induction")).sections[0].html
+    html = task_page(content, task_named("induction")).sections[0].html
     best = re.search("<strong>Best</strong>(.*?)</p>", html, re.DOTALL)
     assert best is not None
     assert names_in(best[1]) == content.results["induction"].best
@@ -309,11 +312,13 @@ def test_longer_text_is_a_need_of_its_own_as_soon_as_it_is_measured(content: Con
     longer = content.results["causal_text"].at(4.0)
     assert longer.rows["y"].tolist() == content.results["causal_text"].rows["loss_x4"].tolist()
     assert longer.best == ["rope"]
-    line = re.search(r'<tr data-need="causal_text" data-length="4".*?<strong>Higher', needs(content).html(), re.DOTALL)
+    line = re.search(
+        r'<tr data-need="causal_text" data-length="4".*?<strong>Higher', needs_page(content).html(), re.DOTALL
+    )
     assert line is not None
     assert 'data-advice="use"' in line[0]
     assert re.findall(r"<code>(\w+)</code>", line[0]) == ["rope"]
-    page = task(content, task_named("causal_text")).sections[0].html
+    page = task_page(content, task_named("causal_text")).sections[0].html
     best = dict(re.findall(r'<p data-length="([\d.]+)">(.*?)</p>', page))
     named = {float(length): re.findall(r"<code>(\w+)</code>", text) for length, text in best.items()}
     assert named == content.results["causal_text"].best_at
@@ -333,7 +338,7 @@ def test_an_unsolved_task_is_learned_by_nobody_and_recommends_nothing() -> None:
 
 
 def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Content) -> None:
-    html = leaderboard(content).html()
+    html = leaderboard_page(content).html()
     lines = lines_of(html)
     assert list(lines) == ["rope", "alibi", "none", "rope_2d"]
     table = content.results["induction"].table.set_index("pe")
@@ -357,7 +362,7 @@ def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Cont
 
 
 def test_the_leaderboard_begins_with_what_is_best_and_what_is_best_at_4_times_the_length(content: Content) -> None:
-    first = re.search(r"<p>(.*?)</p>", leaderboard(content).sections[0].html, re.DOTALL)
+    first = re.search(r"<p>(.*?)</p>", leaderboard_page(content).sections[0].html, re.DOTALL)
     assert first is not None
     induction, text = (content.results[name] for name in ("induction", "causal_text"))
     (most,) = set(induction.best) & set(text.best)
@@ -367,7 +372,7 @@ def test_the_leaderboard_begins_with_what_is_best_and_what_is_best_at_4_times_th
 
 def test_scores_at_longer_tests_stand_beside_what_to_use(content: Content) -> None:
     found = content.results["induction"]
-    line = lines_of(needs(content).html(), "need")["induction"]
+    line = lines_of(needs_page(content).html(), "need")["induction"]
     for length in (2, 4):
         (highest,) = re.findall(rf'data-highest="{length}">(.*?)</small>', line)
         first = found.highest_at[float(length)][0]
@@ -375,7 +380,8 @@ def test_scores_at_longer_tests_stand_beside_what_to_use(content: Content) -> No
         assert fixed(first["mean"]) in highest
     at = found.table.set_index("pe").loc["rope"]
     assert (
-        f"{fixed(at['score_2x'])} at 2 ×, {fixed(at['score_4x'])} at 4 ×" in encoding(content, "rope").sections[0].html
+        f"{fixed(at['score_2x'])} at 2 ×, {fixed(at['score_4x'])} at 4 ×"
+        in encoding_page(content, "rope").sections[0].html
     )
     (row,) = re.findall(
         r"<tr><th scope=\"row\">(?:(?!</tr>).)*<code>rope</code>.*?</tr>", advised(line)["Use"], re.DOTALL
@@ -393,7 +399,7 @@ def test_a_place_in_a_short_list_counts_as_much_as_one_in_a_long_list(content: C
         ),
     }
     # places 7 of 8 and 1 of 2, 5 of 8 and 2 of 2: the sum of the places alone would say the contrary
-    assert list(lines_of(leaderboard(replace(content, results=shown)).html()))[:2] == ["rope", "alibi"]
+    assert list(lines_of(leaderboard_page(replace(content, results=shown)).html()))[:2] == ["rope", "alibi"]
 
 
 def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> None:
@@ -404,10 +410,13 @@ def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> No
     control = TaskResults(text.task, rows)
     assert (control.is_control, text.is_control, induction.is_control) == (True, False, False)
     shown = {"induction": induction, "causal_text": control}
-    assert list(lines_of(leaderboard(replace(content, results=shown)).html())) == [
+    assert list(lines_of(leaderboard_page(replace(content, results=shown)).html())) == [
         pe for pe in induction.table["pe"] if pe in content.names
     ]  # although rope is the only one that lacks the control
-    assert set(lines_of(leaderboard(replace(content, results={"causal_text": control})).html())) == {"alibi", "none"}
+    assert set(lines_of(leaderboard_page(replace(content, results={"causal_text": control})).html())) == {
+        "alibi",
+        "none",
+    }
 
 
 def test_a_task_that_is_solved_shows_the_highest_scores_at_longer_tests(content: Content) -> None:
@@ -420,7 +429,7 @@ def test_a_task_that_is_solved_shows_the_highest_scores_at_longer_tests(content:
     found = TaskResults(of, pd.concat([rows, mine]))
     assert [one["pe"] for one in found.highest_at[4.0]] == ["fire", "alibi", "none"]
     assert content.results["causal_text"].highest_at == {}
-    page = task(replace(content, results={"induction": found}), of).sections[0].html
+    page = task_page(replace(content, results={"induction": found}), of).sections[0].html
     shown = dict(re.findall(r'<p data-score-length="(\d)">(.*?)</p>', page))
     assert set(shown) == {"2", "4"}
     assert re.findall(r"<code>(\w+)</code>", shown["4"]) == ["fire", "alibi", "none"]
@@ -435,17 +444,17 @@ def test_the_cap_is_never_shown_as_a_measured_number_of_steps(content: Content) 
     found = TaskResults(of, rows)
     shown = replace(content, results={"induction": found})
     cap = number(float(of.cfg.steps))
-    for html in (leaderboard(shown).html(), task(shown, of).sections[0].html):
+    for html in (leaderboard_page(shown).html(), task_page(shown, of).sections[0].html):
         lines = lines_of(html)
         assert ("never solved" in lines["alibi"], f">{cap}<" in lines["alibi"]) == (True, False)
         assert ("never solved" in lines["none"], "3 of 5 solved" in lines["none"]) == (False, True)
         assert "solved" not in re.sub(r"<td[^>]*><a [^>]*>5 of 5</a></td>", "", lines["rope"])
-    need = lines_of(needs(shown).html().replace('data-length="4"', ""), "need")["induction"]
+    need = lines_of(needs_page(shown).html().replace('data-length="4"', ""), "need")["induction"]
     assert ("never solved" in need, cap in need) == (True, False)
 
 
 def test_needs_show_interval_and_cost_of_what_to_use_and_the_margin(content: Content) -> None:
-    html = needs(content).html()
+    html = needs_page(content).html()
     assert NEEDS.findall(html)[0][:2] == ("causal_text", "4")  # the need that readers ask first
     table = content.results["induction"].table.set_index("pe")
     line = lines_of(html, "need")["induction"]
@@ -456,7 +465,7 @@ def test_needs_show_interval_and_cost_of_what_to_use_and_the_margin(content: Con
             assert text in item
     assert f"margin: {margin_in_words(task_named('induction'))}" in line
     assert content.steps["rope"] == 1
-    assert "× 1.00" not in needs(replace(content, steps={})).html()
+    assert "× 1.00" not in needs_page(replace(content, steps={})).html()
 
 
 def test_encodings_whose_runs_have_the_same_bits_are_one_line(content: Content) -> None:
@@ -464,7 +473,7 @@ def test_encodings_whose_runs_have_the_same_bits_are_one_line(content: Content) 
     rows = tuned.table("induction", {"rope": 7.0, "none": 11.0, "fire": 7.2})
     twins = {"rope_dynamic_ntk": "rope", "integer": "none"}
     rows = pd.concat([rows, *(rows[rows["pe"] == one].assign(pe=pe) for pe, one in twins.items())])
-    html = needs(replace(content, results={"induction": TaskResults(of, rows)})).html()
+    html = needs_page(replace(content, results={"induction": TaskResults(of, rows)})).html()
     parts = advised(lines_of(html, "need")["induction"])
     found = [names_in(item) for item in re.findall(r'<th scope="row">.*?</th>', parts["Use"])]
     assert sorted(map(sorted, found)) == [["fire"], ["rope", "rope_dynamic_ntk"]]
@@ -473,7 +482,7 @@ def test_encodings_whose_runs_have_the_same_bits_are_one_line(content: Content) 
 
 
 def test_results_at_each_length_are_columns_that_sort_as_numbers(content: Content) -> None:
-    part = encoding(content, "rope").sections[1].html
+    part = encoding_page(content, "rope").sections[1].html
     for found in content.results.values():
         line = re.search(rf'<th scope="row"><a href="[^"]*tasks/{found.task.name}.html">.*?</tr>', part, re.DOTALL)
         assert line is not None
@@ -484,7 +493,7 @@ def test_results_at_each_length_are_columns_that_sort_as_numbers(content: Conten
 
 def test_the_list_of_tasks_says_how_many_pairs_are_decided(content: Content) -> None:
     lines = lines_of(tasks_page(content).html())
-    assert list(lines) == [one.name for one in tasks()]
+    assert list(lines) == [one.name for one in benchmark_tasks()]
     verdicts = content.results["induction"].pairs["verdict"]
     share = 1 - verdicts.isin([Verdict.UNDECIDED, Verdict.TOO_FEW_SEEDS]).mean()
     assert 0 < share <= 1
@@ -501,7 +510,7 @@ def test_rows_are_beside_the_pages(site: Path, results: Path) -> None:
 
 
 def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
-    page = encoding(content, "rope")
+    page = encoding_page(content, "rope")
     titles = [section.title for section in page.sections]
     assert titles == [
         "",
@@ -520,12 +529,12 @@ def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
     assert "https://arxiv.org/abs/2104.09864" in html
     results = page.sections[1].html
     assert "loss " in results
-    assert results.count("not measured yet") == sum("rope" in one.encodings for one in tasks()) - 2
+    assert results.count("not measured yet") == sum("rope" in one.encodings for one in benchmark_tasks()) - 2
 
 
 def test_a_page_of_an_encoding_begins_with_what_to_use_it_for_and_folds_the_rest(content: Content) -> None:
     for name in content.definitions:
-        first, *others = encoding(content, name).sections
+        first, *others = encoding_page(content, name).sections
         said = {
             word: re.findall(r">([^<>]+)</a>\s*\(", part)
             for word, part in re.findall(
@@ -547,7 +556,7 @@ def test_a_page_of_an_encoding_begins_with_what_to_use_it_for_and_folds_the_rest
 
 
 def test_a_page_of_an_encoding_has_the_verdicts_of_its_claims_and_numbers(content: Content) -> None:
-    part = {name: encoding(content, name).sections[2].html for name in ("none", "rope_2d")}
+    part = {name: encoding_page(content, name).sections[2].html for name in ("none", "rope_2d")}
     found = dict(re.findall(r'claims.html#([\w-]+)".*?data-verdict="([\w ]+)"', part["none"]))
     numbers = {name: one for name, one in content.reported("none").items() if one.compared}
     assert {"pattern/none_claimed", "formal_algorithms/bin_majority_nope"} <= set(numbers)
@@ -562,25 +571,25 @@ def test_a_page_of_an_encoding_has_the_verdicts_of_its_claims_and_numbers(conten
 def test_a_page_of_an_encoding_has_the_means_of_fresh_seeds(content: Content) -> None:
     means, again = {"rope": 7.0, "none": 10.0, "fire": 8.0}, {"rope": 7.1, "none": 10.0}
     rows = [tuned.table("induction", means, 0.05), tuned.table("induction", again, 0.05, seeds=range(100, 105), draw=1)]
-    made = replication({"induction": pd.concat(rows)})
-    part = encoding(replace(content, again=made), "rope").sections[2].html
+    made = compare_fresh_seeds({"induction": pd.concat(rows)})
+    part = encoding_page(replace(content, again=made), "rope").sections[2].html
     (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
     here = made.means.set_index("pe").loc["rope"]
     low, mean, high, fresh = (number(2 ** here[name]) for name in ("low", "mean", "high", "fresh"))
     assert re.findall(r"<td>(.*?)</td>", line) == [f"{mean} [{low}, {high}]", fresh, "0 of 1"]
-    assert "with fresh seeds" in encoding(replace(content, again=made), "rope").sections[2].fold
+    assert "with fresh seeds" in encoding_page(replace(content, again=made), "rope").sections[2].fold
     unsolved = [
         tuned.table("induction", {"rope": 7.0, "none": 13.0}, seeds=seeds) for seeds in (range(5), range(100, 105))
     ]
-    made = replication({"induction": pd.concat(unsolved)})
-    part = encoding(replace(content, again=made), "none").sections[2].html
+    made = compare_fresh_seeds({"induction": pd.concat(unsolved)})
+    part = encoding_page(replace(content, again=made), "none").sections[2].html
     (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
     assert re.findall(r"<td>(.*?)</td>", line)[:2] == ["never solved", "never solved"]
-    assert "again-table" not in encoding(content, "rope").html()
+    assert "again-table" not in encoding_page(content, "rope").html()
 
 
 def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> None:
-    html = claims(content).html()
+    html = claims_page(content).html()
     for name, claim in content.claims.items():
         part = html[html.index(f'id="{name}"') :]
         part = part[: part.index("</section>")]
@@ -595,7 +604,7 @@ def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> Non
 
 
 def test_parts_of_claims_are_tables_with_metric_unit_tasks_and_tolerance(content: Content) -> None:
-    html = claims(content).html()
+    html = claims_page(content).html()
     parts = {name: html[html.index(f'id="{name}"') :].partition("</section>")[0] for name in content.claims}
     for name, claim in content.claims.items():
         listed = [label for table in parts_tables(claim) for row in table.rows for label in row.labels]
@@ -630,7 +639,7 @@ def test_claims_say_which_models_have_not_learned_their_task(content: Content, t
         rows.to_csv(tmp_path / "layers/rows.csv", index=False)
         assert len(unlearned(entry, tmp_path)) == count
     assert unlearned(content.claims["blind"].entry, tmp_path) == {}
-    html = claims(replace(content, unlearned={"fades": {"layers": "Nothing."}})).html()
+    html = claims_page(replace(content, unlearned={"fades": {"layers": "Nothing."}})).html()
     assert re.findall(r'id="(\w+)"(?:(?!</section>).)*data-unlearned="(\w+)"', html, re.DOTALL) == [("fades", "layers")]
 
 
@@ -640,7 +649,7 @@ def test_claims_of_the_same_words_are_told_apart_and_say_what_is_tested(content:
     assert shared_notes(claim.entry for claim in content.claims.values()) == list(one.chosen)
     assert shared_notes([replace(one, chosen=("a", "b")), replace(one, chosen=("a", "c", "d"))]) == ["a"]
     assert len(other.chosen) == len(one.chosen) + 1
-    html = claims(content).html()
+    html = claims_page(content).html()
     parts = {name: html[html.index(f'id="{name}"') :].partition("</section>")[0] for name in content.claims}
     assert escape(other.chosen[-1].replace("`carried` ", "")[-40:]) in parts["carried_small"]
     for name, claim in content.claims.items():
@@ -676,7 +685,7 @@ def test_numbers_of_the_same_words_or_setting_have_their_conditions(content: Con
 
 def test_without_studies_claims_are_not_run(content: Content) -> None:
     untested = {name: judge(claim.entry, {}) for name, claim in content.claims.items()}
-    html = claims(replace(content, claims=untested, numbers={})).html()
+    html = claims_page(replace(content, claims=untested, numbers={})).html()
     assert html.count("not run: needs") == len(untested)
     assert "reproduced</strong>" not in html
 
@@ -688,7 +697,7 @@ def test_without_results_pages_say_so(content: Content, tmp_path: Path) -> None:
     kinds = {kind for _, _, kind in NEEDS.findall((tmp_path / "site/needs.html").read_text())}
     assert kinds == {"not measured"}
     rope = (tmp_path / "site/encodings/rope.html").read_text()
-    assert rope.count("not measured yet") == sum("rope" in one.encodings for one in tasks())
+    assert rope.count("not measured yet") == sum("rope" in one.encodings for one in benchmark_tasks())
     assert not (tmp_path / "site/rows").exists()
 
 
@@ -704,7 +713,7 @@ def test_markdown_is_filled_with_the_same_html(content: Content) -> None:
         assert "<!-- gallery:" not in filled
         heading = re.sub(r"[^\w]+", "-", page.title.lower()).strip("-")  # its id in the documentation
         assert [one for one in Read(filled).ids if one == heading or one in page_ids(page)] == []
-    assert "    ```python\n    class RoPE" in encoding(content, "rope").markdown()  # folded
+    assert "    ```python\n    class RoPE" in encoding_page(content, "rope").markdown()  # folded
 
 
 def page_ids(page: Page) -> set[str]:
@@ -713,14 +722,14 @@ def page_ids(page: Page) -> set[str]:
 
 
 def test_in_the_documentation_pages_link_to_its_other_pages(content: Content) -> None:
-    alone, inside = (encoding(replace(content, documented=one), "rope").html() for one in (False, True))
+    alone, inside = (encoding_page(replace(content, documented=one), "rope").html() for one in (False, True))
     assert "../../audit.html" in inside
     assert "../../audit.html" not in alone
 
 
 def test_code_is_introduced_with_the_options_of_an_encoding(content: Content) -> None:
     for name, made in content.portraits.items():
-        (said,) = (section.html for section in encoding(content, name).sections if section.title == "Code")
+        (said,) = (section.html for section in encoding_page(content, name).sections if section.title == "Code")
         first = re.sub(r"<[^>]+>", "", said).partition(". ")[0]
         options = [f"{key}={plain(value)}" for key, value in made.options.items() if key != "name"]
         assert first.split(" with ") == [made.target, *([", ".join(options)] if options else [])]
@@ -731,7 +740,7 @@ def test_code_is_introduced_with_the_options_of_an_encoding(content: Content) ->
 
 def test_a_definition_begins_with_the_encoding_and_names_its_family(content: Content) -> None:
     for name, made in content.portraits.items():
-        html = encoding(content, name).sections[0].html
+        html = encoding_page(content, name).sections[0].html
         words = re.sub(r"<[^>]+>", "", html)
         own = (folder() / "pe" / f"{name}.yaml").read_text().partition("\n")[0].removeprefix("# ")
         assert words.startswith(own.replace("`", ""))
@@ -743,19 +752,21 @@ def test_encodings_at_the_edge_of_the_rates_are_marked(content: Content) -> None
     rows = tuned.table("causal_text", tuned.LOSSES, 0.01)
     for pe, seeds in (("t5", 5), ("fire", 2), ("alibi", 1)):
         rows.loc[rows["pe"].eq(pe) & rows["seed"].lt(seeds), ["lr", "edge"]] = [1e-2, True]
-    lines = lines_of(task(replace(content, results={of.name: TaskResults(of, rows)}), of).sections[0].html)
+    lines = lines_of(task_page(replace(content, results={of.name: TaskResults(of, rows)}), of).sections[0].html)
     assert {pe for pe, line in lines.items() if "edge" in line} == {"t5", "fire"}  # more than 20 %
     none = rows.assign(edge=rows["pe"].eq("none"))
     shown = replace(content, results={of.name: TaskResults(of, none)})
-    behind = lines_of(needs(shown).html().replace('data-length="4"', ""), "need")[of.name]
+    behind = lines_of(needs_page(shown).html().replace('data-length="4"', ""), "need")[of.name]
     assert "<small>edge</small>" in advised(behind)["Higher loss"]
-    assert [pe for pe, line in lines_of(leaderboard(shown).html()).items() if 'title="edge"' in line] == ["none"]
-    assert ["edge</small>" in encoding(shown, pe).html() for pe in ("none", "rope")] == [True, False]
+    assert [pe for pe, line in lines_of(leaderboard_page(shown).html()).items() if 'title="edge"' in line] == ["none"]
+    assert ["edge</small>" in encoding_page(shown, pe).html() for pe in ("none", "rope")] == [True, False]
     found = TaskResults(of, rows.assign(edge=rows["pe"].eq("rope")))
-    need = lines_of(needs(replace(content, results={of.name: found})).html().replace('data-length="4"', ""), "need")
+    need = lines_of(
+        needs_page(replace(content, results={of.name: found})).html().replace('data-length="4"', ""), "need"
+    )
     assert found.best == ["rope"]
     assert "<small>edge</small>" in need[of.name]
-    html = needs(replace(content, results={of.name: TaskResults(of, rows)})).html()  # rope took none at an edge
+    html = needs_page(replace(content, results={of.name: TaskResults(of, rows)})).html()  # rope took none at an edge
     uses = re.findall("<strong>Use</strong><.*?<strong>Higher", html, re.DOTALL)
     assert uses
     assert not any("<small>edge</small>" in use for use in uses)
@@ -780,7 +791,7 @@ def test_failures_are_found_in_the_rows(content: Content) -> None:
     assert at_2["mean"] < 0 < at_2["high"]
     assert made.failures("rope") == [("induction", said)]
     assert made.failures("none") == []
-    pages_ = {name: {one.title: one.html for one in encoding(made, name).sections} for name in ("rope", "none")}
+    pages_ = {name: {one.title: one.html for one in encoding_page(made, name).sections} for name in ("rope", "none")}
     assert f'<li><a href="../tasks/induction.html">induction</a>: {said}</li>' in pages_["rope"]["Known failures"]
     assert "tasks/induction.html" not in pages_["none"]["Known failures"]
     assert content.failures("alibi") == []  # a loss, as of causal_text, is no score
@@ -807,7 +818,7 @@ def test_measured_failures_say_where_also_outside_of_the_documentation(content: 
     shown: dict[bool, list[str]] = {}
     for documented in (False, True):
         made = replace(content, definitions={"rope": said}, documented=documented)
-        (html,) = (one.html for one in encoding(made, "rope").sections if one.title == "Known failures")
+        (html,) = (one.html for one in encoding_page(made, "rope").sections if one.title == "Known failures")
         shown[documented] = re.findall(r"It fails. \((.*)\)</li>", html)
     assert shown[False] == [
         '<a href="#properties">measured here</a>',
@@ -852,10 +863,10 @@ def test_nothing_is_shown_as_not_a_number(content: Content) -> None:
         assert "nan" not in re.sub(r"<code>.*?</code>|<script.*?</script>", "", page.html(), flags=re.DOTALL).lower()
 
 
-@pytest.mark.parametrize("name", [one.name for one in tasks()])
+@pytest.mark.parametrize("name", [one.name for one in benchmark_tasks()])
 def test_the_page_of_a_task_has_its_data_and_a_sequence(content: Content, name: str) -> None:
     one = task_named(name)
-    html = task(content, one).sections[0].html
+    html = task_page(content, one).sections[0].html
     dataset = instantiate(one.cfg.data)(seed=0)
     few = dataset.batch("validation", torch.arange(4))
     sizes = (few.layout.segment != PADDING).sum(1)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from pe_lab.report.page import LONGEST, html
 from pe_lab.report.parts import Code, Drawn, ReportTable, Section
 from pe_lab.results.plots import Plot
-from pe_lab.results.verdicts import VERDICT_MARKS
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 
 
 def drawn(width: float = 4.0) -> Drawn:

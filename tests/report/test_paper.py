@@ -19,7 +19,7 @@ from pe_lab.report.question import ReportSubject
 from pe_lab.results import frame
 from pe_lab.results.learned import not_learned
 from pe_lab.results.summary_table import summarise
-from pe_lab.results.verdicts import few_runs
+from pe_lab.results.verdict_marks import few_runs
 
 FACTS = ("nats", "copy", "depth 2", "epochs 1 and 4")
 NAMES = {"rope": 0.5, "alibi": 0.3, "mine_50%": 0.8}  # the last has characters of LaTeX

@@ -34,7 +34,7 @@ from pe_lab.report.standing import overall
 from pe_lab.results import columns, frame, panels, plots, pooling, rates, sensitivity, specification
 from pe_lab.results import learned as learned_module
 from pe_lab.results.learned import in_learned_settings
-from pe_lab.results.verdicts import few_runs
+from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID, Margin, interval
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}

@@ -20,7 +20,7 @@ from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned
 from pe_lab.results.tuned_outcomes import all_pairs, edge_note, endpoint, tried_rates, with_baseline
-from pe_lab.results.verdicts import few_runs
+from pe_lab.results.verdict_marks import few_runs
 
 LOSS = {"rope": 0.5, "lrope": 0.5, "alibi": 0.3, "learnable": 0.9, "t5": 0.52}
 STEPS = {"rope": 7.0, "lrope": 7.1, "alibi": 4.0, "none": 11.0, "t5": 9.0}

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 
 from pe_lab.results.sensitivity import Sensitivity
 from pe_lab.results.specification import curve
-from pe_lab.results.verdicts import VERDICT_MARKS
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 
 
 def made(count: int = 4, **columns: list) -> Sensitivity:

@@ -12,7 +12,7 @@ from scipy import stats
 from configs import composed
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.results.summary_table import TESTED, by_task, render, summarise, with_verdicts
-from pe_lab.results.verdicts import few_runs
+from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Margin, compare_cells, interval
 
 SEEDS = range(4)

@@ -1,4 +1,4 @@
-"""Some cells of pe-bench 2 again, with fresh seeds by the same procedure: what of the published results holds?"""
+"""Compare published results of pe-bench 2 with those of fresh seeds: a quarter of the cells, trained again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, task, tasks
+from pe_lab.benchmark.task_statistics import FRESH, endpoint, fresh, published, runs
+from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import TWINS
 from pe_lab.benchmark.undefined import defined
-from pe_lab.benchmark.verdicts import FRESH, endpoint, fresh, published, runs
 from pe_lab.statistics import DIFFERENT, LEVEL, Verdict, decide, interval, paired_tests, prior_of, share_interval
 from pe_lab.statistics.pairs import NUGGET, all_pairs, as_arrays
 
@@ -25,13 +25,13 @@ def cells() -> list[tuple[str, str]]:
     with the lowest digests, so that it has a pair.
     """
     drawn: set[tuple[str, str]] = set()
-    for each in tasks():
+    for each in benchmark_tasks():
         order = sorted((_digest(each.name, pe), pe) for pe in defined(each))
         drawn |= {(each.name, pe) for place, (number, pe) in enumerate(order) if number < DRAWN or place < 2}
     for group in TWINS:
-        shared = [task.name for task in tasks() if set(group) <= set(defined(task)) and task.solvable]
+        shared = [task.name for task in benchmark_tasks() if set(group) <= set(defined(task)) and task.solvable]
         drawn |= {(name, pe) for name in sorted(shared, key=lambda name: _digest(name, *group))[:1] for pe in group}
-    return [(task.name, pe) for task in tasks() for pe in defined(task) if (task.name, pe) in drawn]
+    return [(task.name, pe) for task in benchmark_tasks() for pe in defined(task) if (task.name, pe) in drawn]
 
 
 def _digest(*names: str) -> float:
@@ -42,7 +42,7 @@ def _digest(*names: str) -> float:
 def commands() -> list[str]:
     """Return the commands that run them, one per task."""
     seeds = ",".join(map(str, FRESH))
-    chosen = {task.name: [pe for name, pe in cells() if name == task.name] for task in tasks()}
+    chosen = {task.name: [pe for name, pe in cells() if name == task.name] for task in benchmark_tasks()}
     return [
         f"pe-lab run -m +study={STUDY}_{name} pe={','.join(names)} seed={seeds}"
         for name, names in chosen.items()
@@ -65,8 +65,8 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Replication:
-    """What a replication found.
+class FreshSeeds:
+    """Published results beside those of fresh seeds.
 
     Attributes:
         pairs: a line per two encodings of a task that were both run again: task, pe, baseline; difference, low, high
@@ -79,9 +79,9 @@ class Replication:
     pairs: pd.DataFrame
     means: pd.DataFrame
 
-    def of(self, name: str) -> "Replication":
-        """Return what it found on a task."""
-        return Replication(self.pairs[self.pairs["task"] == name], self.means[self.means["task"] == name])
+    def on_task(self, name: str) -> "FreshSeeds":
+        """Return the part that is of one task."""
+        return FreshSeeds(self.pairs[self.pairs["task"] == name], self.means[self.means["task"] == name])
 
     @property
     def predicted(self) -> Share:
@@ -121,17 +121,17 @@ def contrary(verdict: Verdict, other: Verdict) -> bool:
     return {verdict.direction, other.direction} == {"better", "worse"}
 
 
-def replication(results: Mapping[str, pd.DataFrame]) -> Replication:
+def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
     """Compare published rows with those of fresh seeds, task by task.
 
-    Variances are moderated by those of all published pairs, for the fresh ones too: a replication has few encodings.
+    Variances are moderated by those of all published pairs, for the fresh ones too: few encodings have fresh seeds.
 
     Args:
         results: all rows by task.
     """
     pairs, means = [], []
     for name, rows in results.items():
-        benchmark_task = task(name)
+        benchmark_task = task_named(name)
         before, again = runs(published(rows), benchmark_task), runs(fresh(rows), benchmark_task)
         names = [pe for pe in before["pe"].unique() if pe in set(again["pe"])]
         for pe in names:
@@ -147,7 +147,7 @@ def replication(results: Mapping[str, pd.DataFrame]) -> Replication:
     columns += ["least", "most"]
     table = pd.concat(pairs, ignore_index=True)[columns] if pairs else pd.DataFrame(columns=columns)
     columns = ["task", "pe", "mean", "low", "high", "fresh", "failed", "fresh_failed"]
-    return Replication(table, pd.DataFrame(means, columns=columns))
+    return FreshSeeds(table, pd.DataFrame(means, columns=columns))
 
 
 def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], task: BenchmarkTask) -> pd.DataFrame:

@@ -1,7 +1,4 @@
-"""The look of each verdict, and whether a study is large enough for their error rates.
-
-A look is a shape and a colour that colour-blind readers can tell apart.
-"""
+"""How each verdict is drawn, and whether a study is large enough for the verdicts' error rates."""
 
 from typing import NamedTuple
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pe_lab.results.verdicts import VERDICT_MARKS, few_runs
+from pe_lab.results.verdict_marks import VERDICT_MARKS, few_runs
 from pe_lab.statistics import Verdict
 
 OKABE_ITO = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}

@@ -7,22 +7,21 @@ import pandas as pd
 import pytest
 
 import tuned
-from pe_lab.benchmark import replication as again
-from pe_lab.benchmark import rows, task_tables, twins, verdicts
+from pe_lab.benchmark import fresh_seeds, task_rows, task_statistics, task_tables, twins
+from pe_lab.benchmark.fresh_seeds import cells, commands, compare_fresh_seeds, contrary
 from pe_lab.benchmark.measured import TaskResults, read
-from pe_lab.benchmark.replication import cells, commands, contrary, replication
-from pe_lab.benchmark.tasks import task, tasks
+from pe_lab.benchmark.task_statistics import FRESH
+from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.benchmark.undefined import defined
-from pe_lab.benchmark.verdicts import FRESH
 from pe_lab.statistics import Verdict
 
-TASK, TEXT = task("induction"), task("causal_text")
+TASK, TEXT = task_named("induction"), task_named("causal_text")
 MEANS = {"rope": 7.0, "alibi": 7.1, "none": 9.0, "t5": 11.0, "fire": 8.0, "learnable": 9.9, "cope": 12.5}
 
 
 def test_an_encoding_that_is_octaves_faster_is_better_and_its_mean_is_geometric() -> None:
     found = tuned.table("induction", MEANS)
-    table = verdicts.endpoints(found, TASK).set_index("pe")
+    table = task_statistics.endpoints(found, TASK).set_index("pe")
     assert list(table.index[:2]) in (["rope", "alibi"], ["alibi", "rope"])
     assert (table["runs"] == 5).all()
     own = found.loc[found["pe"] == "fire", "y"]
@@ -33,10 +32,10 @@ def test_an_encoding_that_is_octaves_faster_is_better_and_its_mean_is_geometric(
     assert table["share_low"]["rope"] == pytest.approx(0.478, abs=1e-3)
     assert table["share_high"]["cope"] == pytest.approx(0.522, abs=1e-3)
     assert (table["first"]["rope"], table["last"]["rope"]) == (1, 2)
-    pairs = verdicts.pairs(found, TASK).set_index(["pe", "baseline"])["verdict"]
+    pairs = task_statistics.pairs(found, TASK).set_index(["pe", "baseline"])["verdict"]
     assert pairs["none", "t5"] == Verdict.BETTER
     assert pairs["alibi", "rope"] == Verdict.EQUIVALENT
-    counts = verdicts.decided(verdicts.pairs(found, TASK))
+    counts = task_statistics.decided(task_statistics.pairs(found, TASK))
     assert sum(counts.values()) == 21
     assert counts["both unsolved"] == 0
 
@@ -48,32 +47,32 @@ def test_runs_with_the_same_bits_are_equal_and_others_are_not() -> None:
     both = both.reset_index(drop=True)
 
     def verdict(rows: pd.DataFrame, pe: str, other: str) -> str:
-        return str(verdicts.pairs(rows, TASK).set_index(["pe", "baseline"])["verdict"][pe, other])
+        return str(task_statistics.pairs(rows, TASK).set_index(["pe", "baseline"])["verdict"][pe, other])
 
     assert verdict(both, "rope", "rope_dynamic_ntk") == "equal"
-    assert verdicts.equals(verdicts.pairs(both, TASK), "rope_dynamic_ntk") == ["rope"]
+    assert task_statistics.equals(task_statistics.pairs(both, TASK), "rope_dynamic_ntk") == ["rope"]
     assert verdict(both, "cope", "wall") == Verdict.BOTH_UNSOLVED
-    assert verdicts.decided(verdicts.pairs(both, TASK))["equal"] == 1
+    assert task_statistics.decided(task_statistics.pairs(both, TASK))["equal"] == 1
     last = both.index[both["pe"] == "rope_dynamic_ntk"][-1]
     both.loc[last, "loss_x1"] += 1e-9
     assert verdict(both, "rope", "rope_dynamic_ntk") != "equal"
-    assert verdicts.equals(verdicts.pairs(both, TASK), "rope") == []
+    assert task_statistics.equals(task_statistics.pairs(both, TASK), "rope") == []
 
 
 def test_fewer_seeds_than_were_simulated_give_no_verdict() -> None:
-    table = verdicts.pairs(tuned.table("induction", MEANS, seeds=range(4)), TASK)
+    table = task_statistics.pairs(tuned.table("induction", MEANS, seeds=range(4)), TASK)
     assert set(table["verdict"]) == {Verdict.TOO_FEW_SEEDS}
-    counts = verdicts.decided(table)
+    counts = task_statistics.decided(table)
     assert counts.pop(Verdict.TOO_FEW_SEEDS) == len(table) == 21
     assert not any(counts.values())
     later = pd.concat([tuned.table("induction", MEANS), tuned.table("induction", {"bam": 8.0}, seeds=range(4))])
-    table = verdicts.pairs(later, TASK)
+    table = task_statistics.pairs(later, TASK)
     few = (table["pe"] == "bam") | (table["baseline"] == "bam")
     assert ((table["verdict"] == Verdict.TOO_FEW_SEEDS) == few).all()
 
 
 def test_shares_of_solved_runs_differ_where_all_of_one_and_none_of_another_solve() -> None:
-    table = verdicts.share_pairs(tuned.table("induction", MEANS), TASK).set_index(["pe", "baseline"])
+    table = task_statistics.share_pairs(tuned.table("induction", MEANS), TASK).set_index(["pe", "baseline"])
     assert len(table) == 21
     of_unsolved = table[[("cope" in pair) for pair in table.index]]
     full = of_unsolved[of_unsolved[["solved", "baseline_solved"]].max(axis=1) == 5]
@@ -81,7 +80,7 @@ def test_shares_of_solved_runs_differ_where_all_of_one_and_none_of_another_solve
     assert set(full["verdict"]) <= {"more", "fewer"}
     assert ((full["verdict"] == "more") == (full["solved"] > full["baseline_solved"])).all()
     assert table.loc[("alibi", "rope"), "verdict"] == Verdict.UNDECIDED
-    assert verdicts.share_pairs(tuned.table("causal_text", {"rope": 2.0, "t5": 2.1}), TEXT).empty
+    assert task_statistics.share_pairs(tuned.table("causal_text", {"rope": 2.0, "t5": 2.1}), TEXT).empty
 
 
 def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> None:
@@ -92,7 +91,7 @@ def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> 
         ),
         tuned.row(TASK, "rope", 2, None, lr=1e-2, edge=True),
     ]
-    found = verdicts.sensitivity(rows.frame(made), TASK)
+    found = task_statistics.sensitivity(task_rows.frame(made), TASK)
     assert found == {
         "rates": "1/1/0",
         "edge": 0.5,
@@ -103,26 +102,28 @@ def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> 
     made = [
         tuned.row(TEXT, "rope", seed, 1.5, try1_quarter=-1.9, try2_quarter=-1.7, try3_quarter=None) for seed in (0, 1)
     ]
-    found = verdicts.sensitivity(rows.frame(made), TEXT)
+    found = task_statistics.sensitivity(task_rows.frame(made), TEXT)
     assert found["rates"] == "0/2/0"
     assert [found[f"lost_{rate:g}"] for rate in tuned.RATES] == pytest.approx([0.2, 0, np.nan], nan_ok=True)
 
 
 def test_a_text_is_compared_by_its_loss_and_a_seed_that_diverged_is_counted() -> None:
     made = tuned.table("causal_text", {"rope": 1.5, "none": 2.2, "alibi": 1.6, "t5": 1.6, "fire": 1.9}, 0.01)
-    made = pd.concat([made, rows.frame([tuned.row(TEXT, "rope", 5, None, lr=None)])], ignore_index=True)
-    table = verdicts.endpoints(made, TEXT).set_index("pe")
+    made = pd.concat([made, task_rows.frame([tuned.row(TEXT, "rope", 5, None, lr=None)])], ignore_index=True)
+    table = task_statistics.endpoints(made, TEXT).set_index("pe")
     assert list(table["runs"]) == [5] * 5
     assert table["diverged"]["rope"] == 1
     assert "solved" not in table
     assert table["mean"]["rope"] == pytest.approx(1.5, abs=0.02)
-    assert (verdicts.pairs(made, TEXT)["verdict"] == Verdict.BETTER).sum() >= 4
-    longer = verdicts.scores(made, TEXT).set_index(["pe", "length"])["mean"]
+    assert (task_statistics.pairs(made, TEXT)["verdict"] == Verdict.BETTER).sum() >= 4
+    longer = task_statistics.scores(made, TEXT).set_index(["pe", "length"])["mean"]
     assert longer["rope", 4.0] == pytest.approx(4 * longer["rope", 1.0])
 
 
 def test_scores_at_lengths_are_shares_of_the_way() -> None:
-    table = verdicts.scores(tuned.table("induction", {"rope": 7.0, "none": 9.0}), TASK).set_index(["pe", "length"])
+    table = task_statistics.scores(tuned.table("induction", {"rope": 7.0, "none": 9.0}), TASK).set_index(
+        ["pe", "length"]
+    )
     assert table["mean"]["rope", 2.0] == pytest.approx(0.9 / 1.1)
     assert table["runs"]["rope", 2.0] == 5
 
@@ -131,18 +132,18 @@ def test_coverage_counts_defined_encodings_with_seeds_enough() -> None:
     found = pd.concat(
         [tuned.table("induction", MEANS), tuned.table("induction", {"xpos": 8.0}, seeds=range(4))], ignore_index=True
     )
-    line = verdicts.progress({"induction": found}).set_index("task").loc["induction"]
+    line = task_statistics.progress({"induction": found}).set_index("task").loc["induction"]
     assert (line["defined"], line["measured"], line["fewest seeds"]) == (len(defined(TASK)), 6, 4)  # not cope
     assert line["core-hours"] == pytest.approx(39 * 36 / 3600)
     assert line["edge"] == 0
-    bag = verdicts.progress({}).set_index("task").loc["bag"]
+    bag = task_statistics.progress({}).set_index("task").loc["bag"]
     assert (bag["defined"], bag["measured"]) == (10, 0)
 
 
 def test_one_encoding_has_no_pair_and_a_rank() -> None:
     found = tuned.table("induction", {"rope": 7.0})
-    assert verdicts.pairs(found, TASK).empty
-    (line,) = verdicts.endpoints(found, TASK).to_dict("records")
+    assert task_statistics.pairs(found, TASK).empty
+    (line,) = task_statistics.endpoints(found, TASK).to_dict("records")
     assert (line["first"], line["last"]) == (1, 1)
 
 
@@ -173,21 +174,21 @@ def test_a_shift_moves_the_seeds_of_one_encoding_alone() -> None:
 def test_a_cell_is_drawn_by_itself_and_each_task_has_two(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = cells()
     counts = pd.Series([name for name, _ in drawn]).value_counts()
-    assert set(counts.index) == {one.name for one in tasks()}
+    assert set(counts.index) == {one.name for one in benchmark_tasks()}
     assert counts.min() >= 2
-    share = len(drawn) / sum(len(defined(one)) for one in tasks())
+    share = len(drawn) / sum(len(defined(one)) for one in benchmark_tasks())
     assert 0.15 < share < 0.35
-    monkeypatch.setattr(again, "defined", lambda one: [*defined(one), "later", "later still"])
+    monkeypatch.setattr(fresh_seeds, "defined", lambda one: [*defined(one), "later", "later still"])
     assert [cell for cell in cells() if not cell[1].startswith("later")] == drawn
 
 
-def test_the_cells_of_the_replication_are_drawn_once_and_are_defined() -> None:
+def test_the_cells_with_fresh_seeds_are_drawn_once_and_are_defined() -> None:
     found = cells()
     assert cells() == found
     assert len(found) == len(set(found)) >= 40
-    assert all(pe in defined(task(name)) for name, pe in found)
+    assert all(pe in defined(task_named(name)) for name, pe in found)
     for group in twins.TWINS:
-        assert any(set(group) <= {pe for name, pe in found if name == one.name} for one in tasks())
+        assert any(set(group) <= {pe for name, pe in found if name == one.name} for one in benchmark_tasks())
     lines = commands()
     assert sum(len(line.split(" pe=")[1].split(" ")[0].split(",")) for line in lines) == len(found)
     assert all(line.endswith("seed=100,101,102,103,104") for line in lines)
@@ -201,8 +202,8 @@ def both(shift: float, draw: int = 0) -> pd.DataFrame:
     return pd.concat([tuned.table("induction", MEANS, draw=draw), later], ignore_index=True)
 
 
-def test_a_replication_of_the_same_law_holds() -> None:
-    found = [replication({"induction": both(0, draw)}) for draw in range(12)]
+def test_fresh_seeds_of_the_same_law_agree() -> None:
+    found = [compare_fresh_seeds({"induction": both(0, draw)}) for draw in range(12)]
     inside, all_ = (sum(getattr(one.predicted, name) for one in found) for name in ("count", "total"))
     assert all_ == 120
     assert 0.9 < inside / all_ <= 1
@@ -213,16 +214,16 @@ def test_a_replication_of_the_same_law_holds() -> None:
     assert 0.6 < sum(one.means_contained.count for one in found) / 60 < 0.95
 
 
-def test_a_replication_of_another_law_does_not() -> None:
-    found = replication({"induction": both(-1.0)})  # learnable and fire come first
+def test_fresh_seeds_of_another_law_do_not() -> None:
+    found = compare_fresh_seeds({"induction": both(-1.0)})  # learnable and fire come first
     assert found.predicted.count / found.predicted.total < 0.6
     assert found.contradicted.count > 0
-    text = task_tables.again({"induction": both(-1.0)})
+    text = task_tables.fresh_seeds_text({"induction": both(-1.0)})
     assert f"contradict: {found.contradicted}" in text
 
 
 def test_prediction_intervals_are_wider_than_those_of_the_mean_by_the_error_of_a_fresh_one() -> None:
-    lines = replication({"induction": both(0)}).pairs
+    lines = compare_fresh_seeds({"induction": both(0)}).pairs
     wider = (lines["most"] - lines["least"]) / (lines["high"] - lines["low"])
     assert wider.to_numpy() == pytest.approx(np.sqrt(2))
 
@@ -232,15 +233,15 @@ def test_fresh_verdicts_take_their_variances_from_the_published_pairs() -> None:
     means = dict.fromkeys(["rope", "alibi", "t5", "none", "learnable", "fire", "cope"], 8.0)
     spread = tuned.table("induction", means, deviation=1.5)
     alike = tuned.table("induction", {"rope": 8.0, "alibi": 9.5}, deviation=0.01, seeds=FRESH)
-    (line,) = replication({"induction": pd.concat([spread, alike], ignore_index=True)}).pairs.itertuples()
+    (line,) = compare_fresh_seeds({"induction": pd.concat([spread, alike], ignore_index=True)}).pairs.itertuples()
     assert abs(line.fresh) == pytest.approx(1.5, abs=0.1)
     assert line.fresh_verdict == Verdict.UNDECIDED
 
 
 def test_fresh_seeds_enter_published_tables_only_where_solved_seeds_are_counted() -> None:
     found = both(3.0)
-    assert set(verdicts.published(found)["seed"]) == set(range(5))
-    one, other = (TaskResults.of(TASK, rows_) for rows_ in (found, verdicts.published(found)))
+    assert set(task_statistics.published(found)["seed"]) == set(range(5))
+    one, other = (TaskResults.of(TASK, rows_) for rows_ in (found, task_statistics.published(found)))
     counts = ["all_solved", "all_runs"]
     pd.testing.assert_frame_equal(one.table.drop(columns=counts), other.table.drop(columns=counts))
     assert one.table["all_runs"].sum() > other.table["all_runs"].sum()
@@ -268,16 +269,16 @@ def test_contrary_verdicts(one: str, other: str, is_contrary: bool) -> None:
 def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     found = {"induction": both(0), "causal_text": tuned.table("causal_text", {"rope": 1.5, "none": 2.2}, 0.01)}
     for name, rows_ in found.items():
-        rows.write(task(name), rows_, tmp_path / "package")
+        task_rows.write(task_named(name), rows_, tmp_path / "package")
     assert {one.task.name for one in read(tmp_path / "package")} == set(found)
-    rows.write(TASK, tuned.table("induction", MEANS, seeds=range(4)), tmp_path / "begun")
+    task_rows.write(TASK, tuned.table("induction", MEANS, seeds=range(4)), tmp_path / "begun")
     assert read(tmp_path / "begun") == read(tmp_path) == []
     own = pd.concat([both(0), tuned.table("induction", {"mine": 9.0}, seeds=range(2))])
-    rows.write(TASK, own, tmp_path / "own")
+    task_rows.write(TASK, own, tmp_path / "own")
     assert "mine" not in TaskResults(TASK, own).best  # nothing is known of it yet
     assert len(read(tmp_path / "own")) == 1  # an encoding of one's own with fewer seeds hides nothing
     known = task_tables.read(tmp_path / "package")
-    assert list(known) == [one.name for one in tasks() if one.name in found]
+    assert list(known) == [one.name for one in benchmark_tasks() if one.name in found]
     text = task_tables.text(known)
     assert all(word in text for word in ("induction: ", "causal_text: ", "Twins", "Replication: 5 cells"))
     paths = task_tables.write(known, tmp_path / "out")

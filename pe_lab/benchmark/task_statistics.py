@@ -1,4 +1,4 @@
-"""What the rows of a task say: times to solve, shares solved, sensitivity to the rate, and verdicts on all pairs."""
+"""Statistics of the rows of a task: steps to solve, shares solved, sensitivity to the rate, verdicts on all pairs."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from pe_lab.benchmark import rows as of_rows
-from pe_lab.benchmark.tasks import BenchmarkTask, tasks
+from pe_lab.benchmark import task_rows
+from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined import defined
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE, endpoint_of
 from pe_lab.statistics import (
@@ -23,7 +23,7 @@ from pe_lab.statistics import (
     share_interval,
 )
 
-FRESH = range(100, 105)  # seeds of the replication; all others are published
+FRESH = range(100, 105)  # fresh seeds; all others are published
 
 
 @cache
@@ -39,12 +39,12 @@ def margin_in_words(task: BenchmarkTask) -> str:
 
 
 def published(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without those of a replication."""
+    """Return the rows without those of fresh seeds."""
     return rows[~rows["seed"].isin(FRESH)]
 
 
 def fresh(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a replication."""
+    """Return the rows of fresh seeds."""
     return rows[rows["seed"].isin(FRESH)]
 
 
@@ -151,7 +151,9 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
     lost: dict[float, list[float]] = {}
     for row in used.to_dict("records"):
         numbers = {str(name): np.nan if pd.isna(value) else value for name, value in row.items()}
-        tries = [{name: numbers[f"try{k}_{name}"] for name in of_rows.TRY} for k in range(1, of_rows.tries(rows) + 1)]
+        tries = [
+            {name: numbers[f"try{k}_{name}"] for name in task_rows.TRY} for k in range(1, task_rows.tries(rows) + 1)
+        ]
         best = row["y"] if task.solvable else pd.Series([attempt["quarter"] for attempt in tries]).max()
         for attempt in tries:
             if task.solvable:
@@ -160,7 +162,7 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
             else:
                 cost = float(best - attempt["quarter"])
             lost.setdefault(attempt["lr"], []).append(cost)
-    ladder = list(lost) or [rows[f"try{k}_lr"].iloc[0] for k in range(1, of_rows.tries(rows) + 1)]
+    ladder = list(lost) or [rows[f"try{k}_lr"].iloc[0] for k in range(1, task_rows.tries(rows) + 1)]
     chosen = [int(np.isclose(used["lr"].astype(float), rate).sum()) for rate in ladder]
     summary: dict[str, object] = {"rates": "/".join(map(str, chosen)), "edge": used["edge"].astype(float).mean()}
     means = {rate: float(pd.Series(lost.get(rate, []), dtype=float).mean()) for rate in ladder}
@@ -170,9 +172,9 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
 def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return a line per encoding and length: pe, length, runs, and mean, low, high of the score, or of the loss."""
     lines = []
-    for length in of_rows.lengths(rows):
+    for length in task_rows.lengths(rows):
         loss = rows[f"loss_x{length:g}"]
-        values = pd.Series(of_rows.score(rows, length), index=rows.index) if task.solvable else loss
+        values = pd.Series(task_rows.score(rows, length), index=rows.index) if task.solvable else loss
         for pe, part in values[loss.notna()].groupby(rows["pe"]):
             low, high = interval(part)
             lines.append({"pe": pe, "length": length, "runs": len(part), "mean": part.mean(), "low": low, "high": high})
@@ -197,8 +199,8 @@ def progress(results: Mapping[str, pd.DataFrame], seeds: int = FEWEST_SEEDS) -> 
         results: published rows by task.
     """
     lines = []
-    for task in tasks():
-        rows, fitting = results.get(task.name, of_rows.frame([])), defined(task)
+    for task in benchmark_tasks():
+        rows, fitting = results.get(task.name, task_rows.frame([])), defined(task)
         counts = rows[rows["pe"].isin(fitting)].groupby("pe")["seed"].nunique()
         used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
         wide = used.groupby("pe")["edge"].mean() > MOST_AT_EDGE

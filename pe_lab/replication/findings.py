@@ -1,4 +1,4 @@
-"""The verdict on an entry, from the values of our seeds."""
+"""The finding on an entry: its verdict, from the values of our seeds beside the published ones."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
