@@ -12,12 +12,14 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
+from pe_lab import config
 from pe_lab.replication import Claimed, Entry, EntryVerdict, judge, load, universe
 from pe_lab.replication.claims import universe_of
 from pe_lab.replication.studies import read
 from pe_lab.replication.values import SHIPPED as VALUES
 from pe_lab.replication.values import table_of, values_of
 from pe_lab.statistics import Agreement
+from pe_lab.system.exact_csv import read_csv
 
 DRAWS, SEEDS, TOLERANCE = 1000, 5, 0.05
 MOST_WRONG = 0.05 + 3 * math.sqrt(0.05 * 0.95 / DRAWS)  # of a rate of 5 %, three standard deviations
@@ -264,6 +266,17 @@ def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
             verdicts[name.partition("/")[2]] = str(judge(entry, found.by_label).verdict)
     assert len(verdicts) >= 10
     assert verdicts["blind"] == "reproduced"
+
+
+def test_the_studies_of_claims_name_the_tasks_of_the_shipped_rows() -> None:
+    studies = {name: words for entry in load().values() for name, words in entry.studies.items()}
+    shipped = {name: SHIPPED / name / "rows.csv" for name in studies if (SHIPPED / name / "rows.csv").is_file()}
+    if not shipped:
+        pytest.skip("not a checkout")
+    for name, file in shipped.items():
+        one = [word for word in studies[name] if not word.startswith("pe=")]
+        cells = config.expand(config.of_jobs([*one, "pe=none", "seed=0"]), multirun=True)
+        assert {cell.data.name for cell in cells} == set(read_csv(file)["data"]), name
 
 
 def everywhere(gap: dict[tuple[int, float], float]) -> Entry:
