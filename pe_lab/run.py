@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -22,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab import config
 from pe_lab.config.trainer import devices_of
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.processes import register
 from pe_lab.system.arguments import Parser, unrecognized
 from pe_lab.system.devices import gpus, groups, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
@@ -103,7 +105,9 @@ class HydraTask:
 
         def start(served: list[DictConfig], workers: int) -> None:
             # a single worker may be this process
-            work = Worker(served, shared if workers > 1 else [], parent, list(sys.path), SAFE in os.environ)
+            sweep_name = register(Path(served[0].ledger)) if launcher.elsewhere else None
+            gpus_of_workers = shared if workers > 1 else []
+            work = Worker(served, gpus_of_workers, parent, list(sys.path), SAFE in os.environ, sweep_name)
             with safe_path():
                 launch(work, fixed, workers)
 
@@ -137,6 +141,7 @@ class Worker:
         parent: the process that it ends with; None: a scheduler ends it.
         path: where modules of users' classes are.
         safe: whether the environment asks for a safe path, as it does while workers are started.
+        sweep: the name in the ledger of the process that waits for it; None: that waits for the launcher.
     """
 
     cfgs: list[DictConfig]
@@ -144,6 +149,7 @@ class Worker:
     parent: int | None
     path: list[str]
     safe: bool
+    sweep: str | None = None
 
     def __call__(self, cfg: DictConfig) -> None:
         """Serve cells; the config is the same for all workers."""
@@ -155,7 +161,7 @@ class Worker:
         use_gpu_of(HydraConfig.get().job.num, self.shared)
         from pe_lab.experiment import scheduler
 
-        scheduler.work(self.cfgs)
+        scheduler.work(self.cfgs, self.sweep)
 
 
 class _WithoutOverrides:

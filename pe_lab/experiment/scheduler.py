@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import POLL, Job
+from pe_lab.ledger.processes import has_workers, working_for
 from pe_lab.ledger.progress import Progress, RequestedCell
 from pe_lab.system.errors import in_one_line
 
@@ -23,11 +24,17 @@ class Launch(Protocol):
     def __call__(self, cfgs: list[DictConfig], workers: int, /) -> None: ...
 
 
-def work(cfgs: list[DictConfig]) -> None:
-    """Serve, as a worker, those cells that no other process serves. After a failure it goes on with the next cell."""
-    for cfg in cfgs:
-        with printing_errors(cfg):
-            Job.from_config(cfg).serve(wait=False)
+def work(cfgs: list[DictConfig], sweep: str | None = None) -> None:
+    """Serve, as a worker, those cells that no other process serves. After a failure it goes on with the next cell.
+
+    Args:
+        cfgs: the cells.
+        sweep: the name in the ledger of the process that may have to wait for this one.
+    """
+    with working_for(Path(cfgs[0].ledger), sweep) if sweep else nullcontext():
+        for cfg in cfgs:
+            with printing_errors(cfg):
+                Job.from_config(cfg).serve(wait=False)
 
 
 @contextmanager
@@ -131,9 +138,17 @@ class Deaths:
 
 
 def _wait_for_others(jobs: list[Job], left: list[Job]) -> bool:
-    """Wait while any process serves one of the cells. Returns whether any did, or a cell is now complete."""
-    progress = Progress(Path(jobs[0].cell.cfg.ledger), [requested_cell(job.cell) for job in left])
-    served = bool(progress.look().running)
-    while progress.look().running:
+    """Wait for the other workers, and while any process serves one of the cells.
+
+    Returns whether there were any, or a cell is now complete.
+    """
+    ledger = Path(jobs[0].cell.cfg.ledger)
+    progress = Progress(ledger, [requested_cell(job.cell) for job in left])
+
+    def served() -> bool:  # a worker holds no lease between two cells, and not that of a run while it measures
+        return has_workers(ledger) or bool(progress.look().running)
+
+    others = served()
+    while served():
         time.sleep(POLL)
-    return served or any(not job.missing for job in left)
+    return others or any(not job.missing for job in left)

@@ -13,6 +13,7 @@
              commands/<digest>.json         which cells a command requested, for pe_lab.status
              studies/<name>/                tables of the cells that were requested under a name
              .processes/<process>           locked by a process while it lives
+                        <process>.<worker>  a worker's, while it works for that process
              .aside/                        damaged entries that were moved out of the way
 
 A target is the number of epochs, or of steps, after which the checkpoint is made.

@@ -12,7 +12,7 @@ from pathlib import Path
 from pe_lab.ledger.format import FORMAT_FILE
 from pe_lab.ledger.lease import OWNER
 from pe_lab.ledger.ledger import Ledger, read_cached
-from pe_lab.ledger.processes import PROCESSES, is_alive, try_lock
+from pe_lab.ledger.processes import PROCESSES, is_alive, try_lock, worker_of
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import IDENTITY, TARGET, Run, read_cost
 from pe_lab.ledger.states import verify_state
@@ -238,7 +238,7 @@ def removable(folder: Path, keep: list[str], forget: bool = False) -> Iterator[R
         with suppress(LedgerError, PermissionError):  # damaged, behind a link or not ours: `verify` reports it
             yield from _removable_of_run(run, run.name in kept)
     processes = (path for path in folder.glob(f"{PROCESSES}/*") if is_file(path))
-    dead = [path for path in processes if not is_alive(folder, path.name, clean=False)]
+    dead = [path for path in processes if not is_alive(folder, worker_of(path), clean=False)]
     yield from _entries(ledger.tree, "files of dead processes", *dead)
     temporary = (path for place in SHARED for path in folder.glob(f"{place}/.*") if TEMPORARY.fullmatch(path.name))
     yield from _entries(ledger.tree, "unfinished", *(path for path in temporary if is_file(path) and _age(path) > OLD))
@@ -310,7 +310,6 @@ def _age(path: Path) -> float:
 
 def remove(entry: Removable) -> None:
     """Remove an entry, if it still exists."""
-    if entry.path.parent.name == PROCESSES:
-        is_alive(entry.tree.root, entry.path.name)  # removes it only if its process is dead
-    else:
+    # the file of a process is removed only if that is dead
+    if entry.path.parent.name != PROCESSES or not is_alive(entry.tree.root, worker_of(entry.path)):
         entry.tree.remove_all(entry.path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import LedgerError, is_file
+from pe_lab.system.files import LedgerError, entries, is_file
 
 PROCESSES = ".processes"  # the folder of a ledger with a locked file per live process
 PROCESS = re.compile(r"[0-9a-f]{32}")  # the name of such a file
@@ -56,6 +56,29 @@ def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
     except LedgerError:  # behind a link, where no process of this ledger registers
         return False
     return not free
+
+
+@contextmanager
+def working_for(ledger: Path, process: str) -> Iterator[None]:
+    """Let the process of that name see, within the block, that this one works for it."""
+    tree = Tree(ledger.absolute())
+    path = tree.root / PROCESSES / f"{process}.{register(ledger)}"
+    tree.write(path, "")
+    try:
+        yield
+    finally:
+        tree.remove(path)
+
+
+def has_workers(ledger: Path) -> bool:
+    """Return whether any live process works for this one."""
+    files = entries(ledger / PROCESSES, f"{register(ledger)}.*")
+    return any(is_alive(ledger, worker_of(path)) for path in files)
+
+
+def worker_of(file: Path) -> str:
+    """Return the process that a file in PROCESSES is of, whether it is named `<process>` or `<other>.<process>`."""
+    return file.name.rpartition(".")[2]
 
 
 @contextmanager

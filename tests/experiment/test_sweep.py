@@ -3,6 +3,7 @@
 import _thread
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, sweep_report, watch
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Round, with_settings
+from pe_lab.ledger.processes import register, working_for
 from pe_lab.ledger.progress import RequestedCell, Snapshot, Upcoming
 from pe_lab.ledger.run import DIVERGED, ERROR
 
@@ -88,6 +90,34 @@ def test_what_starts_no_worker_is_not_tried_again(cells, capsys):
 
     assert len(launches(cells, each)) == 1
     assert capsys.readouterr().err == "the launcher stopped: there is no such launcher\n"
+
+
+def test_workers_elsewhere_are_waited_for_between_two_of_their_cells(cells, tmp_path, monkeypatch, capsys):
+    """One of them dies while another holds no lease. Nothing is trained here."""
+    waited = []
+
+    def launch(cfgs: list[DictConfig], workers: int) -> None:
+        worker.enter_context(working_for(tmp_path, register(tmp_path)))
+        raise RuntimeError("a worker was terminated")
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            worker.close()
+
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(sleep=sleep))
+    with ExitStack() as worker:
+        scheduler.start_workers(cells, launch, 2, elsewhere=True)
+    assert len(waited) == 3
+    assert capsys.readouterr().err == "the launcher stopped: a worker was terminated\n"
+
+
+def test_where_no_worker_elsewhere_has_begun_the_error_of_the_launcher_is_raised(cells):
+    def launch(cfgs: list[DictConfig], workers: int) -> None:
+        raise RuntimeError("there is no such partition")
+
+    with pytest.raises(RuntimeError, match="no such partition"):
+        scheduler.start_workers(cells, launch, 2, elsewhere=True)
 
 
 def test_a_launcher_that_refuses_its_settings_is_not_replaced_by_this_process(cells):

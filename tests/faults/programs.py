@@ -143,7 +143,7 @@ def drop_rights() -> None:
             raise OSError(ctypes.get_errno(), "capset failed")
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 300) -> Any:
     """Return the value of a condition as soon as it is true.
 
     Raises:

@@ -18,7 +18,7 @@ from faults.sweeps import SWEEP, cells
 from pe_lab.ledger import __main__ as ledger_main
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, verify
-from pe_lab.ledger.processes import register
+from pe_lab.ledger.processes import register, working_for
 from pe_lab.system.files import CHECKSUMS
 
 MEASURED = [*SWEEP, "evaluate.offset=0,3", "study_name=question"]
@@ -178,6 +178,16 @@ def test_prune_removes_old_temporary_files(ledger, program):
     assert program("prune", ledger)[0] == 0
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in others)
+
+
+def test_prune_removes_what_a_dead_worker_left_and_nothing_of_a_live_one(ledger, program):
+    dead = ledger / ".processes" / f"{register(ledger)}.{uuid.uuid4().hex}"
+    with working_for(ledger, uuid.uuid4().hex):
+        (live,) = ledger.glob(".processes/*.*")
+        dead.touch()
+        assert program("prune", ledger)[0] == 0
+        assert [*ledger.glob(".processes/*.*")] == [live]
+    assert not live.exists()
 
 
 def test_prune_accepts_a_link_to_the_ledger(ledger, program, tmp_path):
