@@ -114,10 +114,13 @@ class PeLabRayLauncher(Launcher):
         ]
         try:
             with redirect_stdout(sys.stderr):  # Ray prints there that a process died
-                return [self._result(one, overrides) for one, overrides in zip(pending, job_overrides, strict=True)]
+                return [
+                    self._result(reference, overrides)
+                    for reference, overrides in zip(pending, job_overrides, strict=True)
+                ]
         except BaseException:
-            for one in pending:
-                ray.cancel(one, force=True)
+            for reference in pending:
+                ray.cancel(reference, force=True)
             raise
 
     def _connect(self, jobs: int) -> None:
@@ -129,18 +132,18 @@ class PeLabRayLauncher(Launcher):
             if self.address is not None or ray.cluster_resources().get("CPU", 0) >= cpus:
                 return
             ray.shutdown()
-        given: dict[str, Any] = {"address": self.address or "local", "logging_level": logging.ERROR}
-        given["log_to_driver"] = False  # or what jobs print is printed, also after the last has ended
+        arguments: dict[str, Any] = {"address": self.address or "local", "logging_level": logging.ERROR}
+        arguments["log_to_driver"] = False  # or what jobs print is printed, also after the last has ended
         if self.address is None:
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # or Ray writes one into the user's home
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             cores = max(cpus, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-            given |= {"include_dashboard": False, "num_cpus": cores, "object_store_memory": STORE}
+            arguments |= {"include_dashboard": False, "num_cpus": cores, "object_store_memory": STORE}
         elif self.address != "auto":
             _require_reachable(self.address)  # Ray would try for minutes
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(**(given | self.init))
+            ray.init(**(arguments | self.init))
         except ConnectionError as error:
             raise ValueError(f"{_wrong(self.address)}: {str(error).partition('. ')[0]}") from None
         except SystemExit:  # by Ray's handler of SIGTERM
@@ -152,14 +155,14 @@ class PeLabRayLauncher(Launcher):
 
     def _require_resources(self, nodes: list[dict[str, float]]) -> None:
         """Raise ValueError unless a job fits on one of the machines: Ray would wait for another."""
-        asked = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
+        needs = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
         names = {"CPU": "hydra.launcher.num_cpus", "GPU": "hydra.launcher.num_gpus"}
-        if not any(all(node.get(name, 0) >= number for name, number in asked.items()) for node in nodes):
-            most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in asked}
-            wrong = next((name for name in asked if most[name] < asked[name]), "CPU")
+        if not any(all(node.get(name, 0) >= number for name, number in needs.items()) for node in nodes):
+            most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in needs}
+            wrong = next((name for name in needs if most[name] < needs[name]), "CPU")
             raise ValueError(
                 f"{names.get(wrong, f'hydra.launcher.resources.{wrong}')} must be at most what one machine of Ray has, "
-                f"{most[wrong]:g}, beside the other resources of a job, got {asked[wrong]:g}"
+                f"{most[wrong]:g}, beside the other resources of a job, got {needs[wrong]:g}"
             )
 
     def _result(self, pending: Any, overrides: Sequence[str]) -> JobReturn:

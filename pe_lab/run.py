@@ -283,10 +283,10 @@ def _run(words: list[str], train: bool) -> None:
     if arguments.help:
         from pe_lab.config.help import text
 
-        asked = [word for word in overrides if word != "all"]
-        if asked:
-            config.fixed(asked, multirun)
-        print(text(config.folders(), asked, every=asked != overrides))
+        shown = [word for word in overrides if word != "all"]
+        if shown:
+            config.fixed(shown, multirun)
+        print(text(config.folders(), shown, every=shown != overrides))
         return
     if not shows:
         config.fixed(overrides, multirun)

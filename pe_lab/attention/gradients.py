@@ -40,4 +40,4 @@ def by_blocks(
         of_v[:, keys].baddbmm_(weights.mT, of_out[:, rows])
         collect(number, of_logits.view(B, H, *logits.shape[1:]))
     of_q *= scale
-    return tuple(x.view(of.shape) for x, of in zip((of_q, of_k, of_v), shaped, strict=True))
+    return tuple(x.view(like.shape) for x, like in zip((of_q, of_k, of_v), shaped, strict=True))

@@ -161,13 +161,13 @@ def run(device: torch.device, processes: int | None = None, seconds: float = SEC
         finally:
             for part in parts:
                 part.process.kill()
-        rows = [row for part in parts for row in part.of("row")]
+        rows = [row for part in parts for row in part.written("row")]
         failed = next(filter(None, outcomes), None) or _worst(rows)
         if failed or device.type == "cpu":
             return SelftestResult(failed, rows=rows)
         race = _Part(Path(folder, "race"), device, "race")  # alone, so that nothing disturbs the clock
         failed = race.wait(ends)
-        return SelftestResult(failed, next(iter(race.of("milliseconds")), {}), rows)
+        return SelftestResult(failed, next(iter(race.written("milliseconds")), {}), rows)
 
 
 def _worst(rows: list[dict[str, Any]]) -> str | None:
@@ -212,10 +212,10 @@ class _Part:
         return f"it ended with status {self.process.returncode}{self._where()}: {' '.join(last.split())[:200]}"
 
     def _where(self) -> str:
-        begun = list(self.of("begin"))
+        begun = list(self.written("begin"))
         return f" in the case {begun[-1]}" if begun else ""
 
-    def of(self, entry: str) -> list[Any]:
+    def written(self, entry: str) -> list[Any]:
         """Return the entries of a kind that the process has written."""
         text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         lines = (json.loads(line) for line in text.splitlines() if line.endswith("}"))

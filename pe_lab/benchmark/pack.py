@@ -75,10 +75,10 @@ def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> t
     """Return the rows of the seeds whose tuning has ended, and the number of others."""
     new_rows, left_out = [], 0
     for name in sorted({name for name, _ in present} & set(config.folders().names("pe"))):
-        (of,) = config.expand([f"pe={name}"], multirun=False)
+        (base,) = config.expand([f"pe={name}"], multirun=False)
         for seed in sorted(seed for other, seed in present if other == name):
             cfg = deepcopy(task.cfg)
-            cfg.pe, cfg.seed, cfg.ledger = of.pe, seed, str(ledger)
+            cfg.pe, cfg.seed, cfg.ledger = base.pe, seed, str(ledger)
             row = row_of(task, cfg)
             new_rows += [row] if row else []
             left_out += row is None
@@ -96,7 +96,7 @@ def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     cell, winner = Cell.from_config(cfg), tuned.winner()
     row: dict[str, Any] = {"benchmark": NAME, "task": task.name, "pe": cfg.pe.name, "seed": cfg.seed}
     row |= {"settings": _digest(cell, task), "encoding": digest(_options(cell, tuned.scale))}
-    row |= {"revision": cell.identity["pe"]["revision"]} | _found(tuned)
+    row |= {"revision": cell.identity["pe"]["revision"]} | _tuned_columns(tuned)
     row |= dict.fromkeys(task_rows.lengths_of(task.cfg.evaluate.lengths)) | _tries(tuned)
     if winner is None:  # all tries diverged
         return row
@@ -177,7 +177,7 @@ def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if name != scale}
 
 
-def _found(tuned: TunedSeed) -> dict[str, Any]:
+def _tuned_columns(tuned: TunedSeed) -> dict[str, Any]:
     result = tuned.result()
     rate = result.pop(LR)
     return result | {"y": _number(result["y"]), "lr": _number(rate), "steps": None}

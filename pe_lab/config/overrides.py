@@ -135,13 +135,13 @@ def parsed(overrides: list[str], conf: Folders, loader: ConfigLoader | None = No
             meant = [f"{group}={text}" for group, files in conf.files.items() if text in files]
             hint = f": did you mean {' or '.join(meant)}?" if meant else ""
             raise ValueError(f"a setting must be written key=value, got {shown(text)}{hint}")
-        override = _read(parser, text)
-        given = Given(text, override, override.key_or_group, override.value(), conf, parsed)
-        if wrong := next(filter(None, (rule(given) for rule in RULES)), None):
+        hydra_override = _read(parser, text)
+        override = Override(text, hydra_override, hydra_override.key_or_group, hydra_override.value(), conf, parsed)
+        if wrong := next(filter(None, (rule(override) for rule in RULES)), None):
             raise ValueError(wrong)
-        if override.is_sweep_override():
-            sizes[given.key] = _swept(given.value)
-        parsed.append(override)
+        if hydra_override.is_sweep_override():
+            sizes[override.key] = _swept(override.value)
+        parsed.append(hydra_override)
     if math.prod(sizes.values()) > MOST:
         raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")
     return parsed
@@ -165,12 +165,12 @@ def _read(parser: Any, text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Given:
+class Override:
     """An override that a rule checks.
 
     Attributes:
         text: as it was written.
-        override: as Hydra parses it.
+        parsed: as Hydra parses it.
         key: of the setting.
         value: of the setting.
         conf: the files that can be chosen.
@@ -178,94 +178,96 @@ class Given:
     """
 
     text: str
-    override: Any
+    parsed: Any
     key: str
     value: Any
     conf: Folders
     earlier: list[Any]
 
 
-def _study(given: Given) -> str | None:
-    override = given.override
-    if given.key == "study" and not (override.is_add() or override.is_force_add() or override.is_delete()):
-        return f"a study must be chosen as +{given.text}, got {shown(given.text)}: no study is chosen by default"
+def _study(override: Override) -> str | None:
+    parsed = override.parsed
+    if override.key == "study" and not (parsed.is_add() or parsed.is_force_add() or parsed.is_delete()):
+        return f"a study must be chosen as +{override.text}, got {shown(override.text)}: no study is chosen by default"
     return None
 
 
-def _launcher_package(given: Given) -> str | None:
+def _launcher_package(override: Override) -> str | None:
     """Return what is wrong if the package that a launcher needs is not installed."""
     packages = {"submitit": ("hydra-submitit-launcher", "slurm"), "ray": ("ray", "ray"), "pe_lab_ray": ("ray", "ray")}
-    for start, (package, extra) in packages.items() if given.key == "hydra/launcher" else ():
-        if str(given.value).startswith(start) and not any(distributions(name=package)):
-            return f"{given.text} needs the package {package}: pip install 'pe_lab[{extra}]'"
+    for start, (package, extra) in packages.items() if override.key == "hydra/launcher" else ():
+        if str(override.value).startswith(start) and not any(distributions(name=package)):
+            return f"{override.text} needs the package {package}: pip install 'pe_lab[{extra}]'"
     return None
 
 
-def _logger(given: Given) -> str | None:
-    group, dot, name = given.key.partition(".")
-    if group == "logger" and dot and "." not in name and name not in given.conf.names("logger"):
-        return f"{given.key} must be written with the name of a logger, logger.wandb.{name}, got {shown(given.text)}"
+def _logger(override: Override) -> str | None:
+    group, dot, name = override.key.partition(".")
+    if group == "logger" and dot and "." not in name and name not in override.conf.names("logger"):
+        return (
+            f"{override.key} must be written with the name of a logger, logger.wandb.{name}, got {shown(override.text)}"
+        )
     return None
 
 
-def _help(given: Given) -> str | None:
-    if given.key.replace("/", ".").startswith(("hydra.help", "hydra.hydra_help")):
-        return f"the text of --help cannot be set, got {shown(given.text)}: leave it out"
+def _help(override: Override) -> str | None:
+    if override.key.replace("/", ".").startswith(("hydra.help", "hydra.hydra_help")):
+        return f"the text of --help cannot be set, got {shown(override.text)}: leave it out"
     return None
 
 
-def _of_hydra(given: Given) -> str | None:
+def _of_hydra(override: Override) -> str | None:
     """Return what is wrong if Hydra has no such setting: with a plus it would add it, and nothing would read it."""
-    if not given.key.startswith("hydra.") or given.override.is_delete():
+    if not override.key.startswith("hydra.") or override.parsed.is_delete():
         return None
     node: Any = HydraConf
-    name, *parts = given.key.split(".")
+    name, *parts = override.key.split(".")
     for part in parts:
         fields = getattr(node, "__dataclass_fields__", None)
         if fields is None:  # its settings have any name
             return None
         if part not in fields:
-            return f"{name} has the settings {', '.join(sorted(fields))}: got {given.key}"
+            return f"{name} has the settings {', '.join(sorted(fields))}: got {override.key}"
         name, node = f"{name}.{part}", fields[part].type
     return None
 
 
-def _searchpath(given: Given) -> str | None:
-    if given.key == "hydra.searchpath":
-        return f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(given.text)}"
+def _searchpath(override: Override) -> str | None:
+    if override.key == "hydra.searchpath":
+        return f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(override.text)}"
     return None
 
 
-def _numbers(given: Given) -> str | None:
+def _numbers(override: Override) -> str | None:
     for name in LISTS:  # messages of the others are elsewhere
-        index = given.key.removeprefix(f"{name}.")
-        if name.startswith("evaluate.") and index != given.key and not index.partition(".")[0].isdecimal():
-            return f"{name} must be a list, as {name}=[...], got {shown(given.text)}"
+        index = override.key.removeprefix(f"{name}.")
+        if name.startswith("evaluate.") and index != override.key and not index.partition(".")[0].isdecimal():
+            return f"{name} must be a list, as {name}=[...], got {shown(override.text)}"
     return None
 
 
-def _once(given: Given) -> str | None:
-    earlier = sum(other.key_or_group == given.key for other in given.earlier)
-    if given.key in LISTS and given.override.is_add() + earlier > 1:
-        return f"{given.key} must be given once, as {given.key}=[...], got {shown(given.text)} beside another"
+def _once(override: Override) -> str | None:
+    earlier = sum(other.key_or_group == override.key for other in override.earlier)
+    if override.key in LISTS and override.parsed.is_add() + earlier > 1:
+        return f"{override.key} must be given once, as {override.key}=[...], got {shown(override.text)} beside another"
     return None
 
 
-def _sweep(given: Given) -> str | None:
-    if given.override.is_sweep_override() and not _swept(given.value):
-        return f"a sweep must have at least one cell, got none with {shown(given.text)}"
+def _sweep(override: Override) -> str | None:
+    if override.parsed.is_sweep_override() and not _swept(override.value):
+        return f"a sweep must have at least one cell, got none with {shown(override.text)}"
     return None
 
 
-def _choice(given: Given) -> str | None:
-    key, value, override = given.key, given.value, given.override
-    if override.is_sweep_override() or override.is_delete():
+def _choice(override: Override) -> str | None:
+    key, value = override.key, override.value
+    if override.parsed.is_sweep_override() or override.parsed.is_delete():
         return None
-    if key not in given.conf.files or key.startswith("hydra"):  # plugins add names there
+    if key not in override.conf.files or key.startswith("hydra"):  # plugins add names there
         return None
     if isinstance(value, list) and key not in LISTS:  # Hydra would merge them into one
-        return f"{key} must be one name, got {shown(given.text)}: a sweep over several has no brackets"
-    names, options = value if isinstance(value, list) else [value], given.conf.names(key)
+        return f"{key} must be one name, got {shown(override.text)}: a sweep over several has no brackets"
+    names, options = value if isinstance(value, list) else [value], override.conf.names(key)
     written = all(isinstance(name, str) and "${" not in name for name in names)
     if not written or (isinstance(value, list) and not set(names) <= set(options)):
         wrong = next((name for name in names if name not in options), value)
@@ -324,8 +326,8 @@ def launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None = No
     address = (settings or {}).get("address") if ray else None
     elsewhere = name in ("submitit", "submitit_slurm") or address is not None
     if elsewhere and cfg.workers is None:
-        asked = f"hydra/launcher={name}" if address is None else f"hydra.launcher.address={address}"
-        raise ValueError(f"workers must be given with {asked}, the number of jobs to submit: got none")
+        setting = f"hydra/launcher={name}" if address is None else f"hydra.launcher.address={address}"
+        raise ValueError(f"workers must be given with {setting}, the number of jobs to submit: got none")
     if name == "basic" and cfg.workers not in (None, 1):
         raise ValueError(f"workers must be 1 with hydra/launcher=basic, which starts none, got {cfg.workers}")
     places = 1.0 if name == "basic" else _places(cfg.trainer.device, devices_of(cfg.trainer))

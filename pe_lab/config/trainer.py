@@ -56,7 +56,7 @@ def _is_one_of(values: tuple[Any, ...], value: Any) -> bool:
     return value in values and not isinstance(value, bool)
 
 
-def _made(words: str) -> Range:
+def _text_or_target(words: str) -> Range:
     return Range(
         f"{words}, or settings with a _target_", lambda x: is_text(x) or (isinstance(x, dict) and "_target_" in x)
     )
@@ -79,7 +79,7 @@ TAKEN: dict[str, Range] = {
     "max_time": Range("a time as 00:01:30:00, or {minutes: 90}", lambda x: is_text(x) or isinstance(x, dict)),
     "num_sanity_val_steps": Range("an integer of at least -1", lambda x: is_integer(x) and x >= -1),
     "overfit_batches": _batches(1),
-    "profiler": _made("simple, advanced or pytorch"),
+    "profiler": _text_or_target("simple, advanced or pytorch"),
     "reload_dataloaders_every_n_epochs": whole(0),
     "strategy": one_of(*STRATEGIES),
     "val_check_interval": Range(

@@ -77,7 +77,7 @@ def folders() -> Folders:
         files.setdefault(_group(folder(), file), {})[file.stem] = file
     groups = sorted(group for group in files if group)
     users: list[Path] = []
-    for source, path in [*((GIVEN, place) for place in _given()), *_installed()]:
+    for source, path in [*((GIVEN, place) for place in _from_environment()), *_installed()]:
         place = path.resolve()
         if place in (folder().resolve(), *users):
             continue
@@ -107,7 +107,7 @@ def joining(arguments: list[str]) -> Iterator[list[str]]:
     before, paths = os.environ.get(VARIABLE), list(sys.path)
     try:
         if places:
-            os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_given(), *places])))
+            os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_from_environment(), *places])))
         folders()
         yield rest
     finally:
@@ -146,7 +146,7 @@ def add_path_of_callbacks(overrides: list[str]) -> None:
 def import_paths() -> list[str]:
     """Return where modules of users are looked for: the current folder, those in which their folders of configs are."""
     here = [] if sys.flags.safe_path else [to_absolute_path(".")]  # whichever folder Hydra chose for a job
-    return list(dict.fromkeys([*here, *(str(place.resolve().parent) for place in _given())]))
+    return list(dict.fromkeys([*here, *(str(place.resolve().parent) for place in _from_environment())]))
 
 
 def is_package(name: str) -> bool:
@@ -171,7 +171,7 @@ def _targets(settings: Any) -> Iterator[str]:
 
 def flags() -> list[str]:
     """Return the arguments that add the folders of this process to another program."""
-    return [f"{FLAGS[0]}={place}" for place in _given()]
+    return [f"{FLAGS[0]}={place}" for place in _from_environment()]
 
 
 class UsersFolders(SearchPathPlugin):
@@ -202,7 +202,7 @@ def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
     return places, rest
 
 
-def _given() -> list[Path]:
+def _from_environment() -> list[Path]:
     return [Path(place) for place in os.environ.get(VARIABLE, "").split(os.pathsep) if place]
 
 

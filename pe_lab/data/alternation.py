@@ -97,15 +97,15 @@ class Alternation(Hashed):
         Exact match of these two is left out.
         """
         batch = self.whole(split)
-        asked = batch.targets != IGNORE
-        counts = torch.stack([(batch.tokens == token).cumsum(1)[asked] for token in (A, B)], 1)
-        blind = self.blind_last(counts, asked.sum(1).bincount().double() / len(batch))
+        has_target = batch.targets != IGNORE
+        counts = torch.stack([(batch.tokens == token).cumsum(1)[has_target] for token in (A, B)], 1)
+        blind = self.blind_last(counts, has_target.sum(1).bincount().double() / len(batch))
 
         def level(p: Tensor) -> dict[str, float]:
             return self.level(batch, torch.stack((1 - p, p), 1))
 
         return {
-            "bayes": level(batch.targets[asked].double()) | {"exact_match": 1.0},
+            "bayes": level(batch.targets[has_target].double()) | {"exact_match": 1.0},
             "position_blind": level(blind),
             "prior": level(torch.full_like(blind, 1 / self.blocks)),
         }

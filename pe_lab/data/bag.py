@@ -45,11 +45,11 @@ class Bag(Sampled):
     ) -> None:
         task = Task(vocabulary, length, outputs=vocabulary, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
-        asked = train + validation + test + demo
-        there = with_majority(length, vocabulary, enough=2 * asked)  # twice as many as needed, so that drawing ends
-        if path is None and there < 2 * asked:
+        needed = train + validation + test + demo
+        there = with_majority(length, vocabulary, enough=2 * needed)  # twice as many as needed, so that drawing ends
+        if path is None and there < 2 * needed:
             raise OptionError(
-                f"length and vocabulary must allow for {2 * asked:,} sequences with a majority, twice as "
+                f"length and vocabulary must allow for {2 * needed:,} sequences with a majority, twice as "
                 f"many as are asked for, got {length} and {vocabulary}, which allow for {there:,}"
             )
 

@@ -227,14 +227,14 @@ class InMemory(Dataset):
         """Make all sequences of a split."""
 
     @cached_property
-    def _made(self) -> dict[str, Batch]:
+    def _splits(self) -> dict[str, Batch]:
         return {}
 
     def whole(self, split: str) -> Batch:
         """Return all sequences of a split; they are made at the first call."""
-        if split not in self._made:
-            self._made[split] = self.make(split)
-        return self._made[split]
+        if split not in self._splits:
+            self._splits[split] = self.make(split)
+        return self._splits[split]
 
     def batch(self, split: str, index: Tensor, epoch: int = 0) -> Batch:
         return self.whole(split)[index]
@@ -245,7 +245,7 @@ class InMemory(Dataset):
         if epoch == self.epoch:
             return self
         other = copy(self)
-        vars(other).pop("_made", None)  # the copy makes its own sequences
+        vars(other).pop("_splits", None)  # the copy makes its own sequences
         other.epoch = epoch
         return other
 
@@ -307,7 +307,7 @@ def averages(values: Tensor, batch: Batch, roles: tuple[str, ...], name: str = "
 
     A role that does not occur in the batch is left out.
     """
-    asked = batch.targets != IGNORE
-    masks = {name: batch.headline & asked, f"{name}_all": asked}
-    masks |= {f"{name}_{role}": asked & (batch.role == number) for number, role in enumerate(roles)}
+    has_target = batch.targets != IGNORE
+    masks = {name: batch.headline & has_target, f"{name}_all": has_target}
+    masks |= {f"{name}_{role}": has_target & (batch.role == number) for number, role in enumerate(roles)}
     return {key: values[mask].mean().item() for key, mask in masks.items() if mask.any()}

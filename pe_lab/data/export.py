@@ -100,19 +100,19 @@ def _lines(dataset: Dataset, arrays: dict[str, np.ndarray], packed: bool) -> Ite
     for split in sizes(dataset):
         columns = [arrays[f"{split}_{name}"] for name in ("tokens", "documents")]
         columns.append(arrays[f"{split}_label" if dataset.task.pooled else f"{split}_targets"])
-        for tokens, documents, asked in zip(*columns, strict=True):
-            yield _line(split, tokens, documents, asked, packed)
+        for tokens, documents, targets in zip(*columns, strict=True):
+            yield _line(split, tokens, documents, targets, packed)
 
 
-def _line(split: str, tokens: np.ndarray, documents: np.ndarray, asked: np.ndarray, packed: bool) -> list[str | int]:
+def _line(split: str, tokens: np.ndarray, documents: np.ndarray, targets: np.ndarray, packed: bool) -> list[str | int]:
     """Return a sequence as a row of the CSV."""
     counts = documents != PADDING
     line: list[str | int] = [split, " ".join(map(str, tokens[counts].tolist()))]
     if packed:
         line.append(" ".join(map(str, documents[counts].tolist())))
-    if asked.ndim == 0:
-        return [*line, int(asked)]
-    return [*line, " ".join(NOTHING if target == IGNORE else str(target) for target in asked[counts].tolist())]
+    if targets.ndim == 0:
+        return [*line, int(targets)]
+    return [*line, " ".join(NOTHING if target == IGNORE else str(target) for target in targets[counts].tolist())]
 
 
 def _schema(

@@ -99,8 +99,8 @@ class FlipFlop(Hashed):
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
         if not self.published_tests:
             return {}
-        asked, wrong = batch.targets != IGNORE, losses >= math.log(2)
-        parts = [(metric.name, asked & (batch.role == number)) for number, metric in enumerate(self.own_metrics)]
+        has_target, wrong = batch.targets != IGNORE, losses >= math.log(2)
+        parts = [(metric.name, has_target & (batch.role == number)) for number, metric in enumerate(self.own_metrics)]
         return {name: wrong[mask].double().mean().item() for name, mask in parts if mask.any()}
 
     def longer(self, factor: float) -> "FlipFlop":
@@ -126,10 +126,10 @@ class FlipFlop(Hashed):
 
     def write(self, tokens: Tensor) -> Batch:
         """Return the sequences with their answers: the token after each r."""
-        asked = tokens == READ
-        targets = tokens.roll(-1, 1).where(asked, IGNORE)
+        has_target = tokens == READ
+        targets = tokens.roll(-1, 1).where(has_target, IGNORE)
         layout = self.task.layout(torch.full((len(tokens),), self.task.length), self.task.length)
-        return Batch(tokens, targets, torch.zeros_like(tokens), asked, layout)
+        return Batch(tokens, targets, torch.zeros_like(tokens), has_target, layout)
 
     def floors(self, split: str) -> Floors:
         """Return exact mean losses on a split of predictors that know how sequences are drawn.
@@ -138,18 +138,18 @@ class FlipFlop(Hashed):
         Exact match of these two is left out: it is that of all reads of a sequence together.
         """
         batch = self.whole(split)
-        asked = batch.targets != IGNORE
-        right = batch.targets[asked] == ONE
+        has_target = batch.targets != IGNORE
+        right = batch.targets[has_target] == ONE
 
         def level(probability: Tensor) -> dict[str, float]:
             """Return the metrics of probabilities [N] of a 1; ties are broken at random."""
-            loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
+            loss, hit = torch.zeros(2, *has_target.shape, dtype=torch.float64)
             p = probability.where(right, 1 - probability)
-            loss[asked] = -p.log()
-            hit[asked] = (p > 0.5).double() + 0.5 * (p == 0.5)
+            loss[has_target] = -p.log()
+            hit[has_target] = (p > 0.5).double() + 0.5 * (p == 0.5)
             return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
 
-        counts = torch.stack([(batch.tokens == token).cumsum(1)[asked] for token in (WRITE, READ, PASS, ONE)], 1)
+        counts = torch.stack([(batch.tokens == token).cumsum(1)[has_target] for token in (WRITE, READ, PASS, ONE)], 1)
         kinds, place = counts.unique(dim=0, return_inverse=True)
         blind = torch.tensor([blind_one(*row) for row in kinds.tolist()], dtype=torch.float64)[place]
         return {

@@ -90,22 +90,22 @@ class Hashed(InMemory):
         Args:
             p: [N, outputs] its probability of each answer, in the slots with an answer.
         """
-        asked = batch.targets != IGNORE
-        right = batch.targets[asked][:, None]
-        loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
-        loss[asked] = -p.gather(1, right)[:, 0].log()
+        has_target = batch.targets != IGNORE
+        right = batch.targets[has_target][:, None]
+        loss, hit = torch.zeros(2, *has_target.shape, dtype=torch.float64)
+        loss[has_target] = -p.gather(1, right)[:, 0].log()
         best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
-        hit[asked] = best.gather(1, right)[:, 0] / best.sum(1).double()
+        hit[has_target] = best.gather(1, right)[:, 0] / best.sum(1).double()
         return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
 
-    def asked_from(self, tokens: Tensor, first: int) -> Batch:
+    def with_targets_from(self, tokens: Tensor, first: int) -> Batch:
         """Return sequences [N, T] that ask for the next token, from the slot `first` on."""
         length = tokens.shape[1]
         slot = torch.arange(length).expand_as(tokens)
-        asked = (slot >= first) & (slot < length - 1)
-        targets = tokens.roll(-1, 1).where(asked, IGNORE)
+        has_target = (slot >= first) & (slot < length - 1)
+        targets = tokens.roll(-1, 1).where(has_target, IGNORE)
         layout = self.task.layout(torch.full((len(tokens),), length), length)
-        return Batch(tokens, targets, torch.zeros_like(tokens), asked, layout)
+        return Batch(tokens, targets, torch.zeros_like(tokens), has_target, layout)
 
     def require_longer(self, factor: float, length: int, option: str, now: int) -> None:
         """Check the length that a factor leads to.

@@ -86,7 +86,7 @@ class PosGen(Hashed):
 
     def write(self, tokens: Tensor) -> Batch:
         """Return the sequences with their answers: all terms that are computed."""
-        return self.asked_from(tokens, self.near + self.far)
+        return self.with_targets_from(tokens, self.near + self.far)
 
     def floors(self, split: str) -> Floors:
         """Return exact mean losses on a split of predictors that know how sequences are drawn.
@@ -95,11 +95,11 @@ class PosGen(Hashed):
         Exact match of these two is left out.
         """
         batch = self.whole(split)
-        asked = batch.targets != IGNORE
-        right = torch.nn.functional.one_hot(batch.targets[asked], self.task.vocabulary).double()
+        has_target = batch.targets != IGNORE
+        right = torch.nn.functional.one_hot(batch.targets[has_target], self.task.vocabulary).double()
         floors = {"bayes": self.level(batch, right) | {"exact_match": 1.0}}
         if self.modulus ** (self.near + self.far) <= LISTED:
-            floors["position_blind"] = self.level(batch, self._blind(batch)[asked])
+            floors["position_blind"] = self.level(batch, self._blind(batch)[has_target])
         return floors | {"prior": self.level(batch, self._prior().expand_as(right))}
 
     def _prior(self) -> Tensor:
@@ -125,12 +125,12 @@ class PosGen(Hashed):
         # multisets are told apart by sums of random weights: two are taken for one once in 10^8 floors
         weights = torch.randint(2**62, (self.task.vocabulary,), generator=generator(0, "multisets"))
         blind = torch.zeros(*batch.tokens.shape, self.task.vocabulary, dtype=torch.float64)
-        sums, asked = torch.zeros(len(first), dtype=torch.long), torch.zeros(len(batch), dtype=torch.long)
+        sums, prefix = torch.zeros(len(first), dtype=torch.long), torch.zeros(len(batch), dtype=torch.long)
         for slot in range(self.task.length - 1):
-            sums, asked = sums + weights[every[slot]], asked + weights[batch.tokens[:, slot]]
+            sums, prefix = sums + weights[every[slot]], prefix + weights[batch.tokens[:, slot]]
             if slot < count:
                 continue
-            multisets, row = asked.unique(return_inverse=True)
+            multisets, row = prefix.unique(return_inverse=True)
             place = torch.searchsorted(multisets, sums).clamp(max=len(multisets) - 1)
             same = multisets[place] == sums
             joint = place[same] * self.task.vocabulary + every[slot + 1, same]

@@ -53,9 +53,9 @@ class Problems(InMemory):
         self.name = name
         self.symbols = symbols
         self.longest = longest
-        self._of(range(shortest, longest + 1))
+        self._set_sizes(range(shortest, longest + 1))
 
-    def _of(self, n: range) -> None:
+    def _set_sizes(self, n: range) -> None:
         """Set the sizes of the problems."""
         self.n = n
         length = 3 + sum(per_n * n[-1] + more for per_n, more in (self.prompt_length, self.answer_length))
@@ -106,8 +106,8 @@ class Problems(InMemory):
                 f"{factor:g}, which leads to {n}"
             )
         longer = copy(self)
-        vars(longer).pop("_made", None)  # the copy makes its own sequences
-        longer._of(range(max(self.longest + 1, n - self.longest + 1) if self.bands else n, n + 1))
+        vars(longer).pop("_splits", None)  # the copy makes its own sequences
+        longer._set_sizes(range(max(self.longest + 1, n - self.longest + 1) if self.bands else n, n + 1))
         return longer
 
     @property
@@ -135,11 +135,11 @@ class Problems(InMemory):
         tokens = tokens.where(slot != 0, start)
 
         # slot t asks for token t + 1
-        asked = (slot >= at_sep) & (slot < at_end)
-        targets = tokens.roll(-1, 1).where(asked, IGNORE)
+        has_target = (slot >= at_sep) & (slot < at_end)
+        targets = tokens.roll(-1, 1).where(has_target, IGNORE)
         role = torch.where(targets == end, LAST, ANSWER)
         layout = self.task.layout(at_end[:, 0] + 1, self.task.length)
-        return Batch(tokens, targets, role, asked, replace(layout, marks=self.marks(n)))
+        return Batch(tokens, targets, role, has_target, replace(layout, marks=self.marks(n)))
 
     def share(self, batch: Batch) -> Tensor:
         """Return [n + 1], the probability of each size up to the largest in a split; sizes are equally likely."""
@@ -157,8 +157,8 @@ class Problems(InMemory):
         """
         batch = self.whole(split)
         share = self.share(batch)
-        asked = batch.targets != IGNORE
-        right = batch.targets[asked].clamp(max=self.symbols)[:, None]  # END comes after the symbols
+        has_target = batch.targets != IGNORE
+        right = batch.targets[has_target].clamp(max=self.symbols)[:, None]  # END comes after the symbols
 
         sure = torch.zeros(len(right), self.symbols + 1, dtype=torch.float64).scatter(1, right, 1.0)
         floors = {"bayes": self.level(batch, sure) | {"exact_match": 1.0}}
@@ -174,12 +174,12 @@ class Problems(InMemory):
         Args:
             p: [N, symbols + 1] its probability of each symbol and of END, in the slots with an answer.
         """
-        asked = batch.targets != IGNORE
-        right = batch.targets[asked].clamp(max=self.symbols)[:, None]
-        loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
-        loss[asked] = -p.gather(1, right)[:, 0].log()
+        has_target = batch.targets != IGNORE
+        right = batch.targets[has_target].clamp(max=self.symbols)[:, None]
+        loss, hit = torch.zeros(2, *has_target.shape, dtype=torch.float64)
+        loss[has_target] = -p.gather(1, right)[:, 0].log()
         best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
-        hit[asked] = best.gather(1, right)[:, 0] / best.sum(1).double()
+        hit[has_target] = best.gather(1, right)[:, 0] / best.sum(1).double()
         return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
 
     def counts(self, batch: Batch) -> Tensor:

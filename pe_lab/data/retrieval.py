@@ -79,7 +79,7 @@ class Answered(Hashed):
 
     def write(self, tokens: Tensor) -> Batch:
         """Return the sequences with their answers."""
-        return self.asked_from(tokens, tokens.shape[1] - 1 - self.answer)
+        return self.with_targets_from(tokens, tokens.shape[1] - 1 - self.answer)
 
     def floors(self, split: str) -> Floors:
         """Return exact mean losses on a split of predictors that know how sequences are drawn.
@@ -88,8 +88,8 @@ class Answered(Hashed):
         Exact match of these two is left out.
         """
         batch = self.whole(split)
-        asked = batch.targets != IGNORE
-        right = torch.nn.functional.one_hot(batch.targets[asked], self.task.vocabulary).double()
+        has_target = batch.targets != IGNORE
+        right = torch.nn.functional.one_hot(batch.targets[has_target], self.task.vocabulary).double()
         text = batch.tokens[:, : -self.answer]
         counts = torch.zeros(len(batch), 1, self.task.vocabulary, dtype=torch.long)
         counts = counts.scatter_add(2, text[:, None], torch.ones_like(text)[:, None])

@@ -132,14 +132,14 @@ class Structured(InMemory):
         # slot t asks for token t + 1
         targets = torch.full_like(tokens, IGNORE)
         targets[:, :-1] = tokens[:, 1:].where(tokens[:, 1:] != PAD, IGNORE)
-        asked = slot + 1
+        target_slot = slot + 1
         role = torch.full_like(tokens, CONTINUATION)
-        role[:, asked == 1] = FIRST
-        role[:, asked == 2] = SECOND
-        role[:, asked == 1 + HEAD] = MIDDLE
+        role[:, target_slot == 1] = FIRST
+        role[:, target_slot == 2] = SECOND
+        role[:, target_slot == 1 + HEAD] = MIDDLE
         role = role.where(targets != END, LAST)
-        always = (asked >= 3) & (asked < 2 + HEAD + min(self.tails))
-        headline = always | ((asked == end) & (tail == max(self.tails)))
+        always = (target_slot >= 3) & (target_slot < 2 + HEAD + min(self.tails))
+        headline = always | ((target_slot == end) & (tail == max(self.tails)))
         return Batch(tokens, targets, role, headline, self.task.layout(end[:, 0] + 1, length))
 
     def size(self, split: str) -> int:

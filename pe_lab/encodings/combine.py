@@ -112,7 +112,7 @@ class Sum(Combination):
 
     def __init__(self, sizes: Sizes, name: str = "sum", *, parts: Parts) -> None:
         super().__init__(sizes, name)
-        self.take(_made(parts, [sizes] * len(parts)))
+        self.take(_make_parts(parts, [sizes] * len(parts)))
         mixing = [part.name for part in self.members() if part.mixes]
         if len(mixing) > 1:
             raise CannotCombineError(
@@ -164,7 +164,7 @@ class Heads(Combination):
         self.counts = _whole_heads(sizes.num_heads, [1.0] * len(parts) if shares is None else list(shares), len(parts))
         model_heads = sizes.heads_in_model
         part_sizes = [replace(sizes, num_heads=count, model_heads=model_heads) for count in self.counts]
-        self.take(_made(parts, part_sizes))
+        self.take(_make_parts(parts, part_sizes))
         _require_none_embeds(self.members(), "all heads see")
         for part in self.members():
             if part.mixes:
@@ -202,9 +202,9 @@ class Interleave(Combination):
         self.is_first = sizes.layer == pattern.index(self.index)  # layer with this part
         if sizes.layer == 0:
             layers_of = [replace(sizes, layer=min(pattern.index(part), sizes.depth - 1)) for part in range(len(parts))]
-            members = _made(parts, layers_of)
+            members = _make_parts(parts, layers_of)
         else:
-            members = _made([parts[self.index]], [sizes])
+            members = _make_parts([parts[self.index]], [sizes])
         _require_none_embeds(members, "all layers see")
         self.take(members)
         self.period = lcm(len(pattern), self.period)
@@ -238,7 +238,7 @@ class Interleave(Combination):
         return self.members()[0].terms(h, layout)
 
 
-def _made(parts: Sequence[Make], sizes: Sequence[Sizes]) -> list[PositionalEncoding]:
+def _make_parts(parts: Sequence[Make], sizes: Sequence[Sizes]) -> list[PositionalEncoding]:
     """Make the parts; errors name the part."""
     members = []
     for index, (make, part_sizes) in enumerate(zip(parts, sizes, strict=True)):

@@ -47,8 +47,8 @@ def by_head(parts: Sequence[Part], head_dim: int, layout: Layout) -> Terms:
         CannotCombineError: parts differ in what all heads of a layer share; both are named.
         ValueError: a table does not reach the distances of the layout.
     """
-    for what, of in SHARED_BY_HEADS.items():
-        _require_same(parts, what, [of(part.terms, head_dim) for part in parts])
+    for what, share in SHARED_BY_HEADS.items():
+        _require_same(parts, what, [share(part.terms, head_dim) for part in parts])
     for part in parts:
         if part.terms.carried is not None:
             raise CannotCombineError(f"parts must carry nothing from layer to layer for all heads, got {part.name}")
@@ -159,8 +159,8 @@ def _rotations(parts: Sequence[Part], name: str) -> Rotary | None:
     heads = [part.heads for part in parts]
     rotaries = [getattr(part.terms, name) for part in parts]
     cos, sin = (
-        _side_by_side([None if rotary is None else getattr(rotary, of) for rotary in rotaries], heads, neutral)
-        for of, neutral in (("cos", 1.0), ("sin", 0.0))
+        _side_by_side([None if rotary is None else getattr(rotary, side) for rotary in rotaries], heads, neutral)
+        for side, neutral in (("cos", 1.0), ("sin", 0.0))
     )
     assert cos is not None
     assert sin is not None

@@ -364,9 +364,9 @@ def _attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice:
     return Choice("reference", "attention=auto; no other computes all layers")
 
 
-def _device(asked: str) -> str:
-    if asked == "cuda" and not torch.cuda.is_available():
+def _device(device: str) -> str:
+    if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("trainer.device=cuda needs a CUDA device, and there is none; use trainer.device=cpu or auto")
-    if asked == "auto":
+    if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    return asked
+    return device

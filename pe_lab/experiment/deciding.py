@@ -56,14 +56,14 @@ def add_seeds(cfgs: list[DictConfig]) -> Stage:
         study.take((yield Round(study.cells(decision), study.text(decision))))
     study.write(decision)
     yield Round([], study.text(decision))
-    return list(study.asked.values())
+    return list(study.requested.values())
 
 
 class _StudyState:
     """What a study asked for and found.
 
     Attributes:
-        asked: the config of each cell so far, by encoding, setting and seed.
+        requested: the config of each cell so far, by encoding, setting and seed.
         ended_before: the number of the look that the budget did not suffice for; None: it did.
     """
 
@@ -82,7 +82,7 @@ class _StudyState:
             list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(METRIC)
         )
         self.looks = looks_of(self.settings["seeds"], self.settings["looks"])
-        self.asked: dict[tuple[Arm, int], DictConfig] = {}
+        self.requested: dict[tuple[Arm, int], DictConfig] = {}
         self.outcomes: dict[tuple[Arm, int], Outcome] = {}
         self.values: dict[tuple[Arm, int], float | str] = {}
         self.margins: dict[tuple[Any, ...], float] = {}
@@ -111,8 +111,8 @@ class _StudyState:
     def cells(self, decision: Decision) -> list[DictConfig]:
         """Return the configs of the cells that a look needs, seed by seed."""
         needed = sorted(decision.needed, key=self._place)
-        self.asked |= {(cell, seed): with_settings(self.cfgs[cell], {"seed": seed}) for cell, seed in needed}
-        return [self.asked[key] for key in needed]
+        self.requested |= {(cell, seed): with_settings(self.cfgs[cell], {"seed": seed}) for cell, seed in needed}
+        return [self.requested[key] for key in needed]
 
     def _place(self, key: tuple[Arm, int]) -> tuple[int, int]:
         """Return the position of a cell: by seed, then in the order of the study."""
@@ -120,7 +120,7 @@ class _StudyState:
 
     def take(self, outcomes: list[Outcome]) -> None:
         """Add what became of the cells of a look; after the first, compute the margins."""
-        new = sorted((key for key in self.asked if key not in self.outcomes), key=self._place)
+        new = sorted((key for key in self.requested if key not in self.outcomes), key=self._place)
         for key, outcome in zip(new, outcomes, strict=True):
             self.outcomes[key] = outcome
             self.values[key] = outcome.test.get(METRIC, float("nan")) if outcome.failure is None else outcome.failure
@@ -184,7 +184,7 @@ class _StudyState:
     def _cost(self) -> str:
         runs = {outcome.run for outcome in self.outcomes.values()}
         fixed = len(self.cfgs) * self.looks[-1]
-        cells = f"{len(self.asked)} cells on {len(runs)} runs instead of {fixed} cells"
+        cells = f"{len(self.requested)} cells on {len(runs)} runs instead of {fixed} cells"
         return f"{cells}, {self.spent:.3g} core-hours of training"
 
     def write(self, decision: Decision) -> None:

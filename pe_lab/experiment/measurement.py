@@ -113,8 +113,8 @@ def trained(cell: Cell, run: Run) -> Transformer:
     Raises:
         LedgerError: its files are damaged, or it has no weights.
     """
-    asked = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
-    model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
+    implementation = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
+    model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, implementation)
     load_checkpoint(model, run, cell.target)
     return model.to(cell.device)
 

@@ -24,18 +24,20 @@ from pe_lab.training import decoding, metrics
 
 def requests(cfg: DictConfig) -> list[dict[str, Any]]:
     """Return the measurements that a config asks for, each as all that determines it."""
-    asked = cfg.evaluate
+    evaluate = cfg.evaluate
     kinds: list[tuple[dict[str, Any], int]] = [({"kind": "length"}, metrics.revision)]
-    if asked.decode != "none":
-        kinds.append(({"kind": "decode", "decode": asked.decode}, decoding.revision))
-    if asked.stride is not None:
-        kinds.append(({"kind": "stride", "stride": asked.stride}, metrics.revision))
+    if evaluate.decode != "none":
+        kinds.append(({"kind": "decode", "decode": evaluate.decode}, decoding.revision))
+    if evaluate.stride is not None:
+        kinds.append(({"kind": "stride", "stride": evaluate.stride}, metrics.revision))
     items: list[dict[str, Any]] = [
         kind | {"length": length, "policy": policy, "offset": offset, "revision": [revision, policies.revision]}
-        for (kind, revision), length, policy, offset in product(kinds, asked.lengths, asked.policy, asked.offset)
+        for (kind, revision), length, policy, offset in product(
+            kinds, evaluate.lengths, evaluate.policy, evaluate.offset
+        )
         if (kind["kind"], length, policy, offset) != ("length", 1, "raw", 0)  # which is the test
     ]
-    lengths = dict.fromkeys([1, *asked.lengths])  # the training length, and all others that are asked for
+    lengths = dict.fromkeys([1, *evaluate.lengths])  # the training length, and all others that are asked for
     for name, length in product(cfg.probe, lengths):
         probe_options = options(cfg.probe[name], probe_class(name, cfg.probe[name]))
         request = {"kind": "probe", "probe": name, "revision": probe_options.pop("revision")}
@@ -84,28 +86,32 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
 
 def _require_attention(cfg: DictConfig, policy: str, under: PositionalEncoding, layout: Layout) -> None:
     """Raise ValueError if the implementation of attention that is asked for has no place for the score of a policy."""
-    asked = cfg.attention.implementation
-    if asked == "auto":
+    implementation = cfg.attention.implementation
+    if implementation == "auto":
         return
     h = torch.zeros(*layout.segment.shape, under.sizes.width)
     score = Stack([under], 1)(h, layout)[1].layer(0, h).terms.score
     if score is None:
         return
-    if reason := IMPLEMENTATIONS[asked].refuses(torch.empty(1, 1, 1, 2), Terms(score=score), layout):
+    if reason := IMPLEMENTATIONS[implementation].refuses(torch.empty(1, 1, 1, 2), Terms(score=score), layout):
         raise ValueError(
-            f"evaluate.policy={policy} cannot be computed with attention.implementation={asked}: {reason}; use "
-            f"attention.implementation=auto"
+            f"evaluate.policy={policy} cannot be computed with attention.implementation={implementation}: {reason}; "
+            f"use attention.implementation=auto"
         )
 
 
 def _require_cached_attention(cfg: DictConfig) -> None:
     """Raise ValueError if the implementation of attention that is asked for cannot compute a step with a cache."""
-    asked = cfg.attention.implementation
+    implementation = cfg.attention.implementation
     keys = Layout.of_lengths(torch.tensor([2]), 2, causal=True)
     step = replace(keys.last(1), keys=keys)
-    reason = None if asked == "auto" else IMPLEMENTATIONS[asked].refuses(torch.empty(1, 1, 1, 2), Terms(), step)
+    reason = (
+        None
+        if implementation == "auto"
+        else IMPLEMENTATIONS[implementation].refuses(torch.empty(1, 1, 1, 2), Terms(), step)
+    )
     if reason:
         raise ValueError(
-            f"evaluate.decode={cfg.evaluate.decode} cannot be computed with attention.implementation={asked}: "
+            f"evaluate.decode={cfg.evaluate.decode} cannot be computed with attention.implementation={implementation}: "
             f"{reason}; use attention.implementation=auto"
         )

@@ -38,8 +38,10 @@ class _Replaced:
 REPLACED: dict[type[PretrainedConfig], type[PretrainedConfig]] = {}
 for _kind in KINDS:
     _original = CONFIG_MAPPING[_kind]
-    _made = {"model_type": f"pe_lab_{_kind}", "pe_lab_attention": UNKNOWN if _kind in OWN else NAME}
-    REPLACED[_original] = type(f"PeLab{_original.__name__}", (_Replaced, _original), {**_made, "__module__": __name__})
+    _attributes = {"model_type": f"pe_lab_{_kind}", "pe_lab_attention": UNKNOWN if _kind in OWN else NAME}
+    REPLACED[_original] = type(
+        f"PeLab{_original.__name__}", (_Replaced, _original), {**_attributes, "__module__": __name__}
+    )
     globals()[f"PeLab{_original.__name__}"] = REPLACED[_original]  # where pickle looks for it
 ORIGINAL = {replacement.model_type: original for original, replacement in REPLACED.items()}
 

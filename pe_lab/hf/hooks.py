@@ -67,7 +67,7 @@ class InputHook:
         mask = arguments.get("attention_mask")
         layout = self._layout(arguments, tuple(shape), tokens)
         if tokens is None and self._wants_cache(part, arguments):
-            tokens = self._new_tokens(layout, asked=bool(arguments.get("use_cache")))
+            tokens = self._new_tokens(layout, requested=bool(arguments.get("use_cache")))
             arguments[name] = new_cache(tokens, arguments.get("encoder_hidden_states") is not None)
         x = part.get_input_embeddings()(ids) if x is None else x
         x, positions = self.stack(x, layout.to(device), None if tokens is None else tokens.cache)
@@ -110,7 +110,7 @@ class InputHook:
             use_cache = self.stack.first.sizes.causal and part.config.use_cache
         return bool(use_cache) and not (part.training and part.gradient_checkpointing)
 
-    def _new_tokens(self, layout: Layout, asked: bool) -> CachedTokens:
+    def _new_tokens(self, layout: Layout, requested: bool) -> CachedTokens:
         """Return what a model that makes its own cache keeps of tokens.
 
         It keeps nothing where nobody could go on from them, which is no error unless a cache was asked for.
@@ -123,7 +123,7 @@ class InputHook:
             if bool((real[:, :-1] & ~real[:, 1:]).any()):
                 raise ValueError("sequences that are decoded must be padded on the left, got padding behind a token")
         except ValueError as error:
-            if asked:
+            if requested:
                 raise
             return CachedTokens(self.stack, None, str(error))
         return CachedTokens(self.stack, cache)

@@ -105,10 +105,15 @@ def _stack(
         if options or length is not None:
             names = ", ".join([*options, *(["length"] if length is not None else [])])
             raise ValueError(f"options belong to the name of an encoding, got a Stack and {names}")
-        own = encoding.first.sizes
-        has = {"width": own.width, "num_heads": own.num_heads, "depth": encoding.depth, "causal": own.causal}
+        stack_sizes = encoding.first.sizes
+        has = {
+            "width": stack_sizes.width,
+            "num_heads": stack_sizes.num_heads,
+            "depth": encoding.depth,
+            "causal": stack_sizes.causal,
+        }
         needs = {"width": width, "num_heads": num_heads, "depth": depth, "causal": causal}
-        has["head_dim"], needs["head_dim"] = own.given_head_dim or head_dim, head_dim
+        has["head_dim"], needs["head_dim"] = stack_sizes.given_head_dim or head_dim, head_dim
         if has != needs:
             wrong = [name for name in has if has[name] != needs[name]]
             raise ValueError(f"the Stack must have {_listed(needs, wrong)}, got {_listed(has, wrong)}")

@@ -92,7 +92,7 @@ def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow
     flat = [parameter for of_layer in parameters for parameter in of_layer]
     summed = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in flat]
     squared = [0.0] * (1 + len(model.layers))
-    asked = 0
+    count = 0
     with torch.enable_grad(), at_rest(model), watching(model) as hidden:
         for batch in sample(model, dataset, "test", seed):
             loss = slot_losses(model(batch.tokens, batch.layout), batch.targets).sum()
@@ -101,10 +101,10 @@ def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow
                 squared[layer] += gradient.double().square().sum().item()
             for total, gradient in zip(summed, gradients[len(hidden) :], strict=True):
                 total += gradient
-            asked += int((batch.targets != IGNORE).sum())
-    rows = [row("gradient_hidden", square**0.5 / asked, layer) for layer, square in enumerate(squared)]
+            count += int((batch.targets != IGNORE).sum())
+    rows = [row("gradient_hidden", square**0.5 / count, layer) for layer, square in enumerate(squared)]
     totals = iter(summed)
     for layer, of_layer in enumerate(parameters, 1):
         square = sum(next(totals).square().sum().item() for _ in of_layer)
-        rows.append(row("gradient_parameters", square**0.5 / asked, layer))
+        rows.append(row("gradient_parameters", square**0.5 / count, layer))
     return rows

@@ -135,11 +135,11 @@ def universes(entries: dict[str, Entry], chosen: list[Entry]) -> list[Entry]:
         ValueError: none has a universe.
     """
     candidates = [entry for entry in entries.values() if entry.everywhere]
-    asked = {f"{entry.name.removesuffix(f'/{UNIVERSE}')}/{UNIVERSE}" for entry in chosen}
-    if asked.isdisjoint(entry.name for entry in candidates):
+    universe_names = {f"{entry.name.removesuffix(f'/{UNIVERSE}')}/{UNIVERSE}" for entry in chosen}
+    if universe_names.isdisjoint(entry.name for entry in candidates):
         names = ", ".join(entry.name.removesuffix(f"/{UNIVERSE}") for entry in candidates)
         raise ValueError(f"--universe needs a claim that declares one ({names}), got {chosen[0].name}")
-    return [entry for entry in candidates if entry.name in asked]
+    return [entry for entry in candidates if entry.name in universe_names]
 
 
 def train(entry: Entry, seeds: int, overrides: list[str]) -> int:

@@ -110,8 +110,8 @@ class Entry:
         """Return the setting of published numbers, with the lengths that are measured."""
         reported = [value for value in self.values.values() if isinstance(value, Reported)]
         lengths = sorted({length for value in reported for length in value.lengths})
-        asked = [] if lengths == [1.0] else [f"evaluate.lengths=[{','.join(f'{length:g}' for length in lengths)}]"]
-        return [*self.setting, *asked]
+        evaluated = [] if lengths == [1.0] else [f"evaluate.lengths=[{','.join(f'{length:g}' for length in lengths)}]"]
+        return [*self.setting, *evaluated]
 
 
 def trainings(entry: Entry, seeds: int) -> dict[str, list[str]]:

@@ -74,8 +74,8 @@ def _value(entry: Entry, value: Reported, summary: dict[str, Any], cell: Cell, r
         if length == 1:
             test = summary["test"]
         else:
-            asked = {"kind": "length", "length": length, "policy": "raw", "offset": 0}
-            request = next(request for request in cell.requests if asked.items() <= request.items())
+            description = {"kind": "length", "length": length, "policy": "raw", "offset": 0}
+            request = next(request for request in cell.requests if description.items() <= request.items())
             rows = records.get(request)
             test = dict(zip(rows["metric"], rows["value"], strict=True))
         if metric not in test:

@@ -163,7 +163,7 @@ def _config(run: Run, target: int, foreign: bool) -> DictConfig:
         find_classes(settings)
     for group, base in (("pe", PositionalEncoding), ("data", Dataset)):
         for path in _targets(settings[group]):
-            if path in _known(group):
+            if path in _declared_targets(group):
                 continue
             config_class = get_object(path) if foreign else None
             if not (isinstance(config_class, type) and issubclass(config_class, base)):
@@ -183,7 +183,7 @@ def _targets(settings: Any) -> Iterator[str]:
         yield from _targets(inner)
 
 
-def _known(group: str) -> set[str]:
+def _declared_targets(group: str) -> set[str]:
     """Return the import paths that the files of a group name: of the package, of the user's folder, installed ones."""
     files = config.folders()
     paths = [files.file(group, name) for name in files.names(group)]

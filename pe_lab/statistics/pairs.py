@@ -241,7 +241,7 @@ def compare(
     for task, part in by_task(frame, "pe", "seed", "y"):
         names, y, solved = as_arrays(part, task)
         if baseline is not None and baseline not in names:
-            raise ValueError(f"baseline must be one of {', '.join(names)}{_of(task)}, got {baseline!r}")
+            raise ValueError(f"baseline must be one of {', '.join(names)}{_on_task(task)}, got {baseline!r}")
         pairs = all_pairs(len(names)) if baseline is None else with_baseline(len(names), names.index(baseline))
         line = {"pe": np.array(names)[pairs[0]], "baseline": np.array(names)[pairs[1]]}
         labels = pd.DataFrame(line if task is None else line | {"task": task})
@@ -296,7 +296,7 @@ def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.Data
         names = part["pe"].unique()
         if len(names) < 2:
             raise ValueError(
-                f"runs{_of(task)} must be of two encodings or more, got {', '.join(map(str, names)) or 'none'}"
+                f"runs{_on_task(task)} must be of two encodings or more, got {', '.join(map(str, names)) or 'none'}"
             )
     return parts
 
@@ -319,7 +319,7 @@ def as_arrays(frame: pd.DataFrame, task: str | None = None) -> tuple[list[str], 
     twice = frame[frame.duplicated(["pe", "seed"])]
     if len(twice):
         run = twice.iloc[0]
-        raise ValueError(f"a run must occur once, got {run['pe']}, seed {run['seed']} twice{_of(task)}")
+        raise ValueError(f"a run must occur once, got {run['pe']}, seed {run['seed']} twice{_on_task(task)}")
     names = list(frame["pe"].unique())
     table = frame.set_index(["seed", "pe"])
     y = table["y"].unstack().sort_index()[names].to_numpy(float)
@@ -328,5 +328,5 @@ def as_arrays(frame: pd.DataFrame, task: str | None = None) -> tuple[list[str], 
     return names, y, table["solved"].astype(float).unstack().sort_index()[names].to_numpy() == 1
 
 
-def _of(task: str | None) -> str:
+def _on_task(task: str | None) -> str:
     return "" if task is None else f" of {task}"

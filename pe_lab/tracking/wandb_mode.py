@@ -25,9 +25,9 @@ def settle_wandb(cfg: DictConfig) -> None:
         ValueError: online is asked for and there is no key.
     """
     if wandb := cfg.logger.get("wandb"):
-        asked = os.environ.get("WANDB_MODE") or wandb.mode
+        chosen = os.environ.get("WANDB_MODE") or wandb.mode
         os.environ["WANDB_MODE"] = mode = wandb_mode(wandb.mode, wandb.decide_timeout)
-        if mode == "offline" and not asked:
+        if mode == "offline" and not chosen:
             print(f"W&B is offline: {how_to_upload(Path(cfg.ledger).absolute() / 'wandb')}", file=sys.stderr)
 
 
@@ -41,7 +41,7 @@ def agent_run() -> str | None:
     return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
 
 
-def wandb_mode(asked: str | None, seconds: float = REACH) -> str:
+def wandb_mode(configured: str | None, seconds: float = REACH) -> str:
     """Return WANDB_MODE, else the config's mode, else online if there is a key and the server answers, else offline.
 
     An empty WANDB_MODE is removed: W&B would refuse it.
@@ -56,7 +56,7 @@ def wandb_mode(asked: str | None, seconds: float = REACH) -> str:
         os.environ.setdefault(name, value)
     if os.environ.get("WANDB_MODE") == "":
         del os.environ["WANDB_MODE"]
-    mode = os.environ.get("WANDB_MODE") or asked
+    mode = os.environ.get("WANDB_MODE") or configured
     if mode not in (None, *MODES):
         raise ValueError(f"WANDB_MODE must be one of {', '.join(MODES)}, got {mode!r}")
     if mode in ("offline", "disabled"):

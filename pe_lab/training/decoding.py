@@ -43,10 +43,10 @@ def exact_match_generated(
 
 def _right(model: Transformer, batch: Batch, autocast: torch.autocast) -> Tensor:
     """Return [B] bool: whether all that the model writes after the prompt of a sequence is its answer."""
-    asked = batch.headline & (batch.targets != IGNORE)
-    slot = torch.arange(asked.shape[1], device=asked.device)
-    first, count = asked.long().argmax(1, keepdim=True), asked.sum(1, keepdim=True)
-    if not torch.equal(asked, (slot >= first) & (slot < first + count)) or not count.all():
+    is_answer = batch.headline & (batch.targets != IGNORE)
+    slot = torch.arange(is_answer.shape[1], device=is_answer.device)
+    first, count = is_answer.long().argmax(1, keepdim=True), is_answer.sum(1, keepdim=True)
+    if not torch.equal(is_answer, (slot >= first) & (slot < first + count)) or not count.all():
         raise ValueError("answers must be the next tokens of a sequence to be generated, these have gaps")
     longest, most = int(first.max()) + 1, int(count.max())
     source = slot[:longest] - (longest - 1 - first)  # prompts end together: they are padded on the left
@@ -60,10 +60,10 @@ def _right(model: Transformer, batch: Batch, autocast: torch.autocast) -> Tensor
         marks=None if batch.layout.marks is None else batch.layout.marks[rows, source],
     )
     step = slot[:most]
-    answer = (first + step).clamp(max=asked.shape[1] - 1)
+    answer = (first + step).clamp(max=is_answer.shape[1] - 1)
     marks = None  # of what is written, as long as it is right
     if batch.layout.marks is not None:
-        marks = batch.layout.marks.gather(1, (answer + 1).clamp(max=asked.shape[1] - 1))
+        marks = batch.layout.marks.gather(1, (answer + 1).clamp(max=is_answer.shape[1] - 1))
     with autocast:
         written = model.generate(batch.tokens[rows, source], most, layout, marks=marks)
     targets = batch.targets.gather(1, answer)

@@ -22,19 +22,19 @@ def check_fit(trainer: Any, cfg: DictConfig, per_epoch: int, phased: bool) -> No
         per_epoch: optimizer steps of an epoch.
         phased: whether the encoding changes in the course of the training.
     """
-    asked, precision = cfg.trainer, str(trainer.precision)
+    settings, precision = cfg.trainer, str(trainer.precision)
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got Trainer(precision={precision!r})")
-    if asked.precision == "bf16-mixed" != precision:
+    if settings.precision == "bf16-mixed" != precision:
         raise ValueError(
             f"precision must be that of trainer.precision=bf16-mixed, got Trainer(precision={precision!r})"
         )
     device = trainer.strategy.root_device.type
-    if asked.device not in ("auto", device):
-        raise ValueError(f"accelerator must be that of trainer.device={asked.device}, got a Trainer on {device}")
-    if asked.clip is not None and trainer.gradient_clip_val not in (None, asked.clip):
+    if settings.device not in ("auto", device):
+        raise ValueError(f"accelerator must be that of trainer.device={settings.device}, got a Trainer on {device}")
+    if settings.clip is not None and trainer.gradient_clip_val not in (None, settings.clip):
         raise ValueError(
-            f"gradient_clip_val must be that of trainer.clip={asked.clip:g} or none, got "
+            f"gradient_clip_val must be that of trainer.clip={settings.clip:g} or none, got "
             f"Trainer(gradient_clip_val={trainer.gradient_clip_val:g})"
         )
     data = getattr(trainer, "datamodule", None)

@@ -103,9 +103,9 @@ def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...
         losses, right: [B, S].
     """
     metrics = averages(losses, batch, roles) | averages(right.float(), batch, (), "accuracy")
-    asked = batch.headline & (batch.targets != IGNORE)
-    if asked.any():
-        metrics["exact_match"] = (right | ~asked).all(1)[asked.any(1)].float().mean().item()
+    is_answer = batch.headline & (batch.targets != IGNORE)
+    if is_answer.any():
+        metrics["exact_match"] = (right | ~is_answer).all(1)[is_answer.any(1)].float().mean().item()
     return metrics
 
 
@@ -140,9 +140,11 @@ class MetricSums:
             ValueError: the dataset returns a metric that it does not declare.
         """
         whole, losses = _concatenated(self.parts), torch.cat(self.losses)
-        return summarise(losses, torch.cat(self.right), whole, self.dataset.roles) | self._own(losses, whole)
+        return summarise(losses, torch.cat(self.right), whole, self.dataset.roles) | self._dataset_metrics(
+            losses, whole
+        )
 
-    def _own(self, losses: Tensor, batch: Batch) -> dict[str, float]:
+    def _dataset_metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
         """Return the metrics that only this dataset has."""
         metrics = self.dataset.metrics(losses, batch)
         declared = {metric.name for metric in self.dataset.own_metrics}

@@ -170,7 +170,7 @@ class SameLength(Previous):
 
 class Grows(Previous):
     def longer(self, factor):
-        self._made.clear()
+        self._splits.clear()
         self.seed += 1
         return super().longer(factor)
 

@@ -36,7 +36,7 @@ def test_a_sweep_keeps_its_jobs_and_neither_their_sequences_nor_their_models(tmp
     assert [job.missing for job in jobs] == [False, False]
     datasets = [one for one in kept(InMemory) if id(one) not in before]
     assert len(datasets) == len(jobs)
-    assert not any(one.__dict__.get("_made") for one in datasets)
+    assert not any(one.__dict__.get("_splits") for one in datasets)
     assert not [one for one in kept(Training) if id(one) not in before]
 
 

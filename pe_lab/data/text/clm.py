@@ -60,10 +60,10 @@ class CLM(Text):
     def levels(self, split: str, batch: Batch, counted: np.ndarray) -> Floors:
         end, vocabulary = self.text.end, self.task.vocabulary
         rows = self.rows(split, np.arange(len(batch)))
-        asked = batch.targets.numpy() != IGNORE
-        token = batch.targets.numpy()[asked]
+        has_target = batch.targets.numpy() != IGNORE
+        token = batch.targets.numpy()[has_target]
         alone = unigram(counted[:, 1:][counted[:, :-1] != end], token, vocabulary)
-        before = ngram(counted, rows, end, vocabulary)[asked]
+        before = ngram(counted, rows, end, vocabulary)[has_target]
         train = [self.spell(row) for row in counted[:, :-1]]
         fit = min(len(train), len(train) * WINDOW // sum(map(len, train)))
         evenly = b"".join(train[number * len(train) // fit] for number in range(fit))

@@ -110,7 +110,7 @@ class Corpus:
             with self._readable():
                 if self.path is not None and self.column is None and is_json_lines(file):
                     refuse_wrapped(file, "JSON lines")
-            for piece, ends in self._of(file):
+            for piece, ends in self._pieces_of(file):
                 self._require_text(piece, file)
                 total.update(piece)
                 content.update(piece)
@@ -149,11 +149,11 @@ class Corpus:
         """Yield all text: the number of the document, a piece of it, and whether the document ends there."""
         number = 0
         for file in self.files:
-            for piece, ends in self._of(file):
+            for piece, ends in self._pieces_of(file):
                 yield number, piece, ends
                 number += ends
 
-    def _of(self, file: Path) -> Iterator[tuple[bytes, bool]]:
+    def _pieces_of(self, file: Path) -> Iterator[tuple[bytes, bool]]:
         with self._readable():
             if self.column is None:
                 yield from pieces(file, self.separator)

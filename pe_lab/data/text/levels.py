@@ -82,18 +82,18 @@ def ngram(train: np.ndarray, rows: np.ndarray, end: int, vocabulary: int) -> np.
         keys, history_length = histories(train[part : part + BLOCK], end, bits, longest)
         for number in range(1, longest + 1):
             seen[number].append(keys[history_length == number])
-    asked, depth = histories(rows, end, bits, longest)
+    row_keys, depth = histories(rows, end, bits, longest)
     weights = []
     for number in reversed(range(longest + 1)):
         keys = np.concatenate([np.zeros(0, np.uint64), *seen[number]])
         seen[number].clear()
         counts = NgramCounts(keys, bits)
         enough = depth >= max(1, number)
-        weights.append((enough, *counts.weights(asked[enough] & np.uint64(2 ** (bits * (number + 1)) - 1))))
+        weights.append((enough, *counts.weights(row_keys[enough] & np.uint64(2 ** (bits * (number + 1)) - 1))))
         if number:
             seen[number - 1].append(counts.keys & np.uint64(2 ** (bits * number) - 1))
         del counts, keys  # one table at a time: each is as large as the text
-    p = np.full(asked.shape, 1 / vocabulary)
+    p = np.full(row_keys.shape, 1 / vocabulary)
     for enough, weight, rest in reversed(weights):
         p[enough] = weight + rest * p[enough]
     return p
@@ -128,9 +128,9 @@ class Neighbours:
     def __init__(self, train: np.ndarray, end: int, mask: int, vocabulary: int) -> None:
         self.mask, self.vocabulary = mask, vocabulary
         self.bits = (vocabulary - 1).bit_length()
-        asked = train != end
-        self.alone = train[asked]
-        left, right = (side[asked] for side in neighbours(train, end, mask))
+        is_token = train != end
+        self.alone = train[is_token]
+        left, right = (side[is_token] for side in neighbours(train, end, mask))
         both = (left != mask) & (right != mask)
         self.by_left = self._counts(left != mask, self.alone, left)
         self.by_right = self._counts(right != mask, self.alone, right)

@@ -46,20 +46,20 @@ class MLM(Text):
         key, number = keys[row.numpy()], 3 * slots[slot.numpy()]
         kind, other = (torch.from_numpy(draws(key, number + np.uint64(extra))) for extra in (1, 2))
         used = torch.tensor(self.text.used)
-        asked = rows[row, slot]
+        original = rows[row, slot]
         drawn = used[other * len(used) // BELOW]
-        shown = drawn.where(kind >= MASKED, self.text.mask).where(kind < RANDOM, asked)
+        shown = drawn.where(kind >= MASKED, self.text.mask).where(kind < RANDOM, original)
         tokens, targets, role = rows.clone(), torch.full_like(rows, IGNORE), torch.zeros_like(rows)
-        tokens[row, slot], targets[row, slot] = shown, asked
+        tokens[row, slot], targets[row, slot] = shown, original
         role[row, slot] = (kind >= MASKED).long() + (kind >= RANDOM)
         return tokens, targets, role
 
     def levels(self, split: str, batch: Batch, counted: np.ndarray) -> Floors:
         mask = self.text.mask
         estimates = Neighbours(counted, self.text.end, mask, self.task.vocabulary)
-        asked = batch.targets.numpy() != IGNORE
-        left, right = (side[asked] for side in neighbours(batch.tokens.numpy(), self.text.end, mask))
-        token, shown = batch.targets.numpy()[asked], batch.tokens.numpy()[asked]
+        has_target = batch.targets.numpy() != IGNORE
+        left, right = (side[has_target] for side in neighbours(batch.tokens.numpy(), self.text.end, mask))
+        token, shown = batch.targets.numpy()[has_target], batch.tokens.numpy()[has_target]
         around = estimates.estimate(left, right, token)
         # Bayes: a slot that does not show MASK shows what is asked, or as often one of the tokens in use
         drawn = np.isin(shown, self.text.used) / len(self.text.used)
