@@ -114,7 +114,7 @@ class Content:
         name, length = LONGER_TEXT
         text = next(task for task in benchmark_tasks() if task.name == name)
         longer = self.results[name].at(length) if name in self.results else None
-        asks = f"{text.asks}, {length:g} × the training length"
+        asks = f"{text.asks} at {length:g} × the training length"
         needs = [Need(asks, text, length, longer, self.steps)]
         needs += [Need(task.asks, task, 1.0, self.results.get(task.name), self.steps) for task in benchmark_tasks()]
         return sorted(needs, key=lambda need: need.advice.kind == NOT_MEASURED)

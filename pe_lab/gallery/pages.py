@@ -241,6 +241,7 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "benchmark": NAME,
         "mark": mark,
         "facet_names": FACETS,
+        "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
         "inline": lambda text: content.inline(text, root),
     }
 
@@ -284,8 +285,7 @@ def _line_of(need: Need) -> dict[str, Any]:
         lists[name] = {"common": common, "others": [group for group in groups if group not in common]}
     parameters = {} if need.results is None else need.results.rows.groupby("pe")["positional_parameters"].max()
     line: dict[str, Any] = {"need": need, "use": need.groups(need.advice.use), "parameters": parameters} | lists
-    line |= {"unit": "steps" if need.task.solvable else "nats", "places": _places(need.task)}
-    return line | {"margin": margin_in_words(need.task)}
+    return line | {"unit": "steps" if need.task.solvable else "nats", "places": _places(need.task)}
 
 
 def _places(task: BenchmarkTask) -> int | None:

@@ -46,17 +46,17 @@ def test_a_line_says_that_a_wide_table_scrolls_and_the_leaderboard_fits_1200_pix
     browser: Browser, site: Path
 ) -> None:
     state = (
-        "[document.querySelector('#table-leaderboard').parentElement.previousElementSibling.hidden,"
-        " document.querySelector('#table-leaderboard').parentElement.hasAttribute('data-more')]"
+        "[document.querySelector('{0}').parentElement.previousElementSibling.hidden,"
+        " document.querySelector('{0}').parentElement.hasAttribute('data-more')]"
     )
     browser.open(site / "index.html", 1200)
-    assert browser.evaluate(state) == [True, False]
-    browser.open(site / "index.html", 300)
-    assert browser.evaluate(state) == [False, True]
+    assert browser.evaluate(state.format("#table-leaderboard")) == [True, False]
+    browser.open(site / "tasks/induction.html", 300)
+    assert browser.evaluate(state.format(".gallery-sample")) == [False, True]
 
 
-@pytest.mark.parametrize("kind", ["encodings", "tasks", "tasks/induction", "encodings/rope#results", "needs"])
-def test_tables_of_encodings_and_tasks_fit_400_pixels(browser: Browser, site: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["index", "encodings", "tasks", "tasks/induction", "encodings/rope#results", "needs"])
+def test_tables_fit_400_pixels(browser: Browser, site: Path, kind: str) -> None:
     name, _, anchor = kind.partition("#")
     browser.open(site / f"{name}.html", 400, anchor=f"#{anchor}" if anchor else "")
     boxes = browser.evaluate(
@@ -65,6 +65,24 @@ def test_tables_of_encodings_and_tasks_fit_400_pixels(browser: Browser, site: Pa
     )
     assert boxes
     assert max(boxes) <= 1
+
+
+def test_a_list_chooses_the_columns_of_the_leaderboard_on_a_narrow_screen(browser: Browser, site: Path) -> None:
+    shown = (
+        "[...document.querySelectorAll('#table-leaderboard thead th')].slice(1).filter(head => head.clientWidth)"
+        ".map(head => head.textContent)"
+    )
+    choose = (
+        "[...document.querySelectorAll('.gallery-columns option')].map(option => { const list = option.parentElement;"
+        " list.value = option.value; list.dispatchEvent(new Event('input')); return [option.text.split(', '),"
+        f" {shown}] }})"
+    )
+    browser.open(site / "index.html", 1200)
+    every = browser.evaluate(shown)
+    browser.open(site / "index.html", 400)
+    chosen = browser.evaluate(choose)
+    assert [names for names, _ in chosen] == [names for _, names in chosen]
+    assert [name for names, _ in chosen for name in names] == every
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

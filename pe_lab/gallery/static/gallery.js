@@ -63,6 +63,18 @@
 
   const matches = (values, wanted) => values.includes(wanted)
 
+  // -- columns: on a narrow screen a list chooses which few of a table are shown ------------------------------------
+
+  function columns(select) {
+    const { table, columns: few } = select.dataset
+    const update = () => {
+      for (const row of document.getElementById(table).rows)
+        [...row.cells].slice(1).forEach((cell, place) => cell.classList.toggle("gallery-wide", Math.floor(place / few) !== Number(select.value)))
+    }
+    select.addEventListener("input", update)
+    update()
+  }
+
   // -- curves: sliders choose one of those that the page has ---------------------------------------------------------
 
   const SVG = "http://www.w3.org/2000/svg"
@@ -199,6 +211,7 @@
     unfold()
     document.querySelectorAll("table.gallery-table").forEach(sortable)
     document.querySelectorAll("form.gallery-filters").forEach(filtered)
+    document.querySelectorAll(".gallery-columns select").forEach(columns)
     document.querySelectorAll("figure.gallery-curve").forEach(curve)
     document.querySelectorAll(".gallery-scroll").forEach(hinted)
   }
