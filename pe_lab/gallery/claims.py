@@ -105,13 +105,16 @@ def states(finding: Finding) -> str:
     return ", ".join(f"{count}{'' if place else parts} {word}" for place, (count, word) in enumerate(counts))
 
 
-def ours(finding: Finding) -> str:
-    """Return our numbers beside the claimed ones, with the number of our seeds."""
-    means = []
-    for name, claimed in finding.entry.values.items():
-        what = f"length {name}" if name[:1].isdigit() else name
-        means.append(f"{what}: ours {finding.ours[name]:.3g}, claimed {claimed}")
-    return f"{'; '.join(means)}; {finding.seeds} seeds"
+def ours(finding: Finding) -> list[str]:
+    """Return a line per number: ours, the published one, their difference with interval; then seeds and tolerance."""
+    lines = []
+    for name, published in finding.entry.values.items():
+        what, comparison = f"length {name}" if name[:1].isdigit() else name, finding.compared[name]
+        difference, low, high = (
+            signed(float(value)) for value in (comparison.difference, comparison.low, comparison.high)
+        )
+        lines.append(f"{what}: {number(finding.ours[name])}, published {published} ({difference} [{low}, {high}])")
+    return [*lines, f"{finding.seeds} seeds, tolerance {finding.entry.tolerance:g}"]
 
 
 def conditions(findings: Mapping[str, Finding]) -> dict[str, str]:

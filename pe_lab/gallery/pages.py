@@ -162,7 +162,7 @@ def encoding_page(content: Content, name: str) -> Page:
         "what": sentence("pe", name),
     }
     sections = [PageSection("", rendered("encoding/opening.html", **values, **opening))]
-    for title, (fold, more) in _folded(content, name, definition).items():
+    for title, (fold, more) in _parts(content, name, definition).items():
         html = rendered(f"encoding/{_file(title)}.html", **values, **more)
         sections.append(PageSection(title, html, portrait.code * (title == "Code"), fold))
     return Page(f"encodings/{name}", f"{definition.title} ({name})", sections)
@@ -180,8 +180,8 @@ def _advice_on(content: Content, name: str) -> dict[str, list[Need]]:
     }
 
 
-def _folded(content: Content, name: str, definition: Definition) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the folded parts of the page of an encoding: by title, what stands beside it, and what it is made of."""
+def _parts(content: Content, name: str, definition: Definition) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the parts of the page of an encoding by title: what is said of one that is folded, and its values."""
     on_tasks, reported = content.on_tasks(name), content.reported(name)
     claims = {claim: content.claims[claim] for claim in definition.claims}
     judged = {number: finding for number, finding in reported.items() if finding.compared}
@@ -192,7 +192,7 @@ def _folded(content: Content, name: str, definition: Definition) -> dict[str, tu
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
     return {
-        "Results": (_number(len(on_tasks), "at 1, 2 and 4 times the training length", "task"), results),
+        "Results": ("" if on_tasks else "none", results),
         "Replication": (_counted([*claims.values(), *judged.values()], len(again)), replicated),
         "Known failures": (
             _number(len(definition.failures) + len(failing), "published or measured here"),

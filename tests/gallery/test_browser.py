@@ -172,8 +172,8 @@ def test_a_link_to_a_folded_part_opens_it(browser: Browser, site: Path) -> None:
     opened = "[...document.querySelectorAll('details[open] h2')].map(one => one.id)"
     browser.open(site / "encodings/rope.html")
     assert browser.evaluate(opened) == []
-    browser.open(site / "encodings/rope.html", anchor="#results")
-    assert browser.evaluate(opened) == ["results"]
+    browser.open(site / "encodings/rope.html", anchor="#replication")
+    assert browser.evaluate(opened) == ["replication"]
 
 
 def test_a_slider_draws_another_curve_by_mouse_and_keyboard(browser: Browser, site: Path) -> None:
