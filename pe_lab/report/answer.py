@@ -4,9 +4,14 @@ Each phrase says no more than the verdicts of the report's families: an encoding
 significantly better than each other.
 """
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
+from pe_lab import config
+from pe_lab.config.reference import first_comment
 from pe_lab.data.score import BEST, BLIND
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
@@ -16,10 +21,13 @@ from pe_lab.report.measured import figure as measured_first
 from pe_lab.report.parts import Drawn, Folded, Part, Section
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import (
+    FEW_SETTINGS,
     amount,
     best_means,
     by_setting,
     comparative,
+    decided_between,
+    in_a_sentence,
     in_each_setting,
     joined,
     last_word,
@@ -53,49 +61,71 @@ from pe_lab.results.learned import (
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT, GRID, Families, Verdict, interval
-from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure
+MOST_TASKS = 3  # whose descriptions are given, and that are told one by one
+FAR, MOST_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
 WITH_INTERVALS = " with 95 % t intervals"
 LEARNED = "in which a model has learned the task"
 SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
 
 
 def answer(subject: ReportSubject) -> Section:
-    """Return the first screen: its title is the question, its parts are the answer, cautions and one figure.
+    """Return the first screen: its title is the question, its parts are the answer, cautions, figures and the setting.
 
-    Where no model has learned the task, the first part says so, or the second behind what was measured of layers.
+    Where no model has learned the task, the first part says so, or the second behind what was measured of layers; such
+    a study of layers compares no losses here.
 
     Raises:
         ValueError: there is no such baseline or metric.
     """
+    cells = subject.results.cells
     longer, (said, how) = at_longer_lengths(subject), sentences(subject)
     opening = _measured(subject, longer)
-    warning = not_learned(subject.results.cells, advice=not opening)
+    warning = not_learned(cells, advice=not opening)
     parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
-    partly = partly_learned(subject.results.cells)
-    notes = [f"{partly.removesuffix('.')} ({level_in_words(subject.results.cells)})."] if partly else []
+    partly = partly_learned(cells)
+    notes = [f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []
     notes += [
         *_behind_references(subject),
         *_not_finite(subject),
+        *([] if opening else _far_seeds(subject)),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
     ]
-    details: list[Part] = [how, *_corrected(subject)]
-    trained = place(subject.results.cells).removeprefix(" ") if len(subject.results.cells) else ""
-    details += filter(None, [f"Trained {trained}." if trained else "", setting_in_words(subject.results)])
+    folded: list[Part] = []
     if opening:
         where = " at the training length" if longer else ""
-        compared = f"{measured(subject.metric).capitalize()}{where}: {_in_short(subject)}"
-        folded = Folded(compared, [said, *_figure(subject), *details])
+        if compares_losses(subject):
+            compared = [said, *_figures(subject), how, *_corrected(subject)]
+            folded = [Folded(f"{measured(subject.metric).capitalize()}{where}", compared)]
         first = isinstance(opening[0], str)  # the answer, which stands before what warns of it
         shown = [*opening[:first], *parts, *opening[first:]]
     else:
-        shown = [*parts, said, *_figure(subject)]
-        folded = Folded(f"How it was compared: {_in_short(subject)}", details)
-    return Section(title(subject), [*shown, *(f"**Note.** {line}" for line in notes), folded], opening=True)
+        folded = [Folded("How it was compared", [how, *_corrected(subject)])]
+        shown = [*parts, said, *_figures(subject)]
+    shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes)]
+    return Section(title(subject), [*shown, *folded], opening=True)
+
+
+def _setting(subject: ReportSubject) -> list[str]:
+    """Return what the tasks are, and how many models of which size were trained on them, and how."""
+    cells = subject.results.cells
+    if cells.empty:
+        return []
+    names = list(cells["data"].unique()) if "data" in cells else []
+    files = {name: config.folders().file("data", str(name)) for name in names}
+    tasks = [f"`{name}`: {first_comment(file)}" for name, file in files.items() if file is not None and file.is_file()]
+    lines = [f"**Task{'s' * (len(tasks) > 1)}.** {'; '.join(tasks)}."] if 0 < len(tasks) <= MOST_TASKS else []
+    said = (
+        [f"Trained {place(cells).removeprefix(',').lstrip()}"]
+        if _measures_more(subject, at_longer_lengths(subject))
+        else []
+    )
+    said += [*filter(None, [setting_in_words(subject.results)]), _in_short(subject)]
+    return [*lines, f"**Setting.** {in_a_sentence('; '.join(said))}."]
 
 
 def _in_short(subject: ReportSubject) -> str:
@@ -112,9 +142,10 @@ def _corrected(subject: ReportSubject) -> list[str]:
     cells = subject.results.cells
     if subject.decided is not None or cells.empty or cells["pe"].nunique() < 2:
         return []
-    others = subject.compared.sizes()[0] - len(in_learned_settings(subject.compared.compare(GRID), cells))
-    what = f"The p values of these verdicts are corrected together with {counted(others, 'comparison')}"
-    return [f"{what}, in other settings, over settings or at longer lengths."] if others > 0 else []
+    every = subject.compared.sizes()[0]
+    others = every - len(in_learned_settings(subject.compared.compare(GRID), cells))
+    where = "of other settings, of averages over settings, or at longer lengths"
+    return [f"Of these {every} comparisons {others} are {where}."] if others > 0 else []
 
 
 def _measured(subject: ReportSubject, longer: str) -> list[Part]:
@@ -126,8 +157,8 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
     if not _measures_more(subject, longer):
         return []
     layers, drawn = probed(subject.results.records), measured_first(subject)
-    parts: list[Part] = [*([longer] if longer else []), *(by_layer(subject.results.records) if len(layers) else [])]
-    return [*parts, *([drawn] if drawn else [])]
+    said, folded = by_layer(subject.results.records) if len(layers) else ("", None)
+    return [part for part in (longer, said, drawn, folded) if part]
 
 
 def _measures_more(subject: ReportSubject, longer: str) -> bool:
@@ -135,6 +166,13 @@ def _measures_more(subject: ReportSubject, longer: str) -> bool:
     if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
         return False
     return bool(longer) or len(probed(subject.results.records)) > 0
+
+
+def compares_losses(subject: ReportSubject) -> bool:
+    """Whether a report compares encodings by its metric: not for layers of models that have not learned the task."""
+    if not _measures_more(subject, "") or at_longer_lengths(subject):
+        return True
+    return not not_learned(subject.results.cells)
 
 
 def title(subject: ReportSubject) -> str:
@@ -177,14 +215,49 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         each = sequential(subject.compared, decided)
         first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
         return first, _against(subject, decided)
-    standing = overall(subject.compared)
-    if standing is not None:
-        first = standing.words()
+    each = by_setting(subject.compared)
+    whole = overall(subject.compared)
+    tasks = len(each) <= MOST_TASKS and _only_tasks_vary(cells)
+    if whole is not None and tasks:
+        first = " ".join(replace(standing, where=in_a_sentence(standing.setting)).words() for standing in each)
+    elif whole is not None:
+        first = whole.words()
     else:
-        each = by_setting(subject.compared)
-        why = (f" {LEARNED}", f", {LEARNED}") if partly_learned(cells) else ()
-        first = f"{in_each_setting(each, *why)} {best_means(each)}".rstrip()
-    return first, _against(subject, in_learned_settings(subject.compared.compare(GRID), cells))
+        first = in_each_setting(each)
+        if partly_learned(cells):
+            where = f"{in_a_sentence(_place_of_learned(cells))}, where models have learned the task"
+            first = in_each_setting(each, f" {LEARNED}", f", {LEARNED}", where)
+        first = " ".join(filter(None, [first, decided_between(each), best_means(each)]))
+    lines = in_learned_settings(subject.compared.compare(GRID), cells)
+    counts = _counts(lines) if whole is None or tasks else ""
+    return f"{first}{counts}", _against(subject, lines)
+
+
+def _only_tasks_vary(cells: pd.DataFrame) -> bool:
+    return [name for name in setting_columns(cells) if cells[name].nunique(dropna=False) > 1] == ["data"]
+
+
+def _place_of_learned(cells: pd.DataFrame) -> str:
+    """Return the settings in which a model has learned the task, such as `at depth 4 and 16, epochs 16`."""
+    learned = of_learned_settings(cells)
+    names = told_settings(cells, setting_columns(cells))
+    varied = [name for name in names if cells[name].nunique(dropna=False) > 1]
+    grid = learned[varied].drop_duplicates()
+    if len(grid) < math.prod(grid.nunique(dropna=False)):
+        return f"in {len(grid)} settings"
+    text = f"on {_values(grid['data'])}" if "data" in varied else ""
+    settings = [f"{last_word(name)} {_values(grid[name])}" for name in varied if name != "data"]
+    return ", ".join(filter(None, [text, f"at {', '.join(settings)}" if settings else ""]))
+
+
+def _counts(lines: pd.DataFrame) -> str:
+    """Say how many of the comparisons with the baseline, in several settings, are decided."""
+    counts = lines["verdict"].value_counts()
+    verdicts = [word for word in VERDICT_MARKS if word in counts]
+    if len(lines) == lines["pe"].nunique() or len(verdicts) < 2 or lines["baseline"].nunique() > 1:
+        return ""
+    ends = joined([f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts])
+    return f" Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {ends}."
 
 
 def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plot:
@@ -224,26 +297,63 @@ def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFram
     return lines[words == last], compared.tables[name][1], where
 
 
-def _figure(subject: ReportSubject) -> list[Part]:
-    """Return the figure of the first screen; none without comparisons."""
+def _figures(subject: ReportSubject) -> list[Part]:
+    """Return the figures of the first screen: differences, then what training led to; none without comparisons."""
     cells = subject.results.cells
     if cells.empty or cells["pe"].nunique() < 2:
         return []
-    if draws_training(subject):
-        seeds = count_of_seeds(cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique())
-        caption = f"Test {in_words(subject.metric)} after so many {counted_in(cells)}: means over {seeds}"
-        caption += WITH_INTERVALS * several_seeds(cells)
-        return [Drawn(plots.over_epochs(cells, subject.metric), caption, over_training(subject.metric))]
+    drawn = [_few_differences(subject), _training(subject) if draws_training(subject) else None]
+    shown = [figure for figure in drawn if figure is not None]
+    return [*(shown or filter(None, [_differences(subject)]))]
+
+
+def _few_differences(subject: ReportSubject) -> Drawn | None:
+    """Return the figure of the differences in each of a few settings; None where they are averaged, or many."""
+    cells, compared = subject.results.cells, subject.compared
+    if subject.decided is not None or cells["pe"].nunique() > MOST_DRAWN:
+        return None
+    lines = in_learned_settings(compared.compare(GRID), cells)
+    settings = len(lines[[name for name in setting_columns(cells) if name in lines]].drop_duplicates())
+    averaged = table_of(compared) is not None and not _only_tasks_vary(cells)
+    if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
+        return None
+    return all_differences(subject)
+
+
+def all_differences(subject: ReportSubject) -> Drawn:
+    """Return the figure of all differences from the baseline, in the settings in which a model has learned the task."""
+    cells = subject.results.cells
+    lines = in_learned_settings(subject.compared.compare(), cells)
+    source = "compared.compare()"
+    if partly_learned(cells):
+        source = f"learned.in_learned_settings({source}, results.cells)"
+    how = WITH_INTERVALS if lines["low"].notna().any() else ""
+    caption = f"Differences from {subject.baseline}, paired by seeds{how}; the grey band is the margin"
+    shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
+    return Drawn(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
+
+
+def _training(subject: ReportSubject) -> Drawn:
+    """Return the figure of the metric over the lengths of training."""
+    cells = subject.results.cells
+    seeds = count_of_seeds(cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique())
+    caption = f"Test {in_words(subject.metric)} after so many {counted_in(cells)}: means over {seeds}"
+    caption += WITH_INTERVALS * several_seeds(cells)
+    return Drawn(plots.over_epochs(cells, subject.metric), caption, over_training(subject.metric))
+
+
+def _differences(subject: ReportSubject) -> Drawn | None:
+    """Return the figure of the differences over all settings, or in one that is named; None without any."""
     rows, _, where = drawn(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
-        return []
-    how = ", with 95 % t intervals" if rows["low"].notna().any() else ""
+        return None
+    how = f",{WITH_INTERVALS}" if rows["low"].notna().any() else ""
     how = how if subject.decided is None else ", with intervals that hold under the looking"
     caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}"
     if len(rows) > MOST_DRAWN:
         caption += f"; the best {MOST_DRAWN} of {len(rows)} by mean"
     code = "answer.forest(compared" + ("" if subject.decided is None else ", decided.decisions(results)") + ")"
-    return [Drawn(forest(subject.compared, subject.decided), caption, code)]
+    return Drawn(forest(subject.compared, subject.decided), caption, code)
 
 
 def several_seeds(cells: pd.DataFrame) -> bool:
@@ -329,6 +439,34 @@ def _not_finite(subject: ReportSubject) -> list[str]:
     has = "1 cell has" if count == 1 else f"{count} cells have"
     which = "it is" if count == 1 else "they are"
     return [f"{has} a test {in_words(subject.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
+
+
+def _far_seeds(subject: ReportSubject) -> list[str]:
+    """Return a line on single seeds that are far from the others of their encoding, and so decide its mean.
+
+    That is FAR times as far from the nearest other one as the others are from each other, of 4 seeds or more.
+    """
+    if subject.results.cells.empty:
+        return []
+    cells, metric = of_learned_settings(subject.results.cells), f"test_{subject.metric}"
+    names, ends = setting_columns(cells), list[tuple[float, str]]()
+    words = pd.Series(settings_in_words(cells, names), cells.index)
+    for (setting, pe), seeds in cells.groupby([words, "pe"], sort=False):
+        values = seeds.set_index("seed")[metric].sort_values()
+        if len(values) < 4 or not np.isfinite(values).all():
+            continue
+        for seed, nearest, others in (
+            (values.index[-1], values.iloc[-2], values.iloc[:-1]),
+            (values.index[0], values.iloc[1], values.iloc[1:]),
+        ):
+            extent, far = np.ptp(others), abs(values[seed] - nearest)
+            if far > FAR * extent > 0:
+                low, high, value = (amount(end, subject.metric) for end in (others.min(), others.max(), values[seed]))
+                ends.append(
+                    (far / extent, f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others")
+                )
+    most = [text for _, text in sorted(ends, reverse=True)[:MOST_FAR]]
+    return [f"Single seeds are far from the others, and decide their means: {'; '.join(most)}."] if most else []
 
 
 def _behind_references(subject: ReportSubject) -> list[str]:

@@ -2,7 +2,7 @@
 
 from pe_lab import statistics
 from pe_lab.report import choice
-from pe_lab.report.answer import LEARNED, MOST_DRAWN, WITH_INTERVALS, over_training, several_seeds
+from pe_lab.report.answer import LEARNED, MOST_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import joined
@@ -65,10 +65,6 @@ def differences(subject: ReportSubject) -> Section:
         count = len(compared[[name for name in setting_columns(cells) if name in compared]].drop_duplicates())
         where = f"in the {count} settings {LEARNED}" if count > 1 else f"in the only setting {LEARNED}"
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
-    how = WITH_INTERVALS if compared["low"].notna().any() else ""
-    caption = f"Paired differences{how}; the grey band is the margin; marks are named by their verdicts"
-    lines = "learned.in_learned_settings(compared.compare(), results.cells)" if learned else "compared.compare()"
-    code = f"plots.forest({lines}, {subject.metric!r})"
     rule = f" (better or worse: {families.rule})" * bool(compared["verdict"].isin(DIFFERENT).any())
     parts: list[Part] = [f"Every encoding against `{subject.baseline}`, {where}: {counts}{rule}."]
     if subject.results.declared.decide is not None:
@@ -79,8 +75,7 @@ def differences(subject: ReportSubject) -> Section:
     several = len(cells[setting_columns(cells)].drop_duplicates()) > 1
     on_top = not several and len(compared) <= MOST_DRAWN and compared["difference"].notna().any()
     if not on_top or subject.decided is not None:
-        tested = compared[compared["verdict"] != Verdict.BOTH_UNSOLVED]
-        parts += [Drawn(plots.forest(tested, subject.metric), caption, code)] if len(tested) else []
+        parts += [all_differences(subject)] if (compared["verdict"] != Verdict.BOTH_UNSOLVED).any() else []
     elif subject.results.declared.decide is None:
         return Section("Differences")  # those of the figure of the first screen
     settings = pool(cells, subject.metric)

@@ -10,11 +10,14 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
-from pe_lab.results.tuned_outcomes import tried_rates
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError, digest, read_json
 
 IDENTITIES = "identities.json"  # what determines the training, by run: of one cell for each task of a study
+CORPORA = {  # by the digest of their bytes as tokens, which identities hold
+    "2307e308077e2004": "tinyshakespeare",
+    "a2f96b73ccec6c6e": "the source of Python 3.11's standard library",
+}
 SECONDS = "Seconds are of training steps on the machine that trained the cell, other processes on it included."
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
 
@@ -31,11 +34,19 @@ def ladders(results: Results) -> tuple[list[float], list[float]]:
 
 
 def best_of(results: Results) -> str:
-    """Say at the best of how many learning rates each seed was trained; empty for a study without `tune`."""
+    """Say at the best of how many tries each seed was trained; empty for a study without `tune`.
+
+    Encodings with a starting scale are tried at pairs of rate and scale, the others at rates.
+    """
     if results.declared.tune is None or results.cells.empty:
         return ""
-    counts = sorted({len(rates) for rates in tried_rates(results.cells, *ladders(results)).values()})
-    return f"at the best of {' or '.join(map(str, counts))} learning rates"
+    rates, scaled = ladders(results)[0], results.declared.tune.get("scaled") or []
+    has_scale = (
+        results.cells["start_scale"].notna().groupby(results.cells["pe"]).any() if scaled else pd.Series([False])
+    )
+    counts = sorted({len(scaled) if scale else len(rates) for scale in has_scale})
+    tries = "tries of learning rate and starting scale" if has_scale.any() else "learning rates"
+    return f"at the best of {' or '.join(map(str, counts))} {tries}"
 
 
 def rates_in_words(results: Results, rate: float | None = None) -> str:
@@ -110,6 +121,7 @@ def setting_in_words(results: Results) -> str:
     words = {
         "model.width": "width {}",
         "model.num_heads": "{} heads",
+        "data.corpus": "{} in {tokens}",
         "data.length": "sequences of {} tokens",
         "data.longest": "sequences of up to {} items",
         "data.train": "{:,} sequences for training, " + fresh,
@@ -123,8 +135,11 @@ def setting_in_words(results: Results) -> str:
         del words["solve.first"]
     if results.declared.tune is not None:  # every seed has its own
         del words[LR]
-    said = [text.format(shared[name]).removesuffix(", ") for name, text in words.items() if name in shared]
-    return f"Setting: {', '.join(said)}." if said else ""
+    if "data.corpus" in shared:
+        shared["data.corpus"] = CORPORA.get(str(shared["data.corpus"]), "text")
+    tokens = shared.get("data.tokenizer", "tokens")
+    said = [text.format(shared[name], tokens=tokens) for name, text in words.items() if name in shared]
+    return ", ".join(text.removesuffix(", ") for text in said)
 
 
 def searched_rates(results: Results) -> pd.DataFrame | None:

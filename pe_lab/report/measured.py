@@ -5,28 +5,32 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config.reference import first_comment
 from pe_lab.report.choice import LEAST_RIGHT, Longest, longest
-from pe_lab.report.parts import Drawn, Folded, Part, ReportTable
+from pe_lab.report.parts import Drawn, Folded, ReportTable
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import Standing, in_each_setting, joined
 from pe_lab.results import plots
-from pe_lab.results.columns import in_words, lower_is_better, possible, sort_by_setting
+from pe_lab.results.columns import cut, in_words, lower_is_better, possible, sort_by_setting
 from pe_lab.results.panels import COLOURED, settings_in_words
 from pe_lab.results.plots import record_settings
+from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # settings that are named
+MOST_RANKS = 3  # settings whose ranks are told one by one
 MOST_ANSWERING = 3  # encodings that are named with their shares
 FINDINGS = {  # by probe: the metrics that answer its question
     "position": ("r2",),
     "attention": ("entropy_normalised",),
-    "rank": ("token_cosine", "effective_rank"),
+    "rank": ("token_cosine", "effective_rank", "stable_rank"),
     "subspace": ("position_share",),
 }
 MEANINGS = {  # by metric
     "r2": "R² of position is that of a linear probe: 1 where the position of a token is read without error.",
     "entropy_normalised": "Entropy of attention is 0 for one token, and 1 if all are alike.",
     "token_cosine": "The cosine between the states of two tokens is 1 if all tokens have become alike.",
-    "effective_rank": "The effective rank counts the dimensions that the states fill.",
+    "effective_rank": "The effective rank counts the dimensions that the states fill, the small ones almost as much as "
+    "the large ones.",
+    "stable_rank": "The stable rank counts dimensions by their variance: it is near 1 if one has almost all of it.",
     "position_share": "The share of the variance of states that goes with position is between 0 and 1.",
 }
 APART, ALIKE = 0.5, 0.9  # the cosine of two tokens below which tokens are apart, and above which they are alike
@@ -42,7 +46,7 @@ def study_question(name: str) -> str:
 def at_longer_lengths(subject: ReportSubject) -> str:
     """Say which encodings may be the best at the longest length, in a sentence for all settings; empty without any.
 
-    Where none answers there, the longest length at which one does is named.
+    Where none answers there, each length is told until none does.
     """
     standings, without, lengths = list[Standing](), list[Longest](), set()
     for need, far in longest(subject.results.records, subject.results.cells).items():
@@ -72,34 +76,51 @@ def at_longer_lengths(subject: ReportSubject) -> str:
 
 
 def _nearer(far: Longest, several: bool) -> str:
-    """Say up to which length an encoding answers, and which do, with their shares of right answers.
+    """Say which encodings still answer at each longer length, with their shares of right answers, and which never do.
 
     Args:
         several: whether there are several settings, so that this one is named.
     """
-    start = f"{far.setting.removeprefix('data ').capitalize()}: " * several
-    none = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
-    shares = far.nearer.groupby(["length", "pe"])["value"].mean()
-    answering = shares[(shares >= LEAST_RIGHT) & (shares.index.get_level_values("length") > 1)]
-    if answering.empty:
-        return f"{start}{none if several else f'{none[0].upper()}{none[1:]}'} beyond the training length."
-    seeds = far.nearer.set_index(["length", "pe"])["value"]
-    lengths = answering.index.get_level_values("length")
-    ends = [
-        f"{length:g} × {unit}{_shares(answering[length], seeds[length])}"
-        for length, unit in {lengths.min(): "", lengths.max(): "the training length "}.items()
-    ]
-    return f"{start}{'at' if several else 'At'} {'; at '.join(reversed(ends))}; at {far.length:g} × {none}."
+    values = far.nearer.groupby(["length", "pe"])["value"]
+    shares, low, high = values.mean(), values.min(), values.max()
+    longer = [length for length in sorted(far.nearer["length"].unique()) if length > 1]
+    until = max((length for length in longer if shares[length].max() >= LEAST_RIGHT), default=1.0)
+    ends, right, seeds = list[str](), " of the answers right", "seeds "
+    for length in [length for length in longer if length <= until] + [length for length in longer if length > until][
+        :1
+    ]:
+        best = shares[length].sort_values(ascending=False, kind="stable")
+        answering = best[best >= LEAST_RIGHT].head(MOST_ANSWERING)
+        told = [f"no encoding has {LEAST_RIGHT:.0%}{right}"]
+        told[0] += f": the highest mean is {best.iloc[0]:.1%}, of `{best.index[0]}`" * bool(best.iloc[0] > 0)
+        if len(answering):
+            shown = {pe: f"{low[length, pe]:.0%} to {high[length, pe]:.0%}" for pe in answering.index}
+            told = [f"`{pe}` {share:.0%} ({shown[pe]})" for pe, share in answering.items()]
+            first = answering.index[0]
+            told[0] = f"`{first}` has {answering.iloc[0]:.0%}{right} ({seeds}{shown[first]})"
+            seeds = ""
+        ends.append(f"at {length:g} ×{'' if ends else ' the training length'}, {joined(told)}")
+        right = ""
+    text = "; ".join(ends)
+    where = f"{far.setting.removeprefix('data ').capitalize()}: " if several else ""
+    return f"{where}{text if several else text[0].upper() + text[1:]}.{_lost(shares, longer)}"
 
 
-def _shares(shares: pd.Series, seeds: pd.Series) -> str:
-    """Say which share of answers is right, of the best encodings, with the range over seeds."""
-    best = shares.sort_values(ascending=False, kind="stable").head(MOST_ANSWERING)
-    ends = []
-    for pe, share in best.items():
-        values = seeds[[pe]]
-        ends.append(f"`{pe}` has {share:.0%} of the answers right (seeds {values.min():.0%} to {values.max():.0%})")
-    return joined([ends[0], *(end.replace(" of the answers right", "") for end in ends[1:])])
+def _lost(shares: pd.Series, longer: list[float]) -> str:
+    """Name the encodings that answer at the training length, and have no right answer at any longer one.
+
+    Args:
+        shares: of right answers, by length and encoding.
+        longer: lengths.
+    """
+    if 1 not in shares.index.get_level_values("length"):
+        return ""
+    best = shares[shares.index.get_level_values("length").isin(longer)].groupby("pe", sort=False).max()
+    lost = shares[1].reindex(best.index[best == 0])
+    lost = lost[lost >= LEAST_RIGHT]
+    names, have = joined([f"`{pe}`" for pe in lost.index]), "have" if len(lost) > 1 else "has"
+    before = f"with {_between(100 * lost, '.0f')}% right at the training length"
+    return f" {names}, {before}, {have} no right answer at a longer one." if len(lost) else ""
 
 
 def figure(subject: ReportSubject) -> Drawn | None:
@@ -138,10 +159,10 @@ def probed(records: pd.DataFrame) -> pd.DataFrame:
     return records[(records["kind"] == "probe") & records["layer"].notna()] if len(records) else records
 
 
-def by_layer(records: pd.DataFrame) -> list[Part]:
+def by_layer(records: pd.DataFrame) -> tuple[str, Folded]:
     """Return what the probes found in the deepest models: a sentence, and a table from the first to the last layer.
 
-    Means are over seeds and heads, a line per encoding and setting.
+    Means are over seeds and heads, a line per encoding and setting. The sentence is empty where no metric has one.
 
     Args:
         records: some of them of probes that have layers.
@@ -160,7 +181,7 @@ def by_layer(records: pd.DataFrame) -> list[Part]:
                 continue
             layers = measured.groupby(["setting", "pe", "layer"], sort=False)["value"].mean()
             layers = layers.unstack("layer").sort_index(axis=1)
-            sentences += [_SENTENCES[metric](layers)] if metric in _SENTENCES else []
+            sentences += [_SENTENCES[metric](layers, measured)] if metric in _SENTENCES else []
             alone = records.loc[records["metric"] == f"{metric}_from_token", "value"]
             sentences += [f"The token alone gives {alone.mean():.2f}."] if len(alone) else []
             ends = layers.iloc[:, [0, -1]].map(lambda value: f"{value:.2f}" if value < 10 else f"{value:.1f}")
@@ -170,30 +191,45 @@ def by_layer(records: pd.DataFrame) -> list[Part]:
     table = table if names else table.drop(columns="setting")
     depth = f" of models of depth {deepest['depth'].max():g}" if "depth" in records else ""
     seeds = counted(deepest["seed"].nunique(), "seed")
-    caption = f"From the first to the last layer{depth}: means over {seeds}"
-    text: list[Part] = [" ".join(sentences)] if sentences else []
-    return [*text, ReportTable(table, caption), *([Folded("What is measured", list(meanings))] if meanings else [])]
+    caption = f"Means over {seeds}, from the first to the last layer{depth}"
+    sentences = [f"Means over {seeds}{depth}."] * bool(sentences) + sentences
+    return " ".join(sentences), Folded(
+        "First and last layer, and what is measured", [ReportTable(table, caption), *meanings]
+    )
 
 
-def _where_read(layers: pd.DataFrame) -> str:
-    """Say in which layers position is read best.
+def _where_read(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
+    """Say in which layers position is read best, and how well without an encoding.
 
     Args:
         layers: R² by setting and encoding, a column per layer.
+        measured: the same, of each seed.
     """
     best, highest = layers.idxmax(axis=1), layers.max(axis=1)
-    low, high = highest.idxmin()[-1], highest.idxmax()[-1]
-    ends = f"R² from {highest.min():.2f} with `{low}` to {highest.max():.2f} with `{high}`"
-    ends = ends if len(highest) > 1 else f"R² {highest.min():.2f}"
     where = f"layer{'s' * (best.nunique() > 1)} {_between(best, 'g')} of {layers.columns.max():g}"
+
+    def told(key: tuple[str, str]) -> str:
+        setting, pe = key
+        at = (measured["setting"] == setting) & (measured["pe"] == pe) & (measured["layer"] == best[key])
+        values = measured.loc[at].groupby("seed")["value"].mean()
+        low, high = cut("r2", highest[key], *interval(values))
+        return f"{highest[key]:.2f}" + f" [{low:.2f}, {high:.2f}]" * (len(values) > 1)
+
+    low, high = highest.idxmin(), highest.idxmax()
+    ends = f"R² {told(high)}"
+    if len(highest) > 1:
+        ends = f"R² from {told(low)} with `{low[1]}` to {told(high)} with `{high[1]}`"
+        without = [key for key in highest.index if key[1] == "none" and key not in (low, high)]
+        ends += f"; without an encoding {told(highest[without].idxmax())}" if without else ""
     return f"A linear probe reads position best in {where} ({ends})."
 
 
-def _alike(layers: pd.DataFrame) -> str:
+def _alike(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
     """Say whether tokens have become alike in a layer.
 
     Args:
         layers: the cosine of two tokens by setting and encoding, a column per layer.
+        measured: the same, of each seed.
     """
     most = layers.max(axis=1)
     if most.max() < APART:
@@ -205,17 +241,23 @@ def _alike(layers: pd.DataFrame) -> str:
     return f"Tokens become more alike: the cosine of two tokens reaches {_between(most, '.2f')}{with_}."
 
 
-def _rank_lost(layers: pd.DataFrame) -> str:
-    """Say how far the effective rank falls below that of the first layer.
+def _rank_lost(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
+    """Say how far a rank falls below that of the first layer, in each of a few settings.
 
     Args:
-        layers: the effective rank by setting and encoding, a column per layer.
+        layers: a rank by setting and encoding, a column per layer.
+        measured: the same, of each seed.
     """
-    first, least = layers.iloc[:, 0], layers.min(axis=1)
+    first, least, form = layers.iloc[:, 0], layers.min(axis=1), ".0f" if layers.min(axis=None) >= 10 else ".1f"
     where = "the embedding" if layers.columns[0] == 0 else f"layer {layers.columns[0]:g}"
-    return (
-        f"The effective rank is {_between(first, '.0f')} at {where}, and {_between(least, '.0f')} where it is lowest."
+    groups = (
+        list(least.groupby(level="setting", sort=False)) if least.index.unique("setting").size <= MOST_RANKS else []
     )
+    lowest = _between(least, form)
+    if len(groups) > 1 and len({_between(part, form) for _, part in groups}) > 1:
+        lowest = joined([f"{_between(part, form)} ({setting})" for setting, part in groups])
+    name = in_words(str(measured["metric"].iloc[0]))
+    return f"The {name} is {_between(first, form)} at {where}, and {lowest} where it is lowest."
 
 
 def _between(values: pd.Series, form: str) -> str:
@@ -223,4 +265,9 @@ def _between(values: pd.Series, form: str) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-_SENTENCES = {"r2": _where_read, "token_cosine": _alike, "effective_rank": _rank_lost}  # by metric of FINDINGS
+_SENTENCES = {
+    "r2": _where_read,
+    "token_cosine": _alike,
+    "effective_rank": _rank_lost,
+    "stable_rank": _rank_lost,
+}  # by metric of FINDINGS

@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.config import LR
 from pe_lab.report import comparing, tuned
-from pe_lab.report.answer import answer
+from pe_lab.report.answer import answer, compares_losses
 from pe_lab.report.attention import attention
 from pe_lab.report.effort import SECONDS, searched_rates
 from pe_lab.report.elsewhere import elsewhere
@@ -47,9 +47,12 @@ def sections(subject: ReportSubject) -> list[Section]:
         others += [tuned.rates(subject), _curves(subject), _lengths(subject), _probes(subject), _cost(subject)]
         others += [_audit(subject), tuned.methods(subject)]
     else:
-        others = [comparing.choices(subject), failed(subject.results), comparing.grid(subject)]
-        others += [comparing.differences(subject), question(subject), comparing.ranks(subject), elsewhere(subject)]
-        others += [comparing.effects(subject), comparing.seeds(subject), _rates(subject), _tasks(subject)]
+        others = [failed(subject.results), comparing.grid(subject), question(subject)]
+        if compares_losses(subject):
+            others = [comparing.choices(subject), *others[:2], comparing.differences(subject), question(subject)]
+            others += [comparing.ranks(subject), elsewhere(subject), comparing.effects(subject)]
+            others += [comparing.seeds(subject)]
+        others += [_rates(subject), _tasks(subject)]
         others += [_curves(subject), _lengths(subject), _probes(subject), attention(subject), _cost(subject)]
         others += [_audit(subject), comparing.methods(subject)]
     first = answer(subject)
@@ -77,7 +80,7 @@ def _without(parts: Sequence[Part], drawn: set[str]) -> list[Part]:
 
 def _rates(subject: ReportSubject) -> Section:
     """Return the tuned learning rates, and rankings at one rate against the ranking at tuned ones."""
-    results, title = subject.results, "How much the ranking depends on the learning rate"
+    results, title = subject.results, "Learning rates"
     if LR not in setting_columns(results.cells) and (searched := searched_rates(results)) is not None:
         return _searched(searched)
     if LR not in results.cells and results.cells["pe"].nunique() > 1:
@@ -177,8 +180,10 @@ def _probes(subject: ReportSubject) -> Section:
             code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
             drawn = plots.layer_curves(records, probe, metric)
             curves.append(Drawn(drawn, f"Probe {probe}: {in_words(metric)} by layer, {shaded(drawn, metric)}", code))
-        parts.append(Folded(f"{str(probe).capitalize()}: {joined(metrics)}", curves))
-    return Section("Layers", [*_for_whom(subject, measured), *parts])
+        parts.append(Folded(f"{str(probe).capitalize()}: {joined([in_words(metric) for metric in metrics])}", curves))
+    if not parts:
+        return Section("Layers")
+    return Section("Layers", [*_for_whom(subject, measured), Folded("Every metric of every probe, by layer", parts)])
 
 
 def _for_whom(subject: ReportSubject, measured: pd.DataFrame) -> list[Part]:

@@ -28,10 +28,9 @@ SENTENCES = {  # by what is decided: see `Standing.case`
     "equal": "The {count} encodings have the same {what}, to the bit in every seed: {value}.",
     "untested": f"Nothing can be decided without two shared seeds. {MEAN}",
     "contradictory": f"No best encoding can be named: comparisons over unequal seeds contradict each other. {MEAN}",
-    "better": "`{first}` has the {comparative} {what}, {value}: significantly better than `{second}` by {gap} "
-    "(95 % interval {low} to {high}).",
+    "better": "`{first}` has the {comparative} {what}, {value}: significantly better than `{second}` by {gap}.",
     "best": "`{first}` has the {superlative} {what}, {value}: significantly better than each other encoding. "
-    "The next is `{second}`, worse by {gap} (95 % interval {low} to {high}).",
+    "The next is `{second}`, worse by {gap}.",
     "only": f"{MEAN} Only {{open}} can be the best.",
     "open": f"{MEAN} The best may be any of {{open}}.",
 }
@@ -66,7 +65,7 @@ class Standing:
         open: encodings than which no other is better: their best rank is 1, see `Families.ranks`.
         near: those of them that are slightly worse than another one, which does not rank.
         behind: the rest.
-        setting: in words, where it is one of several.
+        setting: in words, where it is one of several, such as `at depth 4` or `on copy`.
     """
 
     metric: str
@@ -148,14 +147,18 @@ class Standing:
         notes = [alike] if self.alike else []
         return notes + [name for name in ("near", "behind") if getattr(self, name)]
 
+    def gap(self, pe: str, other: str) -> str:
+        """Return by how much an encoding is worse than another one, with its interval, in words."""
+        line = self.line(pe, other)
+        low, high = (_shown(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
+        return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high})"
+
     def words(self) -> str:
         """Say which encodings may be the best."""
         (first, second, *_), count = self.means, len(self.means)
-        line = self.line(first, second)
-        low, high = (_shown(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
         values = {
-            **{"first": first, "second": second, "count": count, "what": self.what, "low": low, "high": high},
-            **{"value": amount(self.means[first], self.metric), "gap": gap_in_words(line["difference"], self.metric)},
+            **{"first": first, "second": second, "count": count, "what": self.what},
+            **{"value": amount(self.means[first], self.metric), "gap": self.gap(second, first)},
             **{"superlative": superlative(self.metric), "comparative": comparative(self.metric)},
             **{name: listed(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
@@ -199,13 +202,14 @@ def by_setting(compared: Families) -> list[Standing]:
     """Return what is open in each setting that has two encodings or more, and in which the task was learned."""
     (rows, metric), lines = compared.tables[GRID], compared.lines[GRID]
     names = setting_columns(rows)
+    at = "on" if "data" in names and rows["data"].nunique() > 1 else "at"
     ranked = merge(compared.ranks(GRID), of_learned_settings(rows)[names].drop_duplicates(), names)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
     standings, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
     for key, part in ranked.groupby(names, sort=False, dropna=False):
         if len(part) > 1:
             standing = Standing.of(part, groups[_key(key)], metric, measured(metric))
-            standings.append(replace(standing, setting=words[part.index[0]]))
+            standings.append(replace(standing, setting=f"{at} {words[part.index[0]]}"))
     return standings
 
 
@@ -257,13 +261,16 @@ class SettingCounts:
         )
 
 
-def in_each_setting(standings: Sequence[Standing], why: str = ", which cannot be averaged", only: str = "") -> str:
+def in_each_setting(
+    standings: Sequence[Standing], why: str = ", which cannot be averaged", only: str = "", where: str = ""
+) -> str:
     """Say which encodings are the best or may be in settings that are not averaged.
 
     Args:
         standings: of each setting that has two encodings or more.
         why: they are not averaged, with what stands before it.
         only: what is true of them alone, for a single setting.
+        where: what all of them are, for a few that are told one by one.
     """
     if not standings:
         return "No setting has results of two encodings."
@@ -275,7 +282,7 @@ def in_each_setting(standings: Sequence[Standing], why: str = ", which cannot be
         return replace(standings[0], where=f"In the only setting with two encodings or more{only}").words()
     counts = SettingCounts.of(standings)
     if len(standings) <= FEW_SETTINGS and all(standing.setting for standing in standings):
-        return counts.words(why, _of_each(standings))
+        return f"{where}: {_of_each(standings)}" if where else counts.words(why, in_a_sentence(_of_each(standings)))
     return counts.words(why)
 
 
@@ -285,9 +292,33 @@ def _of_each(standings: Sequence[Standing]) -> str:
     for standing in standings:
         settings.setdefault(_open_in_words(standing), []).append(standing.setting)
     if len(settings) == 1:
-        return f"In each of them, {next(iter(settings))}."
-    ends = [f"at {joined(where)} {who}" for who, where in settings.items()]
-    return f"{ends[0][0].upper()}{'; '.join(ends)[1:]}."
+        return f"in each, {next(iter(settings))}."
+    return f"{'; '.join(f'{joined(where)} {who}' for who, where in settings.items())}."
+
+
+def in_a_sentence(text: str) -> str:
+    """Return a text with a capital at its start."""
+    return text[0].upper() + text[1:]
+
+
+def decided_between(standings: Sequence[Standing]) -> str:
+    """Say by how much encodings are worse than a better one, where few are, in each of a few settings.
+
+    Of one that is better than all others, the next is named.
+    """
+    if len(standings) > FEW_SETTINGS:
+        return ""
+    gaps: dict[tuple[str, str], list[str]] = {}
+    for standing in standings:
+        names = [name for name in standing.means if name not in standing.open]
+        worse = names if len(names) <= MOST_LEFT_OUT else names[: len(standing.open) == 1]
+        for name in worse:
+            better = [other for other in standing.means if standing.line(name, other)["verdict"] == Verdict.WORSE]
+            if better:
+                gap = f"by {standing.gap(name, better[0])} {standing.setting}".rstrip()
+                gaps.setdefault((name, better[0]), []).append(gap)
+    ends = [f"`{name}` is worse than `{other}` {joined(told)}" for (name, other), told in gaps.items()]
+    return f"{'; '.join(ends)}." if ends else ""
 
 
 def _open_in_words(standing: Standing) -> str:

@@ -20,6 +20,7 @@ from pe_lab.report.standing import joined, measured
 from pe_lab.results import plots, tuned_outcomes
 from pe_lab.results.columns import STEPS, counted_in, floors, merge, setting_columns, sort_by_setting, told_settings
 from pe_lab.results.frame import Results
+from pe_lab.results.learned import of_learned_settings
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, settings, tried_rates
 from pe_lab.statistics import FEWEST_SEEDS, GRID, Endpoint, Families, Verdict
 from pe_lab.statistics.comparisons import counted, exchanged
@@ -208,30 +209,39 @@ class TunedSubject(ReportSubject):
 
     @property
     def notes(self) -> list[str]:
-        rates, scaled = ladders(self.results)
-        said = [_unequal_rates(self), seed_note(self.outcomes), edge_note(self.outcomes, rates, scaled)]
+        learned = outcomes_of(replace(self.results, cells=of_learned_settings(self.results.cells)))
+        edge = edge_note(learned, *ladders(self.results))
+        if edge and len(learned) < len(self.outcomes):
+            edge = f"Where models have learned the task: {edge[0].lower()}{edge[1:]}"
+        said = [" ".join(filter(None, [_unequal_tries(self), edge])), seed_note(self.outcomes)]
         if names := self.diverged:
             which = joined(list(dict.fromkeys(names)))
             said.append(f"At every learning rate {counted(len(names), 'cell')} diverged, in no mean: {which}.")
         return [*filter(None, said), *missing(self.results), *surroundings(self.results.cells)]
 
 
-def _unequal_rates(subject: TunedSubject) -> str:
-    """Say which encodings were tried at which learning rates; empty where all were tried at the same."""
+def _unequal_tries(subject: TunedSubject) -> str:
+    """Say which encodings were tried at which rates and scales; empty where all were tried at the same."""
     tried = tried_rates(subject.outcomes, *ladders(subject.results))
     if len(set(tried.values())) < 2:
         return ""
-    ends = [
-        f"{joined([f'`{pe}`' for pe in tried if tried[pe] == rates])} at {joined([f'{rate:g}' for rate in rates])}"
-        for rates in dict.fromkeys(tried.values())
-    ]
-    return f"The learning rates that were tried are not the same for all: {'; '.join(ends)}."
+    pairs = [_choice(*map(float, pair)) for pair in (subject.results.declared.tune or {})["scaled"]]
+    scaled = subject.outcomes["start_scale"].notna().groupby(subject.outcomes["pe"], sort=False).any()
+    told = {
+        False: f"the learning rates {joined([f'{rate:g}' for rate in ladders(subject.results)[0]])}",
+        True: f"the pairs of learning rate @ starting scale {joined(pairs)}",
+    }
+    ends = [f"{joined([f'`{pe}`' for pe in tried if scaled[pe] == has])} at {told[has]}" for has in (False, True)]
+    return f"Tries differ: {'; '.join(ends)}."
 
 
 def values(subject: TunedSubject) -> Section:
     """Return what each seed reached, and the mean, interval and ranks of each encoding."""
-    text = "An encoding ranks below all that are better, and above all that are worse; `slightly` does not rank."
-    table = ReportTable(subject.summary, f"Mean {measured(subject.metric)}")
+    text = (
+        "An encoding ranks below all that are better, and above all that are worse. Differences that are significant "
+        "and within the margin, `slightly better` and `slightly worse`, do not rank."
+    )
+    table = ReportTable(subject.summary, f"Mean {measured(subject.metric)} and ranks, a line per setting and encoding")
     words = floors_in_words(floors(subject.outcomes))
     folded = [Folded("What the floors are", list(words))] if words else []
     return Section("Values and ranks", [text, *folded, seed_values(subject), table])

@@ -34,6 +34,9 @@ STRIDED = "loss_stride_"  # the metric, before the stride
 GENERATED = "exact_match_generated"  # exact match of answers that the model wrote itself
 NAMES = {  # of metrics whose names are not words: what tables and figures call them
     "r2": "R² of position",
+    "r2_permuted": "R² of permuted positions",
+    "mae_permuted": "mean absolute error of permuted positions",
+    "entropy": "entropy of attention in nats",
     "entropy_normalised": "entropy of attention",
     "token_cosine": "cosine of two tokens",
     "position_share": "variance that goes with position",

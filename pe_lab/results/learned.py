@@ -37,7 +37,10 @@ def not_learned(rows: pd.DataFrame, advice: bool = True) -> str:
     sentences, count = [], len(best) + len(most)
     if without:
         where = "" if len(without) == count else f" on {', '.join(without)}"
-        sentences.append(f"No model here has learned the task{where}: no test loss is below the best without position.")
+        levels = f" ({level_in_words(rows)}); the lowest is {rows['test_loss'].min():.3g} nats" if count == 1 else ""
+        sentences.append(
+            f"No model here has learned the task{where}: no test loss is below the best without position{levels}."
+        )
     for task, most_of_task in little.items():
         where = "" if count == 1 else f" on {task}"
         to = "a guess without the sequence"

@@ -231,15 +231,14 @@ def test_of_many_encodings_the_figure_has_the_best() -> None:
     assert forest(accurate.compared).data["pe"].iloc[0] == "pe19"
 
 
-def test_settings_that_cannot_be_averaged_have_the_figure_of_one_that_is_named() -> None:
+def test_a_few_settings_that_cannot_be_averaged_are_all_drawn() -> None:
     rows = pd.concat([cells(depths=(1,), data="copy"), cells(depths=(1,), data="sort")], ignore_index=True)
     question = asked(rows.drop(columns=list(FLOORS)))
     counts = SettingCounts.of(by_setting(question.compared))
     assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"], ["rope", "none"])
     (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
-    assert "at sort, one of 2 settings, which are not averaged" in figure.caption
-    assert set(figure.plot.data["setting"]) <= {"depth 1, epochs 4", "sort", "all settings"}
-    assert len(figure.plot.data) == 2
+    assert set(figure.plot.data["setting"]) == {"copy", "sort"}
+    assert len(figure.plot.data) == 4
 
 
 def test_the_margin_is_named_with_where_it_comes_from() -> None:
@@ -288,6 +287,28 @@ def test_settings_that_no_model_has_learned_are_not_averaged_with_others() -> No
     assert any("nats)" in part for part in answer(asked(rows)).parts if isinstance(part, str))
     assert "settings" not in sentences(asked(rows))[1]  # verdicts are of the one that was learned
     assert "in 2 settings" in sentences(asked(cells()))[1]
+
+
+def test_tasks_are_described_and_told_one_by_one() -> None:
+    rows = pd.concat([cells(depths=(1,), data=task) for task in ("copy", "sort")], ignore_index=True)
+    question = asked(rows)
+    assert overall(question.compared) is not None  # it could be averaged
+    said, _ = sentences(question)
+    assert said.startswith("On copy: ")
+    assert " On sort: " in said
+    assert "Averaged" not in said
+    (described,) = (part for part in answer(question).parts if str(part).startswith("**Tasks.**"))
+    assert "`sort`: Write n symbols in ascending order" in described
+
+
+def test_a_seed_that_decides_a_mean_is_named() -> None:
+    rows = cells(depths=(1,), seeds=5)
+    assert not any("Single seeds" in str(part) for part in answer(asked(rows)).parts)
+    far = (rows["pe"] == "rope") & (rows["seed"] == 3)
+    rows.loc[far, "test_loss"] += 5
+    (note,) = (str(part) for part in answer(asked(rows)).parts if "Single seeds" in str(part))
+    assert "`rope`" in note
+    assert "for seed 3" in note
 
 
 def test_references_that_are_better_than_every_mean_are_named() -> None:

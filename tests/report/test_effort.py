@@ -7,9 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from pe_lab.data.text.clm import CLM
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.decided import decisions
-from pe_lab.report.effort import rates_in_words, setting_in_words
+from pe_lab.report.effort import CORPORA, rates_in_words, setting_in_words
 from pe_lab.results import frame
 from pe_lab.results.frame import Results, Stored
 from pe_lab.results.rates import LR
@@ -175,3 +176,8 @@ def test_committed_identities_are_of_committed_runs(path) -> None:
     entries = json.loads(path.read_text())
     assert set(entries) <= runs
     assert all(digest(identity) == run for run, identity in entries.items())
+
+
+def test_a_corpus_is_named_by_the_digest_of_its_tokens() -> None:
+    dataset = CLM(name="clm", seed=0, corpus="tinyshakespeare")
+    assert CORPORA[dataset.content()["corpus"]] == "tinyshakespeare"

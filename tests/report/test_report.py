@@ -33,7 +33,7 @@ from pe_lab.report.sections import figures, sections
 from pe_lab.report.standing import overall
 from pe_lab.results import columns, frame, panels, plots, pooling, rates, sensitivity, specification
 from pe_lab.results import learned as learned_module
-from pe_lab.results.learned import in_learned_settings
+from pe_lab.results.learned import in_learned_settings, not_learned
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID, Margin, interval
 
@@ -768,7 +768,7 @@ def test_learning_rates_are_compared(cells):
     assert (chosen.loc["rope"] == 1e-3).all()
     assert found.rates["at_edge"].all()  # of two
     text = {section.title: section for section in sections(question(results))}
-    text = text["How much the ranking depends on the learning rate"].parts
+    text = text["Learning rates"].parts
     assert any(isinstance(part, str) and part.startswith("**Note.** 16 of 16 tuned rates are the low") for part in text)
     agreement = found.agreement.set_index(["depth", "epochs", "optimizer.lr"])
     assert agreement.loc[(4, 4, 1e-3), "best here"] == "alibi"
@@ -796,7 +796,7 @@ def test_rates_of_a_search_are_shown_and_not_called_untuned(cells, tmp_path, own
     edge = int(table["at_edge"].sum())
     assert note.startswith(f"**Note.** {edge} of {len(table)} choices stand at the edge")
     assert shown.data["optimizer.lr"].tolist() == table["optimizer.lr"].tolist()
-    assert "How much the ranking depends on the learning rate" not in titles
+    assert "Learning rates" not in titles
     assert "one learning rate" not in " ".join(part for parts in titles.values() for part in parts if type(part) is str)
     (tmp_path / "rates.csv").write_text(table.assign(start_scale=0.5, at_edge=False).to_csv(index=False))
     first, shown = {section.title: section.parts for section in sections(asked)}["Learning rates"]
@@ -967,12 +967,12 @@ def test_a_browser_shows_the_page_without_complaint(study, monkeypatch, tmp_path
 
 def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):
     results = frame.load(study)
-    far, said, layers, meaning, drawn, *_, folded = answer.answer(question(results)).parts
+    far, said, drawn, meaning, setting, *_, folded = answer.answer(question(results)).parts
     assert far.startswith("At 4 × the training length")
     assert "`alibi`" in far
-    assert said.startswith("A linear probe reads position best in layer 0 of ")
-    assert set(layers.data["R² of position"]) == {"1.00 → 0.33"}
-    assert isinstance(meaning, Folded)
+    assert "A linear probe reads position best in layer 0 of " in said
+    assert "5 seeds" in setting
+    assert set(meaning.parts[0].data["R² of position"]) == {"1.00 → 0.33"}
     pd.testing.assert_frame_equal(drawn.plot.data, plots.length_curves(results.records, "loss").data)
     assert isinstance(folded, Folded)
     assert answer.sentences(question(results))[0] in folded.parts
@@ -987,7 +987,7 @@ def test_few_right_answers_at_the_longest_length_have_no_best(cells, right):
     records["value"] = np.where(records["pe"] == "alibi", right, 0.0)
     said = at_longer_lengths(question(results_of(cells, records=records)))
     assert ("no encoding has 5% of the answers right" in said) == (right < 0.05)
-    assert ("`alibi`" in said) == (right >= 0.05)
+    assert ("the highest mean is 4.9%, of `alibi`" in said) == (right < 0.05)
 
 
 def test_a_study_that_measures_layers_has_the_question_of_its_configuration(cells):
@@ -1004,9 +1004,30 @@ def test_a_study_that_measures_layers_has_the_question_of_its_configuration(cell
 def test_figures_of_layers_are_folded(study):
     (section,) = (section for section in sections(question(frame.load(study))) if section.title == "Layers")
     (folded,) = section.parts
-    assert [part.caption.partition(",")[0] for part in folded.parts] == ["Probe position: R² of position by layer"]
+    (probe,) = folded.parts
+    assert [part.caption.partition(",")[0] for part in probe.parts] == ["Probe position: R² of position by layer"]
     page = html("layers", [Section("Layers", [folded])])
     assert page.index("<details>") < page.index("<svg")
+
+
+def test_of_layers_of_models_that_have_not_learned_the_task_losses_are_not_compared(cells):
+    records = made_records(cells)
+    for kind, compares in (("probe", False), ("length", True)):
+        studied = question(results_of(cells.assign(test_loss=9.0), records=records[records["kind"] == kind]))
+        assert not_learned(studied.results.cells)
+        assert answer.compares_losses(studied) == compares
+        titles = {section.title for section in sections(studied)}
+        assert ({"Seeds needed", "Ranks, with ties", "Differences"} <= titles) == compares
+        assert any(answer.sentences(studied)[0] in str(part) for part in answer.answer(studied).parts) == compares
+
+
+def test_ranks_of_states_are_told_for_each_of_a_few_settings():
+    rows = pd.DataFrame({"model.norm": ["pre", "pre", "post", "post"], "layer": [0, 1, 0, 1], "value": [9, 2, 9, 4.0]})
+    rows = rows.assign(pe="none", data="copy", depth=1, epochs=1, seed=0, kind="probe", probe="rank")
+    rows = rows.assign(metric="stable_rank")
+    rows = rows[["pe", "data", "depth", "epochs", "seed", "model.norm", "kind", "probe", "layer", "metric", "value"]]
+    said, _ = by_layer(rows)
+    assert "The stable rank is 9.0 at the embedding, and 2.0 (norm pre) and 4.0 (norm post) where it is lowest." in said
 
 
 def test_columns_of_sentences_are_wide():
@@ -1028,11 +1049,15 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
     rows = pd.DataFrame({"depth": [1, 1, 4, 4, 4], "layer": [0, 1, 0, 2, 4], "value": [0.9, 0.8, 0.2, 0.7, -0.001]})
     rows = rows.assign(pe="none", data="copy", epochs=1, seed=0, kind="probe", probe="position", metric="r2")
     rows = rows[["pe", "data", "depth", "epochs", "seed", "kind", "probe", "layer", "metric", "value"]]
-    said, table, _ = by_layer(pd.concat([rows, rows.assign(seed=1, value=rows["value"] + 0.2)]))
+    said, folded = by_layer(pd.concat([rows, rows.assign(seed=1, value=rows["value"] + 0.2)]))
+    table = folded.parts[0]
     assert table.data.to_dict("records") == [{"pe": "none", "R² of position": "0.30 → 0.10"}]
-    assert said == "A linear probe reads position best in layer 2 of 4 (R² 0.80)."
-    (other,) = by_layer(rows.assign(probe="mine", metric="height"))
-    assert other.data.to_dict("records") == [{"pe": "none", "height": "0.20 → 0.00"}]
+    low, high = interval(pd.Series([0.7, 0.9]))
+    expected = f"A linear probe reads position best in layer 2 of 4 (R² 0.80 [{low:.2f}, {min(high, 1):.2f}])."
+    assert said == f"Means over 2 seeds of models of depth 4. {expected}"
+    said, other = by_layer(rows.assign(probe="mine", metric="height"))
+    assert said == ""
+    assert other.parts[0].data.to_dict("records") == [{"pe": "none", "height": "0.20 → 0.00"}]
 
 
 def test_no_figure_of_the_first_screen_is_repeated(study):
@@ -1048,7 +1073,7 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
     records.loc[near & (records["pe"] == "alibi"), "value"] = 0.4
     records.loc[near & (records["pe"] == "rope"), "value"] = 0.04
     said = at_longer_lengths(question(results_of(cells, records=records)))
-    assert f"at {records.loc[near, 'length'].iloc[0]:g} × the training length `alibi` has 40%" in said
+    assert f"at {records.loc[near, 'length'].iloc[0]:g} × the training length, `alibi` has 40%" in said
     assert "rope" not in said
 
 

@@ -264,16 +264,16 @@ def test_few_settings_are_told_one_by_one_those_that_say_the_same_together() -> 
         means = dict.fromkeys(opened + behind, 1.0)
         return replace(left_open(*opened), means=means, lines=lines, behind=list(behind), setting=setting)
 
-    some = [at("depth 1", "ab", "c"), at("depth 4", "abc", ""), at("depth 16", "abc", "")]
+    some = [at("at depth 1", "ab", "c"), at("at depth 4", "abc", ""), at("at depth 16", "abc", "")]
     said = in_each_setting(some)
     assert said.endswith(
-        "At depth 1 the best may be any of `a` and `b`; at depth 4 and depth 16 the best may be any of the 3."
+        "At depth 1 the best may be any of `a` and `b`; at depth 4 and at depth 16 the best may be any of the 3."
     )
-    assert in_each_setting(some[1:]).endswith("In each of them, the best may be any of the 3.")
-    assert in_each_setting([at("x", "abd", "c"), at("y", "a", "bcd")]).endswith(
+    assert in_each_setting(some[1:]).endswith("In each, the best may be any of the 3.")
+    assert in_each_setting([at("at x", "abd", "c"), at("at y", "a", "bcd")]).endswith(
         "At x the best may be any but `c`; at y only `a` can be the best."
     )
     assert "At " not in in_each_setting(some * 2)  # too many
-    torn = at("y", "", "abc")
+    torn = at("at y", "", "abc")
     assert torn.case == "contradictory"
-    assert "at y comparisons contradict each other" in in_each_setting([at("x", "abc", ""), torn])
+    assert "at y comparisons contradict each other" in in_each_setting([at("at x", "abc", ""), torn])

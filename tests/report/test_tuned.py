@@ -77,13 +77,13 @@ def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> 
     assert len(lines) == len(study.compared.compare()) == 4 * 4
     both = study.compared.compare().merge(lines, on=["depth", "steps", "pe"])
     pd.testing.assert_series_equal(both["p_corrected_x"], both["p_corrected_y"], check_names=False)
-    (drawn,) = [part for part in found["Differences"] if isinstance(part, Drawn)]
+    drawn, _ = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
     table = drawn.plot.data
     assert len(table) == len(lines)
     assert set(table.loc[table["pe"] == "alibi", "verdict"]) == {"better"}
     assert set(table.loc[table["pe"] == "lrope", "verdict"]) == {"equivalent"}
     opening = next(iter(found.values()))
-    (figure,) = [part for part in opening if isinstance(part, Drawn)]
+    _, figure = [part for part in opening if isinstance(part, Drawn)]
     assert len(figure.plot.data) == 5 * 4  # encodings, at two depths after two lengths of training
     assert "Learning curves" not in found  # without curves
 
@@ -143,8 +143,11 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 0.14], [3e-3, 1.0]]
     (folder / "declared.json").write_text(json.dumps(declared))
     _, found = parts(folder)
-    assert "2 or 3 learning rates" in next(iter(found))
-    assert any("not the same for all" in str(part) for part in next(iter(found.values())))
+    assert "3 tries" in next(iter(found))
+    assert any("0.003 @ 0.14" in str(part) for part in next(iter(found.values())))
+    declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 1.0]]
+    (folder / "declared.json").write_text(json.dumps(declared))
+    assert "2 or 3 tries" in next(iter(parts(folder)[1]))
 
 
 def test_cells_that_are_named_by_their_scale_are_of_one_encoding(tmp_path: Path) -> None:
@@ -155,7 +158,7 @@ def test_cells_that_are_named_by_their_scale_are_of_one_encoding(tmp_path: Path)
     rows.loc[chosen, "pe"] = "learnable std=0.14"
     rows.to_csv(folder / "rows.csv", index=False)
     _, found = parts(folder)
-    (figure,) = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
+    _, figure = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
     assert set(figure.plot.data["pe"]) == set(LOSS)
     assert set(figure.plot.data["seeds"]) == {5}
 
@@ -252,7 +255,7 @@ def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
 
 def test_lengths_of_training_are_steps_where_they_are_counted_in_steps(tmp_path: Path) -> None:
     _, found = parts(written(tmp_path / "study", solvable=False))
-    (figure,) = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
+    _, figure = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
     (axes, *_) = figure.plot.figure.axes
     assert axes.get_xlabel() == "steps of training"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["100", "400"]
@@ -487,7 +490,8 @@ def test_settings_without_a_learned_encoding_are_told_apart(tmp_path: Path) -> N
     level = best.where(rows["steps"] == 400, -1.0)
     rows.assign(floor_bayes_loss=-2.0, floor_position_blind_loss=level).to_csv(folder / "rows.csv", index=False)
     first, how = sentences(TunedSubject.of(frame.load(folder)))
-    assert "2 settings" in first
+    assert first.startswith("At depth 1 and 4, steps 400, ")
+    assert "`rope` is worse than `alibi` by " in first
     assert "8 comparisons with `rope`" in how
     rows.assign(floor_bayes_loss=-3.0, floor_position_blind_loss=-2.0).to_csv(folder / "rows.csv", index=False)
     assert "16 comparisons with `rope`" in sentences(TunedSubject.of(frame.load(folder)))[1]
