@@ -30,7 +30,7 @@ MEANINGS = {  # by metric
     "token_cosine": "The cosine between the states of two tokens is 1 if all tokens have become alike.",
     "effective_rank": "The effective rank counts the dimensions that the states fill, the small ones almost as much as "
     "the large ones.",
-    "stable_rank": "The stable rank counts dimensions by their variance: it is near 1 if one has almost all of it.",
+    "stable_rank": "The stable rank is one over the largest share of the variance that a direction has.",
     "position_share": "The share of the variance of states that goes with position is between 0 and 1.",
 }
 APART, ALIKE = 0.5, 0.9  # the cosine of two tokens below which tokens are apart, and above which they are alike
@@ -233,7 +233,7 @@ def _alike(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
     """
     most = layers.max(axis=1)
     if most.max() < APART:
-        return f"Tokens stay apart: the cosine of two tokens is at most {most.max():.2f} in all layers."
+        return f"Tokens do not collapse into one: their cosine is at most {most.max():.2f} in all layers."
     if most.min() > ALIKE:
         return f"All tokens become alike: the cosine of two tokens reaches {_between(most, '.2f')}."
     alike = [f"`{pe}`" for pe in dict.fromkeys(most[most > ALIKE].index.get_level_values("pe"))]
@@ -257,7 +257,8 @@ def _rank_lost(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
     if len(groups) > 1 and len({_between(part, form) for _, part in groups}) > 1:
         lowest = joined([f"{_between(part, form)} ({setting})" for setting, part in groups])
     name = in_words(str(measured["metric"].iloc[0]))
-    return f"The {name} is {_between(first, form)} at {where}, and {lowest} where it is lowest."
+    share = f": one direction has up to {1 / least.min():.0%} of the variance" * (name == "stable rank")
+    return f"The {name} is {_between(first, form)} at {where}, and {lowest} where it is lowest{share}."
 
 
 def _between(values: pd.Series, form: str) -> str:

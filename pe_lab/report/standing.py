@@ -270,7 +270,7 @@ def in_each_setting(
         standings: of each setting that has two encodings or more.
         why: they are not averaged, with what stands before it.
         only: what is true of them alone, for a single setting.
-        where: what all of them are, for a few that are told one by one.
+        where: what all of them are, for a few that are told one by one, or a single one.
     """
     if not standings:
         return "No setting has results of two encodings."
@@ -279,7 +279,7 @@ def in_each_setting(
         which = " in which a run solved the task"
         return in_each_setting(solved, f"{which}, of {len(standings)}{why}", which)
     if len(standings) == 1:
-        return replace(standings[0], where=f"In the only setting with two encodings or more{only}").words()
+        return replace(standings[0], where=where or f"In the only setting with two encodings or more{only}").words()
     counts = SettingCounts.of(standings)
     if len(standings) <= FEW_SETTINGS and all(standing.setting for standing in standings):
         return f"{where}: {_of_each(standings)}" if where else counts.words(why, in_a_sentence(_of_each(standings)))
