@@ -462,6 +462,7 @@ def _far_seeds(subject: ReportSubject) -> list[str]:
             extent, far = np.ptp(others), abs(values[seed] - nearest)
             if far > FAR * extent > 0:
                 low, high, value = (amount(end, subject.metric) for end in (others.min(), others.max(), values[seed]))
+                low = low.removesuffix(f" {unit_in_words(subject.metric)}")
                 ends.append(
                     (far / extent, f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others")
                 )
