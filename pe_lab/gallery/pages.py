@@ -17,7 +17,7 @@ from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark, strip
-from pe_lab.gallery.page import Page, PageSection, rendered
+from pe_lab.gallery.page import Page, PageSection, fixed, rendered
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
 from pe_lab.replication.findings import PARTS
@@ -285,7 +285,14 @@ def _line_of(need: Need) -> dict[str, Any]:
         lists[name] = {"common": common, "others": [group for group in groups if group not in common]}
     parameters = {} if need.results is None else need.results.rows.groupby("pe")["positional_parameters"].max()
     line: dict[str, Any] = {"need": need, "use": need.groups(need.advice.use), "parameters": parameters} | lists
-    return line | {"unit": "steps" if need.task.solvable else "nats", "places": _places(need.task)}
+    line |= {"unit": "steps" if need.task.solvable else "nats", "places": _places(need.task)}
+    return line | {"scores": lambda group, length: _scores(need, group, length)}
+
+
+def _scores(need: Need, group: list[str], length: int) -> list[str]:
+    """Return the test scores of encodings at a length; one where they are the same."""
+    scores = [fixed(need.lines[name].get(f"score_{length}x")) for name in group]
+    return scores[:1] if len(set(scores)) == 1 else scores
 
 
 def _places(task: BenchmarkTask) -> int | None:
