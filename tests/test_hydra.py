@@ -186,8 +186,9 @@ def test_a_job_that_fails_is_failed_for_hydra_and_one_line_for_the_user(here: Pa
     words = ["hydra.run.dir=out", "hydra/job_logging=default", "pe=cope", "optimizer.lr=1e30", "optimizer.eps=1e-30"]
     words += ["+hydra.callbacks.log._target_=hydra.experimental.callbacks.LogJobReturnCallback"]
     status, _, err = program(run.main, *TINY, *words)
-    assert (status, err.count("\n")) == (1, 1)
-    assert "cope" in err
+    lines = [line for line in err.splitlines() if "/1 cells" not in line]  # progress, if loading Lightning takes long
+    assert (status, len(lines)) == (1, 1)
+    assert "cope" in lines[0]
     assert "cope" in (here / "out" / "run.log").read_text()
 
 
