@@ -99,7 +99,7 @@ def process_of(mark: str, rank: int) -> int | None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_a_process_that_is_killed_ends_the_run_in_one_line_and_the_next_command_goes_on(
     rank: int, tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ class Sweep:
         """Run the same command until it ends with status 0, then compare its ledger with the sound one.
 
         Raises:
-            RuntimeError: it did not finish in 8 runs; it printed a trace.
+            RuntimeError: it did not finish in MOST_RUNS runs; it printed a trace.
         """
         for _ in range(MOST_RUNS):
             status, _, errors = self.start().wait()

@@ -32,6 +32,7 @@ FILES = sorted(FOLDER.glob("*.yaml"))
 # that differ in what is searched, measured or read; the cells of the others are those of studies
 TRAINED = [path for path in FILES if path.stem in ("digits", "learning_rate", "lengths", "text")]
 OTHERS = [path for path in FILES if path not in TRAINED]
+LARGE = ("all_encodings", "multitask")  # hundreds of cells each
 GRIDS = [path for path in FILES if yaml.safe_load(path.read_text())["method"] == "grid"]
 # the keys that W&B documents, and those of a parameter
 KEYS = {"name", "project", "program", "command", "method", "metric", "parameters", "run_cap", "early_terminate"}
@@ -94,6 +95,11 @@ def some(sweep: dict[str, Any]) -> list[dict[str, Any]]:
         {name: values[-1] for name, values in parameters.items()},
         {name: drawn.choice(values) for name, values in parameters.items()},
     ]
+
+
+def large_apart(paths: list[Path]) -> list[Any]:
+    """Return files as parameters, of which LARGE are exhaustive."""
+    return [pytest.param(path, marks=pytest.mark.exhaustive if path.stem in LARGE else ()) for path in paths]
 
 
 @pytest.fixture
@@ -193,7 +199,7 @@ def test_the_first_line_has_the_question_and_the_number_of_runs(path):
     assert int(re.search(r"(\d+) runs", first)[1]) == runs
 
 
-@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", large_apart(GRIDS), ids=lambda path: path.stem)
 def test_a_grid_has_the_cells_of_the_study_of_its_name(path, study_cells):
     sweep = read(path)
     words = sweep["command"][4:-1]
@@ -206,7 +212,7 @@ def test_a_grid_has_the_cells_of_the_study_of_its_name(path, study_cells):
     assert [cfg.seed for cfg in config.expand([f"+study={path.stem}", *one], multirun=True)] == choices(sweep)["seed"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", large_apart(FILES), ids=lambda path: path.stem)
 def test_an_agent_starts_a_cell_of_the_study(path, agent, study_cells):
     sweep = read(path)
     for chosen in some(sweep):
