@@ -68,8 +68,10 @@ def test_a_sweep_trains_each_run_once_through_all_its_checkpoints(sound):
         assert not list(training_run.folder.glob("requested/*"))
 
 
-# cores is joblib with so many processes as there are workers
-@pytest.mark.parametrize("launcher", ["cores", "submitit_here", pytest.param("joblib", marks=pytest.mark.exhaustive)])
+OTHERS = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("submitit_here", "joblib")]
+
+
+@pytest.mark.parametrize("launcher", ["cores", *OTHERS])
 def test_workers_that_a_launcher_starts_make_the_same_cells(sound, tmp_path, launcher):
     cache = tmp_path / "cache"
     ledger = tmp_path / "ledger"
@@ -433,7 +435,8 @@ class Kills(PositionalEncoding):
 """
 
 
-@pytest.mark.parametrize("when", ["trains", pytest.param("measures", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive  # three deaths of two workers; test_sweep.py has the same without processes
+@pytest.mark.parametrize("when", ["trains", "measures"])
 def test_a_cell_that_kills_its_workers_is_failed_and_the_others_are_trained(tmp_path, when):
     # attention is chosen by a single sequence, in the program that starts the workers
     condition = "len(x) > 1" if when == "trains" else "x.shape[1] > self.sizes.length"
