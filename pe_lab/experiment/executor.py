@@ -53,6 +53,20 @@ class TimeOverError(RuntimeError):
 class Executor:
     """Trains one run to its requested checkpoints, from its newest state, while this process owns its lease.
 
+    A cell is a checkpoint of the run. It goes through these states, from one to the next by the method in brackets:
+
+    1. requested: a living process wants it, and it is neither done nor failed.
+    2. started [_start]: the run is at its newest stored state before the first requested checkpoint, or at step 0.
+    3. target [_aim]: the checkpoint that is trained to. Its loggers are open, and heartbeats name it.
+    4. reached [_fit]: the run is at the target's step, or has ended before it: the task is solved, or a callback or a
+       limit of the user stopped Lightning.
+    5. done [_finish]: it is evaluated, written and measured, and its loggers are closed.
+
+    `_proceed` does 5 for each checkpoint that is reached and 3 for the next. It is called after 2, and by Lightning's
+    loop whenever a target is reached, so that one `_fit` makes all checkpoints ahead of it. `_train_requested` starts
+    again at 2 for one that is requested meanwhile, behind the run. A cell that does not get to 5 is either failed
+    [_fail], with the reason on record, or still requested: the run was abandoned or killed, and its newest state stays.
+
     Args:
         cell: of the run; its checkpoint need not be the next.
         run: whose lease this process holds, or the process that started it.

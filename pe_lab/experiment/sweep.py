@@ -125,27 +125,26 @@ class _Rounds:
     """Serves the rounds of a study.
 
     Attributes:
-        jobs: of all rounds so far, by the identity of the config, which a stage may not change.
-        asked: the configs, which are kept so that no other gets the identity of one.
+        cells: those that are already built, by their config.
+        jobs: of all rounds so far, by their config; a config hashes by its content, which a stage may not change.
     """
 
     def __init__(
         self, overrides: Sequence[str], kept: list[Kept], unfit: list[Unfit], workers: _Workers, train: bool
     ) -> None:
         self.overrides, self.unfit, self.workers, self.train = overrides, unfit, workers, train
-        self.cells = {id(cfg): cell for cfg, cell in kept}
-        self.asked = [cfg for cfg, _ in kept]
-        self.jobs: dict[int, Job] = {}
-        self.ledger, self.study = Path(self.asked[0].ledger), self.asked[0].study_name
+        self.cells = dict(kept)
+        self.jobs: dict[DictConfig, Job] = {}
+        (first, _), *_ = kept
+        self.ledger, self.study = Path(first.ledger), first.study_name
         self.rounds, self.watched = 0, False
 
     def jobs_of(self, cfgs: list[DictConfig]) -> list[Job]:
         """Return the jobs of configs; those that are new are made."""
         for cfg in cfgs:
-            if id(cfg) not in self.jobs:
-                self.asked.append(cfg)
-                self.jobs[id(cfg)] = Job(self.cells.get(id(cfg)) or Cell.from_config(cfg))
-        return [self.jobs[id(cfg)] for cfg in cfgs]
+            if cfg not in self.jobs:
+                self.jobs[cfg] = Job(self.cells.get(cfg) or Cell.from_config(cfg))
+        return [self.jobs[cfg] for cfg in cfgs]
 
     def serve(self, current: Round) -> list[Outcome]:
         """Bring the cells of a round into the ledger, and return their outcomes.
@@ -172,13 +171,13 @@ class _Rounds:
 
     def _train(self, current: Round, jobs: list[Job]) -> None:
         """Write what this command requests, and train what is missing of the round."""
-        requested = {id(job): requested_cell(job.cell, current.varied) for job in self.jobs.values()}
+        requested = {job: requested_cell(job.cell, current.varied) for job in self.jobs.values()}
         write_command(self.ledger, self.overrides, self.study, [*requested.values()], current.text, current.later)
         if current.text:
             print(current.text, file=sys.stderr)
         if jobs:
             whole = current.later is not None
-            shown = [*requested.values()] if whole else [requested[id(job)] for job in jobs]
+            shown = [*requested.values()] if whole else [requested[job] for job in jobs]
             with Watch(self.ledger, shown, current.later, quiet=self.watched):
                 _serve(jobs, self.workers, in_rounds=current.awaited)
             self.watched = True
