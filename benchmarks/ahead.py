@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from pe_lab.attention.triton import rotation, softmax, stick, stick_operators, tiles
-from pe_lab.attention.triton.blocks import Blocks, choose, tile_dims
+from pe_lab.attention.triton.launch_parameters import Blocks, choose, tile_dims
 from pe_lab.attention.triton.operators import SPREAD, switches
 
 SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes per program

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from benchmarks.ahead import SHARED_MEMORY
 from benchmarks.static import Count, case_of, count, keys
-from pe_lab.attention.triton import blocks as table
-from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.attention.triton import launch_parameters
+from pe_lab.attention.triton.launch_parameters import Blocks
 
 LENGTH = 1024  # of the sequence whose cost is estimated
 SHAPES = {  # warps of a program, rows of a tile per warp, columns
@@ -43,7 +43,7 @@ class Counter(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
+class BlockChoice:
     """Blocks of a key.
 
     Args:
@@ -102,12 +102,12 @@ def choose(architectures: list[str], pattern: str, processes: int) -> None:
             return list(pool.map(partial(_count_of, architecture, key, packed), tried))
 
         for architecture, group in groups(list(keys(architectures, pattern))):
-            before = table.load()[architecture]
+            before = launch_parameters.load()[architecture]
             chosen = best_of_group(counts, architecture, group, before)
             for key, choice in chosen.items():
                 spills = ", spills" if choice.spills else ""
                 print(f"{architecture} {key}: {before[key]} -> {choice.blocks} {choice.cost:.1f}{spills}", flush=True)
-            table.write(architecture, before | {key: choice.blocks for key, choice in chosen.items()})
+            launch_parameters.write(architecture, before | {key: choice.blocks for key, choice in chosen.items()})
 
 
 def groups(found: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
@@ -119,7 +119,9 @@ def groups(found: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
     yield from ((architecture, group) for (architecture, _), group in together.items())
 
 
-def best_of_group(counts: Counter, architecture: str, group: list[str], before: dict[str, Blocks]) -> dict[str, Choice]:
+def best_of_group(
+    counts: Counter, architecture: str, group: list[str], before: dict[str, Blocks]
+) -> dict[str, BlockChoice]:
     """Return the best choice of every key; backward kernels of a stick share the width of their tiles.
 
     The width is chosen with them if all that share it are in the group; otherwise it stays.
@@ -141,7 +143,7 @@ def best_of_group(counts: Counter, architecture: str, group: list[str], before: 
     return min(possible, key=lambda made: (sum(c.spills for c in made.values()), sum(c.cost for c in made.values())))
 
 
-def best(counts: Counter, architecture: str, key: str, before: Blocks, width: int | None = None) -> Choice | None:
+def best(counts: Counter, architecture: str, key: str, before: Blocks, width: int | None = None) -> BlockChoice | None:
     """Return the cheapest blocks that spill nothing, or the cheapest if all spill; None if none can be compiled.
 
     Args:
@@ -165,12 +167,12 @@ def best(counts: Counter, architecture: str, key: str, before: Blocks, width: in
         free = sorted((blocks for blocks in costs if costs[blocks] < float("inf")), key=costs.__getitem__)
         cheapest = next(filter(spills_nothing_packed, free), None)
         if cheapest is not None and (spare or cheapest in shapes):
-            return Choice(cheapest, False, costs[cheapest])
+            return BlockChoice(cheapest, False, costs[cheapest])
     if free:  # they spill with packed documents only
-        return Choice(free[0], True, costs[free[0]])
+        return BlockChoice(free[0], True, costs[free[0]])
     costs = {blocks: cost(counted, blocks, architecture, spills=True) for blocks, counted in known.items()}
     cheapest = min(costs, key=costs.__getitem__, default=None)
-    return None if cheapest is None or costs[cheapest] == float("inf") else Choice(cheapest, True, costs[cheapest])
+    return None if cheapest is None or costs[cheapest] == float("inf") else BlockChoice(cheapest, True, costs[cheapest])
 
 
 def _count_of(architecture: str, key: str, packed: bool, blocks: Blocks) -> Count | None:

@@ -24,7 +24,7 @@ ENDING = 30  # seconds that a part with a clock of its own is given to write its
 
 
 @dataclass(frozen=True)
-class Part:
+class GpuPart:
     """A command that needs a GPU.
 
     Args:
@@ -52,13 +52,13 @@ MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "1")
 STUDY = ("pe=none,rope,alibi,t5,forgetting,stick_breaking", "epochs=1,4", "trainer.device=cuda", "logger=none")
 SHARE = ("--share", "0/8", "{folder}/sanitizer.jsonl", "--device", "cuda")  # an eighth of the cases, in one process
 PARTS = (
-    Part("selftest", SELFTEST, 2),
-    Part("tests", ("{python}", "-m", "pytest", "-q", "-m", "gpu", "{tests}"), 6, needs=str(TESTS)),
-    Part("sanitizer", (*MEMCHECK, *SELFTEST, *SHARE), 2, needs="compute-sanitizer"),
-    Part("tune", (*BENCH, "tune", "--seconds", "{seconds}"), 7, makes=BLOCKS),
-    Part("selftest_tuned", SELFTEST, 2),  # with the blocks that were found
-    Part("kernels", (*BENCH, "kernels", "--seconds", "{seconds}", "--to", "{folder}"), 4),
-    Part("study", ("{python}", "-m", "pe_lab.run", "-m", *STUDY, "ledger={folder}/ledger"), 2),
+    GpuPart("selftest", SELFTEST, 2),
+    GpuPart("tests", ("{python}", "-m", "pytest", "-q", "-m", "gpu", "{tests}"), 6, needs=str(TESTS)),
+    GpuPart("sanitizer", (*MEMCHECK, *SELFTEST, *SHARE), 2, needs="compute-sanitizer"),
+    GpuPart("tune", (*BENCH, "tune", "--seconds", "{seconds}"), 7, makes=BLOCKS),
+    GpuPart("selftest_tuned", SELFTEST, 2),  # with the blocks that were found
+    GpuPart("kernels", (*BENCH, "kernels", "--seconds", "{seconds}", "--to", "{folder}"), 4),
+    GpuPart("study", ("{python}", "-m", "pe_lab.run", "-m", *STUDY, "ledger={folder}/ledger"), 2),
 )
 
 
@@ -81,10 +81,10 @@ def _run_all(arguments: Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PartOutcome:
     """What became of a part: "passed", or why it did not."""
 
-    part: Part
+    part: GpuPart
     outcome: str
     seconds: float = 0.0
     limit: float = 0.0
@@ -95,7 +95,7 @@ class Outcome:
         return self.outcome != "passed" and not self.outcome.startswith("left out")
 
 
-def run_parts(device: str, to: Path, minutes: float, parts: Sequence[Part] = PARTS) -> bool:
+def run_parts(device: str, to: Path, minutes: float, parts: Sequence[GpuPart] = PARTS) -> bool:
     """Run parts one after the other, write their tables under to/<device>/, and return whether none failed.
 
     Args:
@@ -105,7 +105,7 @@ def run_parts(device: str, to: Path, minutes: float, parts: Sequence[Part] = PAR
     folder = to / re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
     ends = time.monotonic() + 60 * minutes
-    outcomes: list[Outcome] = []
+    outcomes: list[PartOutcome] = []
     for number, part in enumerate(parts):
         shares = sum(other.share for other in parts[number:])
         limit = max(0.0, ends - time.monotonic()) * part.share / shares
@@ -116,10 +116,10 @@ def run_parts(device: str, to: Path, minutes: float, parts: Sequence[Part] = PAR
     return not any(outcome.failed for outcome in outcomes)
 
 
-def _run(part: Part, limit: float, folder: Path) -> Outcome:
+def _run(part: GpuPart, limit: float, folder: Path) -> PartOutcome:
     """Run a part for at most `limit` seconds; all its processes are ended then."""
     if part.needs and not (shutil.which(part.needs) or Path(part.needs).exists()):
-        return Outcome(part, f"left out: there is no {part.needs}")
+        return PartOutcome(part, f"left out: there is no {part.needs}")
     words = part.words(limit, folder)
     began = time.monotonic()
     with (folder / f"{part.name}.txt").open("w", encoding="utf-8") as file:
@@ -135,10 +135,10 @@ def _run(part: Part, limit: float, folder: Path) -> Outcome:
             process.wait()
     if part.makes is not None and part.makes.is_file():
         shutil.copy(part.makes, folder)
-    return Outcome(part, outcome, time.monotonic() - began, limit, " ".join(words))
+    return PartOutcome(part, outcome, time.monotonic() - began, limit, " ".join(words))
 
 
-def _write(outcomes: list[Outcome], device: str, folder: Path) -> None:
+def _write(outcomes: list[PartOutcome], device: str, folder: Path) -> None:
     """Write gpu.csv and gpu.md: a row per part."""
     rows = [
         {

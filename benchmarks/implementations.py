@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.subject import Setting, Subject
+from benchmarks.subject import AttentionInputs, AttentionSizes
 from pe_lab.attention import attend
 from pe_lab.attention.flex import block_mask
 from pe_lab.attention.reference import added_to_logits, counting, limits
@@ -24,7 +24,7 @@ BACK_ENDS = {
 }
 
 
-def implementations(subject: Subject, setting: Setting) -> dict[str, Callable[[], Tensor]]:
+def implementations(subject: AttentionInputs, setting: AttentionSizes) -> dict[str, Callable[[], Tensor]]:
     """Return calls that compute the same attention, by the name of the implementation."""
     terms, layout = subject.terms, subject.layout
     on_gpu, short = setting.device.type == "cuda", subject.length <= LONGEST_SQUARE
@@ -47,7 +47,7 @@ def implementations(subject: Subject, setting: Setting) -> dict[str, Callable[[]
     return calls
 
 
-def _blocks(subject: Subject) -> BlockMask:
+def _blocks(subject: AttentionInputs) -> BlockMask:
     """Return FlexAttention's mask: causal, with the window if there is one."""
     length, device, window = subject.length, subject.q.device, subject.terms.window
     if window is None:
@@ -56,13 +56,13 @@ def _blocks(subject: Subject) -> BlockMask:
     return block_mask(subject.layout, batch, heads, limits(window, device))
 
 
-def _queries_and_keys(subject: Subject, apply: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+def _queries_and_keys(subject: AttentionInputs, apply: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
     """Return queries and keys after rotation and gain."""
     terms = subject.terms
     return apply(subject.q, terms.rotary_q, terms.gain), apply(subject.k, terms.rotary_k, terms.gain)
 
 
-def _fused(subject: Subject, apply: Callable[..., Tensor], back_end: SDPBackend, masked: bool) -> Tensor:
+def _fused(subject: AttentionInputs, apply: Callable[..., Tensor], back_end: SDPBackend, masked: bool) -> Tensor:
     """Return attention by one of PyTorch's fused back ends; bias, decay and window go into a mask."""
     terms, layout, q = subject.terms, subject.layout, subject.q
     with sdpa_kernel(back_end):
@@ -75,7 +75,7 @@ def _fused(subject: Subject, apply: Callable[..., Tensor], back_end: SDPBackend,
         return scaled_dot_product_attention(queries, keys, subject.v, mask, is_causal=not masked, scale=terms.scale)
 
 
-def _score_function(subject: Subject) -> Callable[..., Tensor] | None:
+def _score_function(subject: AttentionInputs) -> Callable[..., Tensor] | None:
     """Return FlexAttention's score_mod for these terms."""
     bias, gate, decay = subject.terms.bias, subject.terms.gate, subject.terms.decay
     if subject.name == "alibi":  # as one would write it by hand, without a table

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks import CONFIGS, RESULTS, run_benchmark
 from benchmarks.implementations import implementations
 from benchmarks.presets import presets
-from benchmarks.subject import LENGTHS, Setting, Subject, make_subject
+from benchmarks.subject import LENGTHS, AttentionInputs, AttentionSizes, make_subject
 from pe_lab.encodings.terms import Terms
 from pe_lab.system.arguments import Parser
 
@@ -44,7 +44,7 @@ def _compare(arguments: Namespace) -> None:
     lengths = tuple(arguments.lengths)
     if min(lengths) < 1:
         raise ValueError(f"--lengths must be at least 1, got {min(lengths)}")
-    setting = Setting(gpu("kernels"), lengths=lengths, seconds=arguments.seconds)
+    setting = AttentionSizes(gpu("kernels"), lengths=lengths, seconds=arguments.seconds)
     compare_kernels(setting, arguments.to, CONFIGS / "pe", arguments.encodings)
 
 
@@ -59,7 +59,7 @@ def gpu(benchmark: str) -> torch.device:
     return torch.device("cuda")
 
 
-def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[str]) -> list[dict[str, Any]]:
+def compare_kernels(setting: AttentionSizes, folder: Path, configs: Path, names: list[str]) -> list[dict[str, Any]]:
     """Measure every encoding and length, print the rows and write kernels-<device>.csv and .md into `folder`.
 
     Args:
@@ -98,7 +98,7 @@ def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[s
     return rows
 
 
-def _measure(subject: Subject, setting: Setting) -> list[dict[str, Any]]:
+def _measure(subject: AttentionInputs, setting: AttentionSizes) -> list[dict[str, Any]]:
     """Return a row per implementation and pass, all timed in turns."""
     used = [f.name for f in fields(Terms) if getattr(subject.terms, f.name) != getattr(Terms(), f.name)]
     terms = ("+".join(used) or "nothing") + (" (trained)" if subject.leaves else "")
@@ -137,7 +137,7 @@ def _measure(subject: Subject, setting: Setting) -> list[dict[str, Any]]:
     return rows
 
 
-def _both(call: Callable[[], Tensor], subject: Subject) -> Tensor:
+def _both(call: Callable[[], Tensor], subject: AttentionInputs) -> Tensor:
     """Compute all gradients; return that of q."""
     return torch.autograd.grad(call(), subject.inputs, subject.upstream)[0]
 
@@ -185,7 +185,7 @@ def device_seconds(run: Callable[[], object]) -> float:
         cycles *= 4
 
 
-def _matrix_rate(setting: Setting) -> float:
+def _matrix_rate(setting: AttentionSizes) -> float:
     """Return the TFLOP/s of a large matrix product in this dtype."""
     size = 8192 if setting.device.type == "cuda" else 256
     a, b = (torch.randn(size, size, device=setting.device).to(setting.dtype) for _ in range(2))
@@ -193,7 +193,9 @@ def _matrix_rate(setting: Setting) -> float:
     return 2 * size**3 / median(taken) / 1e12
 
 
-def _page(rows: list[dict[str, Any]], left_out: dict[str, str], setting: Setting, device: str, rate: float) -> str:
+def _page(
+    rows: list[dict[str, Any]], left_out: dict[str, str], setting: AttentionSizes, device: str, rate: float
+) -> str:
     """Return the results in Markdown: milliseconds of forward and backward, and how triton compares."""
     names = list(dict.fromkeys(row["implementation"] for row in rows))
     lines = [

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pe_lab.statistics import FEWEST_SEEDS, Endpoint, Verdict, holm, judge, paired_tests, with_baseline
+from pe_lab.statistics import FEWEST_SEEDS, Endpoint, Verdict, holm, paired_tests, verdicts_on, with_baseline
 from pe_lab.statistics.looks import LOOKS, SPENT, check_looks
 
 
@@ -85,7 +85,7 @@ def sequential(
         p = np.where(open_, np.where(unsolved, 1.0, np.minimum(tests.p / part, 1.0)), p)
         p_equivalent = np.where(open_, np.where(solid, np.minimum(tests.p_equivalent / part, 1.0), 1.0), p_equivalent)
         small = np.abs(state["difference"]) < endpoint.margin
-        verdict = judge(state["difference"], holm(p), holm(p_equivalent), small, endpoint.lower_is_better, ahead)
+        verdict = verdicts_on(state["difference"], holm(p), holm(p_equivalent), small, endpoint.lower_is_better, ahead)
         verdict = np.where(unsolved, str(Verdict.BOTH_UNSOLVED), verdict)
         open_ = open_ & ((verdict == Verdict.UNDECIDED) | (verdict == Verdict.BOTH_UNSOLVED))
     return Sequential(seeds, verdict, **state, p=holm(p), p_equivalent=holm(p_equivalent), needed=needed)

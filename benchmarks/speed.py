@@ -36,11 +36,11 @@ def _time(arguments: Namespace) -> None:
     if arguments.threads < 1:
         raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
     torch.set_num_threads(arguments.threads)
-    print_speed(Setting(pairs=arguments.pairs))
+    print_speed(ModelSizes(pairs=arguments.pairs))
 
 
 @dataclass(frozen=True)
-class Setting:
+class ModelSizes:
     """The sizes of the models.
 
     Args:
@@ -134,7 +134,7 @@ class RotaryModel(nn.Module):
         return x
 
 
-def training(setting: Setting, batch: int, pairing: str, mlp: bool) -> Ratio:
+def training(setting: ModelSizes, batch: int, pairing: str, mlp: bool) -> Ratio:
     """Time forward and backward passes of one layer with `rope` against those with transformers' rotary embedding.
 
     Raises:
@@ -157,7 +157,7 @@ def training(setting: Setting, batch: int, pairing: str, mlp: bool) -> Ratio:
 
 
 @torch.no_grad()
-def decoding(setting: Setting, name: str, depth: int, batch: int, mlp: bool) -> Ratio:
+def decoding(setting: ModelSizes, name: str, depth: int, batch: int, mlp: bool) -> Ratio:
     """Time one decoding step with an encoding against one without, at as many cached keys."""
     torch.manual_seed(0)
     x = torch.randn(batch, 1, setting.width)
@@ -171,7 +171,7 @@ def decoding(setting: Setting, name: str, depth: int, batch: int, mlp: bool) -> 
     return compare(step(name), step("none"), setting.pairs)
 
 
-def rows(setting: Setting) -> Iterator[tuple[str, Ratio]]:
+def rows(setting: ModelSizes) -> Iterator[tuple[str, Ratio]]:
     """Yield what was timed and its ratio.
 
     Raises:
@@ -187,7 +187,7 @@ def rows(setting: Setting) -> Iterator[tuple[str, Ratio]]:
         yield label, decoding(setting, name, depth, batch, mlp)
 
 
-def print_speed(setting: Setting) -> None:
+def print_speed(setting: ModelSizes) -> None:
     """Print the table of ratios."""
     print(f"{'':46} ratio  quartiles        ms against ms")
     for label, ratio in rows(setting):

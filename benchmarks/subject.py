@@ -18,7 +18,7 @@ LENGTHS = (4096, 1024, 16384, 2048, 8192, 512, 256)  # in the order in which the
 
 
 @dataclass(frozen=True)
-class Setting:
+class AttentionSizes:
     """The sizes and lengths to measure.
 
     Args:
@@ -38,7 +38,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Subject:
+class AttentionInputs:
     """An encoding's terms on one batch, detached from the encoding, so that only attention is timed."""
 
     name: str
@@ -61,8 +61,8 @@ class Subject:
 
 
 def make_subject(
-    name: str, make: Callable[[Sizes], PositionalEncoding], length: int, setting: Setting
-) -> Subject | str:
+    name: str, make: Callable[[Sizes], PositionalEncoding], length: int, setting: AttentionSizes
+) -> AttentionInputs | str:
     """Return the subject to measure, or the reason why it cannot be measured."""
     batch, heads, head_dim = max(1, setting.tokens // length), setting.num_heads, setting.head_dim
     try:
@@ -79,7 +79,7 @@ def make_subject(
     except ValueError as error:
         return str(error)
     upstream = torch.randn(batch, length, heads, head_dim, device=setting.device).to(setting.dtype).transpose(1, 2)
-    return Subject(name, q, k, v, upstream, terms, layout, leaves)
+    return AttentionInputs(name, q, k, v, upstream, terms, layout, leaves)
 
 
 def _detach(terms: Terms) -> tuple[Terms, list[Tensor]]:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from benchmarks import run_benchmark
 from benchmarks.kernels import device_seconds, gpu
-from pe_lab.attention.triton import blocks as table
-from pe_lab.attention.triton import operators, stick_operators
-from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.attention.triton import launch_parameters, operators, stick_operators
+from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.system.arguments import Parser
 
 HEADS, LENGTH, TOKENS = 16, 2048, 16384
@@ -36,18 +35,18 @@ def main() -> None:
 def tune(device: torch.device, seconds: float) -> None:
     """Time every candidate that runs and store the fastest; entries that are not reached in time stay as they were."""
     began = time.perf_counter()
-    architecture = table.architecture(device)
-    known = table.load()
-    part = dict(known.get(architecture) or known[table.nearest(architecture)])
+    architecture = launch_parameters.architecture(device)
+    known = launch_parameters.load()
+    part = dict(known.get(architecture) or known[launch_parameters.nearest(architecture)])
     for dtype, head_dim, load in product(DTYPES, HEAD_DIMS, LOADS):
         for kernel in KERNELS if load == "mixed" else (*KERNELS, *STICK):
             if kernel.endswith("backward_tables") and load == "plain":
                 continue
             if time.perf_counter() - began > seconds:
                 print(f"not reached in time: {kernel} {dtype} {head_dim} {load} and all that follow")
-                table.write(architecture, part)
+                launch_parameters.write(architecture, part)
                 return
-            entry = table.key(kernel, dtype, head_dim, LOADS[load])
+            entry = launch_parameters.key(kernel, dtype, head_dim, LOADS[load])
             step = _Step(device, dtype, head_dim, LOADS[load])
             times = {
                 blocks: taken
@@ -62,7 +61,7 @@ def tune(device: torch.device, seconds: float) -> None:
                 f"{entry:40} {times.get(part[entry], float('nan')):8.3f} ms -> {times[best]:8.3f} ms {best}", flush=True
             )
             part[entry] = best
-    table.write(architecture, part)
+    launch_parameters.write(architecture, part)
 
 
 def _candidates(kernel: str, dtype: torch.dtype) -> Iterator[Blocks]:
@@ -94,7 +93,7 @@ class _Step:
         """Return the median time of a step with these blocks for one kernel; None if it does not run."""
         step = self._stick if kernel.startswith("stick") else self._softmax
         forward_only = kernel.endswith("forward")
-        chosen = _replaced(table.choose, kernel, blocks)
+        chosen = _replaced(launch_parameters.choose, kernel, blocks)
         with patch.object(operators, "choose", chosen), patch.object(stick_operators, "choose", chosen):
             try:
                 self._run(step, forward_only)

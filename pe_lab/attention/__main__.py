@@ -84,7 +84,7 @@ def share(part: str, path: Path, device_name: str) -> None:
     """Run the n-th of every m cases, or the timings, and append each outcome to a file."""
     import torch
 
-    from pe_lab.attention import selftest as tests
+    from pe_lab.attention.selftest import LENGTH, cases, compare, race
 
     device = torch.device(device_name)
     torch.set_num_threads(1)
@@ -96,13 +96,13 @@ def share(part: str, path: Path, device_name: str) -> None:
             print(json.dumps(entry), file=file, flush=True)
 
         if part == "race":
-            note(milliseconds=tests.race(device))
+            note(milliseconds=race(device))
             return
         number, count = map(int, part.split("/"))
-        length = INTERPRETED_LENGTH if device.type == "cpu" else tests.LENGTH
-        for case in tests.cases(length)[number::count]:
+        length = INTERPRETED_LENGTH if device.type == "cpu" else LENGTH
+        for case in cases(length)[number::count]:
             note(begin=case.name)
-            note(row=asdict(tests.compare(case, device)))
+            note(row=asdict(compare(case, device)))
 
 
 if __name__ == "__main__":

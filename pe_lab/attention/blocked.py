@@ -1,4 +1,4 @@
-"""Attention of some queries at a time, for long sequences: no T x T numbers, in the backward pass neither.
+"""Attention in blocks of queries, for long sequences: T x T numbers are never stored, nor in the backward pass.
 
 All terms are taken. Where logits only get functions of i - j and a decay, PyTorch's fused kernel computes each block of
 queries with the keys that they may see; otherwise the reference does, and again for the gradients. It runs uncompiled.

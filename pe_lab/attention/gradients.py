@@ -1,4 +1,4 @@
-"""Gradients of softmax attention by products, for some queries at a time, where a fused kernel computed the result."""
+"""Gradients of softmax attention by matrix products over blocks of queries, for the result of a fused kernel."""
 
 from collections.abc import Callable, Iterable
 

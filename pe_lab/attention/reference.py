@@ -227,7 +227,7 @@ def _broken(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tenso
 
 
 class _Broken(torch.autograd.Function):
-    """`_broken`, whose gradient takes one sum along the stick.
+    """Stick-breaking weights as of `_broken`, whose gradient takes one sum along the stick.
 
     With s = sigmoid(z): the gradient of z_j is g_j A_j - s_j times the sum of g_k A_k over the keys k that are not
     before j in the stick's order, and of the remainder times its gradient.

@@ -113,7 +113,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: dict[str,
 
 
 class _TrainedMask(torch.autograd.Function):
-    """Attention by the fused kernel, and its gradients, that of the mask too, by products of some queries at a time.
+    """Attention by the fused kernel; gradients, also of the mask, by matrix products over blocks of queries.
 
     Args:
         q, k, v: [B, H, T, d], [B, H, S, d], [B, H, S, e].

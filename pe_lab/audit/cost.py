@@ -34,8 +34,8 @@ LEGEND = {
     "memory_T": "Peak bytes of tensors during that forward pass, over those of `none` (counted at every PyTorch "
     "operation; memory inside an operation is not counted).",
 }
-COLUMNS = [name for name in LEGEND if not name.endswith("_T")]
-COLUMNS += [f"{name.removesuffix('T')}{T}" for name in LEGEND if name.endswith("_T") for T in LENGTHS]
+COST_COLUMNS = [name for name in LEGEND if not name.endswith("_T")]
+COST_COLUMNS += [f"{name.removesuffix('T')}{T}" for name in LEGEND if name.endswith("_T") for T in LENGTHS]
 
 
 class Meter(TorchDispatchMode):
@@ -108,7 +108,7 @@ def costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, An
         reason = _measure(cells, subject, none, seconds)
     except ValueError as error:
         reason = str(error)
-    return cells, {column: reason for column in COLUMNS if column not in cells}
+    return cells, {column: reason for column in COST_COLUMNS if column not in cells}
 
 
 @torch.no_grad()

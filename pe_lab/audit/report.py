@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.audit.cost import COLUMNS as COST
-from pe_lab.audit.cost import LEGEND
+from pe_lab.audit.cost import COST_COLUMNS, LEGEND
 from pe_lab.audit.measures import MEASURES
 from pe_lab.system.files import write_text
 from pe_lab.system.markup import in_markdown
@@ -22,7 +21,7 @@ PREAMBLE = (
 
 def tabulate(names: list[str], rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return a table with a row per encoding and a column per measure; cells without a measurement are empty."""
-    return pd.DataFrame(rows, pd.Index(names, name="pe"), PROPERTIES + COST)
+    return pd.DataFrame(rows, pd.Index(names, name="pe"), PROPERTIES + COST_COLUMNS)
 
 
 def legend() -> dict[str, str]:
@@ -56,7 +55,7 @@ def empty_cells(reasons: dict[str, dict[str, str]]) -> list[str]:
     for name, by_column in reasons.items():
         for column, reason in by_column.items():
             names.setdefault((column, reason), []).append(name)
-    order = {column: place for place, column in enumerate(PROPERTIES + COST)}
+    order = {column: place for place, column in enumerate(PROPERTIES + COST_COLUMNS)}
     lines = sorted(names.items(), key=lambda item: order[item[0][0]])
     return [f"{column}: {reason} ({', '.join(encodings)})" for (column, reason), encodings in lines]
 
@@ -69,7 +68,7 @@ def markdown(table: pd.DataFrame, empty: list[str], pictures: list[str]) -> str:
         pictures: paths, relative to the page.
     """
     parts = ["# Properties of encodings", PREAMBLE]
-    for title, columns in (("Properties", PROPERTIES), ("Cost", COST)):
+    for title, columns in (("Properties", PROPERTIES), ("Cost", COST_COLUMNS)):
         shown = table[columns].map(_cell).reset_index()
         rows = [[in_markdown(str(value)) for value in row] for row in shown.to_numpy()]
         lines = [list(shown.columns), [":---", *["---:"] * len(columns)], *rows]

@@ -1,1 +1,1 @@
-"""pe-bench 2: every encoding on tasks that tell encodings apart, tuned by each seed for itself; rows and verdicts."""
+"""pe-bench 2: every encoding on tasks that distinguish encodings, with a learning rate tuned for each seed."""

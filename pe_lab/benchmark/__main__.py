@@ -1,4 +1,4 @@
-"""Show what the benchmark has measured, or add what was trained in a ledger.
+"""Show the results of the benchmark, or add those of a ledger.
 
 pe-lab benchmark                     all tables: steps to solve each task, ranks, scores at each length, twins
 pe-lab benchmark causal_text         one task: which encodings to use at each length, and its table

@@ -1,4 +1,4 @@
-"""What pe-bench 2 says of a task: one table and one ranking, for the command line and the gallery."""
+"""The results of a task of pe-bench 2: one table and one ranking, for the command line and the gallery."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ USE, SLOWER, HIGHER_LOSS, UNRELIABLE, AVOID = "use", "slower", "higher loss", "u
 
 @dataclass(frozen=True)
 class TaskResults:
-    """The published rows of a task, and what they say.
+    """The published rows of a task, with the table, ranking and advice that follow from them.
 
     Attributes:
         task: the task.

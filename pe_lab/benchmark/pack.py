@@ -1,4 +1,4 @@
-"""Make the rows of pe-bench 2 from a ledger, however much of the benchmark was trained there."""
+"""Make rows of pe-bench 2 from a ledger, in which all or a part of the benchmark was trained."""
 
 from collections import defaultdict
 from collections.abc import Mapping

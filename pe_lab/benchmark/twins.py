@@ -1,4 +1,4 @@
-"""Twins, the built-in placebo: encodings of which a training cannot tell one from the other at the training length.
+"""Twins, the placebo of the benchmark: encodings that train alike at the training length, under different names.
 
 Twins have equal outputs and gradients at step 0, their parameters get the same updates, so that trainings with the same
 seed agree up to rounding, and they are tuned by the same tries. Near-twins begin alike and move apart slowly. A verdict

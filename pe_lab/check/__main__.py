@@ -1,4 +1,4 @@
-"""Check an encoding, or a dataset, against the contract, yours or one of the package.
+"""Check an encoding or a dataset, your own or one of the package, against its contract.
 
 python -m pe_lab.check pe=NAME[,NAME] [pe.<option>=<value>] [model.width=16] [model.num_heads=2] [--config-dir DIR]
 python -m pe_lab.check data=NAME[,NAME] [data.<option>=<value>] [seed=0] [--config-dir DIR]

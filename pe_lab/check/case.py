@@ -1,4 +1,4 @@
-"""An encoding under check: in the layouts and the small models that its promises speak of."""
+"""An encoding under check, in the layouts and small models that its promises are about."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

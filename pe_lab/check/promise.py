@@ -1,4 +1,4 @@
-"""What a check of one promise comes to, and how values are compared."""
+"""The outcome of the check of one promise, and how values are compared."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class BrokenError(Exception):
 
 
 class InapplicableError(Exception):
-    """A promise does not concern what is checked. The message says why."""
+    """A promise does not apply to what is checked. The message says why."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The text of --help: how the program is called, and its settings with a few words on each."""
+"""The text of --help: usage, and the settings with a few words on each."""
 
 from collections.abc import Iterable
 from textwrap import fill

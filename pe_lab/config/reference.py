@@ -1,4 +1,4 @@
-"""The settings as people read them: default, range, what it is, and what it changes.
+"""Describe the settings to users: default, range, meaning, and what a change does.
 
 The words are the comments beside the keys in conf/. The ranges are those that values are checked against.
 """

@@ -77,12 +77,14 @@ Trainer: Any = make_dataclass(
 
 @dataclass
 class Attention:
+    """Which implementation computes attention."""
+
     implementation: Annotated[str, one_of("auto", "reference", "sdpa", "flex", "blocked", "triton")] = MISSING
 
 
 @dataclass
 class Solve:
-    """Of a training that is counted in steps: at which it is validated, and the score at which it ends.
+    """At which steps a training counted in steps is validated, and the score at which it ends.
 
     Attributes:
         level: validation score in (0, 1). At the second evaluation in a row that reaches it the task counts as solved
@@ -132,7 +134,7 @@ class Evaluate:
 
 @dataclass
 class Decide:
-    """How many seeds: added look by look to what is undecided. Settings of a study, not of its cells.
+    """How many seeds are trained: added look by look to undecided encodings. Settings of a study, not of its cells.
 
     Attributes:
         baseline: an encoding that all are compared with, `all pairs`, or `best`; null: no seeds are added.

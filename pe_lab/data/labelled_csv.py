@@ -1,8 +1,8 @@
-"""Read CSVs of sequences with one class each; errors name every malformed row."""
+"""Read CSV files of sequences with one class each; errors name every malformed row."""
 
 import csv
 import io
-from reprlib import repr as short
+import reprlib
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ def read(content: bytes, source: str, task: Task) -> dict[str, Rows]:
         header = [rows[0][1].strip()]
     if header != COLUMNS:
         raise ValueError(
-            f"data.path must have the columns {','.join(COLUMNS)}, got {short(','.join(header))} in {source}"
+            f"data.path must have the columns {','.join(COLUMNS)}, got {reprlib.repr(','.join(header))} in {source}"
         )
 
     form = _Form(task)
@@ -95,7 +95,7 @@ class _Form:
             raise _MalformedError(f"{len(fields)} fields instead of {len(COLUMNS)}")
         split, tokens, label = (field.strip() for field in fields)
         if split not in SPLITS:
-            raise _MalformedError(f"split {short(split)} is not one of {', '.join(SPLITS)}")
+            raise _MalformedError(f"split {reprlib.repr(split)} is not one of {', '.join(SPLITS)}")
         words = tokens.split()
         if not words:
             raise _MalformedError("no tokens")
@@ -103,10 +103,10 @@ class _Form:
             raise _MalformedError(f"{len(words)} tokens, more than data.length={self.length}")
         for word in words:
             if word not in self.tokens:
-                raise _MalformedError(f"token {short(word)} is not in 0 ... {len(self.tokens) - 1}")
+                raise _MalformedError(f"token {reprlib.repr(word)} is not in 0 ... {len(self.tokens) - 1}")
         row = [self.tokens[word] for word in words]
         if label not in self.labels:
-            raise _MalformedError(f"label {short(label)} is not in 0 ... {len(self.labels) - 1}")
+            raise _MalformedError(f"label {reprlib.repr(label)} is not in 0 ... {len(self.labels) - 1}")
         where, first = self.first.setdefault(" ".join(words), (split, number))
         if where != split:
             raise _MalformedError(f"its sequence is in {where} too, in row {first}")

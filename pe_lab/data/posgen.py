@@ -1,4 +1,4 @@
-"""PosGen: sequences whose terms are a function of others at fixed places, as hard at any length."""
+"""PosGen: sequences whose terms are a function of others at fixed places, equally hard at any length."""
 
 from typing import Annotated, Literal
 

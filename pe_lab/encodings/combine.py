@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
+from pe_lab.encodings.merge import CannotCombineError, PartTerms, added, by_head
 from pe_lab.encodings.options import NOT_EMPTY, POSITIVE_NUMBERS, WHOLE_NUMBERS, OptionError, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
@@ -141,7 +141,8 @@ class Sum(Combination):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         heads = self.sizes.num_heads
         return added(
-            [Part(part.name, heads, part.terms(h, part_layout)) for part, part_layout in self.layouts(layout)], layout
+            [PartTerms(part.name, heads, part.terms(h, part_layout)) for part, part_layout in self.layouts(layout)],
+            layout,
         )
 
 
@@ -174,7 +175,7 @@ class Heads(Combination):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         layouts = zip(self.layouts(layout), self.counts, strict=True)
-        parts = [Part(part.name, count, part.terms(h, its)) for (part, its), count in layouts]
+        parts = [PartTerms(part.name, count, part.terms(h, its)) for (part, its), count in layouts]
         return by_head(parts, self.sizes.head_dim, layout)
 
 

@@ -23,7 +23,7 @@ class Kept:
 
 @dataclass(eq=False)
 class Carried:
-    """Vectors of tokens that attention of a layer mixes with the weights of its values, for the next layer.
+    """Vectors of tokens that a layer's attention averages like its values, and hands to the next layer.
 
     Args:
         vectors: [B|1, H|1, S, n] of all keys.

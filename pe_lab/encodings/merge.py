@@ -16,7 +16,7 @@ TABLES = {"bias": 0.0, "gate": 1.0, "after": 1.0, "values": 0.0}  # by distance,
 
 
 @dataclass(frozen=True)
-class Part:
+class PartTerms:
     """The terms of a part.
 
     Attributes:
@@ -37,7 +37,7 @@ class CannotCombineError(OptionError):
 # -- head by head ------------------------------------------------------------------------------------------------------
 
 
-def by_head(parts: Sequence[Part], head_dim: int, layout: Layout) -> Terms:
+def by_head(parts: Sequence[PartTerms], head_dim: int, layout: Layout) -> Terms:
     """Return the terms of all heads: those of the first part's heads, then those of the second's, and so on.
 
     Args:
@@ -85,7 +85,7 @@ SHARED_BY_HEADS: dict[str, Callable[[Terms, int], object]] = {
 }
 
 
-def _require_same(parts: Sequence[Part], what: str, values: list[object]) -> None:
+def _require_same(parts: Sequence[PartTerms], what: str, values: list[object]) -> None:
     for part, value in zip(parts, values, strict=True):
         if value != values[0]:
             raise CannotCombineError(
@@ -118,7 +118,7 @@ def _without_sequences(x: Tensor | None) -> Tensor | None:
     return x[0] if x is not None and len(x) == 1 else x
 
 
-def _same_reach(parts: Sequence[Part], name: str, layout: Layout) -> list[Tensor | None]:
+def _same_reach(parts: Sequence[PartTerms], name: str, layout: Layout) -> list[Tensor | None]:
     """Return the tables [B|1, H|1, 2R+1, ...] of all parts, extended by their ends to one reach.
 
     Raises:
@@ -144,7 +144,7 @@ def _extended(table: Tensor, reach: int) -> Tensor:
     return table.index_select(2, index)
 
 
-def _rotations(parts: Sequence[Part], name: str) -> Rotary | None:
+def _rotations(parts: Sequence[PartTerms], name: str) -> Rotary | None:
     """Return the rotation of all heads; a part that has none is rotated by nothing.
 
     Raises:
@@ -211,7 +211,7 @@ class LiftByHead:
 ALONE = ("lift", *ROTATIONS, "gain", "scale", "gate", "after", "carried")  # terms that at most one part may have
 
 
-def added(parts: Sequence[Part], layout: Layout) -> Terms:
+def added(parts: Sequence[PartTerms], layout: Layout) -> Terms:
     """Return the terms of all parts together: biases, decays, scores and relative values are added; of windows the
     smaller holds; of all other terms there is one at most.
 
@@ -242,7 +242,7 @@ def limited(terms: Terms, window: int | None, score: Score | None) -> Terms:
     return terms
 
 
-def _only(parts: Sequence[Part], name: str) -> Any:
+def _only(parts: Sequence[PartTerms], name: str) -> Any:
     """Return the term of the only part that has it, or None.
 
     Raises:

@@ -24,6 +24,8 @@ def recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 
 class _Recomputed(torch.autograd.Function):
+    """A function whose graph is made in the backward pass, by a second call."""
+
     @staticmethod
     def forward(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         return function(*inputs)

@@ -122,7 +122,7 @@ def of_pairs(term: Tensor | OfPairs, layout: Layout) -> Tensor:
 
 @dataclass(frozen=True)
 class RowsOf:
-    """A term of pairs that is there for all queries.
+    """A term of pairs that is stored for all queries, of which a block takes its rows.
 
     Args:
         term: [B|1, H|1, T, S].

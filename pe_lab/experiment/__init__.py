@@ -1,4 +1,4 @@
-"""Cells of a study are trained, measured and written to a ledger.
+"""Train and measure the cells of a study, and write them to a ledger.
 
 "From a command to a row" in CONTRIBUTING.md says what calls what. Inside of `executor.Executor.train_requested`:
 

@@ -1,4 +1,4 @@
-"""What the lab adds to a training: callbacks, each of which does one thing at the end of a step."""
+"""Callbacks of the lab for Lightning's Trainer: each does one thing at the end of a step."""
 
 import time
 from collections.abc import Callable

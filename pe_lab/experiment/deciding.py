@@ -60,7 +60,7 @@ def add_seeds(cfgs: list[DictConfig]) -> Stage:
 
 
 class _StudyState:
-    """What a study asked for and found.
+    """The cells that a study has requested so far, and their outcomes.
 
     Attributes:
         requested: the config of each cell so far, by encoding, setting and seed.

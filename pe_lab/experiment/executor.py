@@ -58,8 +58,8 @@ class Executor:
     1. requested: a living process wants it, and it is neither done nor failed.
     2. started [_start]: the run is at its newest stored state before the first requested checkpoint, or at step 0.
     3. target [_aim]: the checkpoint that is trained to. Its loggers are open, and heartbeats name it.
-    4. reached [_fit]: the run is at the target's step, or has ended before it: the task is solved, or a callback or a
-       limit of the user stopped Lightning.
+    4. reached [_fit]: the run is at the target's step, or has ended before it: the task is solved, or a callback of the
+       user stopped Lightning.
     5. done [_finish]: it is evaluated, written and measured, and its loggers are closed.
 
     `_proceed` does 5 for each checkpoint that is reached and 3 for the next. It is called after 2, and by Lightning's

@@ -1,4 +1,4 @@
-"""Say in one line, with the settings that it depends on, that there is no memory."""
+"""Report in one line that there is not enough memory, with the settings that it depends on."""
 
 import re
 from collections.abc import Iterator

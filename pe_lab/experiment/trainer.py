@@ -1,4 +1,4 @@
-"""Arguments of lightning.Trainer and callbacks that a config names: made, checked before a training, and identified.
+"""Make, check and identify the arguments of lightning.Trainer and the callbacks that a config names.
 
 Lightning is imported where a config names some; that takes seconds.
 """

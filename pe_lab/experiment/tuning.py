@@ -27,7 +27,7 @@ from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.results.summary_table import as_text
 from pe_lab.results.tuned_outcomes import endpoint_of
 from pe_lab.statistics import (
-    Need,
+    NeededTrial,
     Plan,
     Trial,
     TrialProgress,
@@ -155,7 +155,7 @@ class TunedSeed:
             **{"trained_steps": outcome.steps, "core_seconds": seconds},
         }
 
-    def next(self) -> Need | None:
+    def next(self) -> NeededTrial | None:
         """Return what to train next: the try nearest the middle of the ladder, which is mostly the fastest."""
         needs = self.outcome.needs
         tries = self.plan.tries[self.cfg.pe.name]
@@ -173,7 +173,7 @@ class TunedSeed:
         may_go_on = bool(steps) and steps[0] == task.choice < task.cap
         return [*steps, *([task.cap - task.choice] if may_go_on else [])], not may_go_on
 
-    def cell(self, need: Need, measured: bool = False) -> DictConfig:
+    def cell(self, need: NeededTrial, measured: bool = False) -> DictConfig:
         """Return the cell that a need stands for."""
         attempt = need.trial.attempt
         settings = {LR: attempt.rate, "steps": need.steps} | ({self.scale: attempt.scale} if self.scale else {})
@@ -186,7 +186,7 @@ class TunedSeed:
         It has all steps of the study; where the task is solved, its training has stopped and goes on no more.
         """
         trial = self.chosen
-        return None if trial is None else self.cell(Need(trial, self.cfg.steps), measured=True)
+        return None if trial is None else self.cell(NeededTrial(trial, self.cfg.steps), measured=True)
 
     @property
     def chosen(self) -> Trial | None:
@@ -194,7 +194,7 @@ class TunedSeed:
         outcome = self.outcome
         return None if outcome.chosen is None else Trial(outcome.encoding, outcome.task, outcome.seed, outcome.chosen)
 
-    def take(self, need: Need, outcome: Outcome) -> None:
+    def take(self, need: NeededTrial, outcome: Outcome) -> None:
         """Take what became of a cell.
 
         Raises:
@@ -345,17 +345,22 @@ def write(seeds: list[TunedSeed]) -> None:
     if len(losses) and (warning := not_learned(losses)):
         print(warning)
     shown = tuned_outcomes.with_floors(outcomes, losses) if len(losses) else outcomes
-    summary, names = tuned_outcomes.summary(shown, endpoint_of(cfg), cfg.tune.baseline), tuned_outcomes.settings(shown)
+    summary, names = (
+        tuned_outcomes.summary(shown, endpoint_of(cfg), cfg.tune.baseline),
+        tuned_outcomes.tuned_settings(shown),
+    )
     for key, table in summary.groupby(names, sort=False, dropna=False):
         setting = ", ".join(f"{name} {value}" for name, value in zip(names, key, strict=True))
         print(f"{setting}\n{as_text(table.drop(columns=names).round(4), [])}\n")
     if cfg.tune.baseline is not None:
-        tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(outcomes, endpoint_of(cfg), cfg.tune.baseline)
+        tables["verdicts.csv"] = verdicts = tuned_outcomes.compare_with_baseline(
+            outcomes, endpoint_of(cfg), cfg.tune.baseline
+        )
         counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())
         print(f"{len(verdicts)} comparisons with {cfg.tune.baseline} in one family: {counts}")
         if len(verdicts):
             unit = "octaves" if endpoint_of(cfg).kind == "steps" else "nats"
-            shown = verdicts[[*tuned_outcomes.settings(outcomes), "pe", "difference", "low", "high", "verdict"]]
+            shown = verdicts[[*tuned_outcomes.tuned_settings(outcomes), "pe", "difference", "low", "high", "verdict"]]
             shown = shown.rename(columns={"difference": f"difference, {unit}"})
             print(f"{as_text(shown.round(4), [])}\n")
     if note := tuned_outcomes.seed_note(outcomes):

@@ -1,4 +1,4 @@
-"""The configurations of replaced models: types of their own, which nothing takes for the original's."""
+"""The configurations of replaced models: their types differ from the originals', so that neither loads as the other."""
 
 from copy import deepcopy
 from typing import Any, ClassVar

@@ -18,21 +18,21 @@ from pe_lab.hf.settings import Buckets, ModelPositions, Slopes, TableSettings, U
 
 
 class NoVectors(nn.Module):
-    """Return zero in the place of a table of position vectors."""
+    """Returns zero in the place of a table of position vectors."""
 
     def forward(self, ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return torch.zeros((), device=ids.device)  # a number: it leaves the dtype of what it is added to
 
 
 class NoRotation(nn.Module):
-    """Return cosine 1 and sine 0 in the place of those of positions."""
+    """Returns cosine 1 and sine 0 in the place of those of positions."""
 
     def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
         return x.new_ones(1, 1, 1), x.new_zeros(1, 1, 1)
 
 
-class Bearer(NamedTuple):
-    """What brings positions to attention in a model whose layers get no arguments of ours.
+class PositionMethod(NamedTuple):
+    """A method whose result brings positions to attention, in a model whose layers take no other arguments.
 
     Args:
         module: path of the module in the part that has the layers.
@@ -63,7 +63,7 @@ class Family:
         mask: what it gets in the place of the mask of padding, which the layout has: None for nothing, "padding" for
             that mask, which it reads beside attention, or "any" for one that it needs, and gives to attention alone.
         images: whether it embeds images instead of tokens.
-        bearer: where layers get no arguments of ours.
+        position_method: where layers get no arguments of ours.
         rewritten: attention that goes through `AttentionInterface`, where that of the model does not.
         length: the longest sequence of the model, by its configuration; None: no limit is known.
     """
@@ -79,7 +79,7 @@ class Family:
     passes_zeros: bool = False
     mask: Literal["padding", "any"] | None = None
     images: bool = False
-    bearer: Bearer | None = None
+    position_method: PositionMethod | None = None
     rewritten: type[nn.Module] | None = None
     length: Callable[[Any], int | None] = lambda config: getattr(config, "max_position_embeddings", None)
 
@@ -154,7 +154,7 @@ def _rotation(part: Any) -> None:
 
 
 def _nothing(part: Any) -> None:
-    """Leave the model: its positions are in what the bearer stands for."""
+    """Leave the model: its positions are in what the position_method stands for."""
 
 
 def _buckets(family: str) -> Callable[[Any], None]:
@@ -247,7 +247,7 @@ FAMILIES = {  # by config.model_type
         value="query_key_value",
         fused="heads",
         mask="any",
-        bearer=Bearer("", "build_alibi_tensor", "alibi"),
+        position_method=PositionMethod("", "build_alibi_tensor", "alibi"),
         rewritten=Bloom,
         length=lambda config: getattr(config, "seq_length", None),
     ),
@@ -260,7 +260,7 @@ FAMILIES = {  # by config.model_type
         causal=False,
         passes_zeros=False,
         mask="padding",
-        bearer=Bearer("encoder", "get_rel_pos", "relative_pos"),
+        position_method=PositionMethod("encoder", "get_rel_pos", "relative_pos"),
         rewritten=DebertaContent,
     ),
     "gemma2": _rotating("Gemma2Model"),
@@ -287,7 +287,7 @@ FAMILIES = {  # by config.model_type
         value="Wqkv",
         fused="blocks",
         mask="any",
-        bearer=Bearer("", "build_mpt_alibi_tensor", "position_bias"),
+        position_method=PositionMethod("", "build_mpt_alibi_tensor", "position_bias"),
         rewritten=Mpt,
         length=lambda config: config.max_seq_len,
     ),

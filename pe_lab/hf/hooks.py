@@ -21,8 +21,8 @@ WITHOUT_GRADIENTS = "a cache is for decoding, without gradients: call within tor
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-class Borne:
-    """Positions in the place of what a method of the model computes for its layers, which get no arguments of ours."""
+class ReplacedMethod:
+    """Stands in for a method of the model whose result goes to all layers: returns the encoding's positions instead."""
 
     def __init__(self) -> None:
         self.positions: Positions | None = None
@@ -39,11 +39,11 @@ class InputHook:
         stack: the encodings of the layers.
         passes_zeros: whether the model gets zeros as position_ids, because it indexes tables of its own with them.
         mask: that the model gets, as that of `Family`.
-        borne: takes positions to the layers; None: an argument does.
+        replaced: takes positions to the layers; None: an argument does.
     """
 
-    def __init__(self, stack: Stack, passes_zeros: bool, mask: str | None, borne: Borne | None) -> None:
-        self.stack, self.passes_zeros, self.mask, self.borne = stack, passes_zeros, mask, borne
+    def __init__(self, stack: Stack, passes_zeros: bool, mask: str | None, replaced: ReplacedMethod | None) -> None:
+        self.stack, self.passes_zeros, self.mask, self.replaced = stack, passes_zeros, mask, replaced
         self.watch = StepWatch(stack)
 
     def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
@@ -77,9 +77,9 @@ class InputHook:
             arguments["attention_mask"] = torch.ones(shape, device=device) if mask is None else mask
         elif self.mask == "any":
             arguments["attention_mask"] = torch.ones(1, 1, 1, 1, device=device)
-        if self.borne is None:
+        if self.replaced is None:
             return (), {**arguments, "inputs_embeds": x, NAME: positions}
-        self.borne.positions = positions
+        self.replaced.positions = positions
         return (), {**arguments, "inputs_embeds": x}
 
     def _require(self, arguments: dict[str, Any], shape: torch.Size) -> None:
@@ -161,8 +161,8 @@ class Preparation:
         return self._original(*args, **kwargs)
 
 
-class Later:
-    """Positions that are not there before a model has embedded its input."""
+class PendingPositions:
+    """Positions that are known once the model has embedded its input."""
 
     positions: Positions | None = None
 
@@ -175,7 +175,7 @@ class ImageHook:
     """
 
     def __init__(self, stack: Stack) -> None:
-        self.stack, self.watch, self.later = stack, StepWatch(stack), Later()
+        self.stack, self.watch, self.pending = stack, StepWatch(stack), PendingPositions()
 
     def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         """Return the arguments, with what will have positions."""
@@ -185,13 +185,13 @@ class ImageHook:
         if arguments.get("output_attentions"):
             raise ValueError(NO_WEIGHTS)
         self.watch(part)
-        self.later = Later()
-        return (), {**arguments, NAME: self.later}
+        self.pending = PendingPositions()
+        return (), {**arguments, NAME: self.pending}
 
     def embed(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         """Return embeddings [B, T, D] with positions."""
-        later, self.later = self.later, Later()  # nothing is kept beyond a pass
-        x, later.positions = self.stack(args[0])
+        pending, self.pending = self.pending, PendingPositions()  # nothing is kept beyond a pass
+        x, pending.positions = self.stack(args[0])
         return (x,)
 
 
@@ -225,7 +225,7 @@ class AttentionHook:
         if name != module.config.pe_lab_attention:
             needed = module.config.pe_lab_attention
             raise ValueError(f"attn_implementation must be {needed!r} while positions are replaced, got {name!r}")
-        if isinstance(positions, Later):
+        if isinstance(positions, PendingPositions):
             positions = positions.positions
         if not isinstance(positions, Positions):
             raise ValueError("attention of a replaced model must be called by the model, got no positions")

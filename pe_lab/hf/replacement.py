@@ -14,7 +14,7 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import NAME
 from pe_lab.hf.configs import mark
 from pe_lab.hf.families import Family, family_of, uses_interface, windows
-from pe_lab.hf.hooks import AttentionHook, Borne, ImageHook, InputHook, Preparation
+from pe_lab.hf.hooks import AttentionHook, ImageHook, InputHook, Preparation, ReplacedMethod
 from pe_lab.hf.settings import ModelPositions, head_dim_of, with_settings
 
 SIZES = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
@@ -189,11 +189,13 @@ def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation
         part.register_forward_pre_hook(image, with_kwargs=True)
         part.get_submodule("embeddings.dropout").register_forward_pre_hook(image.embed)
     else:
-        borne = None
-        if family.bearer is not None:
-            borne, argument = Borne(), family.bearer.argument
-            object.__setattr__(part.get_submodule(family.bearer.module), family.bearer.method, borne)
-        hook = InputHook(stack, family.passes_zeros, family.mask, borne)
+        replaced = None
+        if family.position_method is not None:
+            replaced, argument = ReplacedMethod(), family.position_method.argument
+            object.__setattr__(
+                part.get_submodule(family.position_method.module), family.position_method.method, replaced
+            )
+        hook = InputHook(stack, family.passes_zeros, family.mask, replaced)
         part.register_forward_pre_hook(hook, with_kwargs=True)
     for module in part.modules():
         if uses_interface(module):

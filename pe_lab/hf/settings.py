@@ -55,7 +55,7 @@ class ModelPositions:
 
 
 class Unknown(ModelPositions):
-    """Positions that no encoding of the lab is."""
+    """Positions that no encoding of the lab computes."""
 
     def __init__(self, part: nn.Module) -> None:
         pass

@@ -1,4 +1,4 @@
-"""What trains a replaced model as the lab does: groups of parameters, and a callback of transformers' Trainer."""
+"""Train a replaced model as the lab does: parameter groups, and a callback for the Trainer of transformers."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ _optimizers: WeakKeyDictionary[Optimizer, WeakSet[Stack]] = WeakKeyDictionary() 
 
 
 class StepWatch:
-    """Look at every pass of training whether the encodings got what they need since the step before.
+    """Checks in every training pass that the encodings were updated since the step before.
 
     Nothing is watched for encodings that need nothing, and in a graph that is compiled.
     """

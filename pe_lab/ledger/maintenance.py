@@ -19,8 +19,7 @@ from pe_lab.ledger.states import verify_state
 from pe_lab.ledger.studies import read_cells, studies
 from pe_lab.ledger.tree import REMOVE, Tree
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.files import ASIDE, COMMANDS, LedgerError, entries, is_file, kind, read_json, unread
-from pe_lab.system.files import verify as verify_files
+from pe_lab.system.files import ASIDE, COMMANDS, LedgerError, entries, is_file, kind, read_json, unread, verify_files
 from pe_lab.system.names import unknown_name
 
 SHARED = (".", "floors", COMMANDS, "studies/*")  # folders of files that belong to no run

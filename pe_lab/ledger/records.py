@@ -21,7 +21,7 @@ from pe_lab.system.files import (
     parse_json,
     read_json,
     read_verified,
-    verify,
+    verify_files,
     write_json,
 )
 
@@ -98,7 +98,7 @@ class Records(LeasedFolder):
         Raises:
             LedgerError: as `read`.
         """
-        verify(entry, *FILES)
+        verify_files(entry, *FILES)
         self.read(entry)
 
     def read(self, entry: Path) -> tuple[dict[str, Any], pd.DataFrame]:

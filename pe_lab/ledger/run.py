@@ -13,7 +13,17 @@ from pe_lab.ledger.lease import LeasedFolder, read_owner
 from pe_lab.ledger.processes import is_alive, register
 from pe_lab.ledger.states import States, read_metadata
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import CHECKSUMS, NOT_READ, LedgerError, digest, entries, is_file, kind, read_json, verify
+from pe_lab.system.files import (
+    CHECKSUMS,
+    NOT_READ,
+    LedgerError,
+    digest,
+    entries,
+    is_file,
+    kind,
+    read_json,
+    verify_files,
+)
 from pe_lab.system.plain import complaint
 
 IDENTITY = "run.json"
@@ -123,7 +133,7 @@ class Run(LeasedFolder):
             LedgerError: a file is missing or changed; it is a checkpoint of another run; its weights cannot be read.
         """
         checkpoint = self.checkpoint(target)
-        verify(checkpoint, *CHECKPOINT_FILES, WEIGHTS)
+        verify_files(checkpoint, *CHECKPOINT_FILES, WEIGHTS)
         summary = read_json(checkpoint / "summary.json")
         if not isinstance(summary, dict) or (summary.get("run"), target_of(summary)) != (self.name, target):
             raise LedgerError(f"ledger entry {checkpoint} must be a checkpoint of this run, got another: {NOT_READ}")

@@ -9,7 +9,7 @@ from pe_lab.config import Model, head_dim, hidden_width
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions
 from pe_lab.encodings.terms import Terms
-from pe_lab.model.rows import ALL, Rows
+from pe_lab.model.computed_rows import ALL, Rows
 
 EPSILON = 1e-5  # of norms
 

@@ -20,8 +20,8 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.model import recomputation
 from pe_lab.model.blocks import Layer, Linear, TiedHead, Tokens, make_norm, mean_over_tokens
+from pe_lab.model.computed_rows import ALL, Rows, SomeRows, tokens_of
 from pe_lab.model.parametrization import MaximalUpdate, query_factor, width_factor
-from pe_lab.model.rows import ALL, Rows, Some, tokens_of
 
 COUNTED = 1024  # tokens of the longest sequence whose operations are counted by running the model
 
@@ -120,7 +120,7 @@ class Transformer(nn.Module):
         rows = tokens_of(layout)
         if self.task.pooled:
             return self._pass(tokens, layout, None, rows, rows)[:, 0][slot]
-        return self._pass(tokens, layout, None, rows, Some(slot, (tokens.shape[0], tokens.shape[1])))
+        return self._pass(tokens, layout, None, rows, SomeRows(slot, (tokens.shape[0], tokens.shape[1])))
 
     def _pass(self, tokens: Tensor, layout: Layout, cache: Cache | None, rows: Rows, kept: Rows) -> Tensor:
         """Return the logits of the slots `kept` after computing states of the slots `rows`; see `forward`."""

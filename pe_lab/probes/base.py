@@ -13,7 +13,7 @@ from pe_lab.model import Transformer
 
 
 class ProbeRow(TypedDict):
-    """One number.
+    """One measured number.
 
     Args:
         layer: 0 ... depth; None: of the model as a whole.

@@ -20,7 +20,7 @@ PARTS = {
 
 
 class EntryVerdict(StrEnum):
-    """What became of an entry."""
+    """Whether our seeds reproduce an entry."""
 
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"

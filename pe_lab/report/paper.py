@@ -36,8 +36,7 @@ from pe_lab.results.columns import (
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import not_learned
 from pe_lab.results.summary_table import summarise
-from pe_lab.results.tuned_outcomes import edge_note, seed_note
-from pe_lab.results.tuned_outcomes import settings as tuned_settings
+from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import FEWEST_SEEDS, GRID
 from pe_lab.statistics.moderation import FEWEST_ENCODINGS

@@ -16,8 +16,7 @@ from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
 from pe_lab.report.standing import joined, listed
 from pe_lab.report.tuned import COSTS, TunedSubject
-from pe_lab.results import plots
-from pe_lab.results import rates as at_given_rates
+from pe_lab.results import plots, tuned_rates
 from pe_lab.results.columns import (
     STEPS,
     in_words,
@@ -91,7 +90,7 @@ def _rates(subject: ReportSubject) -> Section:
         return Section(title, [text])
     if LR not in setting_columns(results.cells) or results.curves.empty:
         return Section(title)
-    tuning = at_given_rates.tuned(results)
+    tuning = tuned_rates.tuned(results)
     parts: list[Part] = [
         "Each encoding at the learning rate with the lowest validation loss, and how much the ranking by test loss at "
         "one rate for all agrees with the ranking at those (Kendall's tau: 1 the same, 0 unrelated)."
@@ -105,7 +104,7 @@ def _rates(subject: ReportSubject) -> Section:
     rates, agreement = sort_by_setting(tuning.rates, settings), tuning.agreement
     rates = rates[[*varied_columns(rates, settings), *(name for name in rates if name not in settings)]]
     agreement = agreement[[*varied_columns(agreement, settings), *(name for name in agreement if name not in settings)]]
-    code = "rates.tuned(results)"
+    code = "tuned_rates.tuned(results)"
     parts.append(ReportTable(rates, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
     parts.append(ReportTable(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
     return Section(title, parts)

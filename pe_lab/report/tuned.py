@@ -21,7 +21,7 @@ from pe_lab.results import plots, tuned_outcomes
 from pe_lab.results.columns import STEPS, counted_in, floors, merge, setting_columns, sort_by_setting, told_settings
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import of_learned_settings
-from pe_lab.results.tuned_outcomes import edge_note, seed_note, settings, tried_rates
+from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import FEWEST_SEEDS, GRID, Endpoint, Families, Verdict
 from pe_lab.statistics.comparisons import counted, exchanged
 from pe_lab.system.exact_csv import read_csv
@@ -126,14 +126,16 @@ class TunedFamilies(Families):
         names = list(cells["pe"].unique())
         declared = tune.get("baseline") if tune.get("baseline") in names else None
         baseline, outcomes = declared or names[0], outcomes_of(results)
-        lines = tuned_outcomes.all_pairs(outcomes, endpoint, declared)
+        lines = tuned_outcomes.compare_all_pairs(outcomes, endpoint, declared)
         nothing = lines["verdict"] == Verdict.BOTH_UNSOLVED
         tested = ["difference", "low", "high", "p"]
         lines[tested] = lines[tested].mask(nothing)
         pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(names, 2)]
         grid = sort_by_setting(cells, setting_columns(cells))[setting_columns(cells)].drop_duplicates()
         grid = grid.merge(pd.DataFrame(pairs, columns=["pe", "baseline"]), how="cross")
-        lines = merge(grid, pd.concat([lines, exchanged(lines)]), [*settings(outcomes), "pe", "baseline"], how="left")
+        lines = merge(
+            grid, pd.concat([lines, exchanged(lines)]), [*tuned_settings(outcomes), "pe", "baseline"], how="left"
+        )
         lines = lines.fillna({"seeds": 0, "verdict": str(Verdict.NO_SEED)}).astype({"seeds": int})
         margin = f"{endpoint.margin:g} {endpoint.unit}{'s' * (endpoint.margin != 1)}"
         return cls(baseline, {GRID: (cells, metric)}, {GRID: lines}, {GRID: margin}, endpoint, declared is not None)

@@ -1,4 +1,4 @@
-"""Figures of results, each with the numbers that it draws. Colours are distinguishable for all, and never alone."""
+"""Figures of results, each with the numbers that it draws. No two encodings differ by colour alone."""
 
 from dataclasses import dataclass
 from typing import Any

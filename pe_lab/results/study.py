@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.results import curves, plots, rates
+from pe_lab.results import curves, plots, tuned_rates
 from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.summary_table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
@@ -38,8 +38,8 @@ def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dic
     if cells["data"].nunique() > 1:
         wide["tasks"] = by_task(table), [name for name in settings if name != "data"], ""
     if LR in settings and len(results.curves):
-        frames["rates"] = rates.tuned(results).rates
-        wide["rates"] = frames["rates"], [name for name in settings if name != LR], rates.edges(frames["rates"])
+        frames["rates"] = tuned_rates.tuned(results).rates
+        wide["rates"] = frames["rates"], [name for name in settings if name != LR], tuned_rates.edges(frames["rates"])
     if len(records):
         frames["records"] = records
         names = [name for name in records if name not in ("pe", "seed", *MEASURED)]

@@ -46,15 +46,15 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
 def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
     """Return a line per setting and encoding: settings, pe, runs, solved, steps or loss, 95 % interval, floors, ranks.
 
-    Losses have their floors beside them, means over seeds, where they are known. Ranks follow from `all_pairs`.
+    Losses have their floors beside them, means over seeds, where they are known. Ranks follow from `compare_all_pairs`.
 
     Args:
         outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
         endpoint: what is compared.
         baseline: an encoding.
     """
-    complete, keys = outcomes[outcomes["y"].notna()], settings(outcomes)
-    lines = all_pairs(complete, endpoint, baseline)
+    complete, keys = outcomes[outcomes["y"].notna()], tuned_settings(outcomes)
+    lines = compare_all_pairs(complete, endpoint, baseline)
     lines = pd.concat([lines, exchanged(lines)])
     table = []
     for key, runs in complete.groupby([*keys, "pe"], sort=False, dropna=False):
@@ -95,7 +95,7 @@ def with_floors(outcomes: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
         cells: with the same names of encodings, settings and seeds; one that has no outcome is left out.
     """
     names = [f"floor_{floor}_loss" for floor in floors(cells)]
-    keys = [*settings(outcomes), "pe", "seed"]
+    keys = [*tuned_settings(outcomes), "pe", "seed"]
     if not names or not set(keys) <= set(cells):
         return outcomes
     return merge(outcomes, cells[[*keys, *names]].drop_duplicates(keys), keys, how="left")
@@ -111,7 +111,7 @@ def seed_note(outcomes: pd.DataFrame, advice: bool = True) -> str:
     complete = outcomes[outcomes["y"].notna()]
     if complete.empty:
         return ""
-    seeds = complete.groupby([*settings(complete), "pe"], sort=False, dropna=False)["seed"].nunique()
+    seeds = complete.groupby([*tuned_settings(complete), "pe"], sort=False, dropna=False)["seed"].nunique()
     fewest, most = int(seeds.min()), int(seeds.max())
     if fewest >= FEWEST_SEEDS:
         return few_runs(complete["pe"].nunique(), fewest, advice)
@@ -174,13 +174,13 @@ def tried_rates(
     }
 
 
-def settings(outcomes: pd.DataFrame) -> list[str]:
+def tuned_settings(outcomes: pd.DataFrame) -> list[str]:
     """Return the columns of an outcome table by which settings differ, the steps of a training among them."""
     names = outcomes.columns[: outcomes.columns.get_loc("y")]
     return [name for name in names if name not in ("pe", "seed") and (name != "steps" or outcomes[name].nunique() > 1)]
 
 
-def with_baseline(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.DataFrame:
+def compare_with_baseline(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.DataFrame:
     """Compare every encoding with a baseline, in one family over all settings.
 
     A setting in which the baseline has no value, or no other encoding has one, is left out: all tries diverged there.
@@ -194,8 +194,8 @@ def with_baseline(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str) -> 
     return _compared(outcomes, endpoint, baseline)
 
 
-def all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
-    """Compare all pairs of each setting, which are a family; those with a baseline are the lines of `with_baseline`.
+def compare_all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
+    """Compare all pairs of each setting, as a family; those with a baseline are the lines of `compare_with_baseline`.
 
     Args:
         outcomes: see `outcome_table`.
@@ -204,11 +204,11 @@ def all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None =
     if baseline is None:
         return lines
     others = lines[(lines["pe"] != baseline) & (lines["baseline"] != baseline)]
-    return pd.concat([with_baseline(outcomes, endpoint, baseline), others], ignore_index=True)
+    return pd.concat([compare_with_baseline(outcomes, endpoint, baseline), others], ignore_index=True)
 
 
 def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
-    keys = settings(outcomes)
+    keys = tuned_settings(outcomes)
     runs = outcomes[outcomes["y"].notna()]
     each = runs[keys].drop_duplicates(ignore_index=True)
     runs = runs.merge(each.assign(task=each.index.astype(str)))

@@ -31,7 +31,7 @@ from pe_lab.statistics.power import seeds_needed
 from pe_lab.statistics.shares import compare_shares, share_interval
 from pe_lab.statistics.steps import steps_to_solve
 from pe_lab.statistics.tuning import (
-    Need,
+    NeededTrial,
     Plan,
     Trial,
     TrialProgress,
@@ -40,7 +40,7 @@ from pe_lab.statistics.tuning import (
     TunedTask,
     outcomes,
 )
-from pe_lab.statistics.verdicts import ALIKE, DIFFERENT, FEWEST_SEEDS, LEVEL, LINE, Verdict, judge
+from pe_lab.statistics.verdicts import ALIKE, DIFFERENT, FEWEST_SEEDS, LEVEL, LINE, Verdict, verdicts_on
 
 __all__ = [
     "ALIKE",
@@ -56,7 +56,7 @@ __all__ = [
     "Endpoint",
     "Families",
     "Margin",
-    "Need",
+    "NeededTrial",
     "Plan",
     "Prior",
     "Published",
@@ -83,7 +83,6 @@ __all__ = [
     "holm",
     "holm_levels",
     "interval",
-    "judge",
     "lower_is_better",
     "margins",
     "outcomes",
@@ -96,6 +95,7 @@ __all__ = [
     "share_interval",
     "steps_to_solve",
     "unit_of",
+    "verdicts_on",
     "wide",
     "with_baseline",
 ]

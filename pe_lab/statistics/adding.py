@@ -18,7 +18,7 @@ from pe_lab.statistics.correction import holm
 from pe_lab.statistics.looks import check_looks, parts_of
 from pe_lab.statistics.pairs import t_tests
 from pe_lab.statistics.race import Race
-from pe_lab.statistics.verdicts import FEWEST_SEEDS, LEVEL, Verdict, judge
+from pe_lab.statistics.verdicts import FEWEST_SEEDS, LEVEL, Verdict, verdicts_on
 
 ALL_PAIRS, BEST = "all pairs", "best"
 
@@ -285,7 +285,7 @@ class _Study:
         """Return a line per comparison."""
         corrected, lines = holm(self.p), []
         p, p_equivalent = np.where(self.failed, 1.0, corrected)
-        verdict = judge(self.tests[0], p, p_equivalent, p_equivalent < LEVEL, self.question.lower_is_better)
+        verdict = verdicts_on(self.tests[0], p, p_equivalent, p_equivalent < LEVEL, self.question.lower_is_better)
         verdict = np.where(self.equal, str(Verdict.EQUAL), verdict)
         for index, (setting, pe, other) in enumerate(self.comparisons):
             look = int(self.look[index])

@@ -7,7 +7,7 @@ from pe_lab.statistics.cells import by_setting, keys_of, lower_is_better, requir
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margin, margins
 from pe_lab.statistics.pairs import Tests, t_tests
-from pe_lab.statistics.verdicts import LEVEL, Verdict, judge
+from pe_lab.statistics.verdicts import LEVEL, Verdict, verdicts_on
 
 COLUMNS = ("seeds", "difference", "low", "high", "deviation", "freedom", "p", "margin", "p_equivalent")
 
@@ -79,7 +79,7 @@ def add_verdicts(
     different = holm(lines["p"].to_numpy(float)) if different is None else different
     equivalent = holm(lines["p_equivalent"].to_numpy(float)) if equivalent is None else equivalent
     difference, seeds = lines["difference"].to_numpy(float), lines["seeds"].to_numpy()
-    verdict = judge(difference, different, equivalent, equivalent < LEVEL, lower_is_better(metric))
+    verdict = verdicts_on(difference, different, equivalent, equivalent < LEVEL, lower_is_better(metric))
     untested = {
         Verdict.NO_SEED: seeds == 0,
         Verdict.ONE_SEED: seeds == 1,

@@ -10,7 +10,7 @@ from scipy import special
 from pe_lab.statistics.correction import benjamini_hochberg, holm
 from pe_lab.statistics.endpoint import Endpoint
 from pe_lab.statistics.moderation import Prior, fit_prior
-from pe_lab.statistics.verdicts import FEWEST_SEEDS, LEVEL, Verdict, judge
+from pe_lab.statistics.verdicts import FEWEST_SEEDS, LEVEL, Verdict, verdicts_on
 
 NUGGET = 0.03  # deviation of a run's measurement error, in margins
 ROUNDING = 1e-12  # of the values: differences that are closer to each other are equal
@@ -198,7 +198,7 @@ def decide(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> Decision
     p_equivalent = np.where(solid & (tests.seeds >= FEWEST_SEEDS), tests.p_equivalent, np.nan)
     p, p_equivalent = (holm if baseline else benjamini_hochberg)(p), holm(p_equivalent)
     small = np.abs(tests.difference) < endpoint.margin
-    verdict = judge(tests.difference, p, p_equivalent, small, endpoint.lower_is_better, ahead)
+    verdict = verdicts_on(tests.difference, p, p_equivalent, small, endpoint.lower_is_better, ahead)
     return Decisions(p, p_equivalent, np.where(unsolved, str(Verdict.BOTH_UNSOLVED), verdict))
 
 

@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     attempt: Try
 
 
-class Need(NamedTuple):
+class NeededTrial(NamedTuple):
     """A trial that is needed, trained and evaluated up to so many steps."""
 
     trial: Trial
@@ -158,7 +158,7 @@ class TunedOutcome:
     chosen: Try | None = None
     edge: bool = False
     steps: int = 0
-    needs: tuple[Need, ...] = field(default=(), repr=False)
+    needs: tuple[NeededTrial, ...] = field(default=(), repr=False)
 
 
 def outcomes(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> list[TunedOutcome]:
@@ -191,7 +191,7 @@ def _outcome(
     used = [list(state.scores[:due]) for state in states]
     ends = [grid[due - 1]] * len(tries)  # steps of each try that are needed
 
-    def result(finished: bool, needs: Sequence[Need] = (), **fields: object) -> TunedOutcome:
+    def result(finished: bool, needs: Sequence[NeededTrial] = (), **fields: object) -> TunedOutcome:
         reached = [
             max(state.failed_at or 0, grid[len(scores) - 1] if scores else 0)
             for state, scores in zip(states, used, strict=True)
@@ -202,7 +202,7 @@ def _outcome(
         return TunedOutcome(encoding, task.name, seed, finished, edge=edge, steps=done, needs=tuple(needs), **fields)  # type: ignore[arg-type]
 
     waiting = [
-        Need(trial, grid[due - 1])
+        NeededTrial(trial, grid[due - 1])
         for trial, state in zip(trials, states, strict=True)
         if len(state.scores) < due and not state.failed
     ]
@@ -221,13 +221,13 @@ def _outcome(
     end = len(grid) if index < 0 else index + 2
     used[best], ends[best] = list(state.scores[:end]), grid[end - 1]
     if len(used[best]) < end and not state.failed:
-        return result(False, [Need(trials[best], grid[-1])], chosen=tries[best])
+        return result(False, [NeededTrial(trials[best], grid[-1])], chosen=tries[best])
     if task.level is not None:
         return result(True, y=_time(task, used[best]), solved=index >= 0, chosen=tries[best])
     if state.failed or state.test is not None:
         y = np.nan if state.failed or state.test is None else float(state.test)
         return result(True, y=y, chosen=tries[best])
-    return result(False, [Need(trials[best], grid[-1])], chosen=tries[best])  # trained, not tested
+    return result(False, [NeededTrial(trials[best], grid[-1])], chosen=tries[best])  # trained, not tested
 
 
 def _or_none(task: TunedTask, solved: bool) -> bool | None:

@@ -44,7 +44,7 @@ ALIKE = (Verdict.EQUIVALENT, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Ve
 _REVERSE = dict(zip(DIFFERENT, DIFFERENT[::-1], strict=True))
 
 
-def judge(
+def verdicts_on(
     difference: np.ndarray,
     p: np.ndarray,
     p_equivalent: np.ndarray,

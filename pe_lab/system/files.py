@@ -223,7 +223,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def verify(folder: Path, *names: str) -> None:
+def verify_files(folder: Path, *names: str) -> None:
     """Compare a folder of the ledger with its checksums.
 
     Args:

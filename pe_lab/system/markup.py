@@ -1,4 +1,4 @@
-"""Texts of others in Markdown."""
+"""Escape texts that others wrote, to show them in Markdown."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a misspelled name may stand for."""
+"""Suggest names that a misspelled one may stand for."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""Answers that a model writes itself, token by token, beside those it gives when the right ones before are shown."""
+"""Evaluate answers that a model generates token by token, without being shown the right tokens before."""
 
 from dataclasses import replace
 

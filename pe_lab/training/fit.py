@@ -1,4 +1,4 @@
-"""Whether a Trainer trains a cell as the cell's settings say."""
+"""Check that a Trainer trains a cell as the cell's settings say."""
 
 import math
 from typing import Any

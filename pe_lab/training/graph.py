@@ -30,8 +30,8 @@ USUAL = 3  # steps before the capture: they compile kernels and make the optimiz
 Replay = Callable[[], object]
 
 
-class Stepped(Protocol):
-    """What a step needs of a training."""
+class CapturableTraining(Protocol):
+    """What a captured step needs of a training."""
 
     model: Transformer
     clip: float | None
@@ -120,7 +120,7 @@ class CapturedStep:
 
     def __init__(
         self,
-        training: Stepped,
+        training: CapturableTraining,
         capture: Callable[[Callable[[], None]], Replay] = capture_on_cuda,
         check: bool = False,
     ) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import choosing
-from benchmarks.choosing import Choice, best, best_of_group, candidates, cost, groups
+from benchmarks.choosing import BlockChoice, best, best_of_group, candidates, cost, groups
 from benchmarks.static import Count, keys
-from pe_lab.attention.triton import blocks as table
-from pe_lab.attention.triton.blocks import INTERPRETER, Blocks, load
+from pe_lab.attention.triton import launch_parameters
+from pe_lab.attention.triton.launch_parameters import INTERPRETER, Blocks, load
 
 INFINITY = float("inf")
 KEY = "backward_queries float32 64 plain"
@@ -82,7 +82,7 @@ def test_a_cost_counts_masked_tiles_and_idle_schedulers_and_excludes_spills() ->
 def test_the_cheapest_of_the_first_round_is_taken_and_no_second_is_compiled() -> None:
     compile_ = compiler({FIRST[1]: changed(instructions=5.0)}, PLAIN)
     found = best(compile_, "sm_90", KEY, OLD)
-    assert found == Choice(FIRST[1], False, pytest.approx(cost(changed(instructions=5.0), FIRST[1], "sm_90")))
+    assert found == BlockChoice(FIRST[1], False, pytest.approx(cost(changed(instructions=5.0), FIRST[1], "sm_90")))
     assert {blocks for _, blocks, packed in compile_.compiled if not packed} == {OLD, *FIRST}
     assert [blocks for _, blocks, packed in compile_.compiled if packed] == [FIRST[1]]
 
@@ -100,7 +100,7 @@ def test_where_all_of_the_first_round_spill_the_second_is_compared_with_the_old_
     given = {OLD: PLAIN, SECOND[3]: better}
     assert best(compiler(given, spilling), "sm_90", KEY, OLD).blocks == SECOND[3]
     given[SECOND[3]] = changed(instructions=90.0)
-    assert best(compiler(given, spilling), "sm_90", KEY, OLD) == Choice(
+    assert best(compiler(given, spilling), "sm_90", KEY, OLD) == BlockChoice(
         OLD, False, pytest.approx(cost(PLAIN, OLD, "sm_90"))
     )
 
@@ -111,7 +111,7 @@ def test_where_all_spill_those_that_do_so_when_packed_come_first_then_the_cheape
     assert best(compile_, "sm_90", KEY, OLD).blocks == SECOND[0]
     assert best(compile_, "sm_90", KEY, OLD).spills
     found = best(compiler({SECOND[1]: few}, spilling), "sm_90", KEY, OLD)
-    assert found == Choice(SECOND[1], True, pytest.approx(cost(few, SECOND[1], "sm_90", spills=True)))
+    assert found == BlockChoice(SECOND[1], True, pytest.approx(cost(few, SECOND[1], "sm_90", spills=True)))
 
 
 def test_what_the_compiler_refuses_or_no_gpu_holds_is_no_choice() -> None:
@@ -168,8 +168,8 @@ class Here:
 def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Replace the table by a copy, and the pool of processes by this one."""
     path = tmp_path / "blocks.json"
-    path.write_text(table.TABLE.read_text())
-    monkeypatch.setattr(table, "TABLE", path)
+    path.write_text(launch_parameters.TABLE.read_text())
+    monkeypatch.setattr(launch_parameters, "TABLE", path)
     monkeypatch.setattr(choosing, "ProcessPoolExecutor", Here)
     load.cache_clear()
     yield

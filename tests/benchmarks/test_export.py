@@ -163,7 +163,7 @@ def test_parameters_of_an_encoding_have_an_effect() -> None:
 
 # -- speed -------------------------------------------------------------------------------------------------------------
 
-TINY = speed.Setting(width=16, num_heads=2, length=8, keys=5, pairs=2, depths=(2,), batches=(1,))
+TINY = speed.ModelSizes(width=16, num_heads=2, length=8, keys=5, pairs=2, depths=(2,), batches=(1,))
 
 
 def test_speed_is_measured_for_every_setting(capsys: pytest.CaptureFixture) -> None:

@@ -14,13 +14,13 @@ import torch
 
 from benchmarks import ROOT, gpu
 from benchmarks.__main__ import main
-from benchmarks.gpu import PARTS, Outcome, Part, run_parts
+from benchmarks.gpu import PARTS, GpuPart, PartOutcome, run_parts
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 
 
-def shell(name: str, script: str, share: float = 1, **options: object) -> Part:
-    return Part(name, ("/bin/sh", "-c", script), share, **options)
+def shell(name: str, script: str, share: float = 1, **options: object) -> GpuPart:
+    return GpuPart(name, ("/bin/sh", "-c", script), share, **options)
 
 
 def table(to: Path) -> dict[str, dict[str, str]]:
@@ -93,10 +93,10 @@ def test_shares_divide_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Each part takes half of its time."""
     clock, limits = [0.0], []
 
-    def run(part: Part, limit: float, folder: Path) -> Outcome:
+    def run(part: GpuPart, limit: float, folder: Path) -> PartOutcome:
         clock[0] += limit / 2
         limits.append(limit)
-        return Outcome(part, "passed")
+        return PartOutcome(part, "passed")
 
     monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(gpu, "_run", run)

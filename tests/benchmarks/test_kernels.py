@@ -16,13 +16,13 @@ from benchmarks.__main__ import main
 from benchmarks.implementations import implementations
 from benchmarks.kernels import COLUMNS, compare_kernels
 from benchmarks.presets import presets
-from benchmarks.subject import Setting, make_subject
+from benchmarks.subject import AttentionSizes, make_subject
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 
 CONFIGS = ROOT / "conf" / "pe"
 PRESETS = presets(CONFIGS)
-SMALL = Setting(torch.device("cpu"), torch.float32, tokens=64, num_heads=2, head_dim=16, lengths=(32,))
+SMALL = AttentionSizes(torch.device("cpu"), torch.float32, tokens=64, num_heads=2, head_dim=16, lengths=(32,))
 KINDS = ["none", "rope", "lrope", "xpos", "alibi", "t5", "kerple_log", "exposb", "exposb_literal", "forgetting", "rse"]
 KINDS += ["window", "hard_alibi"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from benchmarks import tune
-from pe_lab.attention.triton import blocks, operators, stick_operators
-from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.attention.triton import launch_parameters, operators, stick_operators
+from pe_lab.attention.triton.launch_parameters import Blocks
 
 # inputs are random, and the interpreter's exp may overflow in pairs that are masked
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")
@@ -23,13 +23,13 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name, value in {"HEADS": 1, "LENGTH": 17, "TOKENS": 17, "HEAD_DIMS": (16,), "SIZES": (16, 32)}.items():
         monkeypatch.setattr(tune, name, value)
     monkeypatch.setattr(tune, "DTYPES", (torch.float32,))
-    table = tmp_path / "blocks.json"
-    shutil.copy(blocks.TABLE, table)
-    monkeypatch.setattr(blocks, "TABLE", table)
-    monkeypatch.setattr(blocks, "architecture", lambda device: "sm_90")
-    blocks.load.cache_clear()
+    table = tmp_path / "launch_parameters.json"
+    shutil.copy(launch_parameters.TABLE, table)
+    monkeypatch.setattr(launch_parameters, "TABLE", table)
+    monkeypatch.setattr(launch_parameters, "architecture", lambda device: "sm_90")
+    launch_parameters.load.cache_clear()
     yield table
-    blocks.load.cache_clear()
+    launch_parameters.load.cache_clear()
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
 from pe_lab.encodings.dape import Dape
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
-from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
+from pe_lab.encodings.merge import CannotCombineError, PartTerms, added, by_head
 from pe_lab.encodings.named import encodings
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
@@ -135,9 +135,9 @@ def test_heads_side_by_side_keep_tables_of_other_reach_windows_and_sequences() -
     torch.manual_seed(0)
     short, long = torch.randn(1, 3), torch.randn(2, B, 2 * T - 1).transpose(0, 1)
     parts = [
-        Part("a", 1, Terms(bias=short, clip=True, window=(2,))),
-        Part("b", 2, Terms(bias=long, window=(None, 3))),
-        Part("c", 1, Terms(after=torch.full((1, 1), 2.0), clip=True)),
+        PartTerms("a", 1, Terms(bias=short, clip=True, window=(2,))),
+        PartTerms("b", 2, Terms(bias=long, window=(None, 3))),
+        PartTerms("c", 1, Terms(after=torch.full((1, 1), 2.0), clip=True)),
     ]
     merged = by_head(parts, HEAD, LAYOUT)
     assert merged.window == (2, None, 3, None)
@@ -150,7 +150,7 @@ def test_heads_side_by_side_keep_tables_of_other_reach_windows_and_sequences() -
 
 
 def test_a_table_that_is_too_short_is_refused_beside_a_longer_one() -> None:
-    parts = [Part("a", 2, Terms(bias=torch.zeros(1, 3))), Part("b", 2, Terms(bias=torch.zeros(1, 2 * T - 1)))]
+    parts = [PartTerms("a", 2, Terms(bias=torch.zeros(1, 3))), PartTerms("b", 2, Terms(bias=torch.zeros(1, 2 * T - 1)))]
     for merge in (partial(by_head, head_dim=HEAD), added):
         with pytest.raises(ValueError, match=f"bias of a covers distances up to 1: got {T - 1}"):
             merge(parts, layout=LAYOUT)
@@ -239,15 +239,15 @@ def test_scores_are_of_the_same_logits_and_windows_the_smallest() -> None:
     torch.manual_seed(0)
     z, q, k = torch.randn(3, B, H, T, T)
     parts = [
-        Part("a", H, Terms(score=lambda q, k, z, layout: 2 * z, window=(5,))),
-        Part("b", H, Terms(score=lambda q, k, z, layout: z + q, window=(None, 3, 7, None))),
-        Part("c", H, Terms(window=(None,))),
+        PartTerms("a", H, Terms(score=lambda q, k, z, layout: 2 * z, window=(5,))),
+        PartTerms("b", H, Terms(score=lambda q, k, z, layout: z + q, window=(None, 3, 7, None))),
+        PartTerms("c", H, Terms(window=(None,))),
     ]
     merged = added(parts, LAYOUT)
     assert merged.window == (5, 3, 5, 5)
     assert_close(merged.score(q, k, z, LAYOUT), 3 * z + q)
-    assert added([Part("c", H, Terms(window=(None, None)))], LAYOUT).window == (None, None)
-    assert added([Part("c", H, Terms())], LAYOUT).window is None
+    assert added([PartTerms("c", H, Terms(window=(None, None)))], LAYOUT).window == (None, None)
+    assert added([PartTerms("c", H, Terms())], LAYOUT).window is None
 
 
 ROTARY = make("rope", width=D, num_heads=H, depth=1, length=T).first.terms(inputs()[0].float(), LAYOUT).rotary_q
@@ -274,11 +274,11 @@ def test_every_term_is_added_or_there_is_one() -> None:
 @pytest.mark.parametrize("name", SINGLE)
 def test_two_terms_of_which_there_is_one_are_refused_naming_both(name: str) -> None:
     terms = Terms(**{name: SINGLE[name]})
-    one = added([Part("a", H, Terms()), Part("b", H, terms)], LAYOUT)
+    one = added([PartTerms("a", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
     found, given = getattr(one, name), SINGLE[name]
     assert torch.equal(found, given) if isinstance(given, Tensor) else found == given
     with pytest.raises(CannotCombineError, match=r"^parts must have at most one .*, got a and b$"):
-        added([Part("a", H, terms), Part("c", H, Terms()), Part("b", H, terms)], LAYOUT)
+        added([PartTerms("a", H, terms), PartTerms("c", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
 
 
 COMBINED = {"reads_positions", "period"}  # by `inherit` too, in a way of their own

@@ -16,7 +16,7 @@ from pe_lab.experiment.tuning import TunedSeed, evaluations, tuned, tuned_seeds
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.__main__ import main as report
 from pe_lab.results.frame import load
-from pe_lab.results.tuned_outcomes import with_baseline
+from pe_lab.results.tuned_outcomes import compare_with_baseline
 from pe_lab.statistics import Endpoint
 from scores import put_scores
 
@@ -357,8 +357,8 @@ def test_settings_in_which_the_baseline_diverged_are_not_compared(seeds):
         for pe, y in losses.items()
         for seed in range(seeds)
     ]
-    verdicts = with_baseline(pd.DataFrame(lines), Endpoint.parse("loss", "0.01 nats"), "rope")
+    verdicts = compare_with_baseline(pd.DataFrame(lines), Endpoint.parse("loss", "0.01 nats"), "rope")
     assert verdicts[["depth", "pe"]].to_numpy().tolist() == [[4, "none"], [4, "alibi"]]
     assert set(verdicts["verdict"]) <= ({"undecided"} if seeds == 1 else {"better", "worse"})
     alone = pd.DataFrame(lines).query("depth == 1")
-    assert with_baseline(alone, Endpoint.parse("loss", "0.01 nats"), "rope").empty
+    assert compare_with_baseline(alone, Endpoint.parse("loss", "0.01 nats"), "rope").empty

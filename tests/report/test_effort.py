@@ -13,7 +13,7 @@ from pe_lab.report.decided import decisions
 from pe_lab.report.effort import CORPORA, rates_in_words, setting_in_words
 from pe_lab.results import frame
 from pe_lab.results.frame import Results, Stored
-from pe_lab.results.rates import LR
+from pe_lab.results.tuned_rates import LR
 from pe_lab.system.files import digest
 
 

@@ -31,7 +31,7 @@ from pe_lab.report.parts import Code, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, cautions
 from pe_lab.report.sections import figures, sections
 from pe_lab.report.standing import overall
-from pe_lab.results import columns, frame, panels, plots, pooling, rates, sensitivity, specification
+from pe_lab.results import columns, frame, panels, plots, pooling, sensitivity, specification, tuned_rates
 from pe_lab.results import learned as learned_module
 from pe_lab.results.learned import in_learned_settings, not_learned
 from pe_lab.results.verdict_marks import few_runs
@@ -196,7 +196,7 @@ def test_a_study_has_every_section(study, cells):
 @pytest.mark.long
 def test_every_line_that_a_figure_names_draws_it_again(study):
     results = frame.load(study)
-    names = {"results": results, "plots": plots, "statistics": statistics, "rates": rates, "choice": choice}
+    names = {"results": results, "plots": plots, "statistics": statistics, "tuned_rates": tuned_rates, "choice": choice}
     names |= {
         "learned": learned_module,
         "columns": columns,
@@ -762,7 +762,7 @@ def test_learning_rates_are_compared(cells):
     longest = both.groupby("run")["epochs"].transform("max")  # of whose checkpoint a run's validations are
     curves = both[columns].assign(epoch=both["epochs"], epochs=longest, metric="loss", value=both["test_loss"])
     results = results_of(both, curves=curves)
-    found = rates.tuned(results)
+    found = tuned_rates.tuned(results)
     chosen = found.rates.set_index(["pe", "depth", "epochs"])["optimizer.lr"]
     assert (chosen.loc["none"] == 1e-2).all()
     assert (chosen.loc["rope"] == 1e-3).all()

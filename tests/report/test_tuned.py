@@ -19,7 +19,7 @@ from pe_lab.report.sections import sections
 from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned
-from pe_lab.results.tuned_outcomes import all_pairs, edge_note, endpoint, tried_rates, with_baseline
+from pe_lab.results.tuned_outcomes import compare_all_pairs, compare_with_baseline, edge_note, endpoint, tried_rates
 from pe_lab.results.verdict_marks import few_runs
 
 LOSS = {"rope": 0.5, "lrope": 0.5, "alibi": 0.3, "learnable": 0.9, "t5": 0.52}
@@ -73,7 +73,7 @@ def report(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
 
 def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> None:
     study, found = parts(written(tmp_path / "study", solvable=False))
-    lines = with_baseline(study.outcomes, endpoint("0.05 nats", None), "rope")
+    lines = compare_with_baseline(study.outcomes, endpoint("0.05 nats", None), "rope")
     assert len(lines) == len(study.compared.compare()) == 4 * 4
     both = study.compared.compare().merge(lines, on=["depth", "steps", "pe"])
     pd.testing.assert_series_equal(both["p_corrected_x"], both["p_corrected_y"], check_names=False)
@@ -448,7 +448,7 @@ def test_without_a_baseline_the_first_encoding_is_one_and_all_pairs_are_a_family
     assert {"outcomes.tex", "differences.tex", "runs.pdf", "forest.pdf", "paper.tex"} == {
         name for name in files if name != "methods.tex" and not name.endswith(".svg")
     }
-    lines = all_pairs(study.outcomes, study.compared.endpoint)
+    lines = compare_all_pairs(study.outcomes, study.compared.endpoint)
     with_first = lines[lines["pe"] == "rope"].set_index("baseline")["p_corrected"]
     assert study.compared.compare().set_index("pe")["p_corrected"].to_dict() == with_first.to_dict()
     assert "comparisons with rope" not in (tmp_path / "paper/methods.tex").read_text()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import simulated_runs as simulation
-from pe_lab.statistics import Need, Plan, Trial, TrialProgress, Try, TunedOutcome, TunedTask, outcomes
+from pe_lab.statistics import NeededTrial, Plan, Trial, TrialProgress, Try, TunedOutcome, TunedTask, outcomes
 
 GRID = (100, 200, 300, 400, 600, 800)
 COPY = TunedTask("copy", 800, 0.9, GRID, 0.5)
@@ -14,7 +14,7 @@ TEXT = TunedTask("text", 800, None, GRID, 0.5)
 LADDER = (Try(1e-3), Try(3e-3), Try(1e-2))
 
 
-def ask(study: Plan, progress: dict[Trial, TrialProgress]) -> list[Need]:
+def ask(study: Plan, progress: dict[Trial, TrialProgress]) -> list[NeededTrial]:
     """Return the trials that are needed next, in order of seeds, each with the steps it must reach."""
     return [need for outcome in outcomes(study, progress) for need in outcome.needs]
 

@@ -51,7 +51,7 @@ TINY = [
 PROCESSES = """
 import json, os, runpy, sys
 # not wandb: a process that ends removes wandb's folder
-import lightning, pe_lab.experiment.executor, pe_lab.probes.subspace, pe_lab.results.rates
+import lightning, pe_lab.experiment.executor, pe_lab.probes.subspace, pe_lab.results.tuned_rates
 for (module, *words), environment in json.load(sys.stdin):
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Attention in hand-written Triton kernels: O(T) memory, gradients for every term, the same bits for the same inputs.
+"""Attention in hand-written Triton kernels: O(T) memory, gradients for every term, deterministic results.
 
 rotation.py rotates queries and keys, softmax.py and stick.py are the attention kernels, *operators.py register them
 with PyTorch, blocks.py holds their launch parameters. On a CPU only Triton's interpreter runs them, with

@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import softmax, tiles
-from pe_lab.attention.triton.blocks import Blocks, architecture, choose, on_its_device, tile_dims
+from pe_lab.attention.triton.launch_parameters import Blocks, architecture, choose, on_its_device, tile_dims
 
 LOG2E = 1.4426950408889634
 LARGEST_TILE = 128  # queries or keys

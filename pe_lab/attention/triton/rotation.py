@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pe_lab.attention.triton.blocks import on_its_device
+from pe_lab.attention.triton.launch_parameters import on_its_device
 
 BLOCK_T = 32
 MEMBERS = 16  # most heads and sequences sharing a table that one program sums over

@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import stick
-from pe_lab.attention.triton.blocks import Blocks, architecture, choose, on_its_device, tile_dims
+from pe_lab.attention.triton.launch_parameters import Blocks, architecture, choose, on_its_device, tile_dims
 from pe_lab.attention.triton.operators import LOG2E, dims_adjacent, precision, spread, table_gradient, table_shape
 
 CHUNK = 2048  # queries whose intermediate sums are held at a time: memory grows with T, not with its square

@@ -14,7 +14,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from benchmarks.ahead import KERNELS
 from pe_lab.attention.triton import operators, stick_operators
-from pe_lab.attention.triton.blocks import Blocks, choose, load
+from pe_lab.attention.triton.launch_parameters import Blocks, choose, load
 
 
 @pytest.fixture

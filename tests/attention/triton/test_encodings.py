@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from pe_lab.attention import attend, triton
 from pe_lab.attention.triton import operators
-from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.check.case import LARGEST_MARK, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pe_lab.attention import IMPLEMENTATIONS, attend, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import operators
-from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.config import Model
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms

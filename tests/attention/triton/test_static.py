@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import ROOT, static
 from benchmarks.static import case_of, innermost_loops, keys
-from pe_lab.attention.triton.blocks import INTERPRETER, Blocks, load
+from pe_lab.attention.triton.launch_parameters import INTERPRETER, Blocks, load
 
 Row = dict[str, str]
 STATIC = ROOT / "sweeps/results/kernels/static.csv"

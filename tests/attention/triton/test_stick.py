@@ -21,7 +21,7 @@ from pe_lab.attention import attend, reference, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import stick as kernels
 from pe_lab.attention.triton import stick_operators
-from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.attention.triton.stick_operators import stick_attention, stick_attention_backward
 from pe_lab.config import Model, expand
 from pe_lab.data.base import IGNORE, Task

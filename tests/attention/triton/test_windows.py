@@ -13,7 +13,7 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from pe_lab.attention import attend
 from pe_lab.attention.triton import operators, softmax
-from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Terms
 

@@ -8,7 +8,7 @@ import pytest
 
 from pe_lab.ledger.run import DIVERGED, ERROR
 from pe_lab.results.frame import Results
-from pe_lab.results.rates import LR, edges, tuned
+from pe_lab.results.tuned_rates import LR, edges, tuned
 
 RATES = (1e-4, 1e-3, 1e-2)
 # validation and test losses by rate: the lowest of the one is not the lowest of the other

@@ -9,10 +9,10 @@ from pe_lab.encodings.layout import PADDING, Layout
 
 
 class Rows:
-    """The slots of a batch whose states are computed: all of them, so that states are [B, T, D].
+    """All slots of a batch are computed: states are [B, T, D].
 
-    `Some` has fewer: N rows [N, D]. Attention and encodings take all slots in either case; slots without a row have
-    the values of the first row there, and mean nothing.
+    `SomeRows` computes fewer: N rows [N, D]. Attention and encodings take all slots in either case; skipped slots hold
+    a copy of the first row, which means nothing.
     """
 
     def pad(self, x: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class Rows:
 ALL = Rows()
 
 
-class Some(Rows):
+class SomeRows(Rows):
     """N of the B T slots of a batch: a state has a row among N, and a slot among the B T.
 
     Args:
@@ -97,7 +97,7 @@ class Some(Rows):
         """
         if rows is self:
             return x
-        if not isinstance(rows, Some):
+        if not isinstance(rows, SomeRows):
             return self.drop(x)
         missing = ~rows.has_row[self.slot]
         if missing.any():
@@ -161,4 +161,4 @@ def _select(x: Tensor, index: Tensor) -> Tensor:
 def tokens_of(layout: Layout) -> Rows:
     """Return the rows of all tokens, without padding."""
     B, T = layout.segment.shape
-    return Some((layout.segment != PADDING).flatten().nonzero()[:, 0], (B, T))
+    return SomeRows((layout.segment != PADDING).flatten().nonzero()[:, 0], (B, T))

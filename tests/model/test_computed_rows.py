@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.rows import ALL, Rows, Some, tokens_of
+from pe_lab.model.computed_rows import ALL, Rows, SomeRows, tokens_of
 
 B, T, H, d = 3, 5, 2, 3
 D = H * d
@@ -42,7 +42,7 @@ def assert_same(got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
 @every_slot
 def test_states_are_dropped_as_by_an_index(slot: Tensor) -> None:
     x, upstream = rand(B, T, D), rand(len(slot), D)
-    rows = Some(slot, (B, T))
+    rows = SomeRows(slot, (B, T))
     assert_same(with_gradient(rows.drop, x, upstream), with_gradient(lambda x: x.flatten(0, 1)[slot], x, upstream))
 
 
@@ -50,7 +50,7 @@ def test_states_are_dropped_as_by_an_index(slot: Tensor) -> None:
 def test_padded_states_are_those_of_the_rows_and_of_the_first_row_elsewhere(slot: Tensor) -> None:
     """The gradient that arrives elsewhere is dropped."""
     x, upstream = rand(len(slot), D), rand(B, T, D)
-    padded, gradient = with_gradient(Some(slot, (B, T)).pad, x, upstream)
+    padded, gradient = with_gradient(SomeRows(slot, (B, T)).pad, x, upstream)
     expected = (x[:1] if len(x) else rand(1, D) * 0).repeat(B * T, 1)
     expected[slot] = x
     assert_same((padded, gradient), (expected.view(B, T, D), upstream.flatten(0, 1)[slot]))
@@ -70,7 +70,7 @@ def test_heads_are_split_as_those_of_all_slots(slot: Tensor, num_heads: int) -> 
 
     expected, gradient = with_gradient(lambda x: split(ALL, x), everything, upstream)
     chosen = everything.flatten(0, 1)[slot]
-    got = with_gradient(lambda x: split(Some(slot, (B, T)), x), chosen, upstream)
+    got = with_gradient(lambda x: split(SomeRows(slot, (B, T)), x), chosen, upstream)
     assert_same(got, (expected, gradient.flatten(0, 1)[slot]))
 
 
@@ -78,28 +78,28 @@ def test_heads_are_split_as_those_of_all_slots(slot: Tensor, num_heads: int) -> 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 6])
 def test_heads_are_joined_as_those_of_all_slots(slot: Tensor, num_heads: int) -> None:
     out, upstream = rand(B, num_heads, T, D // num_heads), rand(len(slot), D)
-    got = with_gradient(Some(slot, (B, T)).join, out, upstream)
+    got = with_gradient(SomeRows(slot, (B, T)).join, out, upstream)
     assert_same(got, with_gradient(lambda x: ALL.join(x).flatten(0, 1)[slot], out, upstream))
 
 
 def test_heads_are_joined_from_memory_in_any_order() -> None:
-    rows, out = Some(SLOTS["tokens"], (B, T)), rand(T, d, H, B)
+    rows, out = SomeRows(SLOTS["tokens"], (B, T)), rand(T, d, H, B)
     assert_same((rows.join(out.permute(3, 2, 0, 1)),), (rows.join(out.permute(3, 2, 0, 1).contiguous()),))
 
 
 def test_the_same_rows_serve_any_number_of_heads_and_parts() -> None:
     slot = SLOTS["tokens"]
-    once = Some(slot, (B, T))
+    once = SomeRows(slot, (B, T))
     qkv, out = rand(len(slot), 3 * D), rand(B, 1, T, D)
     for _ in range(2):
         for num_heads in (1, 2, 3):
-            assert_same(once.split(qkv, num_heads), Some(slot, (B, T)).split(qkv, num_heads))
+            assert_same(once.split(qkv, num_heads), SomeRows(slot, (B, T)).split(qkv, num_heads))
             given = out.view(B, T, num_heads, -1).transpose(1, 2)
-            assert_same((once.join(given),), (Some(slot, (B, T)).join(given),))
+            assert_same((once.join(given),), (SomeRows(slot, (B, T)).join(given),))
 
 
 def test_rows_within_others_are_found_by_their_slots() -> None:
-    tokens, few = Some(SLOTS["tokens"], (B, T)), Some(SLOTS["tokens"][[1, 4, 5]], (B, T))
+    tokens, few = SomeRows(SLOTS["tokens"], (B, T)), SomeRows(SLOTS["tokens"][[1, 4, 5]], (B, T))
     x = rand(B, T, D)
     upstream = rand(3, D)
     of_all = with_gradient(lambda x: few.within(x, ALL), x, upstream)
@@ -110,7 +110,7 @@ def test_rows_within_others_are_found_by_their_slots() -> None:
 
 
 def test_a_slot_that_has_no_row_is_refused_where_its_state_is_asked() -> None:
-    tokens, other = Some(SLOTS["tokens"], (B, T)), Some(torch.tensor([0, 6, 12, 14]), (B, T))
+    tokens, other = SomeRows(SLOTS["tokens"], (B, T)), SomeRows(torch.tensor([0, 6, 12, 14]), (B, T))
     with pytest.raises(ValueError, match="^answers must be asked at tokens, got padding in slot 12$"):
         other.within(rand(len(tokens.slot), D), tokens)
 
@@ -118,7 +118,7 @@ def test_a_slot_that_has_no_row_is_refused_where_its_state_is_asked() -> None:
 @pytest.mark.parametrize("shape", [(B, T + 1, D), (B, T - 1, D), (B + 1, T, D), (T, B, D), (B * T, D)])
 def test_states_of_other_slots_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"embed and mix must return \[B, T, D\], B, T = \[3, 5\], got \["):
-        Some(SLOTS["tokens"], (B, T)).drop(rand(*shape))
+        SomeRows(SLOTS["tokens"], (B, T)).drop(rand(*shape))
 
 
 def test_all_rows_leave_states_as_they_are() -> None:
@@ -130,20 +130,20 @@ def test_all_rows_leave_states_as_they_are() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_rows_of_tokens_are_those_without_padding(causal: bool) -> None:
     rows = tokens_of(Layout(torch.arange(T)[None], SEGMENT, causal))
-    assert isinstance(rows, Some)
+    assert isinstance(rows, SomeRows)
     assert rows.slot.tolist() == [0, 1, 2, 6, 7, 8, 9, 11]
     assert rows.shape == (B, T)
 
 
 def test_gradients_of_gradients_are_those_of_finite_differences() -> None:
-    rows = Some(SLOTS["tokens"], (B, T))
+    rows = SomeRows(SLOTS["tokens"], (B, T))
     for compute, x in ((rows.drop, rand(B, T, 2)), (rows.join, rand(B, H, T, 2))):
         assert torch.autograd.gradgradcheck(lambda x, compute=compute: compute(x).sin(), x.requires_grad_())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_dtypes_stay(dtype: torch.dtype) -> None:
-    rows = Some(SLOTS["tokens"], (B, T))
+    rows = SomeRows(SLOTS["tokens"], (B, T))
     x = rand(len(rows.slot), 3 * D).to(dtype).requires_grad_()
     q, k, v = rows.split(x, H)
     out = rows.join(q + k * v) + rows.drop(rows.pad(x))[:, :D]
@@ -154,7 +154,7 @@ def test_dtypes_stay(dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 def test_rows_are_computed_where_their_slots_are() -> None:
     slot = SLOTS["tokens"]
-    here, there = Some(slot, (B, T)), Some(slot.cuda(), (B, T))
+    here, there = SomeRows(slot, (B, T)), SomeRows(slot.cuda(), (B, T))
     x = rand(len(slot), 3 * D)
     assert_same(tuple(part.cpu() for part in there.split(x.cuda(), H)), here.split(x, H))
     assert_same((there.drop(there.pad(x.cuda())).cpu(),), (here.drop(here.pad(x)),))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pe_lab.attention.triton import blocks
-from pe_lab.attention.triton.blocks import (
+from pe_lab.attention.triton import launch_parameters
+from pe_lab.attention.triton.launch_parameters import (
     INTERPRETER,
     TABLE,
     Blocks,
@@ -122,10 +122,10 @@ def part(m: int) -> dict[str, Blocks]:
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A table in a temporary folder, in no order."""
-    path = tmp_path / "blocks.json"
+    path = tmp_path / "launch_parameters.json"
     shipped = json.loads(TABLE.read_text())
     path.write_text(json.dumps({INTERPRETER: shipped[INTERPRETER]}))
-    monkeypatch.setattr(blocks, "TABLE", path)
+    monkeypatch.setattr(launch_parameters, "TABLE", path)
     load.cache_clear()
     for name, m in (("sm_100", 128), ("sm_80", 16), ("sm_90", 64)):
         write(name, part(m))
