@@ -110,10 +110,10 @@ def choose(architectures: list[str], pattern: str, processes: int) -> None:
             launch_parameters.write(architecture, before | {key: choice.blocks for key, choice in chosen.items()})
 
 
-def groups(found: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+def groups(items: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
     """Yield architectures and keys that are chosen together: the backward kernels of a stick, or one key."""
     together: dict[tuple[str, str], list[str]] = {}
-    for architecture, key in found:
+    for architecture, key in items:
         kernel, shared = key.split(maxsplit=1)
         together.setdefault((architecture, shared if kernel.startswith("stick_backward") else key), []).append(key)
     yield from ((architecture, group) for (architecture, _), group in together.items())
@@ -140,7 +140,9 @@ def best_of_group(
         complete = {key: choice for key, choice in chosen.items() if choice is not None}
         if len(complete) == len(group):
             possible.append(complete)
-    return min(possible, key=lambda made: (sum(c.spills for c in made.values()), sum(c.cost for c in made.values())))
+    return min(
+        possible, key=lambda by_key: (sum(c.spills for c in by_key.values()), sum(c.cost for c in by_key.values()))
+    )
 
 
 def best(counts: Counter, architecture: str, key: str, before: Blocks, width: int | None = None) -> BlockChoice | None:
@@ -151,7 +153,7 @@ def best(counts: Counter, architecture: str, key: str, before: Blocks, width: in
         width: of the keys of a tile; None: any.
     """
     kernel, dtype, head_dim, _ = key.split()
-    known: dict[Blocks, Count] = {}
+    cached: dict[Blocks, Count] = {}
 
     @cache
     def spills_nothing_packed(blocks: Blocks) -> bool:
@@ -160,17 +162,17 @@ def best(counts: Counter, architecture: str, key: str, before: Blocks, width: in
 
     for spare in (False, True):
         shapes = list(candidates(kernel, dtype, int(head_dim), spare))
-        tried = [b for b in dict.fromkeys((before, *shapes)) if b not in known and width in (None, b.n)]
-        found = zip(tried, counts(architecture, key, tried), strict=True)
-        known |= {blocks: counted for blocks, counted in found if counted is not None}
-        costs = {blocks: cost(counted, blocks, architecture) for blocks, counted in known.items()}
+        tried = [b for b in dict.fromkeys((before, *shapes)) if b not in cached and width in (None, b.n)]
+        results = zip(tried, counts(architecture, key, tried), strict=True)
+        cached |= {blocks: counted for blocks, counted in results if counted is not None}
+        costs = {blocks: cost(counted, blocks, architecture) for blocks, counted in cached.items()}
         free = sorted((blocks for blocks in costs if costs[blocks] < float("inf")), key=costs.__getitem__)
         cheapest = next(filter(spills_nothing_packed, free), None)
         if cheapest is not None and (spare or cheapest in shapes):
             return BlockChoice(cheapest, False, costs[cheapest])
     if free:  # they spill with packed documents only
         return BlockChoice(free[0], True, costs[free[0]])
-    costs = {blocks: cost(counted, blocks, architecture, spills=True) for blocks, counted in known.items()}
+    costs = {blocks: cost(counted, blocks, architecture, spills=True) for blocks, counted in cached.items()}
     cheapest = min(costs, key=costs.__getitem__, default=None)
     return None if cheapest is None or costs[cheapest] == float("inf") else BlockChoice(cheapest, True, costs[cheapest])
 

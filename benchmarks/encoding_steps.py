@@ -52,11 +52,11 @@ def step_of(name: str, batch: int, length: int) -> Callable[[int], None]:
     optimizer = Optimization(cfg.optimizer, 1).optimizer(model)
     tokens = torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0))
     slot = torch.arange(batch * length)
-    made = task.layout(torch.full((batch,), length), length)
+    layout = task.layout(torch.full((batch,), length), length)
 
     def step(number: int) -> None:
-        layout = replace(made, seed=number)  # a new one, whose facts are not known as yet
-        loss = cross_entropy(model.answers(tokens, layout, slot), tokens.roll(-1, 1).flatten())
+        seeded = replace(layout, seed=number)  # a new one, whose facts are not known as yet
+        loss = cross_entropy(model.answers(tokens, seeded, slot), tokens.roll(-1, 1).flatten())
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.trainer.clip)
@@ -107,8 +107,8 @@ def _time(arguments: Namespace) -> None:
     if arguments.rounds < 2:
         raise ValueError(f"--rounds must be at least 2, got {arguments.rounds}")
     every = sorted(path.stem for path in (CONFIGS / "pe").glob("*.yaml"))
-    asked = arguments.encodings.split(",") if arguments.encodings else every
-    for name in asked:
+    chosen = arguments.encodings.split(",") if arguments.encodings else every
+    for name in chosen:
         if name not in every:
             raise ValueError(unknown_name("--encodings", every, name))
     sizes = [size(text) for text in arguments.sizes.split(",")]
@@ -117,7 +117,7 @@ def _time(arguments: Namespace) -> None:
     rows: list[tuple[int | str | float, ...]] = []
     for batch, length in sizes:
         steps = {}
-        for name in dict.fromkeys((*BASELINES, *asked)):
+        for name in dict.fromkeys((*BASELINES, *chosen)):
             try:
                 steps[name] = step_of(name, batch, length)
             except UnfitError:

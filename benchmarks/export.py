@@ -45,33 +45,33 @@ def inputs(length: int, width: int = 16) -> Tensor:
     return torch.randn(BATCH, length, width, generator=torch.Generator().manual_seed(length))
 
 
-def given(model: PlainModel, length: int) -> dict[str, Tensor]:
+def model_inputs(model: PlainModel, length: int) -> dict[str, Tensor]:
     """Return the inputs of a model by name: token embeddings, and marks if its encoding reads them."""
-    made = {"x": inputs(length)}
+    arguments = {"x": inputs(length)}
     if model.stack.first.reads_marks:
         generator = torch.Generator().manual_seed(length)
-        made["marks"] = torch.randint(UNMARKED, MARKS + 1, (BATCH, length), generator=generator)
-    return made
+        arguments["marks"] = torch.randint(UNMARKED, MARKS + 1, (BATCH, length), generator=generator)
+    return arguments
 
 
-def seeded(run: Run, made: dict[str, Tensor]) -> Tensor:
+def seeded(run: Run, arguments: dict[str, Tensor]) -> Tensor:
     """Return what is computed of inputs when random positions are drawn from a given seed."""
     torch.manual_seed(1)
-    return run(**made)
+    return run(**arguments)
 
 
 @torch.no_grad()
 def at_lengths(model: PlainModel, run: Run) -> float:
     """Return the largest difference between a program and the model it was made from, at both lengths."""
-    made = [given(model, length) for length in LENGTHS]
-    return largest(difference(seeded(run, each), seeded(model, each)) for each in made)
+    arguments = [model_inputs(model, length) for length in LENGTHS]
+    return largest(difference(seeded(run, each), seeded(model, each)) for each in arguments)
 
 
-def difference(found: Tensor, expected: Tensor) -> float:
+def difference(actual: Tensor, expected: Tensor) -> float:
     """Return the largest difference between two tensors; NaN where either has one."""
-    if found.shape != expected.shape:
-        raise AssertionError(f"shapes differ: {list(found.shape)} and {list(expected.shape)}")
-    return (found - expected).abs().max().item()
+    if actual.shape != expected.shape:
+        raise AssertionError(f"shapes differ: {list(actual.shape)} and {list(expected.shape)}")
+    return (actual - expected).abs().max().item()
 
 
 def largest(differences: Iterable[float]) -> float:
@@ -90,18 +90,18 @@ def plain(model: PlainModel) -> float:
 def compiled(model: PlainModel) -> float:
     """Compile the model in one graph: by inductor without gradients, and by aot_eager, with all gradients compared."""
     torch.compiler.reset()
-    made = given(model, LENGTHS[0])
+    arguments = model_inputs(model, LENGTHS[0])
     with torch.no_grad():
-        apart = difference(seeded(torch.compile(model, fullgraph=True), made), seeded(model, made))
+        apart = difference(seeded(torch.compile(model, fullgraph=True), arguments), seeded(model, arguments))
     torch.compiler.reset()
     run = torch.compile(model, fullgraph=True, backend="aot_eager")
     return largest([apart, *map(difference, _with_gradients(run, model), _with_gradients(model, model))])
 
 
 def _with_gradients(run: Run, model: PlainModel) -> list[Tensor]:
-    made = given(model, LENGTHS[0])
-    x = made["x"].requires_grad_()
-    out = seeded(run, made)
+    arguments = model_inputs(model, LENGTHS[0])
+    x = arguments["x"].requires_grad_()
+    out = seeded(run, arguments)
     upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)) / out.numel()
     leaves = [x, *(parameter for parameter in model.parameters() if parameter.requires_grad)]
     gradients = torch.autograd.grad(out, leaves, upstream, allow_unused=True)
@@ -115,9 +115,9 @@ def exported(model: PlainModel) -> float:
 
 def _program(model: PlainModel, strict: bool) -> torch.export.ExportedProgram:
     length = torch.export.Dim("T", min=SHORTEST, max=LONGEST)
-    made = given(model, LENGTHS[0])
-    shapes = {name: {1: length} for name in made}
-    return torch.export.export(model, (), made, dynamic_shapes=shapes, strict=strict)
+    arguments = model_inputs(model, LENGTHS[0])
+    shapes = {name: {1: length} for name in arguments}
+    return torch.export.export(model, (), arguments, dynamic_shapes=shapes, strict=strict)
 
 
 def onnx(model: PlainModel) -> float:
@@ -135,8 +135,8 @@ def onnx(model: PlainModel) -> float:
     assert program is not None
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
 
-    def run(**made: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {name: value.numpy() for name, value in made.items()})[0])
+    def run(**arguments: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {name: value.numpy() for name, value in arguments.items()})[0])
 
     return at_lengths(model, run)
 
@@ -146,11 +146,11 @@ def cached(model: PlainModel) -> float:
     """Decode token by token with a cache, in float64, and compare with the whole sequences."""
     if reason := model.stack.first.whole_sequence:
         raise NotApplicableError(reason)
-    model, made, cache = model.double(), given(model, LENGTHS[-1]), model.stack.cache()
-    made["x"] = made["x"].double()
-    tokens = ({name: value[:, [index]] for name, value in made.items()} for index in range(LENGTHS[-1]))
+    model, arguments, cache = model.double(), model_inputs(model, LENGTHS[-1]), model.stack.cache()
+    arguments["x"] = arguments["x"].double()
+    tokens = ({name: value[:, [index]] for name, value in arguments.items()} for index in range(LENGTHS[-1]))
     parts = [model(**token, cache=cache) for token in tokens]
-    return difference(torch.cat(parts, 1), model(**made))
+    return difference(torch.cat(parts, 1), model(**arguments))
 
 
 def in_transformers(kind: str) -> Callable[[PlainModel], float]:
@@ -208,9 +208,9 @@ def write_table(names: Sequence[str], columns: Sequence[str], path: Path) -> Non
     Raises:
         ValueError: an encoding or a column that is none.
     """
-    for what, given, known in (("pe", names, list(encodings())), ("--columns", columns, list(COLUMNS))):
-        if unknown := [name for name in given if name not in known]:
-            raise ValueError(unknown_name(what, known, unknown[0]))
+    for what, chosen, choices in (("pe", names, list(encodings())), ("--columns", columns, list(COLUMNS))):
+        if unknown := [name for name in chosen if name not in choices]:
+            raise ValueError(unknown_name(what, choices, unknown[0]))
     rows = read_table(path)
     for name in names or encodings():
         row = rows.setdefault(name, {})

@@ -110,8 +110,8 @@ def run_parts(device: str, to: Path, minutes: float, parts: Sequence[GpuPart] = 
         shares = sum(other.share for other in parts[number:])
         limit = max(0.0, ends - time.monotonic()) * part.share / shares
         outcomes.append(_run(part, limit, folder))
-        found = outcomes[-1]
-        print(f"{part.name:16} {found.seconds:7.1f} s of {limit:6.1f}  {found.outcome}", flush=True)
+        last = outcomes[-1]
+        print(f"{part.name:16} {last.seconds:7.1f} s of {limit:6.1f}  {last.outcome}", flush=True)
         _write(outcomes, device, folder)
     return not any(outcome.failed for outcome in outcomes)
 
@@ -142,13 +142,13 @@ def _write(outcomes: list[PartOutcome], device: str, folder: Path) -> None:
     """Write gpu.csv and gpu.md: a row per part."""
     rows = [
         {
-            "part": found.part.name,
-            "outcome": found.outcome,
-            "seconds": f"{found.seconds:.1f}",
-            "limit": f"{found.limit:.1f}",
-            "command": found.command.replace(sys.executable, "python").replace(str(ROOT), "."),
+            "part": outcome.part.name,
+            "outcome": outcome.outcome,
+            "seconds": f"{outcome.seconds:.1f}",
+            "limit": f"{outcome.limit:.1f}",
+            "command": outcome.command.replace(sys.executable, "python").replace(str(ROOT), "."),
         }
-        for found in outcomes
+        for outcome in outcomes
     ]
     with (folder / "gpu.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)

@@ -221,6 +221,6 @@ def _page(
     return "\n".join(lines) + "\n"
 
 
-def _ratio(other: Any, own: Any) -> str:
+def _ratio(other: Any, baseline: Any) -> str:
     """Return the ratio of two times as text; empty where one is missing."""
-    return f"{other / own:.2f}" if other and own and math.isfinite(own) else ""
+    return f"{other / baseline:.2f}" if other and baseline and math.isfinite(baseline) else ""

@@ -128,13 +128,13 @@ def time_ledger(cells: int) -> None:
         began = time.perf_counter()
         results = load(folder)
         loaded = time.perf_counter()
-        found = sections(ReportSubject(results, "", "", results.cells["pe"].iloc[0], "loss", pd.DataFrame()))
-        size = len(html("made up", found))
+        report_sections = sections(ReportSubject(results, "", "", results.cells["pe"].iloc[0], "loss", pd.DataFrame()))
+        size = len(html("made up", report_sections))
         reported = time.perf_counter()
-        asked = [
+        requested = [
             RequestedCell(cell.run, int(cell.epochs), "made up", int(cell.depth)) for cell in results.cells.itertuples()
         ]
-        Progress(Path(folder), asked).look()
+        Progress(Path(folder), requested).look()
         looked = time.perf_counter()
         one_more = sorted(claim_and_record(Ledger(folder), seed) for seed in range(10**6, 10**6 + 51))
         print(

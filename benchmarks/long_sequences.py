@@ -49,11 +49,11 @@ def main() -> None:
 def _measure(arguments: Namespace) -> None:
     every = sorted(path.stem for path in (CONFIGS / "pe").glob("*.yaml"))
     names = arguments.encodings.split(",") if arguments.encodings else every
-    for setting, given, allowed in (
+    for setting, values, allowed in (
         ("--encodings", names, every),
         ("--implementations", arguments.implementations.split(","), CHOICES),
     ):
-        for name in given:
+        for name in values:
             if name not in allowed:
                 raise ValueError(unknown_name(setting, allowed, name))
     lengths = arguments.lengths.split(",")
@@ -85,16 +85,16 @@ def _apart(name: str, length: str, implementation: str, limit: float) -> str:
     return row
 
 
-def _tell(pipe: Connection, *given: Any) -> None:
+def _tell(pipe: Connection, *message: Any) -> None:
     try:
-        row = step(*given)
+        row = step(*message)
         pipe.send(f"{row['implementation']}, {row['mib']:.0f}, {row['seconds']:.2f}")
     except UnfitError as error:
         pipe.send(f"-, -, not defined here: {error}")
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
             raise
-        pipe.send(f"-, more than {1024 * given[-1]:.0f}, -")
+        pipe.send(f"-, more than {1024 * message[-1]:.0f}, -")
 
 
 def step(name: str, length: int, implementation: str, limit: float) -> dict[str, object]:
@@ -104,10 +104,10 @@ def step(name: str, length: int, implementation: str, limit: float) -> dict[str,
         UnfitError: the encoding is not defined for causal sequences on a line.
         RuntimeError: it takes more memory than the limit, in GiB.
     """
-    given = [f"pe={name}", "model=pe_bench"]
+    overrides = [f"pe={name}", "model=pe_bench"]
     if "\nmax_len:" in (CONFIGS / "pe" / f"{name}.yaml").read_text(encoding="utf-8"):
-        given.append(f"pe.max_len={length}")
-    cfg = expand(given, False)[0]
+        overrides.append(f"pe.max_len={length}")
+    cfg = expand(overrides, False)[0]
     task = Task(VOCABULARY, length, VOCABULARY, causal=True)
     model = Transformer(cfg.model, Cell.from_config(cfg).encoding, task)
     initialise(model, 0)

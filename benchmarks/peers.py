@@ -174,9 +174,9 @@ def transformers_model(name: str, length: int) -> nn.Module:
     if name == "t5":
         return T5Decoder()
     if name == "none":
-        given: dict[str, Any] = {"n_embd": WIDTH, "n_layer": DEPTH, "n_head": HEADS, "n_positions": length}
+        sizes: dict[str, Any] = {"n_embd": WIDTH, "n_layer": DEPTH, "n_head": HEADS, "n_positions": length}
         off: dict[str, Any] = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-        return Logits(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=VOCABULARY, **NO_MARKS, **given, **off)))
+        return Logits(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=VOCABULARY, **NO_MARKS, **sizes, **off)))
     if name == "alibi":
         bloom = hf.BloomConfig(vocab_size=VOCABULARY, **NO_MARKS, hidden_size=WIDTH, n_layer=DEPTH, n_head=HEADS)
         return Logits(hf.BloomForCausalLM(bloom))

@@ -87,10 +87,10 @@ def plain_model(name: str, width: int = 16, num_heads: int = 2, depth: int = 2, 
         depth: layers; more where the encoding alternates over more.
     """
     torch.manual_seed(0)
-    made = encodings()[name]
-    grid_width = 4 if getattr(made, "on_grid", False) else None
-    marks = MARKS if getattr(made, "reads_marks", False) else None
-    depth = max(depth, made(Sizes(width, num_heads, length, grid_width=grid_width, marks=marks), name=name).period)
+    encoding = encodings()[name]
+    grid_width = 4 if getattr(encoding, "on_grid", False) else None
+    marks = MARKS if getattr(encoding, "reads_marks", False) else None
+    depth = max(depth, encoding(Sizes(width, num_heads, length, grid_width=grid_width, marks=marks), name=name).period)
     stack = make(name, width=width, num_heads=num_heads, depth=depth, length=length, grid_width=grid_width, marks=marks)
     with torch.no_grad():
         for parameter in stack.parameters():

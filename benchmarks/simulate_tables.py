@@ -95,7 +95,7 @@ def write_table(studies: int, to: Path | None) -> None:
 def line(name: str, noise: Noise, encodings: int, seeds: int, studies: int) -> dict[str, object]:
     """Simulate studies of one kind."""
     groups = np.arange(encodings) * GROUPS // encodings * MARGIN
-    found = {
+    results = {
         truth: np.mean([_study(rng, noise, means, seeds) for rng in np.random.default_rng(0).spawn(studies)], axis=0)
         for truth, means in (("none", np.zeros(encodings)), ("groups", groups))
     }
@@ -103,17 +103,17 @@ def line(name: str, noise: Noise, encodings: int, seeds: int, studies: int) -> d
         "noise": name,
         "encodings": encodings,
         "seeds": seeds,
-        "no difference": _percent(found["none"][:, 0]),
-        "groups: wrong": _percent(found["groups"][:, 0]),
-        "equivalent": _percent(found["groups"][:, 1]),
-        "decided": _percent(found["groups"][:, 2], 0),
-        "coverage": _percent(found["groups"][:, 3]),
-        "FDR: false": _percent([found["none"][1, 4], found["groups"][1, 4]]),
-        "false equivalent": _percent(found["groups"][1:2, 5]),
-        "found": _percent(found["groups"][1:2, 6], 0),
-        "ranks: wrong": _percent([found[truth][1, 7] for truth in found]),
-        "best excluded": _percent([found[truth][1, 8] for truth in found]),
-        "ranks": _percent(found["groups"][1:2, 9], 0),
+        "no difference": _percent(results["none"][:, 0]),
+        "groups: wrong": _percent(results["groups"][:, 0]),
+        "equivalent": _percent(results["groups"][:, 1]),
+        "decided": _percent(results["groups"][:, 2], 0),
+        "coverage": _percent(results["groups"][:, 3]),
+        "FDR: false": _percent([results["none"][1, 4], results["groups"][1, 4]]),
+        "false equivalent": _percent(results["groups"][1:2, 5]),
+        "found": _percent(results["groups"][1:2, 6], 0),
+        "ranks: wrong": _percent([results[truth][1, 7] for truth in results]),
+        "best excluded": _percent([results[truth][1, 8] for truth in results]),
+        "ranks": _percent(results["groups"][1:2, 9], 0),
     }
 
 
@@ -133,11 +133,11 @@ def _study(rng: np.random.Generator, noise: Noise, means: np.ndarray, seeds: int
     true = means[first] - means[second]
     used = prior_of(values, 0.0, keep_small=True)
     whole = replace(used, freedom=used.freedom / SHARE)
-    found = []
+    results = []
     for prior in (NOTHING_KNOWN, used, whole):
         tests = t_tests(values, (first, second), MARGIN, prior=prior, keep_small=True)
-        found.append((*_judge(tests, true), *_ranks(len(means), tests.difference, tests.p, true)))
-    return found
+        results.append((*_judge(tests, true), *_ranks(len(means), tests.difference, tests.p, true)))
+    return results
 
 
 def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) -> tuple[float, float, float]:
@@ -151,7 +151,7 @@ def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) ->
     square = np.zeros((3, encodings, encodings))
     square[:, first, second], square[:, second, first] = (mean, p, true), (-mean, p, -true)
     others = ~np.eye(encodings, dtype=bool)
-    observed, values, exact = (one[others].reshape(encodings, -1) for one in square)
+    observed, values, exact = (matrix[others].reshape(encodings, -1) for matrix in square)
     certain = holm(values) < LEVEL
     wrong = (certain & (np.sign(observed) != np.sign(exact))).any(1)
     behind, best = np.any(certain & (observed > 0), axis=1), np.all(exact <= 0, axis=1)
@@ -160,7 +160,7 @@ def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) ->
 
 def _judge(tests: Tests, true: np.ndarray) -> tuple[float, ...]:
     mean, covered = tests.difference, (tests.low <= true) & (true <= tests.high)
-    found: list[float] = []
+    results: list[float] = []
     for correct in (holm, benjamini_hochberg):
         different, equivalent = (correct(values) < LEVEL for values in (tests.p, tests.p_equivalent))
         if correct is benjamini_hochberg:  # a pair that is both counts as different
@@ -168,10 +168,10 @@ def _judge(tests: Tests, true: np.ndarray) -> tuple[float, ...]:
         wrong, unequal = different & (np.sign(mean) != np.sign(true)), equivalent & (true != 0)
         right = float(((different | equivalent) & ~wrong & ~unequal).mean())
         if correct is holm:
-            found += [float(wrong.any()), float(unequal.any()), right, float(covered.mean())]
+            results += [float(wrong.any()), float(unequal.any()), right, float(covered.mean())]
         else:
-            found += [wrong.sum() / max(different.sum(), 1), unequal.sum() / max(equivalent.sum(), 1), right]
-    return tuple(found)
+            results += [wrong.sum() / max(different.sum(), 1), unequal.sum() / max(equivalent.sum(), 1), right]
+    return tuple(results)
 
 
 def solved_or_not(rng: np.random.Generator, shape: Shape) -> np.ndarray:
@@ -183,7 +183,7 @@ def solved_or_not(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 
 def spreads() -> dict[str, Noise]:
     """Return normal noise with several distributions of the deviations of encodings."""
-    found: dict[str, Noise] = {
+    noises: dict[str, Noise] = {
         "equal": lambda rng, shape: np.ones(shape),
         "inverse chi-squared, 8": lambda rng, shape: np.sqrt(8 / rng.chisquare(8, shape)),
         "inverse chi-squared, 4": lambda rng, shape: np.sqrt(4 / rng.chisquare(4, shape)),
@@ -191,7 +191,7 @@ def spreads() -> dict[str, Noise]:
         "log-normal, 3": lambda rng, shape: np.exp(1.5 * rng.standard_normal(shape)),
         "one of 25 times": lambda rng, shape: np.where(np.arange(shape[-2])[:, None] == 0, 25.0, np.ones(shape)),
     }
-    return {name: _scaled(spread, np.random.Generator.standard_normal) for name, spread in found.items()}
+    return {name: _scaled(spread, np.random.Generator.standard_normal) for name, spread in noises.items()}
 
 
 def of_cells(rows: pd.DataFrame) -> Noise:
@@ -223,8 +223,8 @@ def _corrected(residuals: np.ndarray, seeds: int = 5) -> np.ndarray:
 
 
 def _standard(values: np.ndarray) -> np.ndarray:
-    found: np.ndarray = (values - values.mean()) / values.std()
-    return found
+    standardized: np.ndarray = (values - values.mean()) / values.std()
+    return standardized
 
 
 def _residuals(rows: pd.DataFrame) -> np.ndarray:
@@ -241,9 +241,9 @@ def _residuals(rows: pd.DataFrame) -> np.ndarray:
 
 def _deviations_of_encodings(rows: pd.DataFrame) -> np.ndarray:
     """Return deviations of encodings within settings, without what seeds have in common."""
-    found = []
+    results = []
     for _, part in by_setting(wide(rows)):
         values = part.dropna(axis=1).to_numpy()
         left = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
-        found.append(left.std(0, ddof=1))
-    return np.concatenate(found)
+        results.append(left.std(0, ddof=1))
+    return np.concatenate(results)

@@ -69,12 +69,12 @@ def families(encodings: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 def looked(runs: Runs, design: Design) -> dict[str, np.ndarray]:
     """Return verdicts and intervals of a study that adds seeds, against its first encoding."""
     endpoint = Endpoint("steps", design.margin)
-    found = sequential(runs.y, 0, endpoint, runs.solved, design.looks, design.spent)
-    return {name: getattr(found, name) for name in ("verdict", "low", "high", "difference", "seeds")}
+    comparison = sequential(runs.y, 0, endpoint, runs.solved, design.looks, design.spent)
+    return {name: getattr(comparison, name) for name in ("verdict", "low", "high", "difference", "seeds")}
 
 
 def count(
-    found: dict[str, np.ndarray],
+    decisions: dict[str, np.ndarray],
     fresh: dict[str, np.ndarray],
     index: np.ndarray,
     pairs: tuple[np.ndarray, np.ndarray],
@@ -88,7 +88,7 @@ def count(
     typical = np.where(same, 0.0, 0.5 - truth.faster[first, second])  # below 0: the first is faster
     of_solved = np.where(same, 0.0, truth.solved[first] - truth.solved[second])
     shares = np.where(same, 0.0, truth.share[first] - truth.share[second])
-    verdict, again = found["verdict"], fresh["verdict"]
+    verdict, again = decisions["verdict"], fresh["verdict"]
     wins, loses = np.isin(verdict, WINS), np.isin(verdict, LOSES)
     large = np.isin(verdict, (Verdict.BETTER, Verdict.WORSE))
     said, sign = wins | loses, np.where(wins, -1, 1)
@@ -98,7 +98,7 @@ def count(
     equal = verdict == Verdict.EQUIVALENT
     unlike, unlike_solved = equal & (np.abs(gap) >= margin), equal & ~(np.abs(of_solved) < margin)
     tested = verdict != Verdict.BOTH_UNSOLVED
-    covered = (found["low"] <= gap) & (gap <= found["high"])
+    covered = (decisions["low"] <= gap) & (gap <= decisions["high"])
     again_wins, again_loses = np.isin(again, WINS), np.isin(again, LOSES)
     confirmed = (wins & again_wins) | (loses & again_loses) | (equal & (again == Verdict.EQUIVALENT))
     contradicted = (wins & again_loses) | (loses & again_wins)
@@ -135,9 +135,9 @@ def count(
         "confirmed": confirmed.sum(),
         "contradicted": contradicted.sum(),
         "again_same_word": ((said | equal) & (verdict == again)).sum(),
-        "exaggeration": np.where(large & true_large, np.abs(found["difference"]) - np.abs(gap), 0).sum(),
+        "exaggeration": np.where(large & true_large, np.abs(decisions["difference"]) - np.abs(gap), 0).sum(),
         "large_true": (large & true_large).sum(),
-        "seeds": found["seeds"].sum() if "seeds" in found else np.nan,
+        "seeds": decisions["seeds"].sum() if "seeds" in decisions else np.nan,
     }
 
 
@@ -168,12 +168,12 @@ def simulate(part: str, noise_name: str, encodings: int, tuning: Design, studies
             for n in SEEDS if part == "verdicts" else (5, 12) if label != "look at 3" else ():
                 first, second = (fixed(each, n, encodings, variant) for each in (runs, again))
                 for family, pairs in families(encodings).items():
-                    found = count(first[family], second[family], index, pairs, truth, variant.margin)
-                    add(totals, (label, family, str(n)), found)
+                    counts = count(first[family], second[family], index, pairs, truth, variant.margin)
+                    add(totals, (label, family, str(n)), counts)
             if label in ("used", "look at 3"):
                 once, twice = looked(runs, variant), looked(again, variant)
-                found = count(once, twice, index, with_baseline(encodings, 0), truth, variant.margin)
-                add(totals, (label, "baseline", "up to 12"), found)
+                counts = count(once, twice, index, with_baseline(encodings, 0), truth, variant.margin)
+                add(totals, (label, "baseline", "up to 12"), counts)
     head = {"part": part, "noise": noise_name, "encodings": encodings}
     head |= {"rates": tuning.rates, "fraction": tuning.fraction}
     return [
@@ -183,10 +183,10 @@ def simulate(part: str, noise_name: str, encodings: int, tuning: Design, studies
 
 
 def add(
-    totals: dict[tuple[str, str, str], dict[str, float]], key: tuple[str, str, str], found: dict[str, float]
+    totals: dict[tuple[str, str, str], dict[str, float]], key: tuple[str, str, str], counts: dict[str, float]
 ) -> None:
-    before = totals.setdefault(key, dict.fromkeys(found, 0.0))
-    for name, value in found.items():
+    before = totals.setdefault(key, dict.fromkeys(counts, 0.0))
+    for name, value in counts.items():
         before[name] += float(value)
 
 
@@ -213,15 +213,15 @@ CHOSEN = (
 def jobs(studies: int, large: int) -> list[tuple[str, str, int, Design, int]]:
     """Return the parts of the simulation: arguments of `simulate`."""
     noises = [*laws(8), "law of rows", "law of rows, twins", "scores of cells", "scores of cells, shifts"]
-    found = [("verdicts", name, 8, Design(), studies) for name in noises]
-    found += [("alternatives", name, 8, Design(), max(studies // 4, 1)) for name in CHOSEN]
-    found += [
+    jobs = [("verdicts", name, 8, Design(), studies) for name in noises]
+    jobs += [("alternatives", name, 8, Design(), max(studies // 4, 1)) for name in CHOSEN]
+    jobs += [
         ("tuning", "law of rows", 8, Design(rates=rates, fraction=fraction), studies)
         for rates in (2, 3)
         for fraction in (0.125, 0.25, 0.5)
     ]
-    found += [("verdicts", name, 60, Design(), large) for name in reversed(noises)]
-    return found + [("verdicts", name, 2, Design(), studies) for name in noises]
+    jobs += [("verdicts", name, 60, Design(), large) for name in reversed(noises)]
+    return jobs + [("verdicts", name, 2, Design(), studies) for name in noises]
 
 
 def main() -> None:

@@ -72,8 +72,8 @@ def sequential(
             break
         use[..., pairs[0]] = np.where(open_, look, use[..., pairs[0]])
         use[..., baseline] = np.where(open_.any(-1), look, use[..., baseline])
-        known = np.where(number < use[..., None, :], y, np.nan)
-        tests = paired_tests(known, pairs, endpoint, solved)
+        observed = np.where(number < use[..., None, :], y, np.nan)
+        tests = paired_tests(observed, pairs, endpoint, solved)
         state = {name: np.where(open_, getattr(tests, name), before) for name, before in state.items()}
         seeds = np.where(open_, look, seeds)
         solid = np.bool_(look >= FEWEST_SEEDS)

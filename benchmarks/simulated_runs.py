@@ -88,11 +88,11 @@ def constant(encodings: int, **changed: np.ndarray | float | str) -> Law:
         "mean": 9.5, "low": 0.7, "high": 1.0, "deviation": 0.35, "stuck": 0.0, "slow": 0.0, "later": 0.0,
         "width": 0.3, "start": 0.3,
     }  # fmt: skip
-    found = usual | changed
+    settings = usual | changed
     arrays: dict[str, Any] = {
-        name: np.broadcast_to(np.asarray(found.pop(name), float), (1, encodings)) for name in FIELDS
+        name: np.broadcast_to(np.asarray(settings.pop(name), float), (1, encodings)) for name in FIELDS
     }
-    return Law(**arrays, **found)
+    return Law(**arrays, **settings)
 
 
 def cycle(values: list[float], encodings: int) -> np.ndarray:
@@ -108,7 +108,7 @@ def laws(encodings: int) -> dict[str, Law]:
     fails = cycle([0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.0], encodings)
     first = (np.arange(encodings) == 0).astype(float)
     half = cycle([0.0, 1.0], encodings)
-    found: dict[str, dict[str, np.ndarray | float | str]] = {
+    laws: dict[str, dict[str, np.ndarray | float | str]] = {
         "normal": {},
         "normal, shifts": {"mean": 9.0 + shift},
         "t, 3 degrees": {"shape": "t"},
@@ -155,7 +155,7 @@ def laws(encodings: int) -> dict[str, Law]:
             "deviation": 0.2, "mean": 9.6 - 3.0 * cycle([0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.0], encodings),
         },
     }  # fmt: skip
-    return {name: constant(encodings, **changed) for name, changed in found.items()}
+    return {name: constant(encodings, **changed) for name, changed in laws.items()}
 
 
 def of_rows(rng: np.random.Generator, size: int) -> Law:
@@ -185,7 +185,7 @@ def cells() -> dict[str, np.ndarray]:
 
     A score is 1 at the best possible loss and 0 at that of a model without positions.
     """
-    found = {}
+    results = {}
     for file in sorted((ROOT / "sweeps/results/pe_bench_1").glob("*.jsonl.gz")):
         scores: dict[str, list[float]] = {}
         for line in gzip.decompress(file.read_bytes()).decode().splitlines():
@@ -196,8 +196,8 @@ def cells() -> dict[str, np.ndarray]:
                 scores.setdefault(row["identity"]["pe"]["name"], []).append((level - loss) / (level - best))
         of_five = [values for values in scores.values() if len(values) == 5]
         if "-search" not in file.name and len(of_five) >= 60:
-            found[file.name] = np.array(of_five)
-    return found
+            results[file.name] = np.array(of_five)
+    return results
 
 
 def cell_residuals() -> np.ndarray:
@@ -246,9 +246,9 @@ class Cells:
 
     def draw(self, index: np.ndarray, seeds: int, rng: np.random.Generator) -> Runs:
         shape = (len(index), seeds, index.shape[1])
-        own = self.values[index][:, None]
-        y = np.take_along_axis(np.broadcast_to(own, (*shape, 5)), rng.integers(5, size=(*shape, 1)), -1)[..., 0]
-        y = y + 0.2 * own.std(-1) * rng.standard_normal(shape)
+        pool = self.values[index][:, None]
+        y = np.take_along_axis(np.broadcast_to(pool, (*shape, 5)), rng.integers(5, size=(*shape, 1)), -1)[..., 0]
+        y = y + 0.2 * pool.std(-1) * rng.standard_normal(shape)
         return Runs(y, np.ones(shape, bool), np.zeros(shape), np.zeros(shape, bool))
 
 
@@ -265,8 +265,8 @@ def times(law: Law, seeds: int, rates: int, rng: np.random.Generator, residuals:
     studies, encodings = law.mean.shape
     full = (studies, seeds, encodings, rates)
 
-    def drawn(shape: tuple[int, ...], own: bool = False) -> np.ndarray:
-        z = noise(law, rng, shape, residuals) if own else rng.standard_normal(shape)
+    def drawn(shape: tuple[int, ...], independent: bool = False) -> np.ndarray:
+        z = noise(law, rng, shape, residuals) if independent else rng.standard_normal(shape)
         if law.twin is not None and shape[2] == encodings:
             z = np.sqrt(0.995) * z[:, :, law.twin] + np.sqrt(0.005) * rng.standard_normal(shape)
         return z
@@ -279,14 +279,14 @@ def times(law: Law, seeds: int, rates: int, rng: np.random.Generator, residuals:
         normal = np.sqrt(0.08) * of_seed + np.sqrt(0.87) * of_both + np.sqrt(0.05) * alone
 
     def happens(chance: np.ndarray) -> np.ndarray:
-        common, own = drawn((studies, seeds, encodings, 1)), drawn(full)
-        u = special.ndtr(np.sqrt(law.together) * common + np.sqrt(1 - law.together) * own)
+        common, residual = drawn((studies, seeds, encodings, 1)), drawn(full)
+        u = special.ndtr(np.sqrt(law.together) * common + np.sqrt(1 - law.together) * residual)
         happening: np.ndarray = u < chance[:, None, :, None]
         return happening
 
-    found = law.mean[:, None, :, None] + slower + law.deviation[:, None, :, None] * normal
-    found = found + np.where(happens(law.slow), law.later[:, None, :, None], 0.0)
-    return np.where(happens(law.stuck), np.inf, found)
+    times = law.mean[:, None, :, None] + slower + law.deviation[:, None, :, None] * normal
+    times = times + np.where(happens(law.slow), law.later[:, None, :, None], 0.0)
+    return np.where(happens(law.stuck), np.inf, times)
 
 
 def race(law: Law, seeds: int, design: Design, rng: np.random.Generator, residuals: np.ndarray) -> Runs:
@@ -374,7 +374,7 @@ def truth_of(law: Law, design: Design, residuals: np.ndarray, runs: int) -> Trut
     count = solved.sum(0)
     of_solved = np.where(count > 0, np.where(solved, y, 0).sum(0) / np.maximum(count, 1), np.nan)
     mine, other = y[:4000], np.roll(y[:4000], 1, 0)  # of another seed: what encodings share in a seed is small
-    faster = np.stack([(one[:, None] < other).mean(0) + 0.5 * (one[:, None] == other).mean(0) for one in mine.T])
+    faster = np.stack([(run[:, None] < other).mean(0) + 0.5 * (run[:, None] == other).mean(0) for run in mine.T])
     faster = np.where(np.eye(len(faster), dtype=bool), 0.5, faster)
     return Truth(y.mean(0)[group], of_solved[group], solved.mean(0)[group], faster[np.ix_(group, group)])
 

@@ -97,21 +97,21 @@ def small(kind: str, depth: int = DEPTH, **changes: Any) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    model, config, own = KINDS[kind]
+    model, config, options = KINDS[kind]
     names = {"depth": "num_hidden_layers", "heads": "num_attention_heads", "width": "hidden_size"}
     if kind == "mpt":
         names = {"depth": "n_layers", "heads": "n_heads", "width": "d_model"}
     elif kind in ("t5", "mt5"):
         names |= {"depth": "num_layers"}
-        own = own | {"num_decoder_layers": depth}
+        options = options | {"num_decoder_layers": depth}
     sizes = {names["depth"]: depth, names["heads"]: HEADS, names["width"]: WIDTH, "initializer_range": 0.2}
     if kind != "vit":
         sizes |= SPECIAL | {"vocab_size": VOCABULARY}
     if kind not in ("vit", "mpt", "t5", "mt5", "bloom", "gpt2"):
         sizes |= {"max_position_embeddings": LENGTH}
-    if "layer_types" in own:
-        own = own | {"layer_types": (own["layer_types"] * depth)[:depth]}
-    return getattr(transformers, model)(getattr(transformers, config)(**sizes | own | changes)).eval()
+    if "layer_types" in options:
+        options = options | {"layer_types": (options["layer_types"] * depth)[:depth]}
+    return getattr(transformers, model)(getattr(transformers, config)(**sizes | options | changes)).eval()
 
 
 def logits(model: Any, inputs: Tensor, **others: Any) -> Tensor:
@@ -124,8 +124,8 @@ def logits(model: Any, inputs: Tensor, **others: Any) -> Tensor:
         others |= {"input_ids": encoded, "decoder_input_ids": inputs}
     else:
         others["input_ids"] = inputs
-    found: Tensor = model(**others).logits
-    return found
+    result: Tensor = model(**others).logits
+    return result
 
 
 def with_encoding(kind: str, name: str, depth: int = DEPTH) -> float:
@@ -140,10 +140,10 @@ def with_encoding(kind: str, name: str, depth: int = DEPTH) -> float:
     from pe_lab.hf import stacks
 
     model = replaced(kind, name, depth)
-    found = [_padded(model, kind)]
+    errors = [_padded(model, kind)]
     if kind not in BIDIRECTIONAL and stacks(model)[0].first.whole_sequence is None:
-        found.append(_token_by_token(model))
-    return max(found)
+        errors.append(_token_by_token(model))
+    return max(errors)
 
 
 def padded(kind: str, name: str, depth: int = DEPTH) -> float:

@@ -36,8 +36,8 @@ def tune(device: torch.device, seconds: float) -> None:
     """Time every candidate that runs and store the fastest; entries that are not reached in time stay as they were."""
     began = time.perf_counter()
     architecture = launch_parameters.architecture(device)
-    known = launch_parameters.load()
-    part = dict(known.get(architecture) or known[launch_parameters.nearest(architecture)])
+    table = launch_parameters.load()
+    part = dict(table.get(architecture) or table[launch_parameters.nearest(architecture)])
     for dtype, head_dim, load in product(DTYPES, HEAD_DIMS, LOADS):
         for kernel in KERNELS if load == "mixed" else (*KERNELS, *STICK):
             if kernel.endswith("backward_tables") and load == "plain":

@@ -32,7 +32,7 @@ class TaskResults:
     fresh: pd.DataFrame = field(default_factory=lambda: task_rows.frame([]), repr=False)
 
     @classmethod
-    def of(cls, task: BenchmarkTask, rows: pd.DataFrame) -> "TaskResults":
+    def from_rows(cls, task: BenchmarkTask, rows: pd.DataFrame) -> "TaskResults":
         """Return the results of a task from all of its rows, those of fresh seeds among them."""
         return cls(task, task_statistics.published(rows), task_statistics.fresh(rows))
 
@@ -173,5 +173,5 @@ def read(folder: Path | None = None) -> list[TaskResults]:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    results = [TaskResults.of(task, task_rows.read(task, folder)) for task in benchmark_tasks()]
+    results = [TaskResults.from_rows(task, task_rows.read(task, folder)) for task in benchmark_tasks()]
     return [result for result in results if len(result.rows) and result.is_complete]

@@ -87,7 +87,7 @@ def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> t
 
 def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
-    tuned = TunedSeed.of(cfg)
+    tuned = TunedSeed.from_config(cfg)
     while (need := tuned.next()) is not None:
         result = _outcome(tuned.cell(need))
         if result is None:

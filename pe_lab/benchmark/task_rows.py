@@ -270,8 +270,8 @@ def merged(
         dropped |= _refused(f"rows of {task.name}", *what, where, replace) & old
     stale = ~dropped & shipped["pe"].isin(by_pe.index) & (shipped["encoding"] != shipped["pe"].map(by_pe["encoding"]))
     for pe, part in shipped[stale].groupby("pe"):
-        known, other = (f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], by_pe.loc[pe]))
-        _refused(f"rows of {pe} on {task.name}", known, other, where, replace)
+        before, after = (f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], by_pe.loc[pe]))
+        _refused(f"rows of {pe} on {task.name}", before, after, where, replace)
     dropped |= stale
     left = shipped[~dropped].set_index(KEY)
     for row in new.to_dict("records"):

@@ -114,7 +114,7 @@ def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
     unit = "steps to solve, censored at the cap" if task.solvable else "test loss in nats"
-    results = TaskResults.of(task, rows)
+    results = TaskResults.from_rows(task, rows)
     counts = ", ".join(f"{count} {word}" for word, count in task_statistics.decided(results.pairs).items())
     cap = f"cap {task.cfg.steps}" + (f", level {task.cfg.solve.level:g}" if task.solvable else "")
     cap += f"; margin {task_statistics.margin_in_words(task)}"

@@ -106,8 +106,8 @@ class Induction(Hashed):
         Exact match of these two is left out.
         """
         batch = self.whole(split)
-        asked = batch.targets != IGNORE
-        counts = (batch.tokens[..., None] == torch.arange(self.task.vocabulary)).cumsum(1)[asked].double()
+        has_target = batch.targets != IGNORE
+        counts = (batch.tokens[..., None] == torch.arange(self.task.vocabulary)).cumsum(1)[has_target].double()
         others = counts.sum(1, keepdim=True) - 1
         prior = torch.ones_like(counts)
         if self.special:
@@ -116,7 +116,7 @@ class Induction(Hashed):
         else:
             present = counts.where(counts >= 2, 0)
             blind = (counts - present / present.sum(1, keepdim=True)) / others
-        sure = torch.zeros_like(counts).scatter(1, batch.targets[asked][:, None], 1.0)
+        sure = torch.zeros_like(counts).scatter(1, batch.targets[has_target][:, None], 1.0)
         return {
             "bayes": self.level(batch, sure) | {"exact_match": 1.0},
             "position_blind": self.level(batch, blind),

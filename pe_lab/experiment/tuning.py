@@ -107,7 +107,7 @@ class TunedSeed:
     losses: dict[Trial, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> "TunedSeed":
+    def from_config(cls, cfg: DictConfig) -> "TunedSeed":
         """Return the seed that a cell describes, before any of its tries is trained.
 
         Raises:
@@ -261,7 +261,7 @@ def tuned_seeds(cfgs: list[DictConfig]) -> list[TunedSeed]:
         ValueError: the settings do not make one, or set what the seeds choose.
     """
     endpoint_of(cfgs[0])
-    return [TunedSeed.of(cfg) for cfg in cfgs]
+    return [TunedSeed.from_config(cfg) for cfg in cfgs]
 
 
 def tuned(cfgs: list[DictConfig]) -> Stage:

@@ -126,9 +126,11 @@ def conditions(findings: Mapping[str, Finding]) -> dict[str, str]:
     entries = {name: finding.entry for name, finding in findings.items()}
     for name, entry in entries.items():
         alike = [set(other.setting) for other in entries.values() if other.says == entry.says]
-        own = [word for word in entry.setting if word not in set.intersection(*alike) and not word.startswith("pe.")]
+        distinct = [
+            word for word in entry.setting if word not in set.intersection(*alike) and not word.startswith("pe.")
+        ]
         sources = {other.source for other in entries.values() if other.setting == entry.setting}
-        words[name] = ", ".join([*(f"`{word}`" for word in own), *([entry.source] if len(sources) > 1 else [])])
+        words[name] = ", ".join([*(f"`{word}`" for word in distinct), *([entry.source] if len(sources) > 1 else [])])
     return words
 
 

@@ -41,10 +41,10 @@ def decisions(results: Results) -> pd.DataFrame | None:
     trained = cells[[*names, "pe"]].drop_duplicates()
     with_seeds = decided[decided["seeds"] > 0]  # the others failed, and have no cells
     for column in ("pe", "baseline"):
-        asked = with_seeds[[*names, column]].rename(columns={column: "pe"})
-        merged = merge(asked, trained, [*names, "pe"], how="left", indicator=True)
+        requested = with_seeds[[*names, column]].rename(columns={column: "pe"})
+        merged = merge(requested, trained, [*names, "pe"], how="left", indicator=True)
         if (strange := merged["_merge"] == "left_only").any():
-            line = asked[strange.to_numpy()].iloc[0]
+            line = requested[strange.to_numpy()].iloc[0]
             words = ", ".join(f"{name}={value}" for name, value in line.items())
             raise ValueError(f"{path} must be of the cells in rows.csv, got {words}")
     return decided

@@ -282,7 +282,7 @@ def test_costs_are_ratios_to_none_and_unmeasured_ones_are_empty(monkeypatch: pyt
     assert all(0.3 < cells[f"time_{T}"] < 3 for T in few)
     assert cells["extra_flops"] == cells["extra_elements"] == 0
     assert cells.keys().isdisjoint(reasons)
-    assert cells.keys() | reasons.keys() == set(report.COST)
+    assert cells.keys() | reasons.keys() == set(report.COST_COLUMNS)
 
 
 def test_costs_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +372,7 @@ def test_the_command_writes_table_legend_and_pictures(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "table.csv", index_col="pe", keep_default_na=False, na_values=[""])
     assert list(table.index) == ["rope", "none"]
-    assert list(table.columns) == report.PROPERTIES + report.COST
+    assert list(table.columns) == report.PROPERTIES + report.COST_COLUMNS
     assert table.loc["rope", "norm_change"] < ROUNDING
     assert table.loc["none", "uniqueness"] < ROUNDING
     assert np.isnan(table.loc["none", "linear_shift"])

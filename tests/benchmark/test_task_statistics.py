@@ -241,7 +241,7 @@ def test_fresh_verdicts_take_their_variances_from_the_published_pairs() -> None:
 def test_fresh_seeds_enter_published_tables_only_where_solved_seeds_are_counted() -> None:
     found = both(3.0)
     assert set(task_statistics.published(found)["seed"]) == set(range(5))
-    one, other = (TaskResults.of(TASK, rows_) for rows_ in (found, task_statistics.published(found)))
+    one, other = (TaskResults.from_rows(TASK, rows_) for rows_ in (found, task_statistics.published(found)))
     counts = ["all_solved", "all_runs"]
     pd.testing.assert_frame_equal(one.table.drop(columns=counts), other.table.drop(columns=counts))
     assert one.table["all_runs"].sum() > other.table["all_runs"].sum()

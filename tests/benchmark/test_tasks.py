@@ -28,7 +28,7 @@ def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
     assert re.fullmatch(r"[a-z][\w ,:-]{3,30}", of.asks), of.asks
     assert of.question.count("?") == 1
     assert of.cfg.study_name == of.study == f"{STUDY}_{of.name}"
-    seed = TunedSeed.of(of.cfg)
+    seed = TunedSeed.from_config(of.cfg)
     assert len(seed.plan.tries["none"]) == len(of.cfg.tune.rates) >= 3
     assert endpoint(of).kind == ("steps" if of.solvable else "loss")
     cell = Cell.from_config(of.cfg)

@@ -307,7 +307,7 @@ def test_no_losses_are_compared_where_steps_are(tmp_path, monkeypatch, scores):
 def test_a_choice_between_two_evaluations_is_refused():
     (cfg,) = config.expand(["steps=3000", "solve.level=0.9", LADDER, "pe=rope"], True)
     with pytest.raises(ValueError, match=r"steps=3000 x tune\.fraction=0\.25.*got 750.*steps=3840"):
-        TunedSeed.of(cfg)
+        TunedSeed.from_config(cfg)
 
 
 def test_the_best_of_all_rates_up_to_the_steps_of_the_choice_and_beyond_the_one_that_was_best_there(

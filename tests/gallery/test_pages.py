@@ -236,7 +236,7 @@ def test_fresh_seeds_count_among_those_that_solve_a_task(content: Content) -> No
     both = pd.concat(fresh).drop_duplicates(["pe", "seed"])
     one = both["pe"].eq("none") & both["seed"].eq(100)
     both.loc[one, ["y", "solved"]] = [8.0, True]
-    results, alone = TaskResults.of(of, pd.concat([published, both])), TaskResults(of, published)
+    results, alone = TaskResults.from_rows(of, pd.concat([published, both])), TaskResults(of, published)
     assert (alone.advice["none"], results.advice["none"], results.advice["fire"]) == ("avoid", "unreliable", "avoid")
     table, counts = results.table.set_index("pe"), ["all_solved", "all_runs"]
     assert table.loc[["rope", "none", "fire", "alibi"], counts].to_numpy().tolist() == [

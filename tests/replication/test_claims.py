@@ -13,7 +13,7 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
 from pe_lab import config
-from pe_lab.replication import Claimed, Entry, EntryVerdict, load, universe, verdicts_on
+from pe_lab.replication import Claimed, Entry, EntryVerdict, judge, load, universe
 from pe_lab.replication.claims import universe_of
 from pe_lab.replication.studies import read
 from pe_lab.replication.values import SHIPPED as VALUES
@@ -76,7 +76,7 @@ def test_planted_claims_end_in_their_verdict_at_the_stated_rates(kind: str, devi
         for _ in range(DRAWS):
             noise = deviation * rng.standard_normal((3, SEEDS))
             values = mean * np.exp(noise) if part.ratio else mean + noise
-            found.append(verdicts_on(entry, dict(zip("abc", values, strict=True))).verdict)
+            found.append(judge(entry, dict(zip("abc", values, strict=True))).verdict)
         shares[name] = {verdict: found.count(verdict) / DRAWS for verdict in EntryVerdict}
     contradicted = {
         name: share[EntryVerdict.NOT_REPRODUCED] + share[EntryVerdict.MIXED] for name, share in shares.items()
@@ -112,7 +112,7 @@ def test_parts_are_t_tests_that_are_corrected_together() -> None:
             stats.ttest_1samp(log, 0.0).pvalue,
         ]
         holds = [values["a"].mean() > -0.05, within < beyond, log.mean() < 0]
-        compared = verdicts_on(entry, values).compared
+        compared = judge(entry, values).compared
         for label, corrected, right in zip("abc", multipletests(p, method="holm")[1], holds, strict=True):
             expected = Agreement.REPRODUCED if right else Agreement.NOT_REPRODUCED
             assert compared[label].agreement == (expected if corrected < 0.05 else Agreement.UNDECIDED)
@@ -125,7 +125,7 @@ def test_an_interval_excludes_the_bound_exactly_where_the_part_is_decided() -> N
     rng, agreements = np.random.default_rng(0), set()
     for _ in range(50):
         values = {str(part): rng.normal(rng.choice([0, 0.5, 1]), 0.4, 5) for part in range(8)}
-        compared = verdicts_on(claim(**dict.fromkeys(values, claimed("above", 0.0))), values).compared
+        compared = judge(claim(**dict.fromkeys(values, claimed("above", 0.0))), values).compared
         for one in compared.values():
             assert (one.low <= 0 <= one.high) == (one.agreement == Agreement.UNDECIDED)
             agreements.add(str(one.agreement))
@@ -135,7 +135,7 @@ def test_an_interval_excludes_the_bound_exactly_where_the_part_is_decided() -> N
         assert [float(compared[first].low), float(compared[first].high)] == pytest.approx([low, high])
     assert len(agreements) > 1
     log = np.log(ratios := np.exp(rng.normal(-0.5, 0.3, 6)))
-    alone = verdicts_on(claim(c=claimed("below", 1.0, ratio=True)), {"c": ratios}).compared["c"]
+    alone = judge(claim(c=claimed("below", 1.0, ratio=True)), {"c": ratios}).compared["c"]
     assert [float(alone.low), float(alone.high)] == pytest.approx(
         np.exp(stats.t.interval(0.95, 5, log.mean(), stats.sem(log)))
     )
@@ -143,12 +143,12 @@ def test_an_interval_excludes_the_bound_exactly_where_the_part_is_decided() -> N
 
 @pytest.mark.parametrize("values", [[0.3, np.nan, 0.2], [0.3, np.inf, 0.2], [0.0, 0.0, 0.0], [-0.1, 0.1, 0.0]])
 def test_parts_that_cannot_be_tested_are_undecided(values: list[float]) -> None:
-    assert verdicts_on(claim(a=claimed("above")), {"a": values}).verdict is EntryVerdict.UNDECIDED
+    assert judge(claim(a=claimed("above")), {"a": values}).verdict is EntryVerdict.UNDECIDED
 
 
 def test_equal_values_are_decided() -> None:
-    assert verdicts_on(claim(a=claimed("above")), {"a": [0.2] * 3}).verdict is EntryVerdict.REPRODUCED
-    assert verdicts_on(claim(a=claimed("above")), {"a": [-0.2] * 3}).verdict is EntryVerdict.NOT_REPRODUCED
+    assert judge(claim(a=claimed("above")), {"a": [0.2] * 3}).verdict is EntryVerdict.REPRODUCED
+    assert judge(claim(a=claimed("above")), {"a": [-0.2] * 3}).verdict is EntryVerdict.NOT_REPRODUCED
 
 
 def save(folder: Path, name: str, cells: pd.DataFrame, records: pd.DataFrame | None = None) -> None:
@@ -241,7 +241,7 @@ def test_what_a_claim_lacks_is_said(tmp_path: Path, part: dict[str, str], why: s
     save(tmp_path, "mine", cells({"rope": 1.0}))
     values = read(entry, tmp_path, 3)
     assert values.why.startswith(why)
-    assert str(verdicts_on(entry, values.by_label, values.why)) == f"not run: {values.why}; needs 2.0 core-hours"
+    assert str(judge(entry, values.by_label, values.why)) == f"not run: {values.why}; needs 2.0 core-hours"
 
 
 def test_a_value_that_is_not_finite_is_not_left_out(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_value_that_is_not_finite_is_not_left_out(tmp_path: Path) -> None:
     entry = claim(a=Claimed({"metric": "loss", "pe": "rope"}, (), False, "above", 0.0))
     values = read(entry, tmp_path, 3)
     assert np.isnan(values.by_label["a"][0])
-    assert verdicts_on(entry, values.by_label).verdict is EntryVerdict.UNDECIDED
+    assert judge(entry, values.by_label).verdict is EntryVerdict.UNDECIDED
 
 
 def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
@@ -263,7 +263,7 @@ def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
         if entry.studies and all((SHIPPED / study / "rows.csv").is_file() for study in entry.studies):
             found = read(entry, SHIPPED, entry.seeds)
             assert table_of({name: found}) == table_of({name: shipped[name]}), name
-            verdicts[name.partition("/")[2]] = str(verdicts_on(entry, found.by_label).verdict)
+            verdicts[name.partition("/")[2]] = str(judge(entry, found.by_label).verdict)
     assert len(verdicts) >= 10
     assert verdicts["blind"] == "reproduced"
 
@@ -296,7 +296,7 @@ def test_a_universe_says_where_a_claim_holds_and_where_it_turns(tmp_path: Path) 
                 rows.append(known | {"test_loss": 1 + loss + rng.normal(0, 0.01)})
     entry = everywhere(gap)
     save(tmp_path, "table-claim-universe", pd.DataFrame(rows))
-    finding = verdicts_on(entry, read(entry, tmp_path, 4).by_label)
+    finding = judge(entry, read(entry, tmp_path, 4).by_label)
     assert finding.verdict is EntryVerdict.MIXED
 
     states = universe.states(finding).set_index(["model.depth", "optimizer.lr"])["state"].to_dict()
@@ -332,6 +332,6 @@ def test_all_settings_of_a_universe_are_one_family() -> None:
     shift = stats.t.isf(0.015, 2) * stats.sem(sample)
     assert stats.ttest_1samp(sample + shift, 0).pvalue == pytest.approx(0.03)
     values = dict.fromkeys(entry.values, sample) | {next(iter(entry.values)): sample + shift}
-    assert verdicts_on(entry, values).verdict is EntryVerdict.UNDECIDED
+    assert judge(entry, values).verdict is EntryVerdict.UNDECIDED
     alone = claim(gap=claimed("above"))
-    assert verdicts_on(alone, {"gap": sample + shift}).verdict is EntryVerdict.REPRODUCED
+    assert judge(alone, {"gap": sample + shift}).verdict is EntryVerdict.REPRODUCED

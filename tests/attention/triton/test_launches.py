@@ -344,20 +344,20 @@ def test_tuning_gets_past_every_kernel(
 ) -> None:
     """With the candidate that the table has: each runs, and is written as the fastest."""
     table = tmp_path / "blocks.json"
-    table.write_text(tune.table.TABLE.read_text())
-    monkeypatch.setattr(tune.table, "TABLE", table)
-    monkeypatch.setattr(tune.table, "architecture", lambda device: "sm_90")
+    table.write_text(tune.launch_parameters.TABLE.read_text())
+    monkeypatch.setattr(tune.launch_parameters, "TABLE", table)
+    monkeypatch.setattr(tune.launch_parameters, "architecture", lambda device: "sm_90")
     for name, value in {"HEADS": 1, "LENGTH": T, "TOKENS": T}.items():
         monkeypatch.setattr(tune, name, value)
     monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: iter(()))
     monkeypatch.setattr(tune._Step, "_time", lambda *given: 1.0)
-    before = tune.table.load()["sm_90"]
+    before = tune.launch_parameters.load()["sm_90"]
     tune.tune(DEVICE, seconds=1000)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(before)
     assert all("1.000 ms ->    1.000 ms" in line for line in lines), lines
-    assert tune.table.load()["sm_90"] == before
-    tune.table.load.cache_clear()
+    assert tune.launch_parameters.load()["sm_90"] == before
+    tune.launch_parameters.load.cache_clear()
 
 
 @pytest.mark.slow
@@ -366,11 +366,11 @@ def test_the_bench_of_kernels_gets_past_every_kind_of_terms(
 ) -> None:
     monkeypatch.setattr(bench, "ROUNDS", 1)
 
-    def ours(subject: bench.Subject, _: bench.Setting) -> dict[str, Callable[[], Tensor]]:
+    def ours(subject: bench.AttentionInputs, _: bench.AttentionSizes) -> dict[str, Callable[[], Tensor]]:
         return {"triton": lambda: attend(subject.q, subject.k, subject.v, subject.terms, subject.layout, "triton")}
 
     monkeypatch.setattr(bench, "implementations", ours)
-    setting = bench.Setting(DEVICE, tokens=T, num_heads=H, head_dim=d, lengths=(T,))
+    setting = bench.AttentionSizes(DEVICE, tokens=T, num_heads=H, head_dim=d, lengths=(T,))
     names = ["none", "t5", "lrope", "exposb", "forgetting", "rse", "stick_breaking"]
     rows = bench.compare_kernels(setting, tmp_path, folder() / "pe", names)
     assert [row["encoding"] for row in rows] == [name for name in names for _ in ("forward", "both")]
