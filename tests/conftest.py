@@ -81,8 +81,8 @@ def case_of(item: pytest.Function) -> Case:
         return (*item.callspec.params.values(),)
     rest = {name: id(value) for name, value in item.callspec.params.items()}  # values may be tensors
     given = [mark.args[0] for mark in item.iter_markers("parametrize")]
-    names = [[name.strip() for name in of.split(",")] if isinstance(of, str) else of for of in given]
-    return (*(tuple(map(rest.pop, of)) for of in names), *rest.values())
+    names = [[name.strip() for name in group.split(",")] if isinstance(group, str) else group for group in given]
+    return (*(tuple(map(rest.pop, group)) for group in names), *rest.values())
 
 
 def covering(cases: list[Case]) -> set[Case]:

@@ -86,7 +86,7 @@ class Recorder:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         marks = {item: [proved(mark.args[0], item) for mark in item.iter_markers("proves")] for item in items}
-        items[:] = [item for item, of in marks.items() if (set(of) & set(self.names) if self.names else of)]
+        items[:] = [item for item, names in marks.items() if (set(names) & set(self.names) if self.names else names)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Function) -> Iterator[None]:

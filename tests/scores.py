@@ -9,12 +9,12 @@ from omegaconf import DictConfig
 from pe_lab.experiment.executor import Executor
 
 
-def put_scores(patch: pytest.MonkeyPatch, of: Callable[[DictConfig, int], float]) -> None:
+def put_scores(patch: pytest.MonkeyPatch, score: Callable[[DictConfig, int], float]) -> None:
     """Let a function of a cell's config and of the step give the validation scores of tasks that have them."""
     usual = Executor.evaluate
 
     def evaluate(self: Executor, split: str, *error: Any) -> dict[str, float]:
         metrics = usual(self, split, *error)
-        return metrics | ({"score": of(self.cell.cfg, self.clock.steps)} if "score" in metrics else {})
+        return metrics | ({"score": score(self.cell.cfg, self.clock.steps)} if "score" in metrics else {})
 
     patch.setattr(Executor, "evaluate", evaluate)

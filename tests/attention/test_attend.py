@@ -190,7 +190,7 @@ def test_products_err_in_float32_at_most_twice_as_much_as_the_fused_kernel(
 
     def run(dtype: torch.dtype, short: int) -> list[Tensor]:
         monkeypatch.setattr(sdpa, "SHORT", short)
-        parts = {of.name: getattr(given, of.name) for of in fields(given)}
+        parts = {field_.name: getattr(given, field_.name) for field_ in fields(given)}
         cast = {name: part.to(dtype) for name, part in parts.items() if isinstance(part, Tensor)}
         leaves = [x.to(dtype).requires_grad_() for x in inputs]
         out = attend(*leaves, replace(given, **cast), layout, "sdpa")

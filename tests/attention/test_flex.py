@@ -74,8 +74,8 @@ def results(
     tables = {name: getattr(terms, name) for name in TENSORS if getattr(terms, name) is not None}
     moved = {name: table.to(device, wide).requires_grad_() for name, table in tables.items()}
     for name in ("rotary_q", "rotary_k"):
-        if of := getattr(terms, name):
-            moved[name] = Rotary(of.cos.to(device, wide), of.sin.to(device, wide), of.pairing)
+        if term := getattr(terms, name):
+            moved[name] = Rotary(term.cos.to(device, wide), term.sin.to(device, wide), term.pairing)
     inputs = [x.to(device, dtype).requires_grad_() for x in qkv]
     leaves = [*inputs, *(moved[name] for name in tables)]
     real = (layout.segment != PADDING)[:, None, :, None].to(device)
@@ -137,7 +137,7 @@ def test_every_encoding_is_computed_as_by_the_reference_or_refused(name: str) ->
     with torch.no_grad():
         if reason := flex.refuses(qkv[0], terms, layout):
             stick = isinstance(terms.weights, Stick)
-            absent = [of for of in ("score", "bias_full", "values", "after") if getattr(terms, of) is not None]
+            absent = [name for name in ("score", "bias_full", "values", "after") if getattr(terms, name) is not None]
             assert stick or absent
             assert reason.startswith("flex takes a softmax" if stick else f"flex has no place for {absent[0]}, ")
             return

@@ -36,10 +36,10 @@ Make = Callable[[Tensor], Given]
 SEGMENT = torch.zeros(B, T, dtype=torch.long)
 
 
-def rotary(tensor: Tensor, part: str, of: str) -> Given:
+def rotary(tensor: Tensor, part: str, side: str) -> Given:
     """A rotation whose other part fits."""
     parts = {"cos": torch.ones(B, H, T, d // 2), "sin": torch.zeros(B, H, T, d // 2)} | {part: tensor}
-    return {"terms": Terms(**{f"rotary_{of}": Rotary(**parts)})}
+    return {"terms": Terms(**{f"rotary_{side}": Rotary(**parts)})}
 
 
 def term(name: str) -> Make:
@@ -57,11 +57,11 @@ INPUTS: dict[str, tuple[str, Make]] = {  # the shape that each must have, and ho
     "k": ("B, H, T, d", lambda tensor: {"k": tensor}),
     "v": ("B, H, T, e", lambda tensor: {"v": tensor}),
     **{
-        f"rotary_{of}.{part}": (
-            f"B|1, H|1, T, <={'d' if of in 'qk' else 'e'}/2",
-            lambda tensor, part=part, of=of: rotary(tensor, part, of),
+        f"rotary_{side}.{part}": (
+            f"B|1, H|1, T, <={'d' if side in 'qk' else 'e'}/2",
+            lambda tensor, part=part, side=side: rotary(tensor, part, side),
         )
-        for of, part in product(("q", "k", "v", "out"), ("cos", "sin"))
+        for side, part in product(("q", "k", "v", "out"), ("cos", "sin"))
     },
     **{
         name: (shape, term(name))

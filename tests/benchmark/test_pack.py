@@ -77,9 +77,9 @@ def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Pat
         assert found["lr"].to_numpy() == pytest.approx(table["optimizer.lr"].to_numpy())
         tries = pd.read_csv(ledger / "studies" / task.study / "tries.csv")
         for own in found.to_dict("records"):
-            of = tries[(tries["pe"] == own["pe"]) & (tries["seed"] == own["seed"])]
+            tries_of_seed = tries[(tries["pe"] == own["pe"]) & (tries["seed"] == own["seed"])]
             for number, rate in enumerate((1e-3, 3e-3, 1e-2), 1):
-                curve = of[of["optimizer.lr"] == rate].set_index("step")["value"]
+                curve = tries_of_seed[tries_of_seed["optimizer.lr"] == rate].set_index("step")["value"]
                 assert own[f"try{number}_lr"] == rate
                 assert own[f"try{number}_steps"] == curve.index.max()
                 assert own[f"try{number}_last"] == pytest.approx(curve.iloc[-1], rel=1e-7)

@@ -95,7 +95,7 @@ def test_what_contradicts_shipped_rows_is_refused_or_takes_their_place(
 
 
 @pytest.mark.parametrize(
-    ("of", "more", "message"),
+    ("task", "more", "message"),
     [
         (TASK, {"seed": 1.5}, "must have an integer from 0 to 9007199254740992 in seed, got 1.5"),
         (TASK, {"seed": -1}, "in seed, got -1"),
@@ -118,12 +118,12 @@ def test_what_contradicts_shipped_rows_is_refused_or_takes_their_place(
     ],
 )
 def test_a_row_that_cannot_be_is_refused_before_it_is_written(
-    tmp_path: Path, of: Any, more: dict[str, Any], message: str
+    tmp_path: Path, task: Any, more: dict[str, Any], message: str
 ) -> None:
-    good = tuned.row(of, "rope", 0, 8.25)
-    task_rows.write(of, task_rows.frame([good]), tmp_path)
+    good = tuned.row(task, "rope", 0, 8.25)
+    task_rows.write(task, task_rows.frame([good]), tmp_path)
     with pytest.raises(ValueError, match=".+") as caught:
-        task_rows.write(of, task_rows.frame([good | {"pe": "alibi"}, good | more]), tmp_path / "other")
+        task_rows.write(task, task_rows.frame([good | {"pe": "alibi"}, good | more]), tmp_path / "other")
     assert message in str(caught.value)
     assert "in row " in str(caught.value)
     assert not (tmp_path / "other").exists()

@@ -24,16 +24,16 @@ def test_every_file_of_the_benchmark_is_a_task_and_every_task_a_file() -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
-    of = task_named(study.removeprefix(f"{STUDY}_"))
-    assert re.fullmatch(r"[a-z][\w ,:-]{3,30}", of.asks), of.asks
-    assert of.question.count("?") == 1
-    assert of.cfg.study_name == of.study == f"{STUDY}_{of.name}"
-    seed = TunedSeed.from_config(of.cfg)
-    assert len(seed.plan.tries["none"]) == len(of.cfg.tune.rates) >= 3
-    assert endpoint(of).kind == ("steps" if of.solvable else "loss")
-    cell = Cell.from_config(of.cfg)
-    assert of.cfg.trainer.fresh or of.name == "causal_text" or cell.steps_per_epoch >= cell.target
-    assert list(of.cfg.evaluate.lengths) == [1, 2, 4]
+    task = task_named(study.removeprefix(f"{STUDY}_"))
+    assert re.fullmatch(r"[a-z][\w ,:-]{3,30}", task.asks), task.asks
+    assert task.question.count("?") == 1
+    assert task.cfg.study_name == task.study == f"{STUDY}_{task.name}"
+    seed = TunedSeed.from_config(task.cfg)
+    assert len(seed.plan.tries["none"]) == len(task.cfg.tune.rates) >= 3
+    assert endpoint(task).kind == ("steps" if task.solvable else "loss")
+    cell = Cell.from_config(task.cfg)
+    assert task.cfg.trainer.fresh or task.name == "causal_text" or cell.steps_per_epoch >= cell.target
+    assert list(task.cfg.evaluate.lengths) == [1, 2, 4]
 
 
 def test_tasks_have_one_model_one_training_and_one_ladder() -> None:

@@ -83,7 +83,10 @@ def test_help_shows_the_common_settings_and_every_choice() -> None:
     text, words = help.text(known, [], every=False), help.text(known, [], every=False).replace(",", " ").split()
     assert all(f"  {name}=" in text for name in reference.COMMON)
     assert {
-        name for of, names in known.files.items() if of and "hydra" not in of and of != help.REGISTRY for name in names
+        name
+        for group, names in known.files.items()
+        if group and "hydra" not in group and group != help.REGISTRY
+        for name in names
     } <= set(words)
     assert max(map(len, text.splitlines())) <= help.WIDTH
 

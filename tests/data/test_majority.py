@@ -144,8 +144,8 @@ def test_the_blind_level_of_streams_is_that_of_all_their_prompts() -> None:
             answers = [majority_of(first), majority_of(second), 2]
             for told in range(3):
                 tokens = [*first, *second, *answers[:told]]
-                of = weights.setdefault((tokens.count(0), tokens.count(1)), [0.0, 0.0, 0.0])
-                of[answers[told]] += float(share[n]) * chance[first] * chance[second]
+                sums = weights.setdefault((tokens.count(0), tokens.count(1)), [0.0, 0.0, 0.0])
+                sums[answers[told]] += float(share[n]) * chance[first] * chance[second]
     found = data.blind(torch.tensor(list(weights)), share)
     expected = torch.tensor(list(weights.values()), dtype=torch.float64)
     torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=0, atol=1e-12)

@@ -296,7 +296,7 @@ def test_multisets_are_counted_right_for_one_size_and_for_several(
     share = [n % 3 * unequal if n in sizes else 0 for n in range(sizes[-1] + 1)]
     if not any(share):
         share = [int(n in sizes) for n in range(sizes[-1] + 1)]
-    bags, _ = following(three, {n: Fraction(of, sum(share)) for n, of in enumerate(share) if of})
+    bags, _ = following(three, {n: Fraction(number, sum(share)) for n, number in enumerate(share) if number})
     counts = torch.tensor([[bag.count(symbol) for symbol in range(3)] for bag in bags])
     expected = [[float(follow[t] / sum(follow.values())) for t in range(4)] for follow in bags.values()]
     share = torch.tensor(share, dtype=torch.float64) / sum(share)

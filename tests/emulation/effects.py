@@ -162,7 +162,7 @@ def shuffle(instruction: Instruction, slot: Slot) -> Effect:
     target, source, index, bounds, warp = instruction.operands
     if kind not in ("idx", "bfly") or constant(bounds, 32) != 31 or constant(warp, 32) != 0xFFFFFFFF:
         raise unknown(instruction)
-    to, of, which = slot(target, 32), slot(source, 32), slot(index, 32)
+    to, origin, which = slot(target, 32), slot(source, 32), slot(index, 32)
 
     def run(machine: "Machine", mask: Array | None) -> None:
         by = machine.get(which) & np.uint32(31)
@@ -171,7 +171,7 @@ def shuffle(instruction: Instruction, slot: Slot) -> Effect:
         machine.hazards.note(
             mask & ~mask[partner] if mask is not None else NONE, "shfl from a thread that is not active"
         )
-        machine.put(to, machine.get(of)[partner], mask)
+        machine.put(to, machine.get(origin)[partner], mask)
 
     return run
 
@@ -182,12 +182,12 @@ def reduce_warp(instruction: Instruction, slot: Slot) -> Effect:
     target, source, warp = instruction.operands
     if name not in REDUCTIONS:
         raise unknown(instruction)
-    to, of, taking = slot(target, 32), slot(source, 32), slot(warp, 32)
+    to, origin, taking = slot(target, 32), slot(source, 32), slot(warp, 32)
 
     def run(machine: "Machine", mask: Array | None) -> None:
         lanes, _ = _whole_warps(machine, mask, 0)
         machine.hazards.note(machine.get(taking)[lanes] != 0xFFFFFFFF, "redux of some threads of a warp")
-        values = machine.get(of)[lanes].view(TYPES[kind]).reshape(-1, 32)
+        values = machine.get(origin)[lanes].view(TYPES[kind]).reshape(-1, 32)
         machine.put_at(to, lanes, REDUCTIONS[name].reduce(values, 1).repeat(32).astype(values.dtype).view("u4"))
 
     return run
@@ -199,12 +199,12 @@ def vote(instruction: Instruction, slot: Slot) -> Effect:
     target, source, warp = instruction.operands
     if kind != "ballot":
         raise unknown(instruction)
-    to, of, taking = slot(target, 32), slot(source, 1), slot(warp, 32)
+    to, origin, taking = slot(target, 32), slot(source, 1), slot(warp, 32)
 
     def run(machine: "Machine", mask: Array | None) -> None:
         lanes, _ = _whole_warps(machine, mask, 0)
         machine.hazards.note(machine.get(taking)[lanes] != 0xFFFFFFFF, "vote of some threads of a warp")
-        bits = machine.get(of)[lanes].reshape(-1, 32).astype("u4") << np.arange(32, dtype="u4")
+        bits = machine.get(origin)[lanes].reshape(-1, 32).astype("u4") << np.arange(32, dtype="u4")
         machine.put_at(to, lanes, np.bitwise_or.reduce(bits, 1).repeat(32))
 
     return run

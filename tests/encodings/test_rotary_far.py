@@ -146,8 +146,8 @@ def test_in_float32_far_positions_cost_no_precision(name: str) -> None:
     q, k = torch.randn(2, B, H, T, d, dtype=torch.float64)
     layout = Layout.whole(B, T, True, start=39_999)
 
-    def logits(dtype: torch.dtype, of: RoPE) -> Tensor:
-        terms = of.terms(torch.zeros(B, T, H * d, dtype=dtype), layout)
+    def logits(dtype: torch.dtype, encoding: RoPE) -> Tensor:
+        terms = encoding.terms(torch.zeros(B, T, H * d, dtype=dtype), layout)
         return reference.logits(q.to(dtype), k.to(dtype), terms, layout).double()
 
     error = (logits(torch.float32, encoding) - logits(torch.float64, encoding)).abs()

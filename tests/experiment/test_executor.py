@@ -214,10 +214,10 @@ def test_an_evaluation_of_a_checkpoint_that_is_not_finite_fails_that_checkpoint_
     evaluate, seen = executor.evaluate, []
     third_epoch = {"validation": 3, "test": 1}[split]  # which evaluation on that split it is
 
-    def lost(model, dataset, of, context):
-        seen.extend([of] if of == split else [])
-        metrics = evaluate(model, dataset, of, context)
-        return metrics | ({"loss_all": float("inf")} if of == split and len(seen) == third_epoch else {})
+    def lost(model, dataset, name, context):
+        seen.extend([name] if name == split else [])
+        metrics = evaluate(model, dataset, name, context)
+        return metrics | ({"loss_all": float("inf")} if name == split and len(seen) == third_epoch else {})
 
     monkeypatch.setattr(executor, "evaluate", lost)
     job = serve(tmp_path / "both", "epochs=5,3")
@@ -231,8 +231,8 @@ def test_an_evaluation_of_a_checkpoint_that_is_not_finite_fails_that_checkpoint_
 def test_an_evaluation_of_the_last_checkpoint_that_is_not_finite_ends_the_cell(tmp_path, monkeypatch):
     evaluate = executor.evaluate
 
-    def lost(model, dataset, of, context):
-        return evaluate(model, dataset, of, context) | ({"loss_all": float("inf")} if of == "test" else {})
+    def lost(model, dataset, split, context):
+        return evaluate(model, dataset, split, context) | ({"loss_all": float("inf")} if split == "test" else {})
 
     monkeypatch.setattr(executor, "evaluate", lost)
     with pytest.raises(NotFiniteError, match="the test loss must be finite, got inf at step 9"):

@@ -212,13 +212,13 @@ def test_encodings_that_solve_fewer_seeds_are_unreliable_and_those_that_solve_no
     content: Content,
 ) -> None:
     """Slower ones have their factor in steps, and in cost: steps times the time of a step."""
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 9.0, "none": 9.0, "fire": 12.5}, 0.05)
-    rows.loc[rows["pe"].eq("none") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
-    results = TaskResults(of, rows)
+    rows.loc[rows["pe"].eq("none") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
+    results = TaskResults(task, rows)
     assert results.advice == {"rope": "use", "alibi": "slower", "none": "unreliable", "fire": "avoid"}
     shown = replace(content, results={"induction": results}, steps={"rope": 1.0, "alibi": 2.0})
-    need = next(need for need in shown.needs if need.task == of)
+    need = next(need for need in shown.needs if need.task == task)
     assert need.gap("alibi") == pytest.approx(4, rel=0.1)
     assert need.cost("alibi") == pytest.approx(2 * need.gap("alibi"))
     parts = advised(lines_of(needs_page(shown).html(), "need")["induction"])
@@ -230,13 +230,13 @@ def test_encodings_that_solve_fewer_seeds_are_unreliable_and_those_that_solve_no
 
 def test_fresh_seeds_count_among_those_that_solve_a_task(content: Content) -> None:
     """They change no mean and no rank."""
-    of = task_named("induction")
+    task = task_named("induction")
     published = tuned.table("induction", {"rope": 7.0, "none": 13.0, "fire": 13.0, "alibi": 8.0}, 0.05)
     fresh = [tuned.table("induction", {pe: 13.0, "rope": 7.0}, seeds=range(100, 105)) for pe in ("none", "fire")]
     both = pd.concat(fresh).drop_duplicates(["pe", "seed"])
     one = both["pe"].eq("none") & both["seed"].eq(100)
     both.loc[one, ["y", "solved"]] = [8.0, True]
-    results, alone = TaskResults.from_rows(of, pd.concat([published, both])), TaskResults(of, published)
+    results, alone = TaskResults.from_rows(task, pd.concat([published, both])), TaskResults(task, published)
     assert (alone.advice["none"], results.advice["none"], results.advice["fire"]) == ("avoid", "unreliable", "avoid")
     table, counts = results.table.set_index("pe"), ["all_solved", "all_runs"]
     assert table.loc[["rope", "none", "fire", "alibi"], counts].to_numpy().tolist() == [
@@ -253,21 +253,21 @@ def test_fresh_seeds_count_among_those_that_solve_a_task(content: Content) -> No
 
 
 def test_intervals_of_scores_end_at_1() -> None:
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "none": 9.0})
     rows.loc[rows["pe"].eq("rope"), "loss_x4"] = rows["level_x4"] * np.tile([0.0, 0.9], 5)
-    line = TaskResults(of, rows).scores.set_index(["pe", "length"]).loc[("rope", 4.0)]
-    raw = scores(rows, of).set_index(["pe", "length"]).loc[("rope", 4.0)]
+    line = TaskResults(task, rows).scores.set_index(["pe", "length"]).loc[("rope", 4.0)]
+    raw = scores(rows, task).set_index(["pe", "length"]).loc[("rope", 4.0)]
     assert raw["high"] > line["high"] == 1
     assert (raw["mean"], raw["low"]) == (line["mean"], line["low"])
 
 
 def test_means_that_count_failures_are_lower_bounds(content: Content) -> None:
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "none": 9.0})
-    rows.loc[rows["pe"].eq("none") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
-    shown = replace(content, results={"induction": TaskResults(of, rows)})
-    for page in (leaderboard_page(shown), task_page(shown, of)):
+    rows.loc[rows["pe"].eq("none") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
+    shown = replace(content, results={"induction": TaskResults(task, rows)})
+    for page in (leaderboard_page(shown), task_page(shown, task)):
         lines = lines_of(page.sections[0].html)
         assert ["≥" in lines[pe] for pe in ("rope", "none")] == [False, True]
     for page in (encoding_page(shown, pe) for pe in ("rope", "none")):
@@ -279,11 +279,11 @@ def test_means_that_count_failures_are_lower_bounds(content: Content) -> None:
 
 def test_a_test_score_at_the_level_of_a_solved_task_has_a_third_decimal(content: Content) -> None:
     assert [score(value, 0.95) for value in (0.9537, 0.9461, 0.9551, -1.0)] == ["0.954", "0.946", "0.96", "−1.00"]
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "none": 13.0})
     rows.loc[rows["pe"].eq("none"), "loss_x1"] = 1.1 * (1 - 0.9537)
-    shown = replace(content, results={"induction": TaskResults(of, rows)})
-    assert ">0.954<" in lines_of(task_page(shown, of).sections[0].html)["none"]
+    shown = replace(content, results={"induction": TaskResults(task, rows)})
+    assert ">0.954<" in lines_of(task_page(shown, task).sections[0].html)["none"]
     assert ">0.954<" in encoding_page(shown, "none").sections[1].html
 
 
@@ -328,13 +328,13 @@ def test_longer_text_is_a_need_of_its_own_as_soon_as_it_is_measured(content: Con
 
 
 def test_an_unsolved_task_is_learned_by_nobody_and_recommends_nothing() -> None:
-    of = task_named("induction")
-    unsolved = TaskResults(of, tuned.table("induction", {"rope": 13.0, "none": 13.0}))
+    task = task_named("induction")
+    unsolved = TaskResults(task, tuned.table("induction", {"rope": 13.0, "none": 13.0}))
     assert (unsolved.best, set(unsolved.beaten)) == ([], {"rope", "none"})
     assert advice(unsolved).kind == "not learned"
-    alike = TaskResults(of, tuned.table("induction", {"rope": 7.0, "alibi": 7.0}))
+    alike = TaskResults(task, tuned.table("induction", {"rope": 7.0, "alibi": 7.0}))
     assert advice(alike).kind == "not separable"
-    some = advice(TaskResults(of, tuned.table("induction", tuned.MEANS)))
+    some = advice(TaskResults(task, tuned.table("induction", tuned.MEANS)))
     assert (some.kind, "cope" in some.avoid, set(some.use) & set(some.avoid)) == ("use", True, set())
 
 
@@ -421,16 +421,16 @@ def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> No
 
 
 def test_a_task_that_is_solved_shows_the_highest_scores_at_longer_tests(content: Content) -> None:
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 7.1, "none": 9.0, "fire": 8.0})
     mine = tuned.table("induction", {"learnable": 7.0}, seeds=range(3))
     for pe, share in (("rope", 1.2), ("alibi", 0.5), ("none", 0.9), ("fire", 0.2)):
         rows.loc[rows["pe"].eq(pe), "loss_x4"] = rows["level_x4"] * share
     mine["loss_x4"] = 0.0  # the best, of too few seeds
-    found = TaskResults(of, pd.concat([rows, mine]))
+    found = TaskResults(task, pd.concat([rows, mine]))
     assert [one["pe"] for one in found.highest_at[4.0]] == ["fire", "alibi", "none"]
     assert content.results["causal_text"].highest_at == {}
-    page = task_page(replace(content, results={"induction": found}), of).sections[0].html
+    page = task_page(replace(content, results={"induction": found}), task).sections[0].html
     shown = dict(re.findall(r'<p data-score-length="(\d)">(.*?)</p>', page))
     assert set(shown) == {"2", "4"}
     assert re.findall(r"<code>(\w+)</code>", shown["4"]) == ["fire", "alibi", "none"]
@@ -438,14 +438,14 @@ def test_a_task_that_is_solved_shows_the_highest_scores_at_longer_tests(content:
 
 
 def test_the_cap_is_never_shown_as_a_measured_number_of_steps(content: Content) -> None:
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 13.0, "none": 11.5})
     last = rows["pe"].eq("none") & rows["seed"].lt(2)
-    rows.loc[last, ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
-    found = TaskResults(of, rows)
+    rows.loc[last, ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
+    found = TaskResults(task, rows)
     shown = replace(content, results={"induction": found})
-    cap = number(float(of.cfg.steps))
-    for html in (leaderboard_page(shown).html(), task_page(shown, of).sections[0].html):
+    cap = number(float(task.cfg.steps))
+    for html in (leaderboard_page(shown).html(), task_page(shown, task).sections[0].html):
         lines = lines_of(html)
         assert ("never solved" in lines["alibi"], f">{cap}<" in lines["alibi"]) == (True, False)
         assert ("never solved" in lines["none"], "3 of 5 solved" in lines["none"]) == (False, True)
@@ -470,18 +470,18 @@ def test_needs_show_interval_and_cost_of_what_to_use_and_the_margin(content: Con
 
 
 def test_encodings_whose_runs_have_the_same_bits_are_one_line(content: Content) -> None:
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "none": 11.0, "fire": 7.2})
     twins = {"rope_dynamic_ntk": "rope", "integer": "none"}
     rows = pd.concat([rows, *(rows[rows["pe"] == one].assign(pe=pe) for pe, one in twins.items())])
-    html = needs_page(replace(content, results={"induction": TaskResults(of, rows)})).html()
+    html = needs_page(replace(content, results={"induction": TaskResults(task, rows)})).html()
     parts = advised(lines_of(html, "need")["induction"])
     found = [names_in(item) for item in re.findall(r'<th scope="row">.*?</th>', parts["Use"])]
     assert sorted(map(sorted, found)) == [["fire"], ["rope", "rope_dynamic_ntk"]]
     assert parts["Slower"].count("(×") == 1  # none and integer
     assert "\u00a0/ " not in parts["Use"]
     rows.loc[rows["pe"].eq("rope_dynamic_ntk"), "loss_x4"] = 0.0
-    results = TaskResults(of, rows)
+    results = TaskResults(task, rows)
     pair = [fixed(results.table.set_index("pe").loc[pe, "score_4x"]) for pe in ("rope", "rope_dynamic_ntk")]
     html = needs_page(replace(content, results={"induction": results})).html()
     shown = "\u00a0/ ".join(pair)
@@ -759,25 +759,27 @@ def test_a_definition_begins_with_the_encoding_and_names_its_family(content: Con
 
 
 def test_encodings_at_the_edge_of_the_rates_are_marked(content: Content) -> None:
-    of = task_named("causal_text")
+    task = task_named("causal_text")
     rows = tuned.table("causal_text", tuned.LOSSES, 0.01)
     for pe, seeds in (("t5", 5), ("fire", 2), ("alibi", 1)):
         rows.loc[rows["pe"].eq(pe) & rows["seed"].lt(seeds), ["lr", "edge"]] = [1e-2, True]
-    lines = lines_of(task_page(replace(content, results={of.name: TaskResults(of, rows)}), of).sections[0].html)
+    lines = lines_of(task_page(replace(content, results={task.name: TaskResults(task, rows)}), task).sections[0].html)
     assert {pe for pe, line in lines.items() if "edge" in line} == {"t5", "fire"}  # more than 20 %
     none = rows.assign(edge=rows["pe"].eq("none"))
-    shown = replace(content, results={of.name: TaskResults(of, none)})
-    behind = lines_of(needs_page(shown).html().replace('data-length="4"', ""), "need")[of.name]
+    shown = replace(content, results={task.name: TaskResults(task, none)})
+    behind = lines_of(needs_page(shown).html().replace('data-length="4"', ""), "need")[task.name]
     assert "<small>edge</small>" in advised(behind)["Higher loss"]
     assert [pe for pe, line in lines_of(leaderboard_page(shown).html()).items() if 'title="edge"' in line] == ["none"]
     assert ["edge</small>" in encoding_page(shown, pe).html() for pe in ("none", "rope")] == [True, False]
-    found = TaskResults(of, rows.assign(edge=rows["pe"].eq("rope")))
+    found = TaskResults(task, rows.assign(edge=rows["pe"].eq("rope")))
     need = lines_of(
-        needs_page(replace(content, results={of.name: found})).html().replace('data-length="4"', ""), "need"
+        needs_page(replace(content, results={task.name: found})).html().replace('data-length="4"', ""), "need"
     )
     assert found.best == ["rope"]
-    assert "<small>edge</small>" in need[of.name]
-    html = needs_page(replace(content, results={of.name: TaskResults(of, rows)})).html()  # rope took none at an edge
+    assert "<small>edge</small>" in need[task.name]
+    html = needs_page(
+        replace(content, results={task.name: TaskResults(task, rows)})
+    ).html()  # rope took none at an edge
     uses = re.findall("<strong>Use</strong><.*?<strong>Higher", html, re.DOTALL)
     assert uses
     assert not any("<small>edge</small>" in use for use in uses)
@@ -787,13 +789,13 @@ def test_encodings_at_the_edge_of_the_rates_are_marked(content: Content) -> None
 
 
 def test_failures_are_found_in_the_rows(content: Content) -> None:
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "none": 8.0})
     rope, none = (rows["pe"].eq(pe) for pe in ("rope", "none"))
-    rows.loc[rope & rows["seed"].lt(3), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
+    rows.loc[rope & rows["seed"].lt(3), ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
     rows.loc[rope, "loss_x4"] = rows.loc[rope, "level_x4"] * 2 - rows.loc[rope, "best_x4"]  # a score of -1
-    rows.loc[none & rows["seed"].lt(2), ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
-    made = replace(content, results={"induction": TaskResults(of, rows)})
+    rows.loc[none & rows["seed"].lt(2), ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
+    made = replace(content, results={"induction": TaskResults(task, rows)})
     uncertain = rope & rows["seed"].ne(0)  # in all seeds but one a little below 0, in one far above
     rows.loc[rope, "loss_x2"] = rows.loc[rope, "level_x2"] * 0.8
     rows.loc[uncertain, "loss_x2"] = rows.loc[uncertain, "level_x2"] * 1.1
@@ -809,15 +811,15 @@ def test_failures_are_found_in_the_rows(content: Content) -> None:
 
 
 def test_means_and_intervals_of_steps_end_at_the_cap() -> None:
-    of = task_named("induction")
+    task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "none": 9.0, "alibi": 12.5})
     some = rows["pe"].eq("none") & rows["seed"].gt(0)
-    rows.loc[some, ["y", "solved"]] = [float(np.log2(of.cfg.steps)), False]
-    table = TaskResults(of, rows).table.set_index("pe")
-    raw = endpoints(rows, of).set_index("pe")
-    assert raw.loc["none", "high"] > of.cfg.steps
-    assert table.loc[["none", "alibi"], "high"].tolist() == [of.cfg.steps] * 2
-    assert table.loc["none", "mean"] == raw.loc["none", "mean"] < of.cfg.steps
+    rows.loc[some, ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
+    table = TaskResults(task, rows).table.set_index("pe")
+    raw = endpoints(rows, task).set_index("pe")
+    assert raw.loc["none", "high"] > task.cfg.steps
+    assert table.loc[["none", "alibi"], "high"].tolist() == [task.cfg.steps] * 2
+    assert table.loc["none", "mean"] == raw.loc["none", "mean"] < task.cfg.steps
     assert table.loc["rope", ["mean", "low", "high"]].equals(raw.loc["rope", ["mean", "low", "high"]])
     text = TaskResults(task_named("causal_text"), tuned.table("causal_text", {"rope": 5000.0, "none": 1.0})).table
     assert text["mean"].max() > 4000  # nats have no cap

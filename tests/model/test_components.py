@@ -55,8 +55,8 @@ def sizes(**changes: object) -> Model:
     return Model(**given | {"embedding_std": 1.0, "scale_tokens": False} | changes)
 
 
-def made(model: Model, encoding=PositionalEncoding, of: Task | None = None) -> Transformer:
-    transformer = Transformer(model, encoding, of or Task(VOCABULARY, T, VOCABULARY, causal=True))
+def made(model: Model, encoding=PositionalEncoding, task: Task | None = None) -> Transformer:
+    transformer = Transformer(model, encoding, task or Task(VOCABULARY, T, VOCABULARY, causal=True))
     initialise(transformer, 0)
     return transformer
 
@@ -114,8 +114,8 @@ def by_definition(weights: dict[str, Tensor], model: Model, tokens: Tensor, fact
     x = weights["tokens.weight"][tokens]
     x = norm(x, "norm_tokens") if model.embedding_norm else x
     for index in range(DEPTH):
-        for part, of in ((attention, "attention"), (mlp, "mlp")):
-            name, its_norm = f"layers.{index}.{of}", f"layers.{index}.norm_{of}"
+        for part, role in ((attention, "attention"), (mlp, "mlp")):
+            name, its_norm = f"layers.{index}.{role}", f"layers.{index}.norm_{role}"
             if model.norm == "post":
                 x = norm(x + part(x, name), its_norm)
             elif model.norm == "pre":
@@ -165,8 +165,8 @@ def test_every_encoding_trains_and_answers_in_a_model_of_today(name: str) -> Non
     """Without padding and after the last layer's keys only what is asked for is computed: with the same logits."""
     settings = sizes(**TODAY | {"width": 48, "depth": ENOUGH, "norm": "sandwich", "head_dim": 16})  # not 48 / 4
     grid_width = 3 if pe_class(name).on_grid else None
-    of = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
-    model = made(settings, hydra.utils.instantiate(pe_settings(name)), of)
+    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
+    model = made(settings, hydra.utils.instantiate(pe_settings(name)), task)
     layout = marked(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
     tokens = torch.randint(VOCABULARY, (len(LENGTHS), T))
     slot = (layout.segment != PADDING).flatten().nonzero()[:, 0]
@@ -257,24 +257,24 @@ def test_parts_that_do_not_fit_are_refused(overrides: list[str], named: list[str
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("of", [Task(13, T, 5, causal=True), Task(13, T, 13, causal=False, pooled=True)])
-def test_tied_embeddings_need_a_task_whose_answers_are_its_tokens(of: Task) -> None:
+@pytest.mark.parametrize("task", [Task(13, T, 5, causal=True), Task(13, T, 13, causal=False, pooled=True)])
+def test_tied_embeddings_need_a_task_whose_answers_are_its_tokens(task: Task) -> None:
     with pytest.raises(ValueError, match=r"^model\.tie_embeddings needs"):
-        made(sizes(tie_embeddings=True), of=of)
+        made(sizes(tie_embeddings=True), task=task)
 
 
 @pytest.mark.parametrize("name", slow_but_for())
 def test_gradients_have_the_same_bits_with_layers_that_are_computed_again(name: str) -> None:
     """With dropout too, and where the layers of an encoding share terms or parameters."""
     grid_width = 3 if pe_class(name).on_grid else None
-    of = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
+    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
     layout = marked(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
     tokens = torch.randint(VOCABULARY, (len(LENGTHS), T))
     slot = (layout.segment != PADDING).flatten().nonzero()[:, 0]
     found = []
     for checkpointing in ("none", "layer", "selective"):
         settings = sizes(width=32, depth=ENOUGH, dropout=0.1, attention_dropout=0.1, checkpointing=checkpointing)
-        model = made(settings, hydra.utils.instantiate(pe_settings(name)), of)
+        model = made(settings, hydra.utils.instantiate(pe_settings(name)), task)
         model.encodings.advance(0.0)
         torch.manual_seed(0)
         model.answers(tokens, layout, slot).square().sum().backward()

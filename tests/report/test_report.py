@@ -87,13 +87,15 @@ def made_curves(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def made_records(cells: pd.DataFrame) -> pd.DataFrame:
-    of = cells[cells["epochs"] == 4][["pe", "depth", "epochs", "seed", "test_loss"]]
+    longest = cells[cells["epochs"] == 4][["pe", "depth", "epochs", "seed", "test_loss"]]
     parts = [
-        of.assign(kind="length", length=factor, policy="raw", offset=0, metric="loss", value=of["test_loss"] * factor)
+        longest.assign(
+            kind="length", length=factor, policy="raw", offset=0, metric="loss", value=longest["test_loss"] * factor
+        )
         for factor in (1.0, 2.0, 4.0)
     ]
     parts += [
-        of.assign(kind="probe", probe="position", length=1.0, layer=layer, metric="r2", value=1 / (1 + layer))
+        longest.assign(kind="probe", probe="position", length=1.0, layer=layer, metric="r2", value=1 / (1 + layer))
         for layer in range(3)
     ]
     measured = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
@@ -805,7 +807,9 @@ def test_rates_of_a_search_are_shown_and_not_called_untuned(cells, tmp_path, own
 @pytest.mark.usefixtures("unplaced")
 def test_one_learning_rate_for_all_is_noted(cells):
     def program(rows: pd.DataFrame) -> list[str]:
-        return [part for of in sections(question(results_of(rows))) for part in of.parts if isinstance(part, str)]
+        return [
+            part for section in sections(question(results_of(rows))) for part in section.parts if isinstance(part, str)
+        ]
 
     note = "All encodings were trained at one learning rate, which was not tuned for each of them"
     assert any(note in text for text in program(cells))

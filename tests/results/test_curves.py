@@ -83,8 +83,8 @@ def test_heads_are_averaged_within_a_seed_and_the_interval_is_over_seeds(seeds):
     table = layers(frame).set_index("pe")
     for pe in ("rope", "none"):
         for layer in (1, 2):
-            of = frame[(frame["pe"] == pe) & (frame["layer"] == layer)]
-            means = [of[of["seed"] == seed]["value"].mean() for seed in range(seeds)]
+            lines = frame[(frame["pe"] == pe) & (frame["layer"] == layer)]
+            means = [lines[lines["seed"] == seed]["value"].mean() for seed in range(seeds)]
             expected = mean_and_half(means) if seeds > 1 else f"{means[0]:.3f}"
             assert table.loc[pe, f"layer {layer}"] == expected
 
@@ -93,8 +93,8 @@ def curve(values: dict[int, list[float]]) -> pd.DataFrame:
     rows = [
         {"pe": "rope", "depth": 2, "epochs": 4, "seed": seed, "kind": "length", "policy": "raw", "offset": 0}
         | {"length": length, "metric": "loss", "value": value}
-        for length, of in values.items()
-        for seed, value in enumerate(of)
+        for length, numbers in values.items()
+        for seed, value in enumerate(numbers)
     ]
     return pd.DataFrame(rows).reindex(columns=["pe", "depth", "epochs", "seed", *MEASURED])
 

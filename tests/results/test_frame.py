@@ -61,8 +61,10 @@ def add(folder: Path, pe: str = "rope", epochs: tuple[int, ...] = (1,), **others
     options = {name: others.pop(name) for name in ("theta", "half", "revision") if name in others}
     parts = {name: others.pop(name) for name in list(others) if name in identity({}) or name == "attention_revision"}
     loss = others.pop("loss", 1.0)
-    of = identity({"name": pe} | options, others.pop("depth", 1))
-    training_run = Ledger(folder).run(of | {name: _merged(of.get(name), part) for name, part in parts.items()})
+    settings = identity({"name": pe} | options, others.pop("depth", 1))
+    training_run = Ledger(folder).run(
+        settings | {name: _merged(settings.get(name), part) for name, part in parts.items()}
+    )
     for at in epochs:
         record(training_run, at, loss / at, **others)
     return training_run
@@ -108,8 +110,12 @@ def test_a_cell_is_what_its_checkpoint_says(trained):
         summary, environment = (
             json.loads((checkpoint / f"{name}.json").read_text()) for name in ("summary", "environment")
         )
-        of = json.loads((trained / job["run"] / "run.json").read_text())
-        assert (job["pe"], job["seed"], job["depth"]) == (of["pe"]["name"], of["seed"], of["model"]["depth"])
+        settings = json.loads((trained / job["run"] / "run.json").read_text())
+        assert (job["pe"], job["seed"], job["depth"]) == (
+            settings["pe"]["name"],
+            settings["seed"],
+            settings["model"]["depth"],
+        )
         expected = {f"test_{name}": value for name, value in summary["test"].items()}
         for floor, values in summary["floors"].items():
             expected |= {f"floor_{floor}_{name}": value for name, value in values.items()}
@@ -117,7 +123,7 @@ def test_a_cell_is_what_its_checkpoint_says(trained):
         names = ("run", "epochs", "parameters", "positional_parameters", "flops_per_token", "seconds")
         expected |= {name: summary[name] for name in (*names, "attention", "device")}
         assert {name: job[name] for name in expected} == expected
-        assert job["data"] == of["data"]["name"] == "structured"
+        assert job["data"] == settings["data"]["name"] == "structured"
         assert set(job) == {*expected, "pe", "data", "seed", "depth"}
 
 
@@ -129,7 +135,7 @@ def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
     found = load(trained).cells
     order = ["pe", "seed", "epochs"]
     assert setting_columns(found) == setting_columns(rows) == ["data", "depth", "epochs"]
-    rows, found = (of.sort_values(order, ignore_index=True) for of in (rows, found))
+    rows, found = (table.sort_values(order, ignore_index=True) for table in (rows, found))
     pd.testing.assert_frame_equal(found, rows)
 
 
@@ -408,11 +414,11 @@ def test_a_failed_cell_has_its_settings_and_its_reason(tmp_path):
     assert results.refused == []
     assert len(results.cells) == 3
     failed = results.failed.sort_values("epochs").to_dict("records")
-    assert [(of["pe"], of["epochs"], of["reason"], of["run"]) for of in failed] == [
+    assert [(cell["pe"], cell["epochs"], cell["reason"], cell["run"]) for cell in failed] == [
         ("rope theta=100", 4, "the loss must be finite", training_run.name),
         ("rope theta=500", 16, "no memory", other.name),
     ]
-    assert [of["kind"] for of in failed] == [DIVERGED, ERROR]
+    assert [cell["kind"] for cell in failed] == [DIVERGED, ERROR]
     assert failed[0]["step"] == 7
     assert pd.isna(failed[1]["step"])
 
@@ -502,10 +508,10 @@ def test_a_run_whose_identity_does_not_fit_its_name_is_refused(tmp_path, damage)
 
 
 @pytest.mark.parametrize(
-    "of", [{"a": 1}, {"pe": "rope", "seed": 0}, identity({"name": 3}), identity({"name": "rope"}, seed="zero")]
+    "settings", [{"a": 1}, {"pe": "rope", "seed": 0}, identity({"name": 3}), identity({"name": "rope"}, seed="zero")]
 )
-def test_a_run_that_is_no_training_is_refused(tmp_path, of):
-    training_run = Ledger(tmp_path).run(of)
+def test_a_run_that_is_no_training_is_refused(tmp_path, settings):
+    training_run = Ledger(tmp_path).run(settings)
     record(training_run, 1, 0.5)
     only(load(tmp_path).refused, training_run.name, "pe, data, depth and seed")
 
@@ -518,10 +524,16 @@ def _without(name: str) -> Any:
     "change",
     [
         *(_without(name) for name in ("test", "floors", "parameters", "flops_per_token", "attention", "run", "epochs")),
-        *(lambda of, part=part: of | part for part in ({"test": {}}, {"test": [1]}, {"test": {"loss": "low"}})),
-        *(lambda of, part=part: of | part for part in ({"floors": None}, {"floors": {"bayes": 1}}, {"test": None})),
-        lambda of: of | {"floors": {"bayes": {"loss": [1]}}},
-        *(lambda of, whole=whole: whole for whole in ([1], 3, None, "text")),
+        *(
+            lambda summary, part=part: summary | part
+            for part in ({"test": {}}, {"test": [1]}, {"test": {"loss": "low"}})
+        ),
+        *(
+            lambda summary, part=part: summary | part
+            for part in ({"floors": None}, {"floors": {"bayes": 1}}, {"test": None})
+        ),
+        lambda summary: summary | {"floors": {"bayes": {"loss": [1]}}},
+        *(lambda summary, whole=whole: whole for whole in ([1], 3, None, "text")),
     ],
 )
 def test_a_summary_of_another_kind_is_refused_though_its_checksum_is_right(tmp_path, change):
@@ -558,10 +570,10 @@ def test_curves_are_the_validation_of_the_longest_checkpoint(trained):
     found = results.curves
     assert list(found.columns) == ["pe", "data", "depth", "epochs", "seed", "epoch", "metric", "value"]
     assert set(found["epochs"]) == {2}
-    for training_run, of in results.cells.groupby("run"):
+    for training_run, cells in results.cells.groupby("run"):
         rows = read_csv(trained / training_run / "checkpoints" / "2" / "metrics.csv")
         rows = rows[(rows["split"] == "validation") & rows["metric"].isin(curves.SHOWN)]
-        here = found[(found["pe"] == of["pe"].iloc[0]) & (found["seed"] == of["seed"].iloc[0])]
+        here = found[(found["pe"] == cells["pe"].iloc[0]) & (found["seed"] == cells["seed"].iloc[0])]
         assert (
             here[["epoch", "metric", "value"]].to_numpy().tolist()
             == rows[["epoch", "metric", "value"]].to_numpy().tolist()
@@ -622,7 +634,7 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     order = ["kind", "length", "metric", "layer"]
     assert set(found["pe"]) == {"rope"}
     assert set(found["seed"]) == {0}
-    found, expected = (of.sort_values(order, ignore_index=True) for of in (found, expected))
+    found, expected = (table.sort_values(order, ignore_index=True) for table in (found, expected))
     first = (found["length"] == 1) & (found["kind"] == "length")
     assert first.sum() > 3
     assert found[first]["tokens"].isna().all()

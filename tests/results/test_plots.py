@@ -42,15 +42,15 @@ def test_the_grid_shows_means_best_first_and_floors_last() -> None:
     rows = cells(["c", "a", "b"])
     made = plots.heatmap(rows)
     written = numbers(made.figure)
-    for (pe, depth), of in rows.groupby(["pe", "depth"]):
-        assert written[pe, f"depth {depth}"] == f"{of['test_loss'].mean():.3f}"
+    for (pe, depth), losses in rows.groupby(["pe", "depth"]):
+        assert written[pe, f"depth {depth}"] == f"{losses['test_loss'].mean():.3f}"
     assert written["bayes", "depth 1"] == "0.000"
     (axes,) = made.figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["c", "a", "b", "bayes"]  # by mean rank
     assert [label.get_text() for label in axes.get_xticklabels()] == ["depth 1", "depth 4"]
     line = made.data[(made.data["pe"] == "a") & (made.data["setting"] == "depth 4")].iloc[0]
-    of = rows[(rows["pe"] == "a") & (rows["depth"] == 4)]["test_loss"]
-    assert (line["mean"], line["low"], line["high"]) == (of.mean(), *statistics.interval(of))
+    losses = rows[(rows["pe"] == "a") & (rows["depth"] == 4)]["test_loss"]
+    assert (line["mean"], line["low"], line["high"]) == (losses.mean(), *statistics.interval(losses))
 
 
 def test_brighter_is_better_whatever_the_metric() -> None:
@@ -234,10 +234,10 @@ def test_each_floor_has_a_name_of_its_own() -> None:
     rows = pd.concat([cells(["rope", "none"], (4,)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
     names, meanings = [], []
     for floor in ("position_blind", "position_blind_split_known"):
-        of = rows.assign(**{f"floor_{floor}_loss": 5.0})
-        legend = plots.over_epochs(of).figure.legends[0]
+        table = rows.assign(**{f"floor_{floor}_loss": 5.0})
+        legend = plots.over_epochs(table).figure.legends[0]
         names += [text.get_text() for text in legend.get_texts() if "without" in text.get_text()]
-        meanings.append(plots.heatmap(of).figure.axes[0].get_title().partition("shades: ")[2])
+        meanings.append(plots.heatmap(table).figure.axes[0].get_title().partition("shades: ")[2])
     assert len(set(names)) == len(set(meanings)) == 2
     assert all(name.removesuffix(" (5)") in meaning for name, meaning in zip(names, meanings, strict=True))
 
@@ -267,9 +267,9 @@ def test_losses_over_epochs_stand_between_their_floors() -> None:
         low, high = axes.get_ylim()
         assert low <= 0
         assert high >= made.data["high"].max()
-    of = rows[(rows["pe"] == "rope") & (rows["depth"] == 4) & (rows["epochs"] == 16)]["test_loss"]
+    losses = rows[(rows["pe"] == "rope") & (rows["depth"] == 4) & (rows["epochs"] == 16)]["test_loss"]
     line = made.data.query("setting == 'depth 4' and pe == 'rope' and epochs == 16")
-    assert line["mean"].item() == pytest.approx(of.mean())
+    assert line["mean"].item() == pytest.approx(losses.mean())
 
 
 def test_points_over_epochs_stand_at_their_epoch_above_paired_differences() -> None:
@@ -355,8 +355,8 @@ def test_length_curves_are_of_the_metric_and_by_length() -> None:
 
 
 def test_heads_are_averaged_within_a_seed() -> None:
-    of = records("entropy", kind="probe", probe="attention", layer=1).query("length == 1")
-    heads = pd.concat([of.assign(head=head, value=of["value"] + head) for head in (0, 1)], ignore_index=True)
+    lines = records("entropy", kind="probe", probe="attention", layer=1).query("length == 1")
+    heads = pd.concat([lines.assign(head=head, value=lines["value"] + head) for head in (0, 1)], ignore_index=True)
     made = plots.layer_curves(heads, "attention", "entropy")
     assert made.data["seeds"].tolist() == [SEEDS, SEEDS]
     assert made.data["mean"].tolist() == pytest.approx([3.0, 4.0])

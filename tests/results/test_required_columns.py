@@ -27,7 +27,7 @@ def test_a_table_that_is_one_passes_as_it_is(require):
     assert require(pd.DataFrame(), PATH).empty  # there is no such file
 
 
-@pytest.mark.parametrize(("require", "name"), [(require, name) for require, of in TABLES.items() for name in of])
+@pytest.mark.parametrize(("require", "name"), [(require, name) for require, names in TABLES.items() for name in names])
 def test_a_missing_column_is_named(require, name):
     table = pd.DataFrame(TABLES[require]).drop(columns=name)
     if require is require_rows and name in ("test_loss", "floor_bayes_loss", *COSTS, "attention"):

@@ -187,7 +187,7 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
     place, _, following = out.splitlines()[-1].partition(": ")
     assert Path(place) == trained / "studies" / "g"
     assert shlex.split(following.partition("next: ")[2]) == ["pe-lab", "report", "g", "--ledger", str(trained)]
-    known, of_ledger = (of.dropna(axis=1, how="all") for of in (results.cells, load(trained, "g").cells))
+    known, of_ledger = (cells.dropna(axis=1, how="all") for cells in (results.cells, load(trained, "g").cells))
     pd.testing.assert_frame_equal(known, of_ledger)
 
 

@@ -114,7 +114,7 @@ def test_a_foreign_wandb_run_is_refused_in_one_line(config, summary, line, cells
     runs[1].config["pe"] = {"name": "rope"} | deep
     found = wandb_project.load("mine", runs)
     assert len(found.cells) == len(cells) - 2
-    assert [of.partition(" must")[0] for of in found.refused] == [f"W&B run {run.id}" for run in runs[:2]]
+    assert [reason.partition(" must")[0] for reason in found.refused] == [f"W&B run {run.id}" for run in runs[:2]]
     assert line in found.refused[0]
     assert "at most 64 levels" in found.refused[1]
     assert "hush" not in "".join(found.refused)

@@ -34,8 +34,8 @@ def rows_of(values: Values, metric: str = "loss", **place: object) -> pd.DataFra
     setting = {"depth": 1, "epochs": 1} | place
     lines = [
         {"pe": pe, **setting, "seed": seed, f"test_{metric}": value, "run": f"{pe} {seed} {setting}"}
-        for pe, of in values.items()
-        for seed, value in (of.items() if isinstance(of, dict) else enumerate(of))
+        for pe, numbers in values.items()
+        for seed, value in (numbers.items() if isinstance(numbers, dict) else enumerate(numbers))
     ]
     return pd.DataFrame(lines)
 
@@ -96,8 +96,8 @@ def test_the_wide_table_has_every_value_at_its_place_whatever_the_order():
         assert set(table.columns) == {"a", "c"}
         found = [
             (*(None if pd.isna(part) else part for part in key), pe, value)
-            for key, of in table.iterrows()
-            for pe, value in of.dropna().items()
+            for key, line in table.iterrows()
+            for pe, value in line.dropna().items()
         ]
         expected = [
             (one.depth, one.epochs, None if pd.isna(one.rate) else one.rate, one.seed, one.pe, one.test_loss)
@@ -278,7 +278,7 @@ def tasks(metric: str = "loss", **levels: tuple[float, float]) -> pd.DataFrame:
         values = {"a": [1.0, 1.1, 1.3], "b": [1.2, 1.5, 1.4], "c": [2.0, 2.1, 2.05]}
         if data == "small":
             values["a"], values["c"] = values["c"], values["a"]
-        rows = rows_of({pe: [scale * value for value in of] for pe, of in values.items()}, metric, data=data)
+        rows = rows_of({pe: [scale * value for value in numbers] for pe, numbers in values.items()}, metric, data=data)
         floors = {f"floor_{name}_{metric}": value[number] for name, value in levels.items()}
         parts.append(rows.assign(**floors))
     rows = pd.concat(parts, ignore_index=True)
@@ -474,7 +474,7 @@ def test_ranks_have_ties_where_seeds_do_not_separate():
     ranked = ranks(rows_of(noisy(means, 8))).set_index("pe")
     assert ranked.index[0] == "a"
     assert ranked.index[-1] == "d"
-    found = {pe: tuple(of) for pe, of in ranked[["best", "worst", "tied"]].iterrows()}
+    found = {pe: tuple(ranks) for pe, ranks in ranked[["best", "worst", "tied"]].iterrows()}
     assert found == {"a": (1, 1, 0), "b": (2, 3, 1), "c": (2, 3, 1), "d": (4, 4, 0)}
 
 
@@ -538,9 +538,9 @@ def test_shares_are_those_of_an_analysis_of_variance_of_every_seed():
     rows = grid(lambda *_: rng.normal(), 4, 3, 2, 3)
     found = effects(rows.sample(frac=1, random_state=0)).set_index("effect")
     shares = []
-    for _, of in rows.groupby("seed"):
+    for _, group in rows.groupby("seed"):
         terms = ["C(pe)", "C(depth)", "C(epochs)", "C(pe):C(depth)", "C(pe):C(epochs)", "C(depth):C(epochs)"]
-        squares = anova_lm(ols(f"test_loss ~ {' + '.join(terms)}", of).fit(), typ=2)["sum_sq"]
+        squares = anova_lm(ols(f"test_loss ~ {' + '.join(terms)}", group).fit(), typ=2)["sum_sq"]
         shares.append((squares / squares.sum()).to_numpy())
     whole = np.array(shares)
     np.testing.assert_allclose(found["share"], whole.mean(0), rtol=1e-9)

@@ -74,24 +74,26 @@ def run(*words: str) -> tuple[int, str, str]:
 
 def shown(panel: dict[str, Any]) -> list[str]:
     """Return the metrics, patterns of metrics and settings of a panel, as "section:name"."""
-    of = panel["config"]
+    config = panel["config"]
     if panel["viewType"] == "Run History Line Plot":
-        names = [*of.get("metrics", []), of["xAxis"]]
-        asked = [f"metric:{name}" for name in names] + [f"pattern:{of[key]}" for key in ("metricRegex",) if key in of]
+        names = [*config.get("metrics", []), config["xAxis"]]
+        asked = [f"metric:{name}" for name in names] + [
+            f"pattern:{config[key]}" for key in ("metricRegex",) if key in config
+        ]
     elif panel["viewType"] == "Bar Chart":
-        asked = [f"metric:{name}" for name in of["metrics"]]
+        asked = [f"metric:{name}" for name in config["metrics"]]
     elif panel["viewType"] == "Scatter Plot":
-        asked = [of["xAxis"], of["yAxis"]]
+        asked = [config["xAxis"], config["yAxis"]]
     elif panel["viewType"] == "Parallel Coordinates Plot":
-        asked = [column["accessor"] for column in of["columns"]]
+        asked = [column["accessor"] for column in config["columns"]]
     elif panel["viewType"] == "Media Browser":
-        asked = [f"metric:{name}" for name in of["mediaKeys"]]
+        asked = [f"metric:{name}" for name in config["mediaKeys"]]
     else:
         assert panel["viewType"] == "Weave"
-        asked = [f"metric:{name}" for name in re.findall(r'"val": "([^"]+)"', json.dumps(of)) if name != "runs"]
+        asked = [f"metric:{name}" for name in re.findall(r'"val": "([^"]+)"', json.dumps(config)) if name != "runs"]
         assert "metric:lengths" in asked
         asked = ["metric:lengths"]
-    return asked + ([f"config:{of['groupBy']}"] if of.get("groupBy") else [])
+    return asked + ([f"config:{config['groupBy']}"] if config.get("groupBy") else [])
 
 
 def check(asked: str, logged: dict[str, set[str]]) -> None:
@@ -159,7 +161,7 @@ def test_no_panel_of_the_workspace_averages_over_depth_or_epochs(dashboard, view
     """A view has one set of W&B runs: panels that average group by all settings but the seed."""
     averaging = [panel["config"] for panel in panels(view) if panel["config"].get("groupAgg")]
     assert len(averaging) > 10
-    assert {of["groupBy"] for of in averaging} == {"condition.value"}
+    assert {grid["groupBy"] for grid in averaging} == {"condition.value"}
     lines = [panel["config"] for panel in panels(view) if panel["viewType"] in ("Run History Line Plot", "Bar Chart")]
     assert lines == averaging
     cells = [dashboard.flat(settings) for settings in dashboard.study_of(WORDS).settings]
@@ -174,12 +176,14 @@ def test_no_panel_of_the_workspace_averages_over_depth_or_epochs(dashboard, view
 
 def test_the_report_compares_encodings_within_each_depth_and_epochs(blocks):
     grids = [block["metadata"] for block in blocks if block["type"] == "panel-grid"]
-    averaging = [grid for grid in grids if any(of["config"].get("groupAgg") for of in by_panel(grid))]
+    averaging = [grid for grid in grids if any(panel["config"].get("groupAgg") for panel in by_panel(grid))]
     assert len(averaging) == 4 * len(FACETS)
     for number, grid in enumerate(averaging):
         (runs,) = grid["runSets"]
         facet = FACETS[number % len(FACETS)]
-        assert filtered(runs) == {"run:group": "question"} | {f"config:{name}.value": of for name, of in facet.items()}
+        assert filtered(runs) == {"run:group": "question"} | {
+            f"config:{name}.value": value for name, value in facet.items()
+        }
         assert {panel["config"]["groupBy"] for panel in by_panel(grid)} == {"encoding.value"}
         assert runs["name"] == f"depth {facet['depth']}, epochs {facet['epochs']}"
     headings = [block["children"][0]["text"] for block in blocks if block.get("level") == 2]
@@ -243,11 +247,11 @@ def test_it_prints_both_as_json_and_needs_no_server():
     assert status == 0, err
     made = json.loads(out)
     assert set(made) == {"workspace", "report"}
-    runsets = [of for block in made["report"]["blocks"] for of in block.get("metadata", {}).get("runSets", [])]
-    assert [of["name"] for of in runsets] == [
+    runsets = [runset for block in made["report"]["blocks"] for runset in block.get("metadata", {}).get("runSets", [])]
+    assert [runset["name"] for runset in runsets] == [
         *["question", *["epochs 1", "epochs 2"] * 4, "question", "question"],
     ]
-    assert not any("project" in of for of in runsets)  # it would have been asked for
+    assert not any("project" in runset for runset in runsets)  # it would have been asked for
 
 
 def test_pushed_it_is_a_view_and_a_report_of_the_project(dashboard, monkeypatch, capsys):
@@ -289,7 +293,7 @@ def test_pushed_it_is_a_view_and_a_report_of_the_project(dashboard, monkeypatch,
     runsets = [
         block["metadata"]["runSets"] for block in json.loads(report["spec"])["blocks"] if block["type"] == "panel-grid"
     ]
-    assert {runs["project"]["name"] for of in runsets for runs in of} == {"mine"}
+    assert {runs["project"]["name"] for runs_of_project in runsets for runs in runs_of_project} == {"mine"}
     assert len([line for line in capsys.readouterr().out.splitlines() if "https://server/team/mine" in line]) == 2
 
 

@@ -201,8 +201,8 @@ def test_an_order_goes_on_from_any_batch() -> None:
     assert len({tuple(index.tolist()) for _, index in epochs}) == 33
     for start in (1, 10, 11, 20):
         order.start = start
-        for (epoch, index), (of, expected) in zip(order, epochs[start:], strict=False):
-            assert (epoch, index.tolist()) == (of, expected.tolist())
+        for (epoch, index), (number, expected) in zip(order, epochs[start:], strict=False):
+            assert (epoch, index.tolist()) == (number, expected.tolist())
 
 
 ROUNDED = 1e-3  # of the largest movement of a parameter; Adam's small eps would enlarge differences by rounding

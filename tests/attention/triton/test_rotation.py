@@ -162,8 +162,8 @@ def heads_together(x: Tensor) -> Tensor:
 )
 def test_strides_do_not_matter(name: str, lay: Callable[[Tensor], Tensor]) -> None:
     given = single(drawn((2, 2, 40, 10), (2, 2), 2))
-    apart = given | {of: lay(given[of]) for of in (("cos", "sin") if name == "both" else (name,))}
-    assert not any(apart[of].is_contiguous() for of in apart if apart[of] is not given[of])
+    apart = given | {table: lay(given[table]) for table in (("cos", "sin") if name == "both" else (name,))}
+    assert not any(apart[table].is_contiguous() for table in apart if apart[table] is not given[table])
     assert_same_bits(bits(apart, "half"), bits(given, "half"))
 
 

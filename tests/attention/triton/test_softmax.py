@@ -52,7 +52,7 @@ CASES: dict[str, Callable[[int, int], Case]] = {
     "rotary_half_per_head": lambda T, d: {"cos": (1, H, T, d // 2), "sin": (1, H, T, d // 2), "pairing": "half"},
     "rotary_per_sequence": lambda T, d: {"cos": (B, 1, T, d // 2), "sin": (B, 1, T, d // 2)},
     "rotary_for_queries_and_keys_apart": lambda T, d: {
-        f"{name}_{of}": (1, H, T, d // 2) for name, of in product(("cos", "sin"), "qk")
+        f"{name}_{side}": (1, H, T, d // 2) for name, side in product(("cos", "sin"), "qk")
     },
     "gain": lambda T, d: {"gain": (H, d)},
     "gain_after_rotary": lambda T, d: {"gain": (1, d), "cos": (B, H, T, d // 2), "sin": (B, H, T, d // 2)},
@@ -81,8 +81,8 @@ def drawn(case: Case, T: int, d: int) -> tuple[Given, Case]:
 
 
 def terms_of(given: Given, options: Case) -> Terms:
-    def rotary(of: str) -> Rotary | None:
-        cos, sin = (given.get(f"{name}_{of}", given.get(name)) for name in ("cos", "sin"))
+    def rotary(side: str) -> Rotary | None:
+        cos, sin = (given.get(f"{name}_{side}", given.get(name)) for name in ("cos", "sin"))
         return None if cos is None else Rotary(cos, sin, options.get("pairing", "interleaved"))
 
     tables = {name: given[name] for name in ("bias", "gate", "decay", "gain") if name in given}

@@ -75,7 +75,7 @@ BUDGET = {  # instructions per pair on sm_90 with head dimension 64, a tenth or 
 
 def known_spills(architecture: str) -> dict[str, int]:
     """The bytes that kernels spill, by key."""
-    return {key: number for (of, key), number in SPILLS.items() if of == architecture}
+    return {key: number for (name, key), number in SPILLS.items() if name == architecture}
 
 
 @cache
@@ -156,7 +156,7 @@ def test_the_committed_table_is_of_the_blocks_that_ship() -> None:
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_the_committed_table_has_no_spills_but_those_that_are_known(architecture: str) -> None:
-    rows = [row for (of, _), row in committed().items() if of == architecture]
+    rows = [row for (name, _), row in committed().items() if name == architecture]
     assert {row["key"]: int(row["spilled"]) for row in rows if row["spilled"] != "0"} == known_spills(architecture)
     assert all(row["local"] == "0" or row["spilled"] != "0" for row in rows)
     assert {row["atomics"] for row in rows} == {"0"}

@@ -38,12 +38,12 @@ def sentence(seed: int, words: int) -> str:
     return "".join(draw.choice(WORDS) + draw.choice([" ", " ", " ", "\n"]) for _ in range(words))
 
 
-def of(path: Path, cache: Path, separator: str | None = None) -> Corpus:
+def corpus_at(path: Path, cache: Path, separator: str | None = None) -> Corpus:
     return Corpus("stdlib", str(path), separator, cache)
 
 
 def encoded(path: Path, cache: Path, separator: str | None = None) -> Encoded:
-    return Encoded(of(path, cache, separator), Bytes())
+    return Encoded(corpus_at(path, cache, separator), Bytes())
 
 
 def text_of(text: Encoded, split: str) -> bytes:
@@ -123,7 +123,7 @@ def test_the_files_of_a_folder_are_sorted_and_hidden_ones_left_out(tmp_path: Pat
     for name in ("b/a.txt", "a.txt", "c.txt", ".git/x.txt", "b/.hidden"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    assert [f.relative_to(tmp_path).as_posix() for f in of(tmp_path, tmp_path).files] == [
+    assert [f.relative_to(tmp_path).as_posix() for f in corpus_at(tmp_path, tmp_path).files] == [
         "a.txt",
         "b/a.txt",
         "c.txt",
@@ -270,7 +270,7 @@ def test_a_file_that_is_no_text_is_refused_by_name(content: bytes, why: str, fol
     (folder / "077.bin").write_bytes(content)
     said = rf"^data\.path must be text in UTF-8.*, got .*077\.bin with .*{why}"
     with pytest.raises(ValueError, match=said) as caught:
-        _ = of(folder, tmp_path / "cache").documents
+        _ = corpus_at(folder, tmp_path / "cache").documents
     assert "\n" not in str(caught.value)
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
@@ -288,7 +288,7 @@ def test_a_format_that_wraps_text_is_refused_by_its_name_before_anything_is_read
         with pytest.raises(
             ValueError, match=r"^data\.path must be plain text, got .*(\.txt files|data\.column)$"
         ) as caught:
-            _ = of(path, tmp_path / "cache").files
+            _ = corpus_at(path, tmp_path / "cache").files
         assert f"{folder / name} ({Path(name).suffix})" in str(caught.value)  # the first in order
         assert "\n" not in str(caught.value)
 
@@ -302,7 +302,7 @@ def test_json_lines_are_refused_whatever_the_file_is_called(
     monkeypatch.setattr(corpus_module, "CHUNK", chunk)
     (folder / "077.txt").write_text(RECORDS.rstrip("\n") + end)
     with pytest.raises(ValueError, match=r"^data\.path must be plain text, got .*077\.txt \(JSON lines\): ") as caught:
-        _ = of(folder, tmp_path / "cache", separator).documents
+        _ = corpus_at(folder, tmp_path / "cache", separator).documents
     assert "\n" not in str(caught.value)
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
@@ -321,7 +321,7 @@ def test_json_lines_are_refused_whatever_the_file_is_called(
 )
 def test_source_code_and_markup_are_text(name: str, content: str, folder: Path, tmp_path: Path) -> None:
     (folder / name).write_text(content)
-    assert len(of(folder, tmp_path / "cache").documents.sizes) == 151
+    assert len(corpus_at(folder, tmp_path / "cache").documents.sizes) == 151
 
 
 def test_a_text_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_text_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
         ("separators.txt", "must have text in it, got nothing in .*separators.txt"),
     ):
         with pytest.raises(ValueError, match=rf"^data\.path {why}") as caught:
-            _ = of(tmp_path / name, tmp_path / "cache", "--").documents
+            _ = corpus_at(tmp_path / name, tmp_path / "cache", "--").documents
         assert "\n" not in str(caught.value)
 
 
@@ -344,7 +344,7 @@ def test_a_corpus_is_known_by_its_documents_not_by_where_they_are(tmp_path: Path
         (tmp_path / name).mkdir()
         for file, content in files.items():
             (tmp_path / name / file).write_text(content)
-        return of(tmp_path / name, tmp_path / "cache", separator).documents.digest
+        return corpus_at(tmp_path / name, tmp_path / "cache", separator).documents.digest
 
     first = digest("1", {"a": "one", "b": "two"})
     assert digest("2", {"x": "one", "y": "two"}) == first
@@ -361,10 +361,10 @@ def test_a_corpus_is_known_by_its_documents_not_by_where_they_are(tmp_path: Path
 def test_files_that_have_not_changed_are_read_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = of(folder, tmp_path / "cache").documents
+    first = corpus_at(folder, tmp_path / "cache").documents
     with monkeypatch.context() as patch:
         patch.setattr(corpus_module, "pieces", None)
-        again = of(folder, tmp_path / "cache").documents
+        again = corpus_at(folder, tmp_path / "cache").documents
     assert again.digest == first.digest
     assert np.array_equal(again.hashes, first.hashes)
     assert np.array_equal(again.sizes, first.sizes)
@@ -372,7 +372,7 @@ def test_files_that_have_not_changed_are_read_once(
     stat = file.stat()
     file.write_bytes(file.read_bytes()[::-1].replace(b"\n", b" ")[:0] + b"y" * stat.st_size)
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    assert of(folder, tmp_path / "cache").documents.digest != first.digest
+    assert corpus_at(folder, tmp_path / "cache").documents.digest != first.digest
 
 
 def test_many_documents_are_divided_whole_and_each_is_taken_once(folder: Path, tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ LEARNED = 300
 
 
 def by_pairs(path: Path, cache: Path, size: int = LEARNED) -> Encoded:
-    return Encoded(of(path, cache), BPE(size))
+    return Encoded(corpus_at(path, cache), BPE(size))
 
 
 def test_tokens_spell_the_text(file: Path, folder: Path, tmp_path: Path) -> None:

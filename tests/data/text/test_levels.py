@@ -340,7 +340,7 @@ def test_levels_know_more_the_more_they_look_at(task: str, place: Path) -> None:
     for split in ("validation", "test"):
         found = text(place, task).floors(split)
         assert list(found) == {"clm": ["unigram", "ngram", "xz"], "mlm": ["unigram", "neighbours"]}[task]
-        assert all({"loss", "loss_all", "bits_per_byte"} <= of.keys() for of in found.values())
+        assert all({"loss", "loss_all", "bits_per_byte"} <= metrics.keys() for metrics in found.values())
         best = found["ngram" if task == "clm" else "neighbours"]
         assert best["loss"] < 0.8 * found["unigram"]["loss"]
 
