@@ -117,6 +117,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        # not inherited: a subclass that does not declare it may read positions in another way
         cls.real_positions = bool(vars(cls).get("real_positions", False))
         if "__init__" in vars(cls):
             setattr(cls, "__init__", _in_float32(vars(cls)["__init__"]))  # noqa: B010 types do not assign to methods
