@@ -5,6 +5,7 @@ significantly better than each other.
 """
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +17,7 @@ from pe_lab.data.score import BEST, BLIND
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import best_of, rates_in_words, setting_in_words
-from pe_lab.report.measured import at_longer_lengths, by_layer, probed, study_question
-from pe_lab.report.measured import figure as measured_first
+from pe_lab.report.measured import at_longer_lengths, by_layer, measured_figures, probed, study_question
 from pe_lab.report.parts import Drawn, Folded, Part, Section
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import (
@@ -27,6 +27,7 @@ from pe_lab.report.standing import (
     by_setting,
     comparative,
     decided_between,
+    decided_pairs,
     in_a_sentence,
     in_each_setting,
     joined,
@@ -65,6 +66,7 @@ from pe_lab.statistics import DIFFERENT, GRID, Families, Verdict, interval
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure
 MOST_TASKS = 3  # whose descriptions are given, and that are told one by one
+LENGTHS = ("epochs", "steps")  # of a training
 FAR, MOST_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
 WITH_INTERVALS = " with 95 % t intervals"
 LEARNED = "in which a model has learned the task"
@@ -84,13 +86,15 @@ def answer(subject: ReportSubject) -> Section:
     longer, (said, how) = at_longer_lengths(subject), sentences(subject)
     opening = _measured(subject, longer)
     warning = not_learned(cells, advice=not opening)
-    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else [])]
+    doubt = "" if compares_losses(subject) else " What probes find may differ in models that have."
+    parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
     partly = partly_learned(cells)
     notes = [f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []
     notes += [
         *_behind_references(subject),
         *_not_finite(subject),
         *([] if opening else _far_seeds(subject)),
+        *_still_falling(subject),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
@@ -142,10 +146,15 @@ def _corrected(subject: ReportSubject) -> list[str]:
     cells = subject.results.cells
     if subject.decided is not None or cells.empty or cells["pe"].nunique() < 2:
         return []
-    every = subject.compared.sizes()[0]
-    others = every - len(in_learned_settings(subject.compared.compare(GRID), cells))
-    where = "of other settings, of averages over settings, or at longer lengths"
-    return [f"Of these {every} comparisons {others} are {where}."] if others > 0 else []
+    compared, ends = subject.compared, dict[str, int]()
+    for name in compared.tables:
+        where = "of averages over settings" if name == POOLED else "at longer lengths"
+        ends[where] = ends.get(where, 0) + compared.sizes(name)[0] if name != GRID else 0
+    without = compared.sizes(GRID)[0] - int(in_learned_settings(compared.compare(), cells)["p"].notna().sum())
+    ends = {"in settings in which no model has learned the task": without} | ends
+    told = [f"{count} are {where}" for where, count in ends.items() if count]
+    every = compared.sizes()[0]
+    return [f"The correction is over {every} comparisons, of which {joined(told)}."] if told else []
 
 
 def _measured(subject: ReportSubject, longer: str) -> list[Part]:
@@ -156,9 +165,9 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
     """
     if not _measures_more(subject, longer):
         return []
-    layers, drawn = probed(subject.results.records), measured_first(subject)
+    layers = probed(subject.results.records)
     said, folded = by_layer(subject.results.records) if len(layers) else ("", None)
-    return [part for part in (longer, said, drawn, folded) if part]
+    return [part for part in (longer, said, *measured_figures(subject), folded) if part]
 
 
 def _measures_more(subject: ReportSubject, longer: str) -> bool:
@@ -227,9 +236,11 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         if partly_learned(cells):
             where = f"{in_a_sentence(_place_of_learned(cells))}, where models have learned the task"
             first = in_each_setting(each, f" {LEARNED}", f", {LEARNED}", where)
-        first = " ".join(filter(None, [first, decided_between(each), best_means(each)]))
+        pairs = decided_pairs(each)
+        parts = [first, decided_between(pairs), subject.doubts(pairs), best_means(each)]
+        first = " ".join(filter(None, parts))
     lines = in_learned_settings(subject.compared.compare(GRID), cells)
-    counts = _counts(lines) if whole is None or tasks else ""
+    counts = _counts(lines, subject.metric) if whole is None or tasks else ""
     return f"{first}{counts}", _against(subject, lines)
 
 
@@ -245,19 +256,31 @@ def _place_of_learned(cells: pd.DataFrame) -> str:
     grid = learned[varied].drop_duplicates()
     if len(grid) < math.prod(grid.nunique(dropna=False)):
         return f"in {len(grid)} settings"
-    text = f"on {_values(grid['data'])}" if "data" in varied else ""
-    settings = [f"{last_word(name)} {_values(grid[name])}" for name in varied if name != "data"]
-    return ", ".join(filter(None, [text, f"at {', '.join(settings)}" if settings else ""]))
+    text = [f"on {_values(grid['data'])}"] if "data" in varied else []
+    return ", ".join([*text, *_settings(grid, [name for name in varied if name != "data"])])
 
 
-def _counts(lines: pd.DataFrame) -> str:
+def _counts(lines: pd.DataFrame, metric: str) -> str:
     """Say how many of the comparisons with the baseline, in several settings, are decided."""
     counts = lines["verdict"].value_counts()
     verdicts = [word for word in VERDICT_MARKS if word in counts]
     if len(lines) == lines["pe"].nunique() or len(verdicts) < 2 or lines["baseline"].nunique() > 1:
         return ""
-    ends = joined([f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts])
-    return f" Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {ends}."
+    ends = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
+    open_lines = lines[lines["verdict"] == Verdict.UNDECIDED]
+    if 0 < len(open_lines) <= MOST_FAR:
+        columns = list(lines.columns[: list(lines.columns).index("pe")])
+        where = dict(zip(lines.index, settings_in_words(lines, columns), strict=True))
+        told = [f"`{line['pe']}`, {where[at]}: {_interval(line, metric)}" for at, line in open_lines.iterrows()]
+        ends[Verdict.UNDECIDED] += f" ({'; '.join(told)})"
+    return f" Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {joined(list(ends.values()))}."
+
+
+def _interval(line: pd.Series, metric: str) -> str:
+    """Return the difference of a comparison with its interval, in the unit of its metric."""
+    low, high = f"{line['low']:.3g}", f"{line['high']:.3g}"
+    unit = "log2 of the steps" if metric == STEPS else unit_in_words(metric)
+    return f"{line['difference']:.3g} {unit}".rstrip() + f", 95 % interval {low} to {high}"
 
 
 def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plot:
@@ -317,20 +340,35 @@ def _few_differences(subject: ReportSubject) -> Drawn | None:
     averaged = table_of(compared) is not None and not _only_tasks_vary(cells)
     if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
         return None
-    return all_differences(subject)
+    best = Counter(next(iter(standing.means)) for standing in by_setting(compared)).most_common(1)
+    return all_differences(subject, best[0][0] if best else subject.baseline)
 
 
-def all_differences(subject: ReportSubject) -> Drawn:
-    """Return the figure of all differences from the baseline, in the settings in which a model has learned the task."""
-    cells = subject.results.cells
-    lines = in_learned_settings(subject.compared.compare(), cells)
-    source = "compared.compare()"
+def all_differences(subject: ReportSubject, baseline: str = "") -> Drawn:
+    """Return the figure of all differences from an encoding, in the settings in which a model has learned the task.
+
+    Args:
+        baseline: empty: that of the report.
+    """
+    cells, other = subject.results.cells, baseline not in ("", subject.baseline)
+    lines = in_learned_settings(subject.compared.compare(GRID, baseline or None), cells)
+    source = f"compared.compare(baseline={baseline!r})" if other else "compared.compare()"
     if partly_learned(cells):
         source = f"learned.in_learned_settings({source}, results.cells)"
     how = WITH_INTERVALS if lines["low"].notna().any() else ""
-    caption = f"Differences from {subject.baseline}, paired by seeds{how}; the grey band is the margin"
+    whose = f"{baseline}, which has the best mean" if other else subject.baseline
+    caption = f"Differences from {whose}, paired by seeds{how}{_band(lines, subject.metric)}"
     shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
     return Drawn(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
+
+
+def _band(lines: pd.DataFrame, metric: str) -> str:
+    """Say what the grey band of differences is; empty without a margin."""
+    sizes = lines["margin"].dropna()
+    if sizes.empty or metric == STEPS:
+        return "; the grey band is the margin" * len(sizes[:1])
+    ends = joined(list(dict.fromkeys(f"{size:.2g}" for size in (sizes.min(), sizes.max()))))
+    return f"; the grey band is the margin of {ends} {unit_in_words(metric)}".rstrip()
 
 
 def _training(subject: ReportSubject) -> Drawn:
@@ -470,6 +508,25 @@ def _far_seeds(subject: ReportSubject) -> list[str]:
     return [f"Single seeds are far from the others, and decide their means: {'; '.join(most)}."] if most else []
 
 
+def _still_falling(subject: ReportSubject) -> list[str]:
+    """Return a line where validation losses still fall by more than the margin in the last epoch of training."""
+    curves = subject.results.curves
+    if subject.results.cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves or not compares_losses(subject):
+        return []
+    margin = in_learned_settings(subject.compared.compare(), subject.results.cells)["margin"].max()
+    cells, names = of_learned_settings(subject.results.cells), list(curves.columns[: curves.columns.get_loc("epoch")])
+    losses = merge(curves[curves["metric"] == "loss"], cells[names].drop_duplicates(), names)
+    ends = (
+        losses.groupby([*names, "epoch"], dropna=False)["value"].mean().unstack("epoch").sort_index(axis=1).iloc[:, -2:]
+    )
+    if ends.shape[1] < 2 or ends.columns[1] - ends.columns[0] > 1:  # validated too seldom
+        return []
+    fall = float((ends.iloc[:, 0] - ends.iloc[:, 1]).mean())
+    if not fall > margin:
+        return []
+    return [f"Validation losses still fall by {amount(fall, 'loss')} in the last epoch: more training may change this."]
+
+
 def _behind_references(subject: ReportSubject) -> list[str]:
     """Return a line on the reference values that no encoding's mean reaches: what is no floor and no guess."""
     cells, metric = subject.results.cells, subject.metric
@@ -511,8 +568,15 @@ def place(cells: pd.DataFrame) -> str:
     """Return task and settings in words, such as ` on structured, at depth 1 and 4, epochs 16`."""
     text = f" on {_values(cells['data'])}" if "data" in cells and not (cells["data"] == "unknown").all() else ""
     names = [name for name in told_settings(cells, setting_columns(cells)) if name != "data"]
-    settings = [f"{last_word(name)} {_values(cells[name])}" for name in names]
-    return f"{text}, at {', '.join(settings)}" if settings else text
+    return ", ".join([text, *_settings(cells, names)])
+
+
+def _settings(rows: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return the values of settings in words, such as `at depth 1 and 4` and `after 16 epochs`."""
+    lengths = [name for name in names if name in LENGTHS]
+    others = [f"{last_word(name)} {_values(rows[name])}" for name in names if name not in lengths]
+    told = [f"after {_values(rows[name])} {name if set(rows[name]) != {1} else name[:-1]}" for name in lengths]
+    return [*([f"at {', '.join(others)}"] if others else []), *told]
 
 
 def _values(column: pd.Series) -> str:

@@ -1,8 +1,11 @@
 """Sections that compare encodings: grid, differences, ranks, effects, seeds needed, methods, choice."""
 
+import pandas as pd
+
 from pe_lab import statistics
 from pe_lab.report import choice
 from pe_lab.report.answer import LEARNED, MOST_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
+from pe_lab.report.measured import at_longer_lengths
 from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import joined
@@ -12,6 +15,14 @@ from pe_lab.results.learned import in_learned_settings, of_learned_settings, par
 from pe_lab.results.pooling import pool
 from pe_lab.statistics import DIFFERENT, Verdict
 from pe_lab.statistics.comparisons import counted
+
+REFERENCES = {  # what they know
+    "unigram": "how frequent each token is",
+    "ngram": "what followed the last few tokens in training",
+    "xz": "the compressor of that name, which has seen the training text",
+    "neighbours": "what stood between the same two tokens in training",
+    "prior": "how frequent each answer is",
+}
 
 
 def grid(subject: ReportSubject) -> Section:
@@ -48,9 +59,9 @@ def floors_in_words(names: list[str]) -> list[str]:
             "cannot tell positions apart can beat it."
         )
     if others := [name.replace("_", "-") for name in names if not name.startswith(("bayes", "position_blind"))]:
-        named = joined([f"`{name}`" for name in others])
+        told = [f"`{name}` ({REFERENCES[name]})" if name in REFERENCES else f"`{name}`" for name in others]
         what = "are reference values, not bounds" if len(others) > 1 else "is a reference value, not a bound"
-        parts.append(f"{named} {what}.")
+        parts.append(f"{joined(told)} {what}.")
     return parts
 
 
@@ -186,5 +197,9 @@ def choices(subject: ReportSubject) -> Section:
     best = choice.choices(results.cells, results.records, subject.metric, subject.compared)
     if best.empty:
         return Section("Choice")
+    if at_longer_lengths(subject):
+        far = best["need"].str.contains(" × the training length", regex=False)
+        near = best[~far].assign(need=best["need"] + " (at the training length)")
+        best = pd.concat([best[far], near], ignore_index=True)
     code = f"choice.choices(results.cells, results.records, {subject.metric!r}, compared)"
     return Section("Which encoding for which need", [ReportTable(best, "Drawn from these results alone", code)])

@@ -16,14 +16,16 @@ from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # settings that are named
+HALF, MOSTLY = 0.5, 0.9  # shares of right answers
 MOST_RANKS = 3  # settings whose ranks are told one by one
 MOST_ANSWERING = 3  # encodings that are named with their shares
 FINDINGS = {  # by probe: the metrics that answer its question
     "position": ("r2",),
     "attention": ("entropy_normalised",),
-    "rank": ("token_cosine", "effective_rank", "stable_rank"),
+    "rank": ("token_cosine", "stable_rank", "effective_rank"),
     "subspace": ("position_share",),
 }
+DRAWN = (("position", "r2"), ("rank", "stable_rank"))  # on the first screen
 MEANINGS = {  # by metric
     "r2": "R² of position is that of a linear probe: 1 where the position of a token is read without error.",
     "entropy_normalised": "Entropy of attention is 0 for one token, and 1 if all are alike.",
@@ -67,12 +69,20 @@ def at_longer_lengths(subject: ReportSubject) -> str:
     where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
     none = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
     if not standings and count <= MOST_VALUES:
-        return " ".join(dict.fromkeys(_nearer(far, count > 1) for far in without))
+        return _below_half(without) + " ".join(dict.fromkeys(_nearer(far, count > 1) for far in without))
     if not standings:
         return f"{where}, {none}."
     if count == 1:
         return f"{where}: {standings[0].words()}"
     return f"{where}: {in_each_setting(standings)}" + f" In {len(without)} of {count} settings {none}." * bool(without)
+
+
+def _below_half(without: list[Longest]) -> str:
+    """Say that no encoding has half of the answers right at any longer length; empty if one has."""
+    longer = pd.concat([far.nearer[far.nearer["length"] > 1].assign(setting=far.setting) for far in without])
+    if longer.groupby(["setting", "length", "pe"])["value"].mean().max() >= HALF:
+        return ""
+    return "No encoding has half of the answers right at any longer length. "
 
 
 def _nearer(far: Longest, several: bool) -> str:
@@ -98,12 +108,27 @@ def _nearer(far: Longest, several: bool) -> str:
             told = [f"`{pe}` {share:.0%} ({shown[pe]})" for pe, share in answering.items()]
             first = answering.index[0]
             told[0] = f"`{first}` has {answering.iloc[0]:.0%}{right} ({seeds}{shown[first]})"
+            told[0] += _lead(far.nearer[far.nearer["length"] == length], *best.index[:2])
             seeds = ""
         ends.append(f"at {length:g} ×{'' if ends else ' the training length'}, {joined(told)}")
         right = ""
     text = "; ".join(ends)
     where = f"{far.setting.removeprefix('data ').capitalize()}: " if several else ""
     return f"{where}{text if several else text[0].upper() + text[1:]}.{_lost(shares, longer)}"
+
+
+def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
+    """Say by how much the best encoding is before the next one, paired by seeds; empty with fewer than two.
+
+    Args:
+        measured: shares of right answers at a length: columns pe, seed, value.
+    """
+    seeds = measured.pivot_table(index="seed", columns="pe", values="value")
+    differences = 100 * (seeds[first] - seeds[second]).dropna()
+    if len(differences) < 2:
+        return ""
+    low, high = interval(differences)
+    return f", before `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f})"
 
 
 def _lost(shares: pd.Series, longer: list[float]) -> str:
@@ -115,28 +140,34 @@ def _lost(shares: pd.Series, longer: list[float]) -> str:
     """
     if 1 not in shares.index.get_level_values("length"):
         return ""
+    partly = shares[1][(shares[1] < MOSTLY) & (shares[1] >= LEAST_RIGHT)]
+    already = joined([f"`{pe}` {share:.0%}" for pe, share in partly.items()]).replace("` ", "` has ", 1)
+    text = f" At the training length itself, {already}." if len(partly) else ""
     best = shares[shares.index.get_level_values("length").isin(longer)].groupby("pe", sort=False).max()
     lost = shares[1].reindex(best.index[best == 0])
-    lost = lost[lost >= LEAST_RIGHT]
+    lost = lost[lost >= MOSTLY]
     names, have = joined([f"`{pe}`" for pe in lost.index]), "have" if len(lost) > 1 else "has"
-    before = f"with {_between(100 * lost, '.0f')}% right at the training length"
-    return f" {names}, {before}, {have} no right answer at a longer one." if len(lost) else ""
+    before = f"with {_between(100 * lost, '.1f')}% right at the training length"
+    return text + (f" {names}, {before}, {have} no right answer at a longer one." if len(lost) else "")
 
 
-def figure(subject: ReportSubject) -> Drawn | None:
-    """Return the figure of what a study measures first: its metric against length, or a probe against the layer."""
+def measured_figures(subject: ReportSubject) -> list[Drawn]:
+    """Return the figures of what a study measures first: its metric against length, or probes against the layer."""
     records = subject.results.records
     metrics = [far.metric for far in longest(records, subject.results.cells).values()]
     if metrics:
         code = f"plots.length_curves(results.records, {metrics[0]!r})"
         drawn = plots.length_curves(records, metrics[0])
-        return Drawn(drawn, f"Test {in_words(metrics[0])} against length: {shaded(drawn, metrics[0])}", code)
+        return [Drawn(drawn, f"Test {in_words(metrics[0])} against length: {shaded(drawn, metrics[0])}", code)]
     layers = probed(records)
     if layers.empty:
-        return None
-    probe = str(layers["probe"].iloc[0])
-    metrics = list(layers.loc[layers["probe"] == probe, "metric"].unique())
-    metric = next((name for name in FINDINGS.get(probe, ()) if name in metrics), metrics[0])
+        return []
+    measured = list(layers[["probe", "metric"]].drop_duplicates().itertuples(index=False, name=None))
+    shown = [pair for pair in DRAWN if pair in measured] or measured[:1]
+    return [_by_layer(records, str(probe), str(metric)) for probe, metric in shown]
+
+
+def _by_layer(records: pd.DataFrame, probe: str, metric: str) -> Drawn:
     code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
     drawn = plots.layer_curves(records, probe, metric)
     words = in_words(metric)
@@ -213,14 +244,15 @@ def _where_read(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
         at = (measured["setting"] == setting) & (measured["pe"] == pe) & (measured["layer"] == best[key])
         values = measured.loc[at].groupby("seed")["value"].mean()
         low, high = cut("r2", highest[key], *interval(values))
-        return f"{highest[key]:.2f}" + f" [{low:.2f}, {high:.2f}]" * (len(values) > 1)
+        known = f" [{low:.2f}, {high:.2f}]" * (len(values) > 1) + f" with `{pe}`"
+        return f"{highest[key]:.2f}{known}" + f" ({setting})" * bool(layers.index.unique("setting").size > 1)
 
     low, high = highest.idxmin(), highest.idxmax()
     ends = f"R² {told(high)}"
     if len(highest) > 1:
-        ends = f"R² from {told(low)} with `{low[1]}` to {told(high)} with `{high[1]}`"
         without = [key for key in highest.index if key[1] == "none" and key not in (low, high)]
-        ends += f"; without an encoding {told(highest[without].idxmax())}" if without else ""
+        between = f", {told(highest[without].idxmax())}" if without else ""
+        ends = f"R² from {told(low)}{between} to {told(high)}"
     return f"A linear probe reads position best in {where} ({ends})."
 
 
@@ -257,8 +289,14 @@ def _rank_lost(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
     if len(groups) > 1 and len({_between(part, form) for _, part in groups}) > 1:
         lowest = joined([f"{_between(part, form)} ({setting})" for setting, part in groups])
     name = in_words(str(measured["metric"].iloc[0]))
-    share = f": one direction has up to {1 / least.min():.0%} of the variance" * (name == "stable rank")
-    return f"The {name} is {_between(first, form)} at {where}, and {lowest} where it is lowest{share}."
+    said: str = f"The {name} is {_between(first, form)} at {where}, and {lowest} where it is lowest."
+    if name != "stable rank":
+        return said
+    setting, pe = least.idxmin()
+    there = f"`{pe}`, layer {layers.loc[(setting, pe)].idxmin():g}" + f", {setting}" * bool(setting)
+    share = 1 / least.min()
+    start = "In part they collapse to one direction, which has" if share >= HALF else "No direction dominates: one has"
+    return f"{start} up to {share:.0%} of the variance ({there}; {_between(100 / first, '.0f')}% at {where}). {said}"
 
 
 def _between(values: pd.Series, form: str) -> str:

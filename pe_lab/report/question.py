@@ -1,5 +1,6 @@
 """The subject of a report: results, baseline and metric; and what a reader must know before any number."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +10,7 @@ from pe_lab.config import LR
 from pe_lab.report import choice
 from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Code, Part, ReportTable, Section
-from pe_lab.report.standing import measured
+from pe_lab.report.standing import Standing, measured
 from pe_lab.results.columns import lower_is_better, setting_columns, told_settings, value_text
 from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
@@ -91,6 +92,10 @@ class ReportSubject:
     def notes(self) -> list[str]:
         """What a reader must know before any number, a line each."""
         return cautions(self.results, self.baseline)
+
+    def doubts(self, pairs: Sequence[tuple[str, str, Standing]]) -> str:
+        """Say what else may explain that encodings are worse than others; see `standing.decided_pairs`."""
+        return ""
 
     def margin_notes(self) -> list[str]:
         """Return a line that says that the margin is not the declared one, if it is not."""

@@ -46,9 +46,10 @@ def sections(subject: ReportSubject) -> list[Section]:
         others += [tuned.rates(subject), _curves(subject), _lengths(subject), _probes(subject), _cost(subject)]
         others += [_audit(subject), tuned.methods(subject)]
     else:
-        others = [failed(subject.results), comparing.grid(subject), question(subject)]
+        others = [failed(subject.results), question(subject)]
         if compares_losses(subject):
-            others = [comparing.choices(subject), *others[:2], comparing.differences(subject), question(subject)]
+            others = [comparing.choices(subject), failed(subject.results), comparing.grid(subject)]
+            others += [comparing.differences(subject), question(subject)]
             others += [comparing.ranks(subject), elsewhere(subject), comparing.effects(subject)]
             others += [comparing.seeds(subject)]
         others += [_rates(subject), _tasks(subject)]
@@ -199,7 +200,9 @@ def _for_whom(subject: ReportSubject, measured: pd.DataFrame) -> list[Part]:
 def _cost(subject: ReportSubject) -> Section:
     """Return the metric against each cost, and the costs of each encoding."""
     cells, parts = subject.results.cells, []
-    for against in ("seconds", "positional_parameters") if subject.metric != STEPS else ():
+    shown = ["seconds", "positional_parameters"] if subject.metric != STEPS and compares_losses(subject) else []
+    shown = [name for name in shown if name != "seconds" or not isinstance(subject, TunedSubject)]  # of one part
+    for against in shown:
         if cells[against].nunique() > 1:
             words = against.replace("_", " ")
             code = f"plots.cost(results.cells, {subject.metric!r}, {against!r})"

@@ -292,7 +292,7 @@ def _of_each(standings: Sequence[Standing]) -> str:
     for standing in standings:
         settings.setdefault(_open_in_words(standing), []).append(standing.setting)
     if len(settings) == 1:
-        return f"in each, {next(iter(settings))}."
+        return f"in {'both' if len(standings) == 2 else 'each'}, {next(iter(settings))}."
     return f"{'; '.join(f'{joined(where)} {who}' for who, where in settings.items())}."
 
 
@@ -301,22 +301,30 @@ def in_a_sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def decided_between(standings: Sequence[Standing]) -> str:
-    """Say by how much encodings are worse than a better one, where few are, in each of a few settings.
+def decided_pairs(standings: Sequence[Standing]) -> list[tuple[str, str, Standing]]:
+    """Return the encodings that are worse, each with the best better one, where few are, in each of a few settings.
 
     Of one that is better than all others, the next is named.
     """
-    if len(standings) > FEW_SETTINGS:
-        return ""
-    gaps: dict[tuple[str, str], list[str]] = {}
-    for standing in standings:
+    pairs = []
+    for standing in standings if len(standings) <= FEW_SETTINGS else ():
         names = [name for name in standing.means if name not in standing.open]
         worse = names if len(names) <= MOST_LEFT_OUT else names[: len(standing.open) == 1]
         for name in worse:
             better = [other for other in standing.means if standing.line(name, other)["verdict"] == Verdict.WORSE]
-            if better:
-                gap = f"by {standing.gap(name, better[0])} {standing.setting}".rstrip()
-                gaps.setdefault((name, better[0]), []).append(gap)
+            pairs += [(name, better[0], standing)] if better else []
+    return pairs
+
+
+def decided_between(pairs: Sequence[tuple[str, str, Standing]]) -> str:
+    """Say by how much encodings are worse than a better one; empty without pairs.
+
+    Args:
+        pairs: of `decided_pairs`.
+    """
+    gaps: dict[tuple[str, str], list[str]] = {}
+    for name, other, standing in pairs:
+        gaps.setdefault((name, other), []).append(f"by {standing.gap(name, other)} {standing.setting}".rstrip())
     ends = [f"`{name}` is worse than `{other}` {joined(told)}" for (name, other), told in gaps.items()]
     return f"{'; '.join(ends)}." if ends else ""
 
@@ -329,10 +337,10 @@ def _open_in_words(standing: Standing) -> str:
     if len(names) == 1:
         return f"only `{names[0]}` can be the best"
     if not behind:
-        return f"the best may be any of the {len(names)}"
+        return f"any of the {len(names)} may be the best"
     if len(behind) <= MOST_LEFT_OUT < len(names):
-        return f"the best may be any but {listed(behind, None)}"
-    return f"the best may be any of {listed(names, None)}"
+        return f"any encoding but {joined([f'`{name}`' for name in behind])} may be the best"
+    return f"any of {listed(names, None)} may be the best"
 
 
 def best_means(standings: Sequence[Standing]) -> str:
@@ -341,8 +349,16 @@ def best_means(standings: Sequence[Standing]) -> str:
     if len(standings) < 2:
         return ""
     metric, values = standings[0].metric, [next(iter(standing.means.values())) for standing in standings]
-    counts = Counter(next(iter(standing.means)) for standing in standings).most_common()
-    leads = [f"`{name}` in {count if len(counts) > 1 else 'each'}" for name, count in counts[:MOST_NAMED]]
+    first = [next(iter(standing.means)) for standing in standings]
+    counts = Counter(first).most_common()
+    leads = [f"`{name}` in {count}" for name, count in counts[:MOST_NAMED]]
+    if len(counts) == 1:
+        leads = [f"`{counts[0][0]}` in {'both' if len(standings) == 2 else 'each'}"]
+    elif len(standings) <= FEW_SETTINGS and all(standing.setting for standing in standings):
+        where: dict[str, list[str]] = {}
+        for standing, lead in zip(standings, first, strict=True):
+            where.setdefault(lead, []).append(standing.setting)
+        leads = [f"`{name}` {joined(settings)}" for name, settings in where.items()]
     leads += [f"others in {sum(count for _, count in counts[MOST_NAMED:])}"] if len(counts) > MOST_NAMED else []
     extent = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
     return f"The {superlative(metric)} mean {standings[0].what} ({extent}) is that of {joined(leads)}."

@@ -4,6 +4,7 @@ Its verdicts are those of the study: every seed of an encoding is a repetition o
 its learning rate included. What is compared is the steps to solve, or the loss after declared steps.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -16,11 +17,12 @@ from pe_lab.report.comparing import floors_in_words
 from pe_lab.report.effort import ladders
 from pe_lab.report.parts import Drawn, Folded, ReportTable, Section
 from pe_lab.report.question import ReportSubject, missing, surroundings
-from pe_lab.report.standing import joined, measured
+from pe_lab.report.standing import Standing, joined, measured
 from pe_lab.results import plots, tuned_outcomes
 from pe_lab.results.columns import STEPS, counted_in, floors, merge, setting_columns, sort_by_setting, told_settings
 from pe_lab.results.frame import Results
-from pe_lab.results.learned import of_learned_settings
+from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
+from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import FEWEST_SEEDS, GRID, Endpoint, Families, Verdict
 from pe_lab.statistics.comparisons import counted, exchanged
@@ -212,7 +214,7 @@ class TunedSubject(ReportSubject):
     @property
     def notes(self) -> list[str]:
         learned = outcomes_of(replace(self.results, cells=of_learned_settings(self.results.cells)))
-        edge = edge_note(learned, *ladders(self.results))
+        edge = edge_note(learned, *ladders(self.results), advice=False)
         if edge and len(learned) < len(self.outcomes):
             edge = f"Where models have learned the task: {edge[0].lower()}{edge[1:]}"
         said = [" ".join(filter(None, [_unequal_tries(self), edge])), seed_note(self.outcomes)]
@@ -220,6 +222,21 @@ class TunedSubject(ReportSubject):
             which = joined(list(dict.fromkeys(names)))
             said.append(f"At every learning rate {counted(len(names), 'cell')} diverged, in no mean: {which}.")
         return [*filter(None, said), *missing(self.results), *surroundings(self.results.cells)]
+
+    def doubts(self, pairs: Sequence[tuple[str, str, Standing]]) -> str:
+        tried, told = tried_rates(self.outcomes, *ladders(self.results)), []
+        cells = of_learned_settings(self.results.cells)
+        words = pd.Series(settings_in_words(cells, setting_columns(cells)), cells.index)
+        for worse, better, standing in pairs:
+            here = (words == standing.setting.partition(" ")[2]) if standing.setting else pd.Series(True, cells.index)
+            chosen = cells.loc[here & (cells["pe"] == better), LR].astype(float)
+            unshared = chosen[~chosen.isin(tried[worse])]
+            if len(unshared) > len(chosen) / 2:
+                rates = joined([f"{rate:g}" for rate in sorted(unshared.unique())])
+                how_many = f"{len(unshared)} of {len(chosen)} seeds of `{better}` chose {rates} {standing.setting}"
+                why = f"{how_many.rstrip()}, which was not tried with `{worse}`"
+                told.append(f"The learning rate may explain it: {why}.")
+        return " ".join(told)
 
 
 def _unequal_tries(subject: TunedSubject) -> str:
@@ -243,7 +260,10 @@ def values(subject: TunedSubject) -> Section:
         "An encoding ranks below all that are better, and above all that are worse. Differences that are significant "
         "and within the margin, `slightly better` and `slightly worse`, do not rank."
     )
-    table = ReportTable(subject.summary, f"Mean {measured(subject.metric)} and ranks, a line per setting and encoding")
+    summary = in_learned_settings(subject.summary, subject.results.cells)
+    table = ReportTable(summary, f"Mean {measured(subject.metric)} and ranks, a line per setting and encoding")
+    if partly_learned(subject.results.cells):
+        text += " Settings in which no encoding has learned the task are left out."
     words = floors_in_words(floors(subject.outcomes))
     folded = [Folded("What the floors are", list(words))] if words else []
     return Section("Values and ranks", [text, *folded, seed_values(subject), table])

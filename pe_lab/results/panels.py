@@ -133,4 +133,4 @@ def draw_legend(figure: Figure, panels: dict[str, Axes], highlight: list[str]) -
     widest = max(map(len, names), default=1)
     columns = int(figure.get_figwidth() / (LEGEND_LINE + LEGEND_LETTER * widest))
     columns = max(1, min(4, columns))
-    figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=columns, fontsize=8)
+    figure.legend([handles[name] for name in names], names, loc="outside lower left", ncols=columns, fontsize=8)

@@ -384,7 +384,8 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(setting, fontsize=9)
-        axes.set_xlabel(f"{in_words(metric)} minus that of {baseline}", fontsize=8)
+        unit, better = " in nats" * (metric == "loss"), "left" if lower_is_better(metric) else "right"
+        axes.set_xlabel(f"{in_words(metric)} minus that of {baseline}{unit}\n({better}: better)", fontsize=8)
     handles: list[Artist] = [_handle(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
     if data["margin"].notna().any():
         handles.append(Patch(color=BAND, label="within the margin"))

@@ -117,7 +117,7 @@ class Families:
         return (
             next(iter(names_of))
             if len(names_of) == 1
-            else "; ".join(f"{w} of {names}" for w, names in names_of.items())
+            else " and ".join(f"{words} ({names})" for words, names in names_of.items())
         )
 
     def sizes(self, name: str | None = None) -> tuple[int, int]:
@@ -129,10 +129,9 @@ class Families:
             counts[1] += int((tested & (lines["baseline"] != self.baseline)).sum())
         return counts[0], counts[1]
 
-    def compare(self, name: str = GRID) -> pd.DataFrame:
-        """Return the comparisons of a table with the baseline."""
-        lines = self.lines[name]
-        lines = lines[lines["baseline"] == self.baseline].reset_index(drop=True)
+    def compare(self, name: str = GRID, baseline: str | None = None) -> pd.DataFrame:
+        """Return the comparisons of a table with an encoding; None: with the baseline of the report."""
+        lines = turned(baseline or self.baseline, self.lines[name], "baseline").reset_index(drop=True)
         lines.attrs["comparisons"] = self.sizes()[0]
         return lines
 

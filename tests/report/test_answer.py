@@ -34,7 +34,7 @@ def asked(rows: pd.DataFrame, baseline: str = "rope", metric: str = "loss", **mo
     return ReportSubject(results_of(rows, study="mine", **more), "", "", baseline, metric, pd.DataFrame())
 
 
-WHERE = "on structured, at depth 1 and 4, epochs 4?"
+WHERE = "on structured, at depth 1 and 4, after 4 epochs?"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ WHERE = "on structured, at depth 1 and 4, epochs 4?"
             "loss",
             f"What is the test loss of rope {WHERE}".replace("1 and 4", "of 8 values"),
         ),
-        (cells({"rope": 1}, data="unknown"), "loss", "What is the test loss of rope, at depth 1 and 4, epochs 4?"),
+        (cells({"rope": 1}, data="unknown"), "loss", "What is the test loss of rope, at depth 1 and 4, after 4 epochs?"),
         (cells().iloc[:0], "loss", "What is the test loss of the encodings in mine?"),
     ],
 )
