@@ -511,7 +511,13 @@ def _far_seeds(subject: ReportSubject) -> list[str]:
 def _still_falling(subject: ReportSubject) -> list[str]:
     """Return a line where validation losses still fall by more than the margin in the last epoch of training."""
     curves = subject.results.curves
-    if subject.results.cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves or not compares_losses(subject):
+    if (
+        subject.results.cells.empty
+        or curves.empty
+        or subject.metric != "loss"
+        or "epoch" not in curves
+        or not compares_losses(subject)
+    ):
         return []
     margin = in_learned_settings(subject.compared.compare(), subject.results.cells)["margin"].max()
     cells, names = of_learned_settings(subject.results.cells), list(curves.columns[: curves.columns.get_loc("epoch")])

@@ -50,7 +50,11 @@ WHERE = "on structured, at depth 1 and 4, after 4 epochs?"
             "loss",
             f"What is the test loss of rope {WHERE}".replace("1 and 4", "of 8 values"),
         ),
-        (cells({"rope": 1}, data="unknown"), "loss", "What is the test loss of rope, at depth 1 and 4, after 4 epochs?"),
+        (
+            cells({"rope": 1}, data="unknown"),
+            "loss",
+            "What is the test loss of rope, at depth 1 and 4, after 4 epochs?",
+        ),
         (cells().iloc[:0], "loss", "What is the test loss of the encodings in mine?"),
     ],
 )
@@ -309,6 +313,18 @@ def test_a_seed_that_decides_a_mean_is_named() -> None:
     (note,) = (str(part) for part in answer(asked(rows)).parts if "Single seeds" in str(part))
     assert "`rope`" in note
     assert "for seed 3" in note
+
+
+@pytest.mark.parametrize(("epochs", "noted"), [((3, 4), True), ((1, 4), False)])
+def test_losses_that_still_fall_are_noted_where_the_last_epochs_were_validated(epochs, noted) -> None:
+    rows = cells(depths=(1,))
+    curves = rows[["pe", "data", "depth", "epochs", "seed"]]
+    curves = pd.concat([curves.assign(epoch=epoch, metric="loss", value=9.0 - epoch) for epoch in epochs])
+    notes = [str(part) for part in answer(asked(rows, curves=curves)).parts if "still fall" in str(part)]
+    assert len(notes) == noted
+    assert not noted or "by 1 nats in the last epoch" in notes[0]
+    flat = asked(rows, curves=curves.assign(value=1.0))
+    assert not any("still fall" in str(part) for part in answer(flat).parts)
 
 
 def test_references_that_are_better_than_every_mean_are_named() -> None:

@@ -21,7 +21,7 @@ from pe_lab.results.learned import not_learned
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.verdict_marks import few_runs
 
-FACTS = ("nats", "copy", "depth 2", "epochs 1 and 4")
+FACTS = ("nats", "copy", "depth 2", "after 1 and 4 epochs")
 NAMES = {"rope": 0.5, "alibi": 0.3, "mine_50%": 0.8}  # the last has characters of LaTeX
 
 
@@ -78,7 +78,7 @@ def test_captions_say_what_was_measured_where_and_in_which_unit(study: Path, mon
     captions = [caption for text in texts for caption in re.findall(r"\\caption\{(.*)\}", text)]
     assert len(captions) == 4
     for caption in captions:
-        assert {"nats", "copy", "depth 2", "epochs 1 and 4"} <= {word for word in FACTS if word in caption}
+        assert {"nats", "copy", "depth 2", "after 1 and 4 epochs"} <= {word for word in FACTS if word in caption}
 
 
 def test_the_methods_have_the_settings_and_figures_are_pdf_and_svg(study: Path, monkeypatch, tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_a_name_with_dollars_or_html_is_a_name(cells, monkeypatch, tmp_path):
     assert page.count(">$\\foo$<") >= 3  # in figures and tables, as written
     assert "<img" not in page
     assert "&lt;script&gt;alert(1)" in page
-    assert "# Which of 4 encodings has the lowest test loss, at depth 1, epochs 1 and 4?\n" in text_of(page)
+    assert "# Which of 4 encodings has the lowest test loss, at depth 1, after 1 and 4 epochs?\n" in text_of(page)
     assert "pe_lab: $\\study$\n" in text_of(page)
 
 
@@ -1057,7 +1057,9 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
     table = folded.parts[0]
     assert table.data.to_dict("records") == [{"pe": "none", "R² of position": "0.30 → 0.10"}]
     low, high = interval(pd.Series([0.7, 0.9]))
-    expected = f"A linear probe reads position best in layer 2 of 4 (R² 0.80 [{low:.2f}, {min(high, 1):.2f}])."
+    expected = (
+        f"A linear probe reads position best in layer 2 of 4 (R² 0.80 [{low:.2f}, {min(high, 1):.2f}] with `none`)."
+    )
     assert said == f"Means over 2 seeds of models of depth 4. {expected}"
     said, other = by_layer(rows.assign(probe="mine", metric="height"))
     assert said == ""
@@ -1078,7 +1080,19 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
     records.loc[near & (records["pe"] == "rope"), "value"] = 0.04
     said = at_longer_lengths(question(results_of(cells, records=records)))
     assert f"at {records.loc[near, 'length'].iloc[0]:g} × the training length, `alibi` has 40%" in said
-    assert "rope" not in said
+    assert "before `rope` by 36 points" in said
+    assert said.startswith("No encoding has half of the answers right at any longer length.")
+    records.loc[near & (records["pe"] == "alibi"), "value"] = 0.6
+    more = at_longer_lengths(question(results_of(cells, records=records)))
+    assert "half" not in more
+    assert "no right answer at a longer one" not in more
+    records.loc[records["length"] == 1, "value"] = np.where(
+        records.loc[records["length"] == 1, "pe"] == "rope", 0.8, 1.0
+    )
+    more = at_longer_lengths(question(results_of(cells, records=records)))
+    assert "At the training length itself, `rope` has 80%." in more
+    assert "with 100.0% right at the training length, have no right answer at a longer one." in more
+    assert "`rope` 4%" not in said
 
 
 @pytest.mark.parametrize(("metric", "ends"), [("exact_match", (0, 1)), ("loss", (0, np.inf)), ("mine", (-9, 9))])

@@ -267,11 +267,11 @@ def test_few_settings_are_told_one_by_one_those_that_say_the_same_together() -> 
     some = [at("at depth 1", "ab", "c"), at("at depth 4", "abc", ""), at("at depth 16", "abc", "")]
     said = in_each_setting(some)
     assert said.endswith(
-        "At depth 1 the best may be any of `a` and `b`; at depth 4 and at depth 16 the best may be any of the 3."
+        "At depth 1 any of `a` and `b` may be the best; at depth 4 and at depth 16 any of the 3 may be the best."
     )
-    assert in_each_setting(some[1:]).endswith("In each, the best may be any of the 3.")
+    assert in_each_setting(some[1:]).endswith("In both, any of the 3 may be the best.")
     assert in_each_setting([at("at x", "abd", "c"), at("at y", "a", "bcd")]).endswith(
-        "At x the best may be any but `c`; at y only `a` can be the best."
+        "At x any encoding but `c` may be the best; at y only `a` can be the best."
     )
     assert "At " not in in_each_setting(some * 2)  # too many
     torn = at("at y", "", "abc")

@@ -16,6 +16,7 @@ from pe_lab.report.__main__ import main
 from pe_lab.report.answer import sentences
 from pe_lab.report.parts import Code, Drawn, Folded, ReportTable
 from pe_lab.report.sections import sections
+from pe_lab.report.standing import by_setting
 from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned
@@ -77,7 +78,9 @@ def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> 
     assert len(lines) == len(study.compared.compare()) == 4 * 4
     both = study.compared.compare().merge(lines, on=["depth", "steps", "pe"])
     pd.testing.assert_series_equal(both["p_corrected_x"], both["p_corrected_y"], check_names=False)
-    drawn, _ = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
+    best, _ = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
+    assert set(best.plot.data["pe"]) == set(LOSS) - {"alibi"}  # differences from alibi, the best
+    (drawn,) = [part for part in found["Differences"] if isinstance(part, Drawn)]
     table = drawn.plot.data
     assert len(table) == len(lines)
     assert set(table.loc[table["pe"] == "alibi", "verdict"]) == {"better"}
@@ -145,6 +148,11 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     _, found = parts(folder)
     assert "3 tries" in next(iter(found))
     assert any("0.003 @ 0.14" in str(part) for part in next(iter(found.values())))
+    study, _ = parts(folder)
+    best = next(standing for standing in by_setting(study.compared) if standing.setting == "at depth 1, steps 400")
+    doubt = study.doubts([("learnable", "alibi", best)])  # alibi chose 0.01
+    assert "5 of 5 seeds of `alibi` chose 0.01 at depth 1, steps 400, which was not tried with `learnable`" in doubt
+    assert study.doubts([("rope", "alibi", best), ("alibi", "learnable", best)]) == ""
     declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 1.0]]
     (folder / "declared.json").write_text(json.dumps(declared))
     assert "2 or 3 tries" in next(iter(parts(folder)[1]))
@@ -172,7 +180,7 @@ def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None
     notes = " ".join(part for part in next(iter(found.values())) if isinstance(part, str) and "Note" in part)
     assert "alibi 100%" in notes
     assert " rope " not in notes
-    assert "add higher rates" in notes
+    assert "highest that was tried" in notes
     assert counts["0.001"].tolist() == [0] * len(LOSS)  # tried, and never the best
 
 
@@ -194,7 +202,7 @@ def test_of_two_rates_each_is_an_edge_and_the_answer_says_so(tmp_path: Path) -> 
     outcomes.assign(edge=True).to_csv(folder / "outcomes.csv", index=False)
     _, found = parts(folder)
     notes = [part for part in next(iter(found.values())) if isinstance(part, str) and "Note" in part]
-    assert any("Two learning rates" in note and "add lower and higher rates" in note for note in notes)
+    assert any("Two learning rates" in note for note in notes)
 
 
 @pytest.mark.parametrize("baseline", ["rope", None])
@@ -245,7 +253,7 @@ def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
     names: dict[str, object] = {}
     exec(code, names)
     drawn = [part for part in found if isinstance(part, Drawn)]
-    assert len(drawn) == 4
+    assert len(drawn) == 5
     for part in drawn:
         assert isinstance(eval(part.code, names), plots.Plot)
     (training,) = [part for part in drawn if "learning_curves" in part.code]
@@ -305,7 +313,7 @@ def test_the_page_is_written_by_the_command(tmp_path: Path, monkeypatch: pytest.
     folder = written(tmp_path / "study", solvable=False)
     assert report(monkeypatch, str(folder)) == 0
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4
     assert not re.search(r'(src|[^:]href)="http', page)
 
 
@@ -367,7 +375,7 @@ def test_a_paper_has_the_losses_and_the_comparisons_of_the_study(
     captions = [caption for text in texts for caption in re.findall(r"\\caption\{(.*)\}", text)]
     assert len(captions) == 5
     for caption in captions:
-        assert all(fact in caption for fact in ("nats", "copy", "depth 1 and 4", "steps 100 and 400"))
+        assert all(fact in caption for fact in ("nats", "copy", "depth 1 and 4", "100 and 400 steps"))
 
 
 def test_a_paper_has_the_steps_to_solve_and_the_exact_intervals_of_shares(tmp_path: Path) -> None:
@@ -490,7 +498,7 @@ def test_settings_without_a_learned_encoding_are_told_apart(tmp_path: Path) -> N
     level = best.where(rows["steps"] == 400, -1.0)
     rows.assign(floor_bayes_loss=-2.0, floor_position_blind_loss=level).to_csv(folder / "rows.csv", index=False)
     first, how = sentences(TunedSubject.of(frame.load(folder)))
-    assert first.startswith("At depth 1 and 4, steps 400, ")
+    assert first.startswith("At depth 1 and 4, after 400 steps, ")
     assert "`rope` is worse than `alibi` by " in first
     assert "8 comparisons with `rope`" in how
     rows.assign(floor_bayes_loss=-3.0, floor_position_blind_loss=-2.0).to_csv(folder / "rows.csv", index=False)

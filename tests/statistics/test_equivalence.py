@@ -177,7 +177,7 @@ def test_families_correct_equivalence_as_they_correct_differences():
     assert set(compared.lines[GRID]["margin"]) == {0.3}
     assert set(compared.lines["longer"]["margin"]) == {0.1}
     assert compared.margins == {GRID: "0.3 nats", "longer": "0.1 share"}
-    assert str(compared).endswith("for equivalence within 0.3 nats of loss; 0.1 share of exact_match")
+    assert str(compared).endswith("for equivalence within 0.3 nats (loss) and 0.1 share (exact_match)")
     one = Families.of({GRID: (rows, "loss"), "longer": (longer, "exact_match")}, "pe1", given["loss"])
     assert one.margins == {GRID: "0.3 nats", "longer": "0.02 share"}  # the other metric has its default
     remaining = longer.rename(columns={"test_exact_match": f"test_{REMAINING}"})
