@@ -13,7 +13,7 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.config.reference import first_comment
-from pe_lab.data.score import BEST, BLIND
+from pe_lab.report.cautions import behind_references, far_seeds, not_finite, still_falling
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import best_of, rates_in_words, setting_in_words
@@ -42,7 +42,6 @@ from pe_lab.results import plots
 from pe_lab.results.columns import (
     STEPS,
     counted_in,
-    floors,
     in_words,
     lower_is_better,
     merge,
@@ -52,7 +51,6 @@ from pe_lab.results.columns import (
     value_text,
 )
 from pe_lab.results.learned import (
-    GUESSES,
     in_learned_settings,
     level_in_words,
     not_learned,
@@ -67,7 +65,7 @@ MOST_VALUES = 6  # values of a setting that are named in the question; of more, 
 MOST_DRAWN = 12  # encodings in the figure
 MOST_TASKS = 3  # whose descriptions are given, and that are told one by one
 LENGTHS = ("epochs", "steps")  # of a training
-FAR, MOST_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
+MOST_OPEN = 2  # undecided comparisons that are named
 WITH_INTERVALS = " with 95 % t intervals"
 LEARNED = "in which a model has learned the task"
 SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
@@ -91,10 +89,10 @@ def answer(subject: ReportSubject) -> Section:
     partly = partly_learned(cells)
     notes = [f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []
     notes += [
-        *_behind_references(subject),
-        *_not_finite(subject),
-        *([] if opening else _far_seeds(subject)),
-        *_still_falling(subject),
+        *behind_references(subject),
+        *not_finite(subject),
+        *([] if opening else far_seeds(subject)),
+        *(still_falling(subject) if compares_losses(subject) else []),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
@@ -167,7 +165,7 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
         return []
     layers = probed(subject.results.records)
     said, folded = by_layer(subject.results.records) if len(layers) else ("", None)
-    return [part for part in (longer, said, *measured_figures(subject), folded) if part]
+    return [part for part in (*longer.split("\n"), said, *measured_figures(subject), folded) if part]
 
 
 def _measures_more(subject: ReportSubject, longer: str) -> bool:
@@ -268,7 +266,7 @@ def _counts(lines: pd.DataFrame, metric: str) -> str:
         return ""
     ends = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
     open_lines = lines[lines["verdict"] == Verdict.UNDECIDED]
-    if 0 < len(open_lines) <= MOST_FAR:
+    if 0 < len(open_lines) <= MOST_OPEN:
         columns = list(lines.columns[: list(lines.columns).index("pe")])
         where = dict(zip(lines.index, settings_in_words(lines, columns), strict=True))
         told = [f"`{line['pe']}`, {where[at]}: {_interval(line, metric)}" for at, line in open_lines.iterrows()]
@@ -466,88 +464,6 @@ def _margin(subject: ReportSubject, lines: pd.DataFrame) -> str:
     if subject.margin not in (None, declared):
         return f"The margin, chosen for this report, is {words}"
     return f"The {whose} margin is {words}"
-
-
-def _not_finite(subject: ReportSubject) -> list[str]:
-    """Return a line on cells whose metric is infinite or no number: what diverged would flatter what is left."""
-    cells = subject.results.cells
-    if cells.empty or (finite := np.isfinite(cells[f"test_{subject.metric}"].astype(float))).all():
-        return []
-    names, count = list(cells.loc[~finite, "pe"].unique()), int((~finite).sum())
-    has = "1 cell has" if count == 1 else f"{count} cells have"
-    which = "it is" if count == 1 else "they are"
-    return [f"{has} a test {in_words(subject.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
-
-
-def _far_seeds(subject: ReportSubject) -> list[str]:
-    """Return a line on single seeds that are far from the others of their encoding, and so decide its mean.
-
-    That is FAR times as far from the nearest other one as the others are from each other, of 4 seeds or more.
-    """
-    if subject.results.cells.empty:
-        return []
-    cells, metric = of_learned_settings(subject.results.cells), f"test_{subject.metric}"
-    names, ends = setting_columns(cells), list[tuple[float, str]]()
-    words = pd.Series(settings_in_words(cells, names), cells.index)
-    for (setting, pe), seeds in cells.groupby([words, "pe"], sort=False):
-        values = seeds.set_index("seed")[metric].sort_values()
-        if len(values) < 4 or not np.isfinite(values).all():
-            continue
-        for seed, nearest, others in (
-            (values.index[-1], values.iloc[-2], values.iloc[:-1]),
-            (values.index[0], values.iloc[1], values.iloc[1:]),
-        ):
-            extent, far = np.ptp(others), abs(values[seed] - nearest)
-            if far > FAR * extent > 0:
-                low, high, value = (amount(end, subject.metric) for end in (others.min(), others.max(), values[seed]))
-                low = low.removesuffix(f" {unit_in_words(subject.metric)}")
-                ends.append(
-                    (far / extent, f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others")
-                )
-    most = [text for _, text in sorted(ends, reverse=True)[:MOST_FAR]]
-    return [f"Single seeds are far from the others, and decide their means: {'; '.join(most)}."] if most else []
-
-
-def _still_falling(subject: ReportSubject) -> list[str]:
-    """Return a line where validation losses still fall by more than the margin in the last epoch of training."""
-    curves = subject.results.curves
-    if (
-        subject.results.cells.empty
-        or curves.empty
-        or subject.metric != "loss"
-        or "epoch" not in curves
-        or not compares_losses(subject)
-    ):
-        return []
-    margin = in_learned_settings(subject.compared.compare(), subject.results.cells)["margin"].max()
-    cells, names = of_learned_settings(subject.results.cells), list(curves.columns[: curves.columns.get_loc("epoch")])
-    losses = merge(curves[curves["metric"] == "loss"], cells[names].drop_duplicates(), names)
-    ends = (
-        losses.groupby([*names, "epoch"], dropna=False)["value"].mean().unstack("epoch").sort_index(axis=1).iloc[:, -2:]
-    )
-    if ends.shape[1] < 2 or ends.columns[1] - ends.columns[0] > 1:  # validated too seldom
-        return []
-    fall = float((ends.iloc[:, 0] - ends.iloc[:, 1]).mean())
-    if not fall > margin:
-        return []
-    return [f"Validation losses still fall by {amount(fall, 'loss')} in the last epoch: more training may change this."]
-
-
-def _behind_references(subject: ReportSubject) -> list[str]:
-    """Return a line on the reference values that no encoding's mean reaches: what is no floor and no guess."""
-    cells, metric = subject.results.cells, subject.metric
-    references = [name for name in floors(cells, metric) if name not in (BEST, *BLIND, *GUESSES)]
-    if cells.empty or not references:
-        return []
-    names = setting_columns(cells)
-    sign, ends = (1 if lower_is_better(metric) else -1), []
-    words = pd.Series(settings_in_words(cells, names), cells.index)
-    for setting, rows in cells.groupby(words, sort=False):
-        best = (sign * rows.groupby("pe")[f"test_{metric}"].mean()).min()
-        levels = {name: rows[f"floor_{name}_{metric}"].mean() for name in references}
-        ahead = [f"`{name}` ({amount(level, metric)})" for name, level in levels.items() if sign * level < best]
-        ends += [f"{joined(ahead)} for {setting}"] if ahead else []
-    return [f"No mean here is as good as these references: {'; '.join(ends)}."] if ends else []
 
 
 def _alone(subject: ReportSubject) -> str:

@@ -46,7 +46,7 @@ def study_question(name: str) -> str:
 
 
 def at_longer_lengths(subject: ReportSubject) -> str:
-    """Say which encodings may be the best at the longest length, in a sentence for all settings; empty without any.
+    """Say which encodings may be the best at the longest length, in a sentence or a line per setting; empty without any.
 
     Where none answers there, each length is told until none does.
     """
@@ -69,7 +69,8 @@ def at_longer_lengths(subject: ReportSubject) -> str:
     where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
     none = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
     if not standings and count <= MOST_VALUES:
-        return _below_half(without) + " ".join(dict.fromkeys(_nearer(far, count > 1) for far in without))
+        told = dict.fromkeys(_nearer(far, count > 1) for far in without)
+        return "\n".join(filter(None, [_below_half(without), *told]))
     if not standings:
         return f"{where}, {none}."
     if count == 1:
@@ -82,7 +83,7 @@ def _below_half(without: list[Longest]) -> str:
     longer = pd.concat([far.nearer[far.nearer["length"] > 1].assign(setting=far.setting) for far in without])
     if longer.groupby(["setting", "length", "pe"])["value"].mean().max() >= HALF:
         return ""
-    return "No encoding has half of the answers right at any longer length. "
+    return "No encoding has half of the answers right at any longer length."
 
 
 def _nearer(far: Longest, several: bool) -> str:

@@ -1,0 +1,87 @@
+"""What a reader must know beside the answer of a report: lines that stand behind it as notes."""
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.data.score import BEST, BLIND
+from pe_lab.report.question import ReportSubject
+from pe_lab.report.standing import amount, joined, unit_in_words
+from pe_lab.results.columns import floors, in_words, lower_is_better, merge, setting_columns
+from pe_lab.results.learned import GUESSES, in_learned_settings, of_learned_settings
+from pe_lab.results.panels import settings_in_words
+
+FAR, MOST_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
+
+
+def not_finite(subject: ReportSubject) -> list[str]:
+    """Return a line on cells whose metric is infinite or no number: what diverged would flatter what is left."""
+    cells = subject.results.cells
+    if cells.empty or (finite := np.isfinite(cells[f"test_{subject.metric}"].astype(float))).all():
+        return []
+    names, count = list(cells.loc[~finite, "pe"].unique()), int((~finite).sum())
+    has = "1 cell has" if count == 1 else f"{count} cells have"
+    which = "it is" if count == 1 else "they are"
+    return [f"{has} a test {in_words(subject.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
+
+
+def far_seeds(subject: ReportSubject) -> list[str]:
+    """Return a line on single seeds that are far from the others of their encoding, and so decide its mean.
+
+    That is FAR times as far from the nearest other one as the others are from each other, of 4 seeds or more.
+    """
+    if subject.results.cells.empty:
+        return []
+    cells, metric = of_learned_settings(subject.results.cells), f"test_{subject.metric}"
+    names, ends = setting_columns(cells), list[tuple[float, str]]()
+    words = pd.Series(settings_in_words(cells, names), cells.index)
+    for (setting, pe), seeds in cells.groupby([words, "pe"], sort=False):
+        values = seeds.set_index("seed")[metric].sort_values()
+        if len(values) < 4 or not np.isfinite(values).all():
+            continue
+        for seed, nearest, others in (
+            (values.index[-1], values.iloc[-2], values.iloc[:-1]),
+            (values.index[0], values.iloc[1], values.iloc[1:]),
+        ):
+            extent, far = np.ptp(others), abs(values[seed] - nearest)
+            if far > FAR * extent > 0:
+                low, high, value = (amount(end, subject.metric) for end in (others.min(), others.max(), values[seed]))
+                low = low.removesuffix(f" {unit_in_words(subject.metric)}")
+                ends.append(
+                    (far / extent, f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others")
+                )
+    most = [text for _, text in sorted(ends, reverse=True)[:MOST_FAR]]
+    return [f"Single seeds are far from the others, and decide their means: {'; '.join(most)}."] if most else []
+
+
+def still_falling(subject: ReportSubject) -> list[str]:
+    """Return a line where validation losses still fall by more than the margin in the last epoch of training."""
+    cells, curves = subject.results.cells, subject.results.curves
+    if cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves:
+        return []
+    margin, cells = in_learned_settings(subject.compared.compare(), cells)["margin"].max(), of_learned_settings(cells)
+    names = list(curves.columns[: curves.columns.get_loc("epoch")])
+    losses = merge(curves[curves["metric"] == "loss"], cells[names].drop_duplicates(), names)
+    values = losses.groupby([*names, "epoch"], dropna=False)["value"].mean().unstack("epoch")
+    ends = values.sort_index(axis=1).iloc[:, -2:]
+    if ends.shape[1] < 2 or ends.columns[1] - ends.columns[0] > 1:  # validated too seldom
+        return []
+    fall = float((ends.iloc[:, 0] - ends.iloc[:, 1]).mean())
+    said = f"Validation losses still fall by {amount(fall, 'loss')} in the last epoch: more training may change this."
+    return [said] if fall > margin else []
+
+
+def behind_references(subject: ReportSubject) -> list[str]:
+    """Return a line on the reference values that no encoding's mean reaches: what is no floor and no guess."""
+    cells, metric = subject.results.cells, subject.metric
+    references = [name for name in floors(cells, metric) if name not in (BEST, *BLIND, *GUESSES)]
+    if cells.empty or not references:
+        return []
+    names = setting_columns(cells)
+    sign, ends = (1 if lower_is_better(metric) else -1), []
+    words = pd.Series(settings_in_words(cells, names), cells.index)
+    for setting, rows in cells.groupby(words, sort=False):
+        best = (sign * rows.groupby("pe")[f"test_{metric}"].mean()).min()
+        levels = {name: rows[f"floor_{name}_{metric}"].mean() for name in references}
+        ahead = [f"`{name}` ({amount(level, metric)})" for name, level in levels.items() if sign * level < best]
+        ends += [f"{joined(ahead)} for {setting}"] if ahead else []
+    return [f"No mean here is as good as these references: {'; '.join(ends)}."] if ends else []
