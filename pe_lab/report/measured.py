@@ -46,7 +46,7 @@ def study_question(name: str) -> str:
 
 
 def at_longer_lengths(subject: ReportSubject) -> str:
-    """Say which encodings may be the best at the longest length, in a sentence or a line per setting; empty without any.
+    """Say which encodings may be the best at the longest length, in a line, or one per setting; empty without any.
 
     Where none answers there, each length is told until none does.
     """
