@@ -18,7 +18,7 @@ from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import best_of, rates_in_words, setting_in_words
 from pe_lab.report.measured import at_longer_lengths, by_layer, measured_figures, probed, study_question
-from pe_lab.report.parts import Drawn, Folded, Part, Section
+from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import (
     FEW_SETTINGS,
@@ -28,10 +28,12 @@ from pe_lab.report.standing import (
     comparative,
     decided_between,
     decided_pairs,
+    equivalent_in_words,
     in_a_sentence,
     in_each_setting,
     joined,
     last_word,
+    listed,
     measured,
     overall,
     superlative,
@@ -65,6 +67,7 @@ MOST_VALUES = 6  # values of a setting that are named in the question; of more, 
 MOST_DRAWN = 12  # encodings in the figure
 MOST_TASKS = 3  # whose descriptions are given, and that are told one by one
 LENGTHS = ("epochs", "steps")  # of a training
+MOST_DECIDED = 6  # comparisons of a verdict that are named
 MOST_OPEN = 2  # undecided comparisons that are named
 WITH_INTERVALS = " with 95 % t intervals"
 LEARNED = "in which a model has learned the task"
@@ -98,6 +101,7 @@ def answer(subject: ReportSubject) -> Section:
         *subject.notes,
     ]
     folded: list[Part] = []
+    encodings = _encodings(subject)
     if opening:
         where = " at the training length" if longer else ""
         if compares_losses(subject):
@@ -109,7 +113,7 @@ def answer(subject: ReportSubject) -> Section:
         folded = [Folded("How it was compared", [how, *_corrected(subject)])]
         shown = [*parts, said, *_figures(subject)]
     shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes)]
-    return Section(title(subject), [*shown, *folded], opening=True)
+    return Section(title(subject), [*shown, *folded, *encodings], opening=True)
 
 
 def _setting(subject: ReportSubject) -> list[str]:
@@ -128,6 +132,15 @@ def _setting(subject: ReportSubject) -> list[str]:
     )
     said += [*filter(None, [setting_in_words(subject.results)]), _in_short(subject)]
     return [*lines, f"**Setting.** {in_a_sentence('; '.join(said))}."]
+
+
+def _encodings(subject: ReportSubject) -> list[Part]:
+    """Return what the encodings are, folded, as far as the configuration has them by these names."""
+    names = [str(name).partition(" ")[0] for name in subject.results.cells["pe"].unique()]
+    files = {name: config.folders().file("pe", name) for name in names}
+    told = {name: first_comment(file) for name, file in files.items() if file is not None and file.is_file()}
+    table = pd.DataFrame({"pe": list(told), "what it is": list(told.values())})
+    return [Folded("What the encodings are", [ReportTable(table, "The first line of each in conf/pe")])] if told else []
 
 
 def _in_short(subject: ReportSubject) -> str:
@@ -235,8 +248,8 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
             where = f"{in_a_sentence(_place_of_learned(cells))}, where models have learned the task"
             first = in_each_setting(each, f" {LEARNED}", f", {LEARNED}", where)
         pairs = decided_pairs(each)
-        parts = [first, decided_between(pairs), subject.doubts(pairs), best_means(each)]
-        first = " ".join(filter(None, parts))
+        more = [equivalent_in_words(each), decided_between(pairs)] if len(each) > 1 else []  # of one, first says it
+        first = " ".join(filter(None, [first, *more, subject.doubts(pairs), best_means(each)]))
     lines = in_learned_settings(subject.compared.compare(GRID), cells)
     counts = _counts(lines, subject.metric) if whole is None or tasks else ""
     return f"{first}{counts}", _against(subject, lines)
@@ -265,10 +278,14 @@ def _counts(lines: pd.DataFrame, metric: str) -> str:
     if len(lines) == lines["pe"].nunique() or len(verdicts) < 2 or lines["baseline"].nunique() > 1:
         return ""
     ends = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
+    columns = list(lines.columns[: list(lines.columns).index("pe")])
+    where = pd.Series(settings_in_words(lines, columns), lines.index)
+    for word in DIFFERENT:
+        if 0 < counts.get(word, 0) <= MOST_DECIDED:
+            named = lines[lines["verdict"] == word].groupby(where, sort=False)["pe"].agg(list)
+            ends[word] += f" ({'; '.join(f'{listed(names, None)}, {setting}' for setting, names in named.items())})"
     open_lines = lines[lines["verdict"] == Verdict.UNDECIDED]
     if 0 < len(open_lines) <= MOST_OPEN:
-        columns = list(lines.columns[: list(lines.columns).index("pe")])
-        where = dict(zip(lines.index, settings_in_words(lines, columns), strict=True))
         told = [f"`{line['pe']}`, {where[at]}: {_interval(line, metric)}" for at, line in open_lines.iterrows()]
         ends[Verdict.UNDECIDED] += f" ({'; '.join(told)})"
     return f" Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {joined(list(ends.values()))}."
@@ -356,6 +373,8 @@ def all_differences(subject: ReportSubject, baseline: str = "") -> Drawn:
     how = WITH_INTERVALS if lines["low"].notna().any() else ""
     whose = f"{baseline}, which has the best mean" if other else subject.baseline
     caption = f"Differences from {whose}, paired by seeds{how}{_band(lines, subject.metric)}"
+    if lines["p_corrected"].notna().any():
+        caption += f". Verdicts are corrected for {lines.attrs['comparisons']} comparisons, intervals are not"
     shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
     return Drawn(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
 

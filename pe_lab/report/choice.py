@@ -92,10 +92,13 @@ def choices(
             lines += best
         elif unlearned:  # in every setting; otherwise those that were learned are listed alone
             lines += _without_encoding(best, why)
-    if POOLED in compared.tables and unlearned:
+    pools = POOLED in compared.tables
+    if pools and compared.tables[POOLED][1] == "test_loss" and "data" in rows:
+        pools = rows["data"].nunique() == 1  # nats of several tasks have no scale in common
+    if pools and unlearned:
         best = _best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED)
         lines += _without_encoding(best, unlearned)
-    elif POOLED in compared.tables and len(of_learned_settings(rows)) == len(rows):
+    elif pools and len(of_learned_settings(rows)) == len(rows):
         lines += _pooled(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID, POOLED):

@@ -1,7 +1,5 @@
 """Sections that compare encodings: grid, differences, ranks, effects, seeds needed, methods, choice."""
 
-import pandas as pd
-
 from pe_lab import statistics
 from pe_lab.report import choice
 from pe_lab.report.answer import LEARNED, MOST_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
@@ -153,10 +151,10 @@ def seeds(subject: ReportSubject) -> Section:
     text = (
         "`seeds_needed` is the number of seeds that would show the difference, `seeds_equivalent` the number that "
         "would show that it is smaller than the margin; the smaller of the two decides. `separable` is the smallest "
-        "difference that the present seeds would show. All are for a power of 80 % and the level of the first step of "
-        f"Holm's correction over {counted(subject.compared.sizes()[0], 'comparison')} with `{subject.baseline}`. They "
-        "take the observed difference and deviation as the true ones: read them as orders of magnitude. `inf`: no "
-        "number of seeds would."
+        "difference that as many seeds would show in 80 % of studies. All are for a power of 80 % and the level of the "
+        f"first step of Holm's correction over {counted(subject.compared.sizes()[0], 'comparison')} with "
+        f"`{subject.baseline}`. They take the observed difference and deviation as the true ones: read them as orders "
+        "of magnitude. `inf`: no number of seeds would."
     )
     code = f"statistics.seeds_needed({lines})"
     table = ReportTable(needed[names], f"To separate each encoding from {subject.baseline}", code)
@@ -197,9 +195,10 @@ def choices(subject: ReportSubject) -> Section:
     best = choice.choices(results.cells, results.records, subject.metric, subject.compared)
     if best.empty:
         return Section("Choice")
+    near = list[Part]()
     if at_longer_lengths(subject):
         far = best["need"].str.contains(" × the training length", regex=False)
-        near = best[~far].assign(need=best["need"] + " (at the training length)")
-        best = pd.concat([best[far], near], ignore_index=True)
+        near = [Folded("At the training length", [ReportTable(best[~far], "Likewise, at the training length")])]
+        best = best[far]
     code = f"choice.choices(results.cells, results.records, {subject.metric!r}, compared)"
-    return Section("Which encoding for which need", [ReportTable(best, "Drawn from these results alone", code)])
+    return Section("Which encoding for which need", [ReportTable(best, "Drawn from these results alone", code), *near])

@@ -58,7 +58,9 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     cells = results.cells
     alone = cells["pe"].nunique() == 1
     if choice := best_of(results):
-        return f"{'' if alone else 'each '}{choice} by validation"
+        tune = results.declared.tune or {}
+        after = f" after {tune['steps']} steps" if tune.get("steps") else ""
+        return f"{'' if alone else 'each '}{choice} by validation{after}"
     if LR in setting_columns(cells):
         tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))
         same = "" if tried.nunique() == 1 else ", not the same for all"

@@ -1,5 +1,8 @@
 """What was measured beyond the test: at longer lengths, and by probes of the layers."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pandas as pd
 
 from pe_lab import config
@@ -9,14 +12,15 @@ from pe_lab.report.parts import Drawn, Folded, ReportTable
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import Standing, in_each_setting, joined
 from pe_lab.results import plots
-from pe_lab.results.columns import cut, in_words, lower_is_better, possible, sort_by_setting
+from pe_lab.results.columns import in_words, lower_is_better, possible, sort_by_setting
 from pe_lab.results.panels import COLOURED, settings_in_words
 from pe_lab.results.plots import record_settings
 from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import counted
 
 MOST_VALUES = 6  # settings that are named
-HALF, MOSTLY = 0.5, 0.9  # shares of right answers
+HALF, MOSTLY = 0.5, 0.9  # shares of right answers, of variance, and R²
+MORE = 0.1  # R² above that of the token alone
 MOST_RANKS = 3  # settings whose ranks are told one by one
 MOST_ANSWERING = 3  # encodings that are named with their shares
 FINDINGS = {  # by probe: the metrics that answer its question
@@ -83,7 +87,7 @@ def _below_half(without: list[Longest]) -> str:
     longer = pd.concat([far.nearer[far.nearer["length"] > 1].assign(setting=far.setting) for far in without])
     if longer.groupby(["setting", "length", "pe"])["value"].mean().max() >= HALF:
         return ""
-    return "No encoding has half of the answers right at any longer length."
+    return "On average over seeds, no encoding has half of the answers right at any longer length."
 
 
 def _nearer(far: Longest, several: bool) -> str:
@@ -129,7 +133,8 @@ def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
     if len(differences) < 2:
         return ""
     low, high = interval(differences)
-    return f", before `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f})"
+    sure = "" if low > 0 else ", which is not significant"
+    return f", before `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f}){sure}"
 
 
 def _lost(shares: pd.Series, longer: list[float]) -> str:
@@ -213,9 +218,8 @@ def by_layer(records: pd.DataFrame) -> tuple[str, Folded]:
                 continue
             layers = measured.groupby(["setting", "pe", "layer"], sort=False)["value"].mean()
             layers = layers.unstack("layer").sort_index(axis=1)
-            sentences += [_SENTENCES[metric](layers, measured)] if metric in _SENTENCES else []
-            alone = records.loc[records["metric"] == f"{metric}_from_token", "value"]
-            sentences += [f"The token alone gives {alone.mean():.2f}."] if len(alone) else []
+            alone = records.loc[records["metric"] == f"{metric}_from_token", "value"].mean()
+            sentences += [_SENTENCES[metric](layers, measured, alone)] if metric in _SENTENCES else []
             ends = layers.iloc[:, [0, -1]].map(lambda value: f"{value:.2f}" if value < 10 else f"{value:.1f}")
             columns[in_words(metric)] = ends.agg(" → ".join, axis=1).str.replace("-0.00", "0.00")
             meanings += [MEANINGS[metric]] if metric in MEANINGS else []
@@ -230,39 +234,45 @@ def by_layer(records: pd.DataFrame) -> tuple[str, Folded]:
     )
 
 
-def _where_read(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
-    """Say in which layers position is read best, and how well without an encoding.
+def _where_read(layers: pd.DataFrame, measured: pd.DataFrame, alone: float) -> str:
+    """Say with which encodings position is read at the embedding, where the others reach it, and how well at best.
 
     Args:
         layers: R² by setting and encoding, a column per layer.
         measured: the same, of each seed.
+        alone: R² from the token alone; NaN: unknown.
     """
-    best, highest = layers.idxmax(axis=1), layers.max(axis=1)
-    where = f"layer{'s' * (best.nunique() > 1)} {_between(best, 'g')} of {layers.columns.max():g}"
+    best, start = layers.max(axis=1), layers.iloc[:, 0]
+    at_start = start.groupby(level="pe", sort=False).min() > (alone if np.isfinite(alone) else 0) + MORE
+    carried, built = list(at_start.index[at_start]), list(at_start.index[~at_start])
 
-    def told(key: tuple[str, str]) -> str:
-        setting, pe = key
-        at = (measured["setting"] == setting) & (measured["pe"] == pe) & (measured["layer"] == best[key])
-        values = measured.loc[at].groupby("seed")["value"].mean()
-        low, high = cut("r2", highest[key], *interval(values))
-        known = f" [{low:.2f}, {high:.2f}]" * (len(values) > 1) + f" with `{pe}`"
-        return f"{highest[key]:.2f}{known}" + f" ({setting})" * bool(layers.index.unique("setting").size > 1)
+    def told(values: pd.Series, names: list[str]) -> str:
+        return _between(values[values.index.get_level_values("pe").isin(names)], ".2f")
 
-    low, high = highest.idxmin(), highest.idxmax()
-    ends = f"R² {told(high)}"
-    if len(highest) > 1:
-        without = [key for key in highest.index if key[1] == "none" and key not in (low, high)]
-        between = f", {told(highest[without].idxmax())}" if without else ""
-        ends = f"R² from {told(low)}{between} to {told(high)}"
-    return f"A linear probe reads position best in {where} ({ends})."
+    sentences, token = [], f", that of the token alone {alone:.2f}" * bool(np.isfinite(alone))
+    if carried:
+        each = joined([f"`{pe}` ({told(start, [pe])})" for pe in carried])
+        sentences.append(f"At the embedding a linear probe reads position with {each}, in R².")
+    if built:
+        names = joined([f"`{pe}`" for pe in built])
+        reach = (layers >= MOSTLY).idxmax(axis=1)[(layers >= MOSTLY).any(axis=1)]
+        reach = reach[reach.index.get_level_values("pe").isin(built)]
+        by = (
+            f"; it reaches {MOSTLY:g} by layer {_between(reach, 'g')} of {layers.columns.max():g}" if len(reach) else ""
+        )
+        sentences.append(f"With {names} R² is {told(start, built)} there{token}{by}.")
+    seeds = measured.groupby(["setting", "pe", "layer", "seed"], sort=False)["value"].mean().unstack("seed")
+    half = max(np.ptp(interval(seeds.loc[(*key, layer)].dropna())) / 2 for key, layer in layers.idxmax(axis=1).items())
+    sure = f" (95 % intervals up to ± {half:.2f})" if np.isfinite(half) else ""
+    without = f", without an encoding {told(best, ['none'])}" if "none" in at_start.index and len(at_start) > 1 else ""
+    return " ".join([*sentences, f"At the best layer it is {_between(best, '.2f')}{without}{sure}."])
 
 
-def _alike(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
+def _alike(layers: pd.DataFrame, *_: object) -> str:
     """Say whether tokens have become alike in a layer.
 
     Args:
         layers: the cosine of two tokens by setting and encoding, a column per layer.
-        measured: the same, of each seed.
     """
     most = layers.max(axis=1)
     if most.max() < APART:
@@ -274,30 +284,39 @@ def _alike(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
     return f"Tokens become more alike: the cosine of two tokens reaches {_between(most, '.2f')}{with_}."
 
 
-def _rank_lost(layers: pd.DataFrame, measured: pd.DataFrame) -> str:
-    """Say how far a rank falls below that of the first layer, in each of a few settings.
+def _rank_lost(layers: pd.DataFrame, *_: object) -> str:
+    """Say how far the effective rank falls below that of the first layer, in each of a few settings.
 
     Args:
-        layers: a rank by setting and encoding, a column per layer.
-        measured: the same, of each seed.
+        layers: the rank by setting and encoding, a column per layer.
     """
-    first, least, form = layers.iloc[:, 0], layers.min(axis=1), ".0f" if layers.min(axis=None) >= 10 else ".1f"
-    where = "the embedding" if layers.columns[0] == 0 else f"layer {layers.columns[0]:g}"
-    groups = (
-        list(least.groupby(level="setting", sort=False)) if least.index.unique("setting").size <= MOST_RANKS else []
-    )
-    lowest = _between(least, form)
-    if len(groups) > 1 and len({_between(part, form) for _, part in groups}) > 1:
-        lowest = joined([f"{_between(part, form)} ({setting})" for setting, part in groups])
-    name = in_words(str(measured["metric"].iloc[0]))
-    said: str = f"The {name} is {_between(first, form)} at {where}, and {lowest} where it is lowest."
-    if name != "stable rank":
-        return said
-    setting, pe = least.idxmin()
-    there = f"`{pe}`, layer {layers.loc[(setting, pe)].idxmin():g}" + f", {setting}" * bool(setting)
-    share = 1 / least.min()
-    start = "In part they collapse to one direction, which has" if share >= HALF else "No direction dominates: one has"
-    return f"{start} up to {share:.0%} of the variance ({there}; {_between(100 / first, '.0f')}% at {where}). {said}"
+    first, form = layers.iloc[:, 0], ".0f" if layers.min(axis=None) >= 10 else ".1f"
+    lowest = _in_settings(layers.min(axis=1), form)
+    return f"The effective rank is {_between(first, form)} at {_first(layers)}, and {lowest} where it is lowest."
+
+
+def _one_direction(layers: pd.DataFrame, *_: object) -> str:
+    """Say how much of the variance one direction has at most, in each of a few settings: one over the stable rank.
+
+    Args:
+        layers: the stable rank by setting and encoding, a column per layer.
+    """
+    share = 100 / layers.min(axis=1)
+    start = "In part they collapse to one direction: it has" if share.max() >= 100 * HALF else "One direction has"
+    first = f"{_between(100 / layers.iloc[:, 0], '.0f')} % at {_first(layers)}"
+    return f"{start} up to {_in_settings(share, '.0f', ' %')} of the variance, and {first}."
+
+
+def _first(layers: pd.DataFrame) -> str:
+    return "the embedding" if layers.columns[0] == 0 else f"layer {layers.columns[0]:g}"
+
+
+def _in_settings(values: pd.Series, form: str, unit: str = "") -> str:
+    """Return the range of values, or that of each of a few settings where these differ."""
+    groups = list(values.groupby(level="setting", sort=False))
+    if not 1 < len(groups) <= MOST_RANKS or len({_between(part, form) for _, part in groups}) == 1:
+        return f"{_between(values, form)}{unit}"
+    return joined([f"{_between(part, form)}{unit} ({setting})" for setting, part in groups])
 
 
 def _between(values: pd.Series, form: str) -> str:
@@ -305,9 +324,9 @@ def _between(values: pd.Series, form: str) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-_SENTENCES = {
+_SENTENCES: dict[str, Callable[..., str]] = {
     "r2": _where_read,
     "token_cosine": _alike,
     "effective_rank": _rank_lost,
-    "stable_rank": _rank_lost,
+    "stable_rank": _one_direction,
 }  # by metric of FINDINGS

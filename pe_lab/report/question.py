@@ -108,8 +108,12 @@ class ReportSubject:
         ]
 
 
-def question(subject: ReportSubject) -> Section:
-    """Return the section on cells, metric, baseline, families and the command."""
+def question(subject: ReportSubject, verdicts: bool = True) -> Section:
+    """Return the section on cells, metric, baseline, families and the command.
+
+    Args:
+        verdicts: whether the page has any.
+    """
     cells = subject.results.cells
     parts: list[Part] = []
     if len(cells):
@@ -125,7 +129,7 @@ def question(subject: ReportSubject) -> Section:
             f"The metric is {measured(subject.metric)} ({direction} is better). Losses are in nats per token. "
             f"Other encodings are compared with `{subject.baseline}`."
         )
-        if cells["pe"].nunique() > 1:
+        if cells["pe"].nunique() > 1 and verdicts:
             where = "on this page" if subject.decided is None else "below the first screen"
             families = str(subject.compared).replace(" gap", " of the gap")
             if not any(subject.compared.sizes()):

@@ -46,7 +46,7 @@ def sections(subject: ReportSubject) -> list[Section]:
         others += [tuned.rates(subject), _curves(subject), _lengths(subject), _probes(subject), _cost(subject)]
         others += [_audit(subject), tuned.methods(subject)]
     else:
-        others = [failed(subject.results), question(subject)]
+        others = [failed(subject.results), question(subject, verdicts=False)]
         if compares_losses(subject):
             others = [comparing.choices(subject), failed(subject.results), comparing.grid(subject)]
             others += [comparing.differences(subject), question(subject)]
@@ -58,6 +58,11 @@ def sections(subject: ReportSubject) -> list[Section]:
     first = answer(subject)
     drawn = {figure.code for figure in figures(first.parts)}
     page = [first, *(replace(section, parts=_without(section.parts, drawn)) for section in others)]
+    page = [
+        section
+        for section in page
+        if section.title != "Differences" or not all(isinstance(part, str) for part in section.parts)
+    ]
     return [section for section in [*page, code(subject)] if section.parts]
 
 

@@ -301,6 +301,15 @@ def in_a_sentence(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
+def equivalent_in_words(standings: Sequence[Standing]) -> str:
+    """Say which encodings are equivalent to the best mean in each of a few settings; empty where none is."""
+    alike = [standing for standing in standings if standing.case == "open" and standing.alike]
+    if len(standings) > FEW_SETTINGS or not alike:
+        return ""
+    ends = [f"{listed(one.alike, None)} to `{one.open[0]}` {one.setting}".rstrip() for one in alike]
+    return f"Equivalent within the margin: {'; '.join(ends)}."
+
+
 def decided_pairs(standings: Sequence[Standing]) -> list[tuple[str, str, Standing]]:
     """Return the encodings that are worse, each with the best better one, where few are, in each of a few settings.
 

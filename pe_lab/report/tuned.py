@@ -19,7 +19,16 @@ from pe_lab.report.parts import Drawn, Folded, ReportTable, Section
 from pe_lab.report.question import ReportSubject, missing, surroundings
 from pe_lab.report.standing import Standing, joined, measured
 from pe_lab.results import plots, tuned_outcomes
-from pe_lab.results.columns import STEPS, counted_in, floors, merge, setting_columns, sort_by_setting, told_settings
+from pe_lab.results.columns import (
+    STEPS,
+    counted_in,
+    cut,
+    floors,
+    merge,
+    setting_columns,
+    sort_by_setting,
+    told_settings,
+)
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.panels import settings_in_words
@@ -32,6 +41,7 @@ FILE = "outcomes.csv"
 CHOSEN = (LR, "start_scale")  # by a seed: in cells and curves these are no settings
 COSTS = ("trained_steps", "core_seconds")  # of all tries of a seed
 NEEDED = ("pe", "seed", "y", "solved", LR, "edge", *COSTS)
+NEARLY_ALL = 0.9  # share of seeds
 ALL_PAIRS = "Benjamini and Hochberg's correction over all pairs of a setting"
 
 
@@ -217,11 +227,33 @@ class TunedSubject(ReportSubject):
         edge = edge_note(learned, *ladders(self.results), advice=False)
         if edge and len(learned) < len(self.outcomes):
             edge = f"Where models have learned the task: {edge[0].lower()}{edge[1:]}"
-        said = [" ".join(filter(None, [_unequal_tries(self), edge])), seed_note(self.outcomes)]
+        said = [" ".join(filter(None, [_unequal_tries(self), edge, self._scales_at_edge()])), seed_note(self.outcomes)]
+        said.append(self._chosen_early())
         if names := self.diverged:
             which = joined(list(dict.fromkeys(names)))
             said.append(f"At every learning rate {counted(len(names), 'cell')} diverged, in no mean: {which}.")
         return [*filter(None, said), *missing(self.results), *surroundings(self.results.cells)]
+
+    def _scales_at_edge(self) -> str:
+        """Name the encodings of which nearly all seeds chose the lowest or the highest starting scale."""
+        tried = {float(scale) for _, scale in (self.results.declared.tune or {}).get("scaled") or []}
+        ends = []
+        for pe, chosen in self.outcomes.dropna(subset="start_scale").groupby("pe", sort=False)["start_scale"]:
+            for edge, what in {min(tried): "lowest", max(tried): "highest"}.items() if len(tried) > 1 else ():
+                if (at_edge := chosen == edge).mean() >= NEARLY_ALL:
+                    ends.append(
+                        f"`{pe}` {edge:g}, the {what} starting scale, in {at_edge.sum()} of {len(chosen)} seeds"
+                    )
+        return f"Chosen were: {'; '.join(ends)}." if ends else ""
+
+    def _chosen_early(self) -> str:
+        """Say that tries were chosen at a length of training after which no encoding had learned the task."""
+        cells, steps = self.results.cells, (self.results.declared.tune or {}).get("steps")
+        if "steps" not in cells or not partly_learned(cells) or steps not in set(cells["steps"]):
+            return ""
+        if steps in set(of_learned_settings(cells)["steps"]):
+            return ""
+        return f"Tries were chosen by validation after {steps} steps, where no encoding had learned the task."
 
     def doubts(self, pairs: Sequence[tuple[str, str, Standing]]) -> str:
         tried, told = tried_rates(self.outcomes, *ladders(self.results)), []
@@ -261,6 +293,9 @@ def values(subject: TunedSubject) -> Section:
         "and within the margin, `slightly better` and `slightly worse`, do not rank."
     )
     summary = in_learned_settings(subject.summary, subject.results.cells)
+    if {"mean", "low", "high"} <= set(summary):
+        low, high = cut(subject.metric, summary["mean"], summary["low"], summary["high"])
+        summary = summary.assign(low=low, high=high)
     table = ReportTable(summary, f"Mean {measured(subject.metric)} and ranks, a line per setting and encoding")
     if partly_learned(subject.results.cells):
         text += " Settings in which no encoding has learned the task are left out."

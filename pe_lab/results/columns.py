@@ -58,6 +58,8 @@ POSSIBLE = {
     "cosine": (-1.0, 1.0),
     "_rank": (1.0, np.inf),
     "mae": (0.0, np.inf),
+    "gradient": (0.0, np.inf),
+    "distance": (0.0, np.inf),
 }
 
 

@@ -315,14 +315,31 @@ def test_a_seed_that_decides_a_mean_is_named() -> None:
     assert "for seed 3" in note
 
 
-@pytest.mark.parametrize(("epochs", "noted"), [((3, 4), True), ((1, 4), False)])
-def test_losses_that_still_fall_are_noted_where_the_last_epochs_were_validated(epochs, noted) -> None:
+def test_differences_in_many_settings_are_not_all_drawn_on_top() -> None:
+    rows = [cells(depths=(1,), data=task) for task in ("copy", "sort", "reverse", "repeat", "addition")]
+    for count in (4, 5):
+        question = asked(pd.concat(rows[:count], ignore_index=True).drop(columns=list(FLOORS)))
+        (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
+        assert (figure.plot.data["setting"].nunique() == count) == (count == 4)
+
+
+def test_the_few_comparisons_that_are_open_or_decided_are_named() -> None:
+    rows = pd.concat([cells(depths=(1,), data=task) for task in ("copy", "sort")], ignore_index=True)
+    even = (rows["pe"] == "alibi") & (rows["data"] == "copy")
+    noise = np.resize([0.3, -0.3], int(even.sum()))
+    rows.loc[even, "test_loss"] = rows.loc[(rows["pe"] == "rope") & (rows["data"] == "copy"), "test_loss"].to_numpy()
+    rows.loc[even, "test_loss"] += noise
+    said, _ = sentences(asked(rows))
+    assert "1 undecided (`alibi`, copy: " in said
+    assert "worse (`none`, copy; `none`, sort)" in said
+
+
+def test_losses_that_still_fall_are_noted() -> None:
     rows = cells(depths=(1,))
     curves = rows[["pe", "data", "depth", "epochs", "seed"]]
-    curves = pd.concat([curves.assign(epoch=epoch, metric="loss", value=9.0 - epoch) for epoch in epochs])
-    notes = [str(part) for part in answer(asked(rows, curves=curves)).parts if "still fall" in str(part)]
-    assert len(notes) == noted
-    assert not noted or "by 1 nats in the last epoch" in notes[0]
+    curves = pd.concat([curves.assign(epoch=epoch, metric="loss", value=9.0 - epoch) for epoch in (1, 2, 4)])
+    (note,) = (str(part) for part in answer(asked(rows, curves=curves)).parts if "still fall" in str(part))
+    assert "by 2 nats from epoch 2 to 4" in note
     flat = asked(rows, curves=curves.assign(value=1.0))
     assert not any("still fall" in str(part) for part in answer(flat).parts)
 

@@ -970,10 +970,10 @@ def test_a_browser_shows_the_page_without_complaint(study, monkeypatch, tmp_path
 
 def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):
     results = frame.load(study)
-    far, said, drawn, meaning, setting, *_, folded = answer.answer(question(results)).parts
+    far, said, drawn, meaning, setting, *_, folded, _ = answer.answer(question(results)).parts
     assert far.startswith("At 4 × the training length")
     assert "`alibi`" in far
-    assert "A linear probe reads position best in layer 0 of " in said
+    assert "At the embedding a linear probe reads position with `rope` (1.00)" in said
     assert "5 seeds" in setting
     assert set(meaning.parts[0].data["R² of position"]) == {"1.00 → 0.33"}
     pd.testing.assert_frame_equal(drawn.plot.data, plots.length_curves(results.records, "loss").data)
@@ -1030,8 +1030,7 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     rows = rows.assign(metric="stable_rank")
     rows = rows[["pe", "data", "depth", "epochs", "seed", "model.norm", "kind", "probe", "layer", "metric", "value"]]
     said, _ = by_layer(rows)
-    assert "stable rank is 9.0 at the embedding, and 2.0 (norm pre) and 4.0 (norm post) where it is lowest" in said
-    assert "50% of the variance" in said
+    assert "it has up to 50 % (norm pre) and 25 % (norm post) of the variance, and 11 % at the embedding." in said
 
 
 def test_columns_of_sentences_are_wide():
@@ -1056,11 +1055,14 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
     said, folded = by_layer(pd.concat([rows, rows.assign(seed=1, value=rows["value"] + 0.2)]))
     table = folded.parts[0]
     assert table.data.to_dict("records") == [{"pe": "none", "R² of position": "0.30 → 0.10"}]
-    low, high = interval(pd.Series([0.7, 0.9]))
-    expected = (
-        f"A linear probe reads position best in layer 2 of 4 (R² 0.80 [{low:.2f}, {min(high, 1):.2f}] with `none`)."
+    half = np.ptp(interval(pd.Series([0.7, 0.9]))) / 2
+    assert said == (
+        "Means over 2 seeds of models of depth 4. At the embedding a linear probe reads position with `none` (0.30), "
+        f"in R². At the best layer it is 0.80 (95 % intervals up to ± {half:.2f})."
     )
-    assert said == f"Means over 2 seeds of models of depth 4. {expected}"
+    token = rows.head(1).assign(depth=4, layer=np.nan, metric="r2_from_token", value=0.28)
+    said, _ = by_layer(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), token]))
+    assert "With `none` R² is 0.30 there, that of the token alone 0.28; it reaches 0.9 by layer 2 of 4." in said
     said, other = by_layer(rows.assign(probe="mine", metric="height"))
     assert said == ""
     assert other.parts[0].data.to_dict("records") == [{"pe": "none", "height": "0.20 → 0.00"}]
@@ -1081,11 +1083,12 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
     said = at_longer_lengths(question(results_of(cells, records=records)))
     assert f"at {records.loc[near, 'length'].iloc[0]:g} × the training length, `alibi` has 40%" in said
     assert "before `rope` by 36 points" in said
-    assert said.startswith("No encoding has half of the answers right at any longer length.")
+    assert said.startswith("On average over seeds, no encoding has half of the answers right at any longer length.")
     records.loc[near & (records["pe"] == "alibi"), "value"] = 0.6
     more = at_longer_lengths(question(results_of(cells, records=records)))
     assert "half" not in more
     assert "no right answer at a longer one" not in more
+    assert "`alibi`, " not in more
     records.loc[records["length"] == 1, "value"] = np.where(
         records.loc[records["length"] == 1, "pe"] == "rope", 0.8, 1.0
     )

@@ -8,7 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_lab.report.standing import SettingCounts, Standing, amount, by_setting, in_each_setting, joined, listed, overall
+from pe_lab.report.standing import (
+    SettingCounts,
+    Standing,
+    amount,
+    by_setting,
+    decided_between,
+    decided_pairs,
+    in_each_setting,
+    joined,
+    listed,
+    overall,
+)
 from pe_lab.statistics import GRID, REMAINING, Families, Margin
 
 
@@ -274,6 +285,15 @@ def test_few_settings_are_told_one_by_one_those_that_say_the_same_together() -> 
         "At x any encoding but `c` may be the best; at y only `a` can be the best."
     )
     assert "At " not in in_each_setting(some * 2)  # too many
+    lost = pd.DataFrame({"pe": ["b", "c", "d"], "baseline": "a", "verdict": "worse", "difference": 0.5})
+    lost = lost.assign(low=0.4, high=0.6)
+    three = replace(at("at x", "a", "bcd"), lines=lost)
+    assert [pair[:2] for pair in decided_pairs([three])] == [("b", "a")]  # the next alone
+    assert [pair[:2] for pair in decided_pairs([replace(three, open=["a", "e"])])] == []  # three are too many
+    two = replace(three, open=["a", "b"], behind=["c", "d"])
+    assert [pair[:2] for pair in decided_pairs([two])] == [("c", "a"), ("d", "a")]
+    assert "by 0.5 nats (95 % interval 0.4 to 0.6) at x" in decided_between(decided_pairs([two]))
+    assert decided_pairs([two] * 5) == []
     torn = at("at y", "", "abc")
     assert torn.case == "contradictory"
     assert "at y comparisons contradict each other" in in_each_setting([at("at x", "abc", ""), torn])
