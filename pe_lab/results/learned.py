@@ -72,10 +72,14 @@ def partly_learned(rows: pd.DataFrame) -> str:
 
 
 def level_in_words(rows: pd.DataFrame) -> str:
-    """Return the best loss without position that cells are held against, in nats, or its range over the cells."""
+    """Return the best loss without position that cells are held against, or its range, and if it knows the split."""
     level = _level(rows, BLIND).dropna()
+    if level.empty:
+        return ""
     low, high = f"{level.min():.3g}", f"{level.max():.3g}"
-    return f"{low if low == high else f'{low} to {high}'} nats" if len(level) else ""
+    known = f"floor_{BLIND[0]}_loss"
+    split = ", split known" if known in rows and rows[known].notna().any() else ""
+    return f"{low if low == high else f'{low} to {high}'} nats{split}"
 
 
 def over_seeds(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
