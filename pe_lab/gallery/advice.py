@@ -73,12 +73,17 @@ class Need:
 
     def groups(self, names: Iterable[str]) -> list[list[str]]:
         """Return names in their order; encodings whose runs have the same bits, as twins, stand in one list."""
-        names, groups = list(names), list[list[str]]()
-        for name in names:
-            if self.results is not None and not any(name in group for group in groups):
-                same = equals(self.results.pairs, name)
-                groups.append([name, *(other for other in names if other in same)])
-        return groups
+        return [] if self.results is None else grouped(self.results, names)
+
+
+def grouped(results: TaskResults, names: Iterable[str]) -> list[list[str]]:
+    """Return names in their order; encodings whose runs have the same bits, as twins, stand in one list."""
+    names, groups = list(names), list[list[str]]()
+    for name in names:
+        if not any(name in group for group in groups):
+            same = equals(results.pairs, name)
+            groups.append([name, *(other for other in names if other in same)])
+    return groups
 
 
 def advice(results: TaskResults) -> Advice:

@@ -91,10 +91,26 @@ def measured(test: Claimed, comparison: Comparison) -> tuple[str, str]:
     The interval ends at what is possible. That of a difference of differences, or of a ratio, is shown as it is.
     """
     say = signed if test.is_difference else number
+    low, high = _ends(test, comparison)
+    return say(float(comparison.difference)), f"[{say(low)}, {say(high)}]"
+
+
+def is_cut(finding: Finding, table: PartsTable) -> bool:
+    """Return whether an interval of a table ends at what is possible, and not where its test does."""
+    compared = {label: finding.compared[label] for row in table.rows for label in row.labels}
+    return any(
+        isinstance(test := finding.entry.values[label], Claimed)
+        and _ends(test, each) != (float(each.low), float(each.high))
+        for label, each in compared.items()
+    )
+
+
+def _ends(test: Claimed, comparison: Comparison) -> tuple[float, float]:
+    """Return the ends of the interval of a part, cut at what is possible."""
     mean, low, high = (float(value) for value in (comparison.difference, comparison.low, comparison.high))
     if not test.ratio and len(test.others) < 2:
         low, high = map(float, cut(str(test.value["metric"]), mean, low, high, test.is_difference))
-    return say(mean), f"[{say(low)}, {say(high)}]"
+    return low, high
 
 
 def states(finding: Finding) -> str:

@@ -148,6 +148,11 @@ def fixed(value: float | None, places: int = 2) -> str:
     return text.replace("-", "−") if float(text) else text.lstrip("-")
 
 
+def percent(share: float | None) -> str:
+    """Return a share in percent with at most one decimal place; a dash for none."""
+    return "–" if share is None or share != share else f"{100 * share:.1f}".removesuffix(".0") + "\u00a0%"
+
+
 def score(value: float, level: float) -> str:
     """Return a score with two decimal places; with a third where two would be those of the level of a solved task."""
     return fixed(value, 3 if fixed(value) == fixed(level) else 2)
@@ -163,4 +168,10 @@ def plain(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-FILTERS: dict[str, Callable[..., str]] = {"number": number, "fixed": fixed, "score": score, "plain": plain}
+FILTERS: dict[str, Callable[..., str]] = {
+    "number": number,
+    "fixed": fixed,
+    "score": score,
+    "percent": percent,
+    "plain": plain,
+}

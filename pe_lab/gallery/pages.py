@@ -11,13 +11,14 @@ from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.task_statistics import decided, margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
-from pe_lab.gallery.advice import Need
-from pe_lab.gallery.claims import conditions, measured, ours, parts_tables, shared_notes, states
+from pe_lab.gallery.advice import Need, grouped
+from pe_lab.gallery.claims import conditions, is_cut, measured, ours, parts_tables, shared_notes, states
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
+from pe_lab.gallery.longer import NOT_ASKED, SAME_POSITIONS, best_scores, few_right, keeps_positions, measure_of, right
 from pe_lab.gallery.marks import mark, strip
-from pe_lab.gallery.page import Page, PageSection, fixed, rendered
+from pe_lab.gallery.page import Page, PageSection, percent, rendered
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
 from pe_lab.replication.findings import PARTS
@@ -83,16 +84,34 @@ def _outcome(content: Content) -> dict[str, Any]:
     compared = [each for each in content.results.values() if not each.is_control and each.best and each.beaten]
     counts = Counter(pe for results in compared for pe in results.best)
     best_on = max(counts.values(), default=0)
-    longest = {each.task.name: each.highest_at[LONGEST][:1] for each in compared if LONGEST in each.highest_at}
-    lowest = {each.task.name: each.best_at[LONGEST][:1] for each in compared if LONGEST in each.best_at}
+    most_best = sorted(pe for pe, count in counts.items() if count == best_on)
+    new = [each for each in compared if each.task.cfg.data.name not in SAME_POSITIONS]
+    longest = {each.task.name: best_scores(each).get(LONGEST) for each in new if each.task.solvable}
+    lowest = {each.task.name: each.best_at[LONGEST] for each in new if LONGEST in each.best_at}
     return {
-        "most_best": sorted(pe for pe, count in counts.items() if count == best_on),
+        "most_best": _twins(content, most_best),
         "best_on": best_on,
         "compared": len(compared),
         "longest_length": LONGEST,
-        "longest": {name: lines[0] if lines else None for name, lines in longest.items()},
-        "lowest": {name: names[0] for name, names in lowest.items() if names},
+        "longest": {name: lines for name, lines in longest.items() if lines is not None},
+        "right": {name: right(content.results[name])[LONGEST] for name, lines in longest.items() if lines},
+        "measures": {name: measure_of(content.results[name]) for name in longest},
+        "lowest": {name: names for name, names in lowest.items() if names},
     }
+
+
+def _twins(content: Content, names: list[str]) -> list[list[str]]:
+    """Return names in their order; encodings whose runs have the same bits on every task of both stand in one list."""
+    groups: list[list[str]] = []
+    for name in names:
+        tasks = content.equal_runs(name)
+        both = {
+            other: sum({name, other} <= set(each.table["pe"]) for each in content.results.values()) for other in tasks
+        }
+        same = [other for other in names if other in tasks and len(tasks[other]) == both[other]]
+        if not any(name in group for group in groups):
+            groups.append([name, *same])
+    return groups
 
 
 def needs_page(content: Content) -> Page:
@@ -124,7 +143,8 @@ def encodings_page(content: Content) -> Page:
 def tasks_page(content: Content) -> Page:
     """Return the list of all tasks."""
     pairs = {name: decided(results.pairs) for name, results in content.results.items()}
-    html = rendered("tasks.html", **_common(content, ""), tasks=benchmark_tasks(), pairs=pairs)
+    best = {name: grouped(results, results.best) for name, results in content.results.items()}
+    html = rendered("tasks.html", **_common(content, ""), tasks=benchmark_tasks(), pairs=pairs, best=best)
     return Page("tasks", "Tasks", [PageSection("", html)], wide=True)
 
 
@@ -143,6 +163,7 @@ def claims_page(content: Content) -> Page:
         signs=SIGNS,
         parts_tables=parts_tables,
         measured=measured,
+        is_cut=is_cut,
         states=states,
         ours=ours,
     )
@@ -158,6 +179,8 @@ def encoding_page(content: Content, name: str) -> Page:
     opening = {
         "advice": advice,
         "at_edge": any(need.lines[name]["edge"] > MOST_AT_EDGE for needs in advice.values() for need in needs),
+        "shares": lambda need: right(need.results),
+        "measure_of": measure_of,
         "formulas": [mathml(formula) for formula in definition.formula],
         "what": sentence("pe", name),
     }
@@ -169,14 +192,17 @@ def encoding_page(content: Content, name: str) -> Page:
 
 
 def _advice_on(content: Content, name: str) -> dict[str, list[Need]]:
-    """Return the needs for which an encoding is to be used, is behind the best one, unreliable or to be avoided."""
+    """Return the needs for which an encoding is among the best, is behind them, or did not solve every seed, or any."""
     needs = [need for need in content.needs if name in need.lines]
     return {
-        "Use": [need for need in needs if name in need.advice.use],
+        "Fastest to learn at the training length": [
+            need for need in needs if name in need.advice.use and need.task.solvable
+        ],
+        "Lowest loss": [need for need in needs if name in need.advice.use and not need.task.solvable],
         "Slower than the best": [need for need in needs if name in need.advice.behind and need.task.solvable],
         "Higher loss than the best": [need for need in needs if name in need.advice.behind and not need.task.solvable],
-        "Unreliable": [need for need in needs if name in need.advice.unreliable],
-        "Avoid": [need for need in needs if name in need.advice.avoid],
+        "Not solved by every seed": [need for need in needs if name in need.advice.unreliable],
+        "Not solved by any seed within the steps declared": [need for need in needs if name in need.advice.avoid],
     }
 
 
@@ -221,6 +247,9 @@ def task_page(content: Content, task: BenchmarkTask) -> Page:
         lines = results.table.to_dict("records")
         values |= {"lines": lines, "shades": results.quality(), "lengths": lengths, "places": _places(task)}
         values |= {"by_name": {line["pe"]: line for line in lines}, "choices": _choices(content)}
+        values |= {"best": grouped(results, results.best), "best_scores": best_scores(results), "right": right(results)}
+        values |= {"few_right": few_right(results), "measure": measure_of(results)}
+        values |= {"note": NOT_ASKED * (task.cfg.data.name in SAME_POSITIONS)}
         values |= dict(zip(("strips", "axis"), _strips(results), strict=True))
     html = rendered("task.html", **_common(content, "../"), **values)
     return Page(f"tasks/{task.name}", f"Task: {task.name}", [PageSection("", html)], wide=True)
@@ -240,6 +269,8 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "most_at_edge": MOST_AT_EDGE,
         "benchmark": NAME,
         "mark": mark,
+        "keeps_positions": keeps_positions,
+        "not_asked": NOT_ASKED,
         "facet_names": FACETS,
         "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
         "inline": lambda text: content.inline(text, root),
@@ -286,13 +317,24 @@ def _line_of(need: Need) -> dict[str, Any]:
     parameters = {} if need.results is None else need.results.rows.groupby("pe")["positional_parameters"].max()
     line: dict[str, Any] = {"need": need, "use": need.groups(need.advice.use), "parameters": parameters} | lists
     line |= {"unit": "steps" if need.task.solvable else "nats", "places": _places(need.task)}
-    return line | {"scores": lambda group, length: _scores(need, group, length)}
+    data = data_of(need.task)
+    about = (
+        f"{data.lengths[1.0]} bytes in training, {data.lengths[need.length]} in the test, {data.options.get('corpus')}"
+    )
+    line |= {"about": about if need.length > 1 else ""}
+    line |= {"at": "at the training length" if need.length == 1 else f"at {need.length:g} × the training length"}
+    if need.results is not None:
+        shares, kept = right(need.results), need.task.cfg.data.name in SAME_POSITIONS
+        line |= {"right": shares, "measure": measure_of(need.results), "few_right": few_right(need.results)}
+        line |= {"best_scores": best_scores(need.results), "note": NOT_ASKED * kept}
+        line |= {"shares": lambda group, length: _shares(shares.get(float(length), {}), group)}
+    return line
 
 
-def _scores(need: Need, group: list[str], length: int) -> list[str]:
-    """Return the test scores of encodings at a length; one where they are the same."""
-    scores = [fixed(need.lines[name].get(f"score_{length}x")) for name in group]
-    return scores[:1] if len(set(scores)) == 1 else scores
+def _shares(shares: dict[str, float], group: list[str]) -> list[str]:
+    """Return what is right with encodings at a length; one where they are the same."""
+    texts = [percent(shares.get(name)) for name in group]
+    return texts[:1] if len(set(texts)) == 1 else texts
 
 
 def _places(task: BenchmarkTask) -> int | None:

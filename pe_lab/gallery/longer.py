@@ -1,0 +1,60 @@
+"""What models get right at each test length, and which encodings score highest beyond the training length."""
+
+import pandas as pd
+
+from pe_lab.benchmark.measured import TaskResults
+from pe_lab.gallery.samples import data_of
+from pe_lab.replication.entry import Claimed, Entry
+from pe_lab.statistics import FEWEST_SEEDS
+
+FEW_RIGHT = 0.05  # a share of right answers below which no encoding counts as one that can do a task
+SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
+NOT_ASKED = (
+    "Longer sequences have their pairs at the same positions and more of the other tokens behind them, so none beyond"
+    " the training length is ever asked for."
+)
+
+
+def measure_of(results: TaskResults) -> str:
+    """Return what `right` is: the exact match of tasks with several answers to a sequence; of others the accuracy."""
+    return "exact match" if results.task.solvable and not data_of(results.task).pooled else "accuracy"
+
+
+def right(results: TaskResults) -> dict[float, dict[str, float]]:
+    """Return the mean over seeds of what is right on the test set, by length in training lengths and by encoding."""
+    column = measure_of(results).replace(" ", "_")
+    means = {}
+    for length in results.scores["length"].unique():
+        values = results.rows[f"{column}_x{length:g}"].astype(float)
+        means[float(length)] = values.groupby(results.rows["pe"]).mean().dropna().to_dict()
+    return means
+
+
+def few_right(results: TaskResults) -> dict[float, float]:
+    """Return the highest of `right` at the lengths at which no encoding reaches FEW_RIGHT."""
+    highest = {length: max(shares.values()) for length, shares in right(results).items() if shares}
+    return {length: share for length, share in highest.items() if share < FEW_RIGHT}
+
+
+def best_scores(results: TaskResults) -> dict[float, list[dict[str, object]]]:
+    """Return lines of `results.scores` by length beyond training, the highest mean first; nothing of a loss.
+
+    They are that of the highest mean, of encodings with enough seeds whose 95 % interval is above 0 as it is shown, and
+    others of these whose intervals overlap its interval. They are no verdicts.
+    """
+    scores = results.scores if results.task.solvable else results.scores.iloc[:0]
+    above = scores[(scores["runs"] >= FEWEST_SEEDS) & (scores["low"].astype(float).round(2) > 0)].sort_values(
+        "mean", ascending=False
+    )
+    lengths = [float(length) for length in scores["length"].unique() if length > 1]
+    return {length: _overlapping(above[above["length"] == length]) for length in lengths}
+
+
+def keeps_positions(entry: Entry) -> bool:
+    """Return whether a claim compares lengths on data of SAME_POSITIONS."""
+    tests = [test for test in entry.values.values() if isinstance(test, Claimed)]
+    return any(test.value.get("data") in SAME_POSITIONS and "length" in test.value for test in tests)
+
+
+def _overlapping(lines: pd.DataFrame) -> list[dict[str, object]]:
+    return [] if lines.empty else lines[lines["high"] >= lines["low"].iloc[0]].to_dict("records")
