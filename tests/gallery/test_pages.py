@@ -381,7 +381,12 @@ def test_the_leaderboard_begins_with_what_is_best_and_what_is_best_at_4_times_th
     best = [str(line["pe"]) for line in best_scores(induction)[4.0]]
     assert len(best) > 3  # their intervals overlap
     assert names_in(first[1]) == [most, *best[:3], text.best_at[4.0][0]]
-    assert f"and {len(best) - 3} more" in first[1]
+    pages_ = (
+        first[1],
+        task_page(content, induction.task).html(),
+        lines_of(needs_page(content).html(), "need")["induction"],
+    )
+    assert [f"and {len(best) - 3} more" in html for html in pages_] == [True] * 3
     assert "2 of 2 tasks" in first[1]
 
 
