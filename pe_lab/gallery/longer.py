@@ -10,8 +10,8 @@ from pe_lab.statistics import FEWEST_SEEDS
 FEW_RIGHT = 0.05  # a share of right answers below which no encoding counts as one that can do a task
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
 NOT_ASKED = (
-    "Longer sequences have their pairs at the same positions and more of the other tokens behind them, so none beyond"
-    " the training length is ever asked for."
+    "Longer sequences have their pairs at the same positions and more of the other tokens behind them, so no position"
+    " beyond the training length is ever asked for."
 )
 
 
