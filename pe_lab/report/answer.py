@@ -13,6 +13,7 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.config.reference import first_comment
+from pe_lab.data.score import BEST, LEVELS
 from pe_lab.report.cautions import behind_references, far_seeds, not_finite, still_falling
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
@@ -251,7 +252,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         more = [equivalent_in_words(each), decided_between(pairs)] if len(each) > 1 else []  # of one, first says it
         first = " ".join(filter(None, [first, *more, subject.doubts(pairs), best_means(each)]))
     lines = in_learned_settings(subject.compared.compare(GRID), cells)
-    counts = _counts(lines, subject.metric) if whole is None or tasks else ""
+    counts = _counts(lines, cells, subject.metric) if whole is None or tasks else ""
     return f"{first}{counts}", _against(subject, lines)
 
 
@@ -271,7 +272,7 @@ def _place_of_learned(cells: pd.DataFrame) -> str:
     return ", ".join([*text, *_settings(grid, [name for name in varied if name != "data"])])
 
 
-def _counts(lines: pd.DataFrame, metric: str) -> str:
+def _counts(lines: pd.DataFrame, rows: pd.DataFrame, metric: str) -> str:
     """Say how many of the comparisons with the baseline, in several settings, are decided."""
     counts = lines["verdict"].value_counts()
     verdicts = [word for word in VERDICT_MARKS if word in counts]
@@ -287,8 +288,26 @@ def _counts(lines: pd.DataFrame, metric: str) -> str:
     open_lines = lines[lines["verdict"] == Verdict.UNDECIDED]
     if 0 < len(open_lines) <= MOST_OPEN:
         told = [f"`{line['pe']}`, {where[at]}: {_interval(line, metric)}" for at, line in open_lines.iterrows()]
+        told = [
+            text + _largest(rows, metric, line, columns)
+            for text, (_, line) in zip(told, open_lines.iterrows(), strict=True)
+        ]
         ends[Verdict.UNDECIDED] += f" ({'; '.join(told)})"
     return f" Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {joined(list(ends.values()))}."
+
+
+def _largest(rows: pd.DataFrame, metric: str, line: pd.Series, names: list[str]) -> str:
+    """Return the largest difference in a seed of a comparison, where it is within the margin; else nothing.
+
+    Args:
+        rows: cells.
+        names: the columns that make a setting.
+    """
+    for name in names:
+        rows = rows[rows[name].isna() if pd.isna(line[name]) else rows[name] == line[name]]
+    seeds = rows.pivot_table(index="seed", columns="pe", values=f"test_{metric}")
+    largest = (seeds[line["pe"]] - seeds[line["baseline"]]).abs().max()
+    return f", at most {largest:.2g} in a seed" if largest < line["margin"] else ""
 
 
 def _interval(line: pd.Series, metric: str) -> str:
@@ -478,7 +497,9 @@ def _margin(subject: ReportSubject, lines: pd.DataFrame) -> str:
     sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
     unit = f" {unit_in_words(subject.metric)}".rstrip()
     if "gap" in words:
-        words = f"{' to '.join(dict.fromkeys(sizes))}{unit} ({words.replace('gap', 'of the gap')})"
+        level = next((name for name in LEVELS if f"floor_{name}_loss" in subject.results.cells), "")
+        gap = f"of the gap from `{level.replace('_', '-')}` to `{BEST}`" if level else "of the gap"
+        words = f"{' to '.join(dict.fromkeys(sizes))}{unit} ({words.replace('gap', gap)})"
     whose = "default" if declared is None else "declared"
     if subject.margin not in (None, declared):
         return f"The margin, chosen for this report, is {words}"

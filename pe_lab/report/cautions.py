@@ -6,7 +6,7 @@ import pandas as pd
 from pe_lab.data.score import BEST, BLIND
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import amount, joined, unit_in_words
-from pe_lab.results.columns import floors, in_words, lower_is_better, merge, setting_columns
+from pe_lab.results.columns import counted_in, floors, in_words, lower_is_better, merge, setting_columns
 from pe_lab.results.learned import GUESSES, in_learned_settings, of_learned_settings
 from pe_lab.results.panels import settings_in_words
 
@@ -46,9 +46,9 @@ def far_seeds(subject: ReportSubject) -> list[str]:
             if far > FAR * extent > 0:
                 low, high, value = (amount(end, subject.metric) for end in (others.min(), others.max(), values[seed]))
                 low = low.removesuffix(f" {unit_in_words(subject.metric)}")
-                ends.append(
-                    (far / extent, f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others")
-                )
+                mean = amount(others.mean(), subject.metric)
+                what = f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others, mean {mean}"
+                ends.append((far / extent, what))
     most = [text for _, text in sorted(ends, reverse=True)[:MOST_FAR]]
     return [f"Single seeds are far from the others, and decide their means: {'; '.join(most)}."] if most else []
 
@@ -66,9 +66,13 @@ def still_falling(subject: ReportSubject) -> list[str]:
     if ends.shape[1] < 2:
         return []
     fall = float((ends.iloc[:, 0] - ends.iloc[:, 1]).mean())
-    first, last = (f"{epoch:.3g}" for epoch in ends.columns)
-    said = f"Validation losses still fall, by {amount(fall, 'loss')} from epoch {first} to {last}"
-    return [f"{said}: more training may change this."] if fall > margin else []
+    unit = counted_in(cells)
+    scale = float((cells[unit] / cells["epochs"]).iloc[0]) if unit != "epochs" else 1.0
+    first, last = (f"{scale * epoch:.4g}" for epoch in ends.columns)
+    most = (ends.iloc[:, 0] - ends.iloc[:, 1]).groupby("pe", sort=False).mean().sort_values()
+    where = f"from {unit[:-1]} {first} to {last} (`{most.index[-1]}` by {most.iloc[-1]:.3g})"
+    said = f"Validation losses still fall, by {amount(fall, 'loss')} {where}: more training may change this."
+    return [said] if fall > margin else []
 
 
 def behind_references(subject: ReportSubject) -> list[str]:

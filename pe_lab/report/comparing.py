@@ -131,6 +131,8 @@ def effects(subject: ReportSubject) -> Section:
         "averaged over seeds. `×` is an interaction: how one effect depends on another. The last one contains the "
         "noise."
     )
+    if len(cells) < len(subject.results.cells):
+        text += " Only settings in which a model has learned the task count."
     code = f"plots.shares(statistics.effects({source}, {subject.metric!r}))"
     drawn = Drawn(plots.shares(shared), "Shares with 95 % t intervals over seeds", code)
     return Section(f"Effects of {joined(names)}", [text, drawn])

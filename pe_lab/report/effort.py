@@ -60,6 +60,8 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     if choice := best_of(results):
         tune = results.declared.tune or {}
         after = f" after {tune['steps']} steps" if tune.get("steps") else ""
+        shorter = "steps" in cells and bool((cells["steps"] < (tune.get("steps") or 0)).any())
+        after += ", or at the end of shorter trainings" * shorter
         return f"{'' if alone else 'each '}{choice} by validation{after}"
     if LR in setting_columns(cells):
         tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))

@@ -220,6 +220,7 @@ def by_layer(records: pd.DataFrame) -> tuple[str, Folded]:
             layers = layers.unstack("layer").sort_index(axis=1)
             alone = records.loc[records["metric"] == f"{metric}_from_token", "value"].mean()
             sentences += [_SENTENCES[metric](layers, measured, alone)] if metric in _SENTENCES else []
+            sentences += [_where_shallow(layered, metric)] if metric == "stable_rank" else []
             ends = layers.iloc[:, [0, -1]].map(lambda value: f"{value:.2f}" if value < 10 else f"{value:.1f}")
             columns[in_words(metric)] = ends.agg(" → ".join, axis=1).str.replace("-0.00", "0.00")
             meanings += [MEANINGS[metric]] if metric in MEANINGS else []
@@ -229,7 +230,7 @@ def by_layer(records: pd.DataFrame) -> tuple[str, Folded]:
     seeds = counted(deepest["seed"].nunique(), "seed")
     caption = f"Means over {seeds}, from the first to the last layer{depth}"
     sentences = [f"Means over {seeds}{depth}."] * bool(sentences) + sentences
-    return " ".join(sentences), Folded(
+    return " ".join(filter(None, sentences)), Folded(
         "First and last layer, and what is measured", [ReportTable(table, caption), *meanings]
     )
 
@@ -305,6 +306,17 @@ def _one_direction(layers: pd.DataFrame, *_: object) -> str:
     start = "In part they collapse to one direction: it has" if share.max() >= 100 * HALF else "One direction has"
     first = f"{_between(100 / layers.iloc[:, 0], '.0f')} % at {_first(layers)}"
     return f"{start} up to {_in_settings(share, '.0f', ' %')} of the variance, and {first}."
+
+
+def _where_shallow(layered: pd.DataFrame, metric: str) -> str:
+    """Say how much of the variance one direction has at most in the least deep models; nothing of a single depth."""
+    if "depth" not in layered or layered["depth"].nunique() < 2:
+        return ""
+    rows = layered[(layered["depth"] == layered["depth"].min()) & (layered["metric"] == metric)]
+    names = [name for name in record_settings(rows) if rows[name].nunique(dropna=False) > 1]
+    rows = rows.assign(setting=settings_in_words(rows, names) if names else "")
+    lowest = rows.groupby(["setting", "pe", "layer"], sort=False)["value"].mean().unstack("layer").min(axis=1)
+    return f"At depth {rows['depth'].min():g} it is up to {_in_settings(100 / lowest, '.0f', ' %')}."
 
 
 def _first(layers: pd.DataFrame) -> str:

@@ -238,11 +238,12 @@ class TunedSubject(ReportSubject):
         """Name the encodings of which nearly all seeds chose the lowest or the highest starting scale."""
         tried = {float(scale) for _, scale in (self.results.declared.tune or {}).get("scaled") or []}
         ends = []
-        for pe, chosen in self.outcomes.dropna(subset="start_scale").groupby("pe", sort=False)["start_scale"]:
+        outcomes = outcomes_of(replace(self.results, cells=of_learned_settings(self.results.cells)))
+        for pe, chosen in outcomes.dropna(subset="start_scale").groupby("pe", sort=False)["start_scale"]:
             for edge, what in {min(tried): "lowest", max(tried): "highest"}.items() if len(tried) > 1 else ():
                 if (at_edge := chosen == edge).mean() >= NEARLY_ALL:
                     ends.append(
-                        f"`{pe}` {edge:g}, the {what} starting scale, in {at_edge.sum()} of {len(chosen)} seeds"
+                        f"`{pe}` {edge:g}, the {what} starting scale, in {at_edge.sum()} of {len(chosen)} cells"
                     )
         return f"Chosen were: {'; '.join(ends)}." if ends else ""
 

@@ -13,7 +13,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab.config import LR
-from pe_lab.results.columns import floors, merge, sort_by_setting
+from pe_lab.results.columns import cut, floors, merge, sort_by_setting
 from pe_lab.results.summary_table import floor_heading
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import FEWEST_SEEDS, LINE, Endpoint, Verdict, compare, interval, share_interval
@@ -66,7 +66,8 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
             line |= {"solved": f"{solved} [{low[0]:.2f}, {high[0]:.2f}]", "steps": round(2**mean)}
             line["95 % interval"] = _between(2 ** ends[0], 2 ** ends[1], ".0f")
         else:
-            line |= {"loss": mean, "95 % interval": _between(*ends, ".4f")}
+            low, high = cut("loss", mean, *ends)
+            line |= {"loss": mean, "95 % interval": _between(float(low), float(high), ".4f")}
             line |= {floor_heading(floor): runs[f"floor_{floor}_loss"].mean() for floor in floors(complete)}
         table.append(line)
     table = sort_by_setting(pd.DataFrame(table, columns=None if table else [*keys, "pe"]), keys)
