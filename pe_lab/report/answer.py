@@ -14,7 +14,7 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config.reference import first_comment
 from pe_lab.data.score import BEST, LEVELS
-from pe_lab.report.cautions import behind_references, far_seeds, not_finite, still_falling
+from pe_lab.report.cautions import behind_references, far_seeds, not_finite, one_rate, still_falling
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import best_of, rates_in_words, setting_in_words
@@ -96,7 +96,7 @@ def answer(subject: ReportSubject) -> Section:
         *behind_references(subject),
         *not_finite(subject),
         *([] if opening else far_seeds(subject)),
-        *(still_falling(subject) if compares_losses(subject) else []),
+        *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
@@ -389,13 +389,18 @@ def all_differences(subject: ReportSubject, baseline: str = "") -> Drawn:
     source = f"compared.compare(baseline={baseline!r})" if other else "compared.compare()"
     if partly_learned(cells):
         source = f"learned.in_learned_settings({source}, results.cells)"
-    how = WITH_INTERVALS if lines["low"].notna().any() else ""
+    how = _with_intervals(subject) if lines["low"].notna().any() else ""
     whose = f"{baseline}, which has the best mean" if other else subject.baseline
     caption = f"Differences from {whose}, paired by seeds{how}{_band(lines, subject.metric)}"
     if lines["p_corrected"].notna().any():
         caption += f". Verdicts are corrected for {lines.attrs['comparisons']} comparisons, intervals are not"
     shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
     return Drawn(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
+
+
+def _with_intervals(subject: ReportSubject) -> str:
+    """Say of which kind the intervals of differences are."""
+    return WITH_INTERVALS.replace("95", "moderated 95") if subject.compared.share_variances else WITH_INTERVALS
 
 
 def _band(lines: pd.DataFrame, metric: str) -> str:
@@ -421,7 +426,7 @@ def _differences(subject: ReportSubject) -> Drawn | None:
     rows, _, where = drawn(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
         return None
-    how = f",{WITH_INTERVALS}" if rows["low"].notna().any() else ""
+    how = f",{_with_intervals(subject)}" if rows["low"].notna().any() else ""
     how = how if subject.decided is None else ", with intervals that hold under the looking"
     caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}"
     if len(rows) > MOST_DRAWN:

@@ -3,7 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from pe_lab.config import LR
 from pe_lab.data.score import BEST, BLIND
+from pe_lab.report.effort import searched_rates
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import amount, joined, unit_in_words
 from pe_lab.results.columns import counted_in, floors, in_words, lower_is_better, merge, setting_columns
@@ -47,7 +49,7 @@ def far_seeds(subject: ReportSubject) -> list[str]:
                 low, high, value = (amount(end, subject.metric) for end in (others.min(), others.max(), values[seed]))
                 low = low.removesuffix(f" {unit_in_words(subject.metric)}")
                 mean = amount(others.mean(), subject.metric)
-                what = f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others, mean {mean}"
+                what = f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others (mean {mean})"
                 ends.append((far / extent, what))
     most = [text for _, text in sorted(ends, reverse=True)[:MOST_FAR]]
     return [f"Single seeds are far from the others, and decide their means: {'; '.join(most)}."] if most else []
@@ -73,6 +75,17 @@ def still_falling(subject: ReportSubject) -> list[str]:
     where = f"from {unit[:-1]} {first} to {last} (`{most.index[-1]}` by {most.iloc[-1]:.3g})"
     said = f"Validation losses still fall, by {amount(fall, 'loss')} {where}: more training may change this."
     return [said] if fall > margin else []
+
+
+def one_rate(subject: ReportSubject) -> list[str]:
+    """Return a line where all encodings were trained at one learning rate, which was not tuned for each."""
+    cells = subject.results.cells
+    if cells.empty or cells["pe"].nunique() < 2 or LR in cells or searched_rates(subject.results) is not None:
+        return []
+    return [
+        "All encodings were trained at one learning rate. At rates tuned for each their order may differ: "
+        "`+study=tune_lr` shows how much, and `tune.rates` tunes them."
+    ]
 
 
 def behind_references(subject: ReportSubject) -> list[str]:

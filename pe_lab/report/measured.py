@@ -252,8 +252,10 @@ def _where_read(layers: pd.DataFrame, measured: pd.DataFrame, alone: float) -> s
 
     sentences, token = [], f", that of the token alone {alone:.2f}" * bool(np.isfinite(alone))
     if carried:
-        each = joined([f"`{pe}` ({told(start, [pe])})" for pe in carried])
-        sentences.append(f"At the embedding a linear probe reads position with {each}, in R².")
+        each = joined([f"`{pe}` {_in_settings(start.xs(pe, level='pe', drop_level=False), '.2f')}" for pe in carried])
+        keys = [(*key, layers.columns[0]) for key in start.index if key[1] in carried]
+        sure = ", ".join(filter(None, ["R²", _sure(measured, keys)]))
+        sentences.append(f"A linear probe reads position at the embedding with {each} ({sure}).")
     if built:
         names = joined([f"`{pe}`" for pe in built])
         reach = (layers >= MOSTLY).idxmax(axis=1)[(layers >= MOSTLY).any(axis=1)]
@@ -262,11 +264,17 @@ def _where_read(layers: pd.DataFrame, measured: pd.DataFrame, alone: float) -> s
             f"; it reaches {MOSTLY:g} by layer {_between(reach, 'g')} of {layers.columns.max():g}" if len(reach) else ""
         )
         sentences.append(f"With {names} R² is {told(start, built)} there{token}{by}.")
-    seeds = measured.groupby(["setting", "pe", "layer", "seed"], sort=False)["value"].mean().unstack("seed")
-    half = max(np.ptp(interval(seeds.loc[(*key, layer)].dropna())) / 2 for key, layer in layers.idxmax(axis=1).items())
-    sure = f" (95 % intervals up to ± {half:.2f})" if np.isfinite(half) else ""
+    sure = _sure(measured, [(*key, layer) for key, layer in layers.idxmax(axis=1).items()])
     without = f", without an encoding {told(best, ['none'])}" if "none" in at_start.index and len(at_start) > 1 else ""
-    return " ".join([*sentences, f"At the best layer it is {_between(best, '.2f')}{without}{sure}."])
+    best_layer = f"At the best layer R² is {_between(best, '.2f')}{without}{f' ({sure})' if sure else ''}."
+    return " ".join([*sentences, best_layer])
+
+
+def _sure(measured: pd.DataFrame, keys: list[tuple[str, str, float]]) -> str:
+    """Return the largest half width of the intervals over seeds at some settings, encodings and layers, in words."""
+    seeds = measured.groupby(["setting", "pe", "layer", "seed"], sort=False)["value"].mean().unstack("seed")
+    half = max(np.ptp(interval(seeds.loc[key].dropna())) / 2 for key in keys)
+    return f"95 % intervals up to ± {half:.2f}" if np.isfinite(half) else ""
 
 
 def _alike(layers: pd.DataFrame, *_: object) -> str:

@@ -88,12 +88,6 @@ def _rates(subject: ReportSubject) -> Section:
     results, title = subject.results, "Learning rates"
     if LR not in setting_columns(results.cells) and (searched := searched_rates(results)) is not None:
         return _searched(searched)
-    if LR not in results.cells and results.cells["pe"].nunique() > 1:
-        text = (
-            "**Note.** All encodings were trained at one learning rate, which was not tuned for each of them. At "
-            "tuned rates their order may differ: `+study=tune_lr` shows how much, and `tune.rates` tunes them."
-        )
-        return Section(title, [text])
     if LR not in setting_columns(results.cells) or results.curves.empty:
         return Section(title)
     tuning = tuned_rates.tuned(results)
