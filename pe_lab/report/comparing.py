@@ -14,6 +14,7 @@ from pe_lab.results.pooling import pool
 from pe_lab.statistics import DIFFERENT, Verdict
 from pe_lab.statistics.comparisons import counted
 
+LONGER = " × the training length"  # in the needs of longer sequences
 REFERENCES = {  # what they know
     "unigram": "how frequent each token is",
     "ngram": "what followed the last few tokens in training",
@@ -197,10 +198,12 @@ def choices(subject: ReportSubject) -> Section:
     best = choice.choices(results.cells, results.records, subject.metric, subject.compared)
     if best.empty:
         return Section("Choice")
+    code = f"choice.choices(results.cells, results.records, {subject.metric!r}, compared)"
     near = list[Part]()
     if at_longer_lengths(subject):
-        far = best["need"].str.contains(" × the training length", regex=False)
-        near = [Folded("At the training length", [ReportTable(best[~far], "Likewise, at the training length")])]
-        best = best[far]
-    code = f"choice.choices(results.cells, results.records, {subject.metric!r}, compared)"
-    return Section("Which encoding for which need", [ReportTable(best, "Drawn from these results alone", code), *near])
+        far = best["need"].str.contains(LONGER, regex=False)
+        rest = f"{code}.loc[lambda rows: ~rows['need'].str.contains({LONGER!r})]"
+        near = [Folded("At the training length", [ReportTable(best[~far], "Likewise, at the training length", rest)])]
+        best, code = best[far], f"{code}.loc[lambda rows: rows['need'].str.contains({LONGER!r})]"
+    table = ReportTable(best, "Drawn from these results alone", code)
+    return Section("Which encoding for which need", [table, *near])

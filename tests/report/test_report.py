@@ -835,7 +835,7 @@ def test_margin_and_pair_can_be_chosen_on_the_command_line(study, cells, monkeyp
     run(monkeypatch, study)
     text = text_of((study / "report.html").read_text())
     assert "comparisons with none, and" in text  # the declared baseline
-    assert "The declared margin is 0.02 nats (0.05 of the gap)." in text
+    assert "The declared margin is 0.02 nats (0.05 of the gap from `position-blind` to `bayes`)." in text
     assert "`alibi` (the best of the others by mean" in text
     run(monkeypatch, study, "--margin", "0.5 nats", "--against", "learnable", "--baseline", "rope")
     text = text_of((study / "report.html").read_text())
