@@ -3,12 +3,14 @@
 import pandas as pd
 
 from pe_lab.benchmark.measured import TaskResults
+from pe_lab.gallery.page import percent
 from pe_lab.gallery.samples import data_of
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.statistics import FEWEST_SEEDS
 
 FEW_RIGHT = 0.05  # a share of right answers below which no encoding counts as one that can do a task
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
+NO_NEW_POSITION = "longer sequences ask for no new position"
 NOT_ASKED = (
     "Longer sequences have their pairs at the same positions and more of the other tokens behind them, so no position"
     " beyond the training length is ever asked for."
@@ -48,6 +50,24 @@ def best_scores(results: TaskResults) -> dict[float, list[dict[str, object]]]:
     )
     lengths = [float(length) for length in scores["length"].unique() if length > 1]
     return {length: _overlapping(above[above["length"] == length]) for length in lengths}
+
+
+def most_right(results: TaskResults) -> dict[float, tuple[list[str], float]]:
+    """Return the encodings with the highest of `right`, and their share, at lengths at which others have the top score.
+
+    Shares are compared as they are shown, of encodings with enough seeds. Lengths at which `best_scores` has no
+    encoding, and those of `few_right`, are left out.
+    """
+    shares, few, most = right(results), few_right(results), {}
+    enough = set(results.table.loc[results.table["runs"] >= FEWEST_SEEDS, "pe"])
+    for length, lines in best_scores(results).items():
+        measured = {pe: share for pe, share in shares.get(length, {}).items() if pe in enough}
+        if lines and measured and length not in few:
+            highest = max(measured.values())
+            names = [pe for pe, share in measured.items() if percent(share) == percent(highest)]
+            if lines[0]["pe"] not in names:
+                most[length] = names, highest
+    return most
 
 
 def keeps_positions(entry: Entry) -> bool:

@@ -16,7 +16,17 @@ from pe_lab.gallery.claims import conditions, is_cut, measured, ours, parts_tabl
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
-from pe_lab.gallery.longer import NOT_ASKED, SAME_POSITIONS, best_scores, few_right, keeps_positions, measure_of, right
+from pe_lab.gallery.longer import (
+    NO_NEW_POSITION,
+    NOT_ASKED,
+    SAME_POSITIONS,
+    best_scores,
+    few_right,
+    keeps_positions,
+    measure_of,
+    most_right,
+    right,
+)
 from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, percent, rendered
 from pe_lab.gallery.samples import data_of, sentence
@@ -59,7 +69,7 @@ def leaderboard_page(content: Content) -> Page:
     # lists have different lengths, so that a place counts as a share of its list
     listed = [tables[name]["mean"].astype(float) for name, results in fullest if not results.is_control]
     places = {pe: [float((means < means[pe]).mean()) for means in listed if pe in means] for pe in names}
-    names.sort(key=lambda pe: (-len(places[pe]), sum(places[pe]) / max(1, len(places[pe]))))
+    names.sort(key=lambda pe: (pe == "none", -len(places[pe]), sum(places[pe]) / max(1, len(places[pe]))))
     lines = [
         {"name": pe, "facets": content.facets(pe), "at": {name: _line(table, pe) for name, table in tables.items()}}
         for pe in names
@@ -85,16 +95,24 @@ def _outcome(content: Content) -> dict[str, Any]:
     counts = Counter(pe for results in compared for pe in results.best)
     best_on = max(counts.values(), default=0)
     most_best = sorted(pe for pe, count in counts.items() if count == best_on)
+    measured_on = {pe: sum(pe in set(results.table["pe"]) for results in compared) for pe in most_best}
     new = [each for each in compared if each.task.cfg.data.name not in SAME_POSITIONS]
     longest = {each.task.name: best_scores(each).get(LONGEST) for each in new if each.task.solvable}
+    few: dict[str, list[str]] = {}
+    for each in new:
+        if each.task.name in longest and LONGEST in few_right(each):
+            few.setdefault(measure_of(each), []).append(each.task.name)
+            del longest[each.task.name]
     lowest = {each.task.name: each.best_at[LONGEST] for each in new if LONGEST in each.best_at}
     return {
         "most_best": _twins(content, most_best),
         "best_on": best_on,
+        "fewer": {pe: count for pe, count in measured_on.items() if count < len(compared)},
         "compared": len(compared),
         "longest_length": LONGEST,
         "longest": {name: lines for name, lines in longest.items() if lines is not None},
         "right": {name: right(content.results[name])[LONGEST] for name, lines in longest.items() if lines},
+        "few_longest": few,
         "measures": {name: measure_of(content.results[name]) for name in longest},
         "lowest": {name: names for name, names in lowest.items() if names},
     }
@@ -151,10 +169,11 @@ def tasks_page(content: Content) -> Page:
 def claims_page(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
     judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
+    claims = sorted(content.claims.items(), key=lambda item: "://" not in item[1].entry.paper)
     html = rendered(
         "claims.html",
         **_common(content, ""),
-        claims=content.claims,
+        claims=dict(claims),
         judged=judged,
         conditions=conditions(content.numbers),
         listed=len(content.numbers),
@@ -181,6 +200,7 @@ def encoding_page(content: Content, name: str) -> Page:
         "at_edge": any(need.lines[name]["edge"] > MOST_AT_EDGE for needs in advice.values() for need in needs),
         "shares": lambda need: right(need.results),
         "measure_of": measure_of,
+        "same_positions": SAME_POSITIONS,
         "formulas": [mathml(formula) for formula in definition.formula],
         "what": sentence("pe", name),
     }
@@ -248,7 +268,7 @@ def task_page(content: Content, task: BenchmarkTask) -> Page:
         values |= {"lines": lines, "shades": results.quality(), "lengths": lengths, "places": _places(task)}
         values |= {"by_name": {line["pe"]: line for line in lines}, "choices": _choices(content)}
         values |= {"best": grouped(results, results.best), "best_scores": best_scores(results), "right": right(results)}
-        values |= {"few_right": few_right(results), "measure": measure_of(results)}
+        values |= {"few_right": few_right(results), "measure": measure_of(results), "most_right": most_right(results)}
         values |= {"note": NOT_ASKED * (task.cfg.data.name in SAME_POSITIONS)}
         values |= dict(zip(("strips", "axis"), _strips(results), strict=True))
     html = rendered("task.html", **_common(content, "../"), **values)
@@ -271,6 +291,7 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "mark": mark,
         "keeps_positions": keeps_positions,
         "not_asked": NOT_ASKED,
+        "no_new_position": NO_NEW_POSITION,
         "facet_names": FACETS,
         "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
         "inline": lambda text: content.inline(text, root),
@@ -327,6 +348,7 @@ def _line_of(need: Need) -> dict[str, Any]:
         shares, kept = right(need.results), need.task.cfg.data.name in SAME_POSITIONS
         line |= {"right": shares, "measure": measure_of(need.results), "few_right": few_right(need.results)}
         line |= {"best_scores": best_scores(need.results), "note": NOT_ASKED * kept}
+        line |= {"most_right": most_right(need.results)}
         line |= {"shares": lambda group, length: _shares(shares.get(float(length), {}), group)}
     return line
 

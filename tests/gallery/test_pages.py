@@ -27,7 +27,16 @@ from pe_lab.gallery.advice import advice
 from pe_lab.gallery.claims import conditions, is_cut, measured, ours, parts_tables, shared_notes, states, unlearned
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import Failure
-from pe_lab.gallery.longer import NOT_ASKED, best_scores, few_right, keeps_positions, measure_of, right
+from pe_lab.gallery.longer import (
+    NO_NEW_POSITION,
+    NOT_ASKED,
+    best_scores,
+    few_right,
+    keeps_positions,
+    measure_of,
+    most_right,
+    right,
+)
 from pe_lab.gallery.marks import SHAPES, mark
 from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, plain, score, signed, slot
 from pe_lab.gallery.pages import claims_page, encoding_page, leaderboard_page, needs_page, pages, task_page, tasks_page
@@ -352,7 +361,7 @@ def test_an_unsolved_task_is_learned_by_nobody_and_recommends_nothing() -> None:
 def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Content) -> None:
     html = leaderboard_page(content).html()
     lines = lines_of(html)
-    assert list(lines) == ["rope", "alibi", "none", "rope_2d"]
+    assert list(lines) == ["rope", "alibi", "rope_2d", "none"]
     table = content.results["induction"].table.set_index("pe")
     shades = content.results["induction"].quality()
     for name, line in lines.items():
@@ -434,6 +443,38 @@ def test_the_best_at_longer_tests_is_above_0_and_has_its_ties() -> None:
     assert best_scores(TaskResults(task_named("causal_text"), tuned.table("causal_text", tuned.LOSSES))) == {}
 
 
+def test_the_highest_exact_match_is_named_where_the_highest_score_is_of_another_encoding(content: Content) -> None:
+    task = task_named("induction")
+    losses = {"rope": 7.0, "alibi": 8.0, "none": 9.0}
+    rows = right_answers(tuned.table("induction", losses), {"rope": 0.6, "alibi": 0.9, "none": 0.9})
+    for pe, share in (("rope", 0.1), ("alibi", 0.5), ("none", 0.9)):
+        rows.loc[rows["pe"].eq(pe), ["loss_x2", "loss_x4"]] = rows["level_x2"].iloc[0] * share
+    results = TaskResults(task, rows)
+    assert most_right(results) == {2.0: (["alibi", "none"], pytest.approx(0.45))}  # at 4 nothing is right
+    shown = replace(content, results={"induction": results})
+    (score,) = re.findall(r'<p data-score-length="2">(.*?)</p>', task_page(shown, task).html())
+    (need,) = re.findall(r'<span data-best="2">(.*?)</span>', lines_of(needs_page(shown).html(), "need")["induction"])
+    assert [names_in(html) for html in (score, need)] == [["rope", "alibi", "none"]] * 2
+    first = leaderboard_page(shown).sections[0].html.partition("</p>")[0]
+    assert re.findall(r"No encoding gets .*?tasks/(\w+)\.html", first) == ["induction"]
+    assert most_right(TaskResults(task, rows.assign(exact_match_x2=0.5))) == {}
+
+
+def test_the_leaderboard_counts_the_tasks_of_an_encoding_that_is_not_measured_on_all(content: Content) -> None:
+    induction, text = (content.results[name] for name in ("induction", "causal_text"))
+    few = TaskResults(induction.task, induction.rows[induction.rows["pe"].ne("alibi")])
+    assert few.best == text.best == ["rope"]
+    rest = TaskResults(text.task, text.rows[text.rows["pe"].ne("rope")])
+    said = [
+        leaderboard_page(replace(content, results={"induction": few, "causal_text": each})).sections[0].html
+        for each in (text, rest)
+    ]
+    assert [re.findall(r"(\d) of its (\d)", html.partition("</p>")[0]) for html in said] == [
+        [],
+        [("1", "1")] * (1 + len(rest.best)),
+    ]
+
+
 def test_longer_sequences_that_ask_at_the_same_positions_are_said_to(content: Content) -> None:
     place = TaskResults(task_named("place"), tuned.table("place", {"rope": 7.0, "alibi": 8.0, "none": 10.0}))
     shown = replace(content, results={"induction": content.results["induction"], "place": place})
@@ -446,7 +487,14 @@ def test_longer_sequences_that_ask_at_the_same_positions_are_said_to(content: Co
     kept = {name for name, claim in content.claims.items() if keeps_positions(claim.entry)}
     assert {"carried", "carried_small"} <= kept
     assert "blind" not in kept
-    assert claims_page(content).html().count(NOT_ASKED) == len(kept)
+    html = claims_page(content).html()
+    assert html.count(NOT_ASKED) == len(kept)
+    closed = re.findall(r'id="(\w+)">\s*<details>\s*<summary>(.*?)</summary>', html, re.DOTALL)
+    assert {name for name, row in closed if NO_NEW_POSITION in row} == kept
+    assert [NO_NEW_POSITION in encoding_page(shown, name).sections[0].html for name in ("rope", "none")] == [
+        True,
+        False,
+    ]
 
 
 def test_an_encoding_that_did_not_solve_a_task_has_its_score_and_where_it_is_among_the_best(content: Content) -> None:
@@ -495,7 +543,8 @@ def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> No
     assert (control.is_control, text.is_control, induction.is_control) == (True, False, False)
     shown = {"induction": induction, "causal_text": control}
     assert list(lines_of(leaderboard_page(replace(content, results=shown)).html())) == [
-        pe for pe in induction.table["pe"] if pe in content.names
+        *(pe for pe in induction.table["pe"] if pe in content.names and pe != "none"),
+        "none",
     ]  # although rope is the only one that lacks the control
     assert set(lines_of(leaderboard_page(replace(content, results={"causal_text": control})).html())) == {
         "alibi",
@@ -698,6 +747,15 @@ def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> Non
         assert not ({"not reproduced", "undecided"} & set(cells) and verdict[1] == "reproduced")
     assert "not run" not in str(content.claims["blind"])
     assert 'href="encodings/rope.html"' in html
+
+
+def test_claims_of_papers_come_first_and_closed_rows_name_them(content: Content) -> None:
+    closed = re.findall(r'id="(\w+)">\s*<details>\s*<summary>(.*?)</summary>', claims_page(content).html(), re.DOTALL)
+    papers = {name: claim.entry.paper.rpartition("/")[2] for name, claim in content.claims.items()}
+    assert all(papers[name] in row for name, row in closed)
+    published = [papers[name] != "not published" for name, _ in closed]
+    assert published == sorted(published, reverse=True)
+    assert len(set(published)) == 2
 
 
 def test_parts_of_claims_are_tables_with_metric_unit_tasks_and_tolerance(content: Content) -> None:
