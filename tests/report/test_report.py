@@ -1031,6 +1031,8 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     rows = rows[["pe", "data", "depth", "epochs", "seed", "model.norm", "kind", "probe", "layer", "metric", "value"]]
     said, _ = by_layer(rows)
     assert "it has up to 50 % (norm pre) and 25 % (norm post) of the variance, and 11 % at the embedding." in said
+    assert "collapse to one direction" in said
+    assert "collapse to one direction" not in by_layer(rows.assign(value=rows["value"] + 1))[0]
 
 
 def test_columns_of_sentences_are_wide():
@@ -1093,7 +1095,9 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
         records.loc[records["length"] == 1, "pe"] == "rope", 0.8, 1.0
     )
     more = at_longer_lengths(question(results_of(cells, records=records)))
-    assert "At the training length itself, `rope` has 80%." in more
+    before, without = more.split("\n")[0].split("At the training length itself, `rope` has 80%.")
+    assert "`alibi` has 60%" in before
+    assert "`alibi`" not in without  # of which some answers are right
     assert "with 100.0% right at the training length, have no right answer at a longer one." in more
     assert "`rope` 4%" not in said
 
