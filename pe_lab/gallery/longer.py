@@ -6,9 +6,9 @@ from pe_lab.benchmark.measured import TaskResults
 from pe_lab.gallery.page import percent
 from pe_lab.gallery.samples import data_of
 from pe_lab.replication.entry import Claimed, Entry
+from pe_lab.results.learned import LEAST_RIGHT
 from pe_lab.statistics import FEWEST_SEEDS
 
-FEW_RIGHT = 0.05  # a share of right answers below which no encoding counts as one that can do a task
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
 NO_NEW_POSITION = "longer sequences ask for no new position"
 NOT_ASKED = (
@@ -33,9 +33,9 @@ def right(results: TaskResults) -> dict[float, dict[str, float]]:
 
 
 def few_right(results: TaskResults) -> dict[float, float]:
-    """Return the highest of `right` at the lengths at which no encoding reaches FEW_RIGHT."""
+    """Return the highest of `right` at the lengths at which no encoding reaches LEAST_RIGHT."""
     highest = {length: max(shares.values()) for length, shares in right(results).items() if shares}
-    return {length: share for length, share in highest.items() if share < FEW_RIGHT}
+    return {length: share for length, share in highest.items() if share < LEAST_RIGHT}
 
 
 def best_scores(results: TaskResults) -> dict[float, list[dict[str, object]]]:

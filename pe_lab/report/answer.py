@@ -26,11 +26,11 @@ from pe_lab.report.standing import (
     amount,
     best_means,
     by_setting,
+    capitalised,
     comparative,
     decided_between,
     decided_pairs,
     equivalent_in_words,
-    in_a_sentence,
     in_each_setting,
     joined,
     last_word,
@@ -132,7 +132,7 @@ def _setting(subject: ReportSubject) -> list[str]:
         else []
     )
     said += [*filter(None, [setting_in_words(subject.results)]), _in_short(subject)]
-    return [*lines, f"**Setting.** {in_a_sentence('; '.join(said))}."]
+    return [*lines, f"**Setting.** {capitalised('; '.join(said))}."]
 
 
 def _encodings(subject: ReportSubject) -> list[Part]:
@@ -159,9 +159,9 @@ def _corrected(subject: ReportSubject) -> list[str]:
     if subject.decided is not None or cells.empty or cells["pe"].nunique() < 2:
         return []
     compared, ends = subject.compared, dict[str, int]()
-    for name in compared.tables:
+    for name in (name for name in compared.tables if name != GRID):
         where = "of averages over settings" if name == POOLED else "at longer lengths"
-        ends[where] = ends.get(where, 0) + compared.sizes(name)[0] if name != GRID else 0
+        ends[where] = ends.get(where, 0) + compared.sizes(name)[0]
     without = compared.sizes(GRID)[0] - int(in_learned_settings(compared.compare(), cells)["p"].notna().sum())
     ends = {"in settings in which no model has learned the task": without} | ends
     told = [f"{count} are {where}" for where, count in ends.items() if count]
@@ -240,13 +240,13 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     whole = overall(subject.compared)
     tasks = len(each) <= MOST_TASKS and _only_tasks_vary(cells)
     if whole is not None and tasks:
-        first = " ".join(replace(standing, where=in_a_sentence(standing.setting)).words() for standing in each)
+        first = " ".join(replace(standing, where=capitalised(standing.setting)).words() for standing in each)
     elif whole is not None:
         first = whole.words()
     else:
         first = in_each_setting(each)
         if partly_learned(cells):
-            where = f"{in_a_sentence(_place_of_learned(cells))}, where models have learned the task"
+            where = f"{capitalised(_place_of_learned(cells))}, where models have learned the task"
             first = in_each_setting(each, f" {LEARNED}", f", {LEARNED}", where)
         pairs = decided_pairs(each)
         more = [equivalent_in_words(each), decided_between(pairs)] if len(each) > 1 else []  # of one, first says it
@@ -261,7 +261,7 @@ def _only_tasks_vary(cells: pd.DataFrame) -> bool:
 
 
 def _place_of_learned(cells: pd.DataFrame) -> str:
-    """Return the settings in which a model has learned the task, such as `at depth 4 and 16, epochs 16`."""
+    """Return the settings in which a model has learned the task, such as `at depth 4 and 16, after 16 epochs`."""
     learned = of_learned_settings(cells)
     names = told_settings(cells, setting_columns(cells))
     varied = [name for name in names if cells[name].nunique(dropna=False) > 1]
@@ -287,10 +287,9 @@ def _counts(lines: pd.DataFrame, rows: pd.DataFrame, metric: str) -> str:
             ends[word] += f" ({'; '.join(f'{listed(names, None)}, {setting}' for setting, names in named.items())})"
     open_lines = lines[lines["verdict"] == Verdict.UNDECIDED]
     if 0 < len(open_lines) <= MOST_OPEN:
-        told = [f"`{line['pe']}`, {where[at]}: {_interval(line, metric)}" for at, line in open_lines.iterrows()]
         told = [
-            text + _largest(rows, metric, line, columns)
-            for text, (_, line) in zip(told, open_lines.iterrows(), strict=True)
+            f"`{line['pe']}`, {where[at]}: {_interval(line, metric)}{_largest(rows, metric, line, columns)}"
+            for at, line in open_lines.iterrows()
         ]
         ends[Verdict.UNDECIDED] += f" ({'; '.join(told)})"
     return f" Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {joined(list(ends.values()))}."
@@ -313,7 +312,7 @@ def _largest(rows: pd.DataFrame, metric: str, line: pd.Series, names: list[str])
 def _interval(line: pd.Series, metric: str) -> str:
     """Return the difference of a comparison with its interval, in the unit of its metric."""
     low, high = f"{line['low']:.3g}", f"{line['high']:.3g}"
-    unit = "log2 of the steps" if metric == STEPS else unit_in_words(metric)
+    unit = "octaves" if metric == STEPS else unit_in_words(metric)
     return f"{line['difference']:.3g} {unit}".rstrip() + f", 95 % interval {low} to {high}"
 
 
@@ -532,7 +531,7 @@ def _alone(subject: ReportSubject) -> str:
 
 
 def place(cells: pd.DataFrame) -> str:
-    """Return task and settings in words, such as ` on structured, at depth 1 and 4, epochs 16`."""
+    """Return task and settings in words, such as ` on structured, at depth 1 and 4, after 16 epochs`."""
     text = f" on {_values(cells['data'])}" if "data" in cells and not (cells["data"] == "unknown").all() else ""
     names = [name for name in told_settings(cells, setting_columns(cells)) if name != "data"]
     return ", ".join([text, *_settings(cells, names)])

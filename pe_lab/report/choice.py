@@ -15,7 +15,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     told_settings,
 )
-from pe_lab.results.learned import has_learned, of_learned_settings, over_seeds, uses_position
+from pe_lab.results.learned import LEAST_RIGHT, has_learned, of_learned_settings, over_seeds, uses_position
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -25,7 +25,6 @@ COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MOST_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
 BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
-LEAST_RIGHT = 0.05  # share of right answers below which nothing is recommended
 NONE_RIGHT = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
 RELATIONS = {  # of the first to those that differ by less than the margin: the words, and the verdicts on it
     "slightly better than": (Verdict.SLIGHTLY_BETTER,),

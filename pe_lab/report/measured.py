@@ -7,12 +7,13 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.config.reference import first_comment
-from pe_lab.report.choice import LEAST_RIGHT, Longest, longest
+from pe_lab.report.choice import Longest, longest
 from pe_lab.report.parts import Drawn, Folded, ReportTable
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import Standing, in_each_setting, joined
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, lower_is_better, possible, sort_by_setting
+from pe_lab.results.learned import LEAST_RIGHT
 from pe_lab.results.panels import COLOURED, settings_in_words
 from pe_lab.results.plots import record_settings
 from pe_lab.statistics import interval
@@ -101,9 +102,7 @@ def _nearer(far: Longest, several: bool) -> str:
     longer = [length for length in sorted(far.nearer["length"].unique()) if length > 1]
     until = max((length for length in longer if shares[length].max() >= LEAST_RIGHT), default=1.0)
     ends, right, seeds = list[str](), " of the answers right", "seeds "
-    for length in [length for length in longer if length <= until] + [length for length in longer if length > until][
-        :1
-    ]:
+    for length in longer[: sum(length <= until for length in longer) + 1]:  # to the first at which none does
         best = shares[length].sort_values(ascending=False, kind="stable")
         answering = best[best >= LEAST_RIGHT].head(MOST_ANSWERING)
         told = [f"no encoding has {LEAST_RIGHT:.0%}{right}"]

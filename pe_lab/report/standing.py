@@ -282,7 +282,7 @@ def in_each_setting(
         return replace(standings[0], where=where or f"In the only setting with two encodings or more{only}").words()
     counts = SettingCounts.of(standings)
     if len(standings) <= FEW_SETTINGS and all(standing.setting for standing in standings):
-        return f"{where}: {_of_each(standings)}" if where else counts.words(why, in_a_sentence(_of_each(standings)))
+        return f"{where}: {_of_each(standings)}" if where else counts.words(why, capitalised(_of_each(standings)))
     return counts.words(why)
 
 
@@ -296,7 +296,7 @@ def _of_each(standings: Sequence[Standing]) -> str:
     return f"{'; '.join(f'{joined(where)} {who}' for who, where in settings.items())}."
 
 
-def in_a_sentence(text: str) -> str:
+def capitalised(text: str) -> str:
     """Return a text with a capital at its start."""
     return text[0].upper() + text[1:]
 

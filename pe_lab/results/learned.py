@@ -7,6 +7,7 @@ from pe_lab.data.score import BEST, BLIND, NO_GAP
 from pe_lab.results.columns import merge, setting_columns
 
 GUESSES = ("prior", "unigram")  # losses of models that do not look at the sequence
+LEAST_RIGHT = 0.05  # share of right answers below which no encoding counts as one that can do a task
 LITTLE = 0.1  # share of the way from a guess to the best possible loss, below which little is learned
 
 
@@ -72,7 +73,7 @@ def partly_learned(rows: pd.DataFrame) -> str:
 
 
 def level_in_words(rows: pd.DataFrame) -> str:
-    """Return the best loss without position that cells are held against, or its range, and if it knows the split."""
+    """Return the best loss without position, in nats, or its range over cells; and whether it knows the split."""
     level = _level(rows, BLIND).dropna()
     if level.empty:
         return ""
