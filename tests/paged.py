@@ -4,6 +4,9 @@ import re
 from html import unescape
 
 _DRAWN = re.compile(r"<(style|svg)\b.*?</\1>", re.DOTALL)
+_OPEN_CELL = re.compile(  # whose end tag is left out
+    r"(<t[hd]\b[^>]*>(?:(?!</?t(?:[hdr]|head|body)\b).)*?)(?=\s*(?:<t[hdr]\b|</t(?:r|head|body)\b))", re.DOTALL
+)
 _MARKS = {
     r"</?code>": "`",
     r"</?strong>": "**",
@@ -18,7 +21,7 @@ _MARKS = {
 
 def text_of(page: str) -> str:
     """Return the text of an HTML page: headings after #, code in backticks, a line per row of a table."""
-    text = _DRAWN.sub("", page.partition("<body>")[2])
+    text = _OPEN_CELL.sub(r"\1</td>", _DRAWN.sub("", page.partition("<body>")[2]))
     for mark, put in _MARKS.items():
         text = re.sub(mark, put, text)
     return unescape(text)

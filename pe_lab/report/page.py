@@ -5,24 +5,22 @@ import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
+from pe_lab.report.inline_svg import inline_svg
 from pe_lab.report.parts import Code, Drawn, Folded, Part, Section
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
-from pe_lab.system.drawing import svg
 
 LONGEST = 30  # rows of a table that is not folded
+COLUMNS = 40  # of a table that can hold texts
 SENTENCE = 40  # letters of a text from which its column is wide, also on a narrow screen
 BESIDE = 6.0  # inches: a wider figure of an opening section stands below its text
-LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
 
 
 def html(title: str, sections: list[Section]) -> str:
@@ -33,7 +31,9 @@ def html(title: str, sections: list[Section]) -> str:
     drawn = tqdm(sections, "drawing sections", mininterval=0.1 if sys.stderr.isatty() else 10.0)
     shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in drawn]
     opening = shown.pop(0) if sections and sections[0].opening else None
-    page: str = _template().render(title=title, opening=opening, sections=shown, marks=_looks(), longest=LONGEST)
+    page: str = _template().render(
+        title=title, opening=opening, sections=shown, marks=_looks(), longest=LONGEST, columns=COLUMNS
+    )
     return page
 
 
@@ -63,7 +63,7 @@ def _part(part: Part) -> dict[str, Any]:
         return {"kind": "folded", "title": part.title, "parts": [_part(inner) for inner in part.parts]}
     if isinstance(part, Drawn):
         figure = part.plot.figure
-        drawn = {"kind": "figure", "svg": _svg(figure, part.caption), "table": _table(part.plot.data)}
+        drawn = {"kind": "figure", "svg": inline_svg(figure, part.caption), "table": _table(part.plot.data)}
         return drawn | {"wide": figure.get_figwidth() > BESIDE, "caption": part.caption, "code": part.code}
     return {"kind": "table", "table": _table(part.data), "caption": part.caption, "code": part.code}
 
@@ -92,21 +92,6 @@ def _inline(text: str) -> Markup:
     """Return text as HTML, with `code` and **emphasis**; all else is escaped."""
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked))
-
-
-def _svg(figure: Figure, caption: str) -> Markup:
-    """Return a figure as SVG, with its caption as a label for screen readers; equal figures give equal bytes."""
-    drawn = svg(figure, caption, alone=False)
-    drawn = re.sub(r"\n +", "\n", drawn[drawn.index("<svg") :])
-    drawn = re.sub(r'"[^"<>]*"', lambda quoted: re.sub(r"(\.\d\d)\d+", r"\1", quoted[0]), drawn)  # 0.01 px
-    drawn = re.sub(r"font-family: [^;\"]*sans-serif", "font-family: sans-serif", drawn)
-    # ids must be unique on a page with several figures
-    mark = f"f{crc32(drawn.encode()):x}-"
-    drawn = re.sub(r'\bid="', f'id="{mark}', drawn)
-    drawn = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{mark}", drawn)
-    least = LEAST_SCALE * figure.get_size_inches()[0] * 96  # CSS pixels
-    opened = f'<svg role="img" aria-label="{escape(caption)}" style="min-width: {least:.0f}px"'
-    return Markup(drawn.replace("<svg", opened, 1))
 
 
 @cache

@@ -3,15 +3,18 @@
 import re
 from html import unescape
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from pe_lab.report.inline_svg import inline_svg
 from pe_lab.report.page import LONGEST, html
 from pe_lab.report.parts import Code, Drawn, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.results.verdict_marks import VERDICT_MARKS
+from pe_lab.system.drawing import svg
 
 
 def drawn(width: float = 4.0) -> Drawn:
@@ -109,6 +112,51 @@ def test_figures_keep_a_size_at_which_their_texts_can_be_read(width) -> None:
     assert 0.8 <= float(least) / (96 * width) <= 0.9
     if width < 5:
         assert float(least) <= 368  # of a screen of 400 pixels, without the margins
+
+
+def grid(across: int, share_y: bool = False) -> Figure:
+    figure = Figure(figsize=(4 * across, 3), layout="constrained")
+    for number, axes in enumerate(figure.subplots(1, across, squeeze=False, sharey=share_y).flat):
+        (line,) = axes.plot([0, 1, 2], [0.0, 1.0, float(number)], "o-")
+        axes.set_ylabel("loss" if not share_y or number == 0 else "")
+    figure.legend([line], ["a line"], loc="outside lower left")
+    return figure
+
+
+@pytest.mark.parametrize("share_y", [False, True])
+def test_panels_and_their_legend_are_parts_that_wrap(share_y: bool) -> None:
+    text = inline_svg(grid(3, share_y), "panels")
+    boxes = [[float(value) for value in box.split()] for box in re.findall(r'viewBox="([^"]*)"(?![^>]*scale)', text)]
+    *panels, legend = boxes
+    assert len(panels) == 3
+    for before, after in pairwise(panels):
+        assert before[0] + before[2] == pytest.approx(after[0], abs=0.11)
+    assert sum(box[2] for box in panels) == pytest.approx(12 * 72, abs=0.2)
+    assert legend[1] == pytest.approx(panels[0][3], abs=0.11)
+    assert len(re.findall('class="scale"', text)) == (2 if share_y else 0)  # names of rows, for panels without them
+    assert len(re.findall(r'<g id="f', text)) == 1  # drawn once
+
+
+def test_one_column_of_panels_is_one_picture() -> None:
+    assert inline_svg(grid(1), "one").count("<svg") == 1
+
+
+def test_figures_of_a_page_are_small_and_share_no_id() -> None:
+    figures = [grid(2), grid(2, share_y=True)]
+    htmls = [str(inline_svg(figure, f"figure {number}")) for number, figure in enumerate(figures)]
+    ids = [name for html in htmls for name in re.findall(r'id="([^"]+)"', html)]
+    assert len(set(ids)) == len(ids)
+    for text, figure in zip(htmls, figures, strict=True):
+        referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+        assert referred <= set(ids)
+        assert len(text) < len(svg(figure, "figure", alone=False)) / 2
+        assert re.findall(r"\.\d\d\d", text) == []
+
+
+def test_marks_stay_at_the_points_of_their_line() -> None:
+    text = inline_svg(grid(2), "marks")
+    lines = re.findall(r'<path d="M([^"]*)" [^>]*marker-mid="url', text)
+    assert [len(line.split("L")) for line in lines] == [3, 3]
 
 
 def test_what_is_wide_scrolls_in_its_own_box() -> None:

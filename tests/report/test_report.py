@@ -147,7 +147,7 @@ def test_the_methods_say_whether_variances_are_shared(cells) -> None:
 @pytest.fixture
 def without_figures(monkeypatch) -> None:
     """Draw no figure into the page, which takes a second and a half: for tests of what stands in words and tables."""
-    monkeypatch.setattr(page_module, "_svg", lambda figure, caption: Markup())
+    monkeypatch.setattr(page_module, "inline_svg", lambda figure, caption: Markup())
 
 
 def test_one_setting_has_its_figure_once(cells):
@@ -235,10 +235,10 @@ def test_the_page_needs_nothing_else_and_shows_the_numbers_of_its_figures(page):
     assert "<script" not in page
     assert "max-height" not in page  # a table shows all of its rows
     assert not re.search(r"""(?:src|href)=["'](?!#)""", re.sub(r"<svg.*?</svg>", "", page, flags=re.S))
-    assert page.count("<svg") == page.count("Numbers and code") >= 6
+    assert page.count("<figure") == page.count("Numbers and code") >= 6
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-    inside = re.findall(r'(?:xlink:href="|url\()#([^")]+)', page)
+    inside = re.findall(r'(?:href="|url\()#([^")]+)', page)
     assert set(inside) <= set(ids)
 
 

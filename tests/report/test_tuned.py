@@ -314,7 +314,7 @@ def test_the_page_is_written_by_the_command(tmp_path: Path, monkeypatch: pytest.
     folder = written(tmp_path / "study", solvable=False)
     assert report(monkeypatch, str(folder)) == 0
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 4
+    assert page.count("<figure") == 4
     assert not re.search(r'(src|[^:]href)="http', page)
 
 
