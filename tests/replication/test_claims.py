@@ -266,6 +266,29 @@ def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
             verdicts[name.partition("/")[2]] = str(judge(entry, found.by_label).verdict)
     assert len(verdicts) >= 10
     assert verdicts["blind"] == "reproduced"
+    assert verdicts["fades"] == "undecided"
+
+
+def test_a_rise_that_is_there_without_an_encoding_says_nothing_of_the_encoding(tmp_path: Path) -> None:
+    """`fades` compares R² of position with `none`, which rises too: the same rise in all is not a finding."""
+    entry = load()["claims/fades"]
+    names = ["none", "sinusoidal", "learnable", "continuous"]
+    known = {"data": "structured_heldout", "depth": 16, "epochs": 4, "model.norm": "pre"}
+    noise = np.random.default_rng(0)
+    rows = [
+        {**known, "pe": pe, "seed": seed, "layer": layer, "value": 0.3 + 0.6 * (layer == 16) + noise.normal(0, 0.001)}
+        for pe in names
+        for seed in range(3)
+        for layer in (0, 16)
+    ]
+    probed = {"kind": "probe", "length": 1, "probe": "position", "metric": "r2"}
+    columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    records = pd.DataFrame([row | probed for row in rows]).reindex(columns=[*known, "pe", "seed", *columns])
+    save(tmp_path, "layers", cells(dict.fromkeys(names, 1.0)).assign(**known), records)
+    found = judge(entry, read(entry, tmp_path, 3).by_label)
+    assert found.seeds == 3
+    assert all(abs(mean) < 0.01 for mean in found.ours.values())
+    assert Agreement.REPRODUCED not in {str(part.agreement) for part in found.compared.values()}
 
 
 def test_the_studies_of_claims_name_the_tasks_of_the_shipped_rows() -> None:
