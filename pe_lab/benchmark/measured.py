@@ -130,6 +130,16 @@ class TaskResults:
         words = {pe: AVOID if not shares[pe] else UNRELIABLE if shares[pe] < enough else SLOWER for pe in self.beaten}
         return dict.fromkeys(self.best, USE) | words
 
+    def in_words(self, advice: str) -> str:
+        """Return an advice in words, as the pages of the gallery have them."""
+        return {
+            USE: "fastest to learn" if self.task.solvable else "lowest loss",
+            SLOWER: "slower",
+            HIGHER_LOSS: "higher loss",
+            UNRELIABLE: "not solved by every seed",
+            AVOID: f"not solved within {self.task.cfg.steps:,} steps",
+        }[advice]
+
     @property
     def _learned(self) -> pd.Series:
         if self.task.solvable:

@@ -126,7 +126,8 @@ def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
     for length, lines in results.highest_at.items():
         named = [f"{line['pe']} {line['mean']:.2f} [{line['low']:.2f}, {line['high']:.2f}]" for line in lines]
         best.append(f"at {length:g} x the training length, highest mean scores: {', '.join(named) or 'none above 0'}")
-    table = results.table.assign(advice=results.table["pe"].map(results.advice))
+    advice = {pe: results.in_words(advice) for pe, advice in results.advice.items()}
+    table = results.table.assign(advice=results.table["pe"].map(advice))
     return "\n".join([*head, *best, _shown(table)])
 
 

@@ -52,6 +52,7 @@ class Content:
         unlearned: what the models of a claim's studies have not learned, by study, by the name of the claim.
         audit: a row per encoding with a column per measure; may be empty.
         steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
+        studies: the committed studies that were trained on a dataset, by its name.
         documented: whether the pages stand in the documentation, and can link to its other pages.
     """
 
@@ -64,6 +65,7 @@ class Content:
     unlearned: dict[str, dict[str, str]]
     audit: pd.DataFrame
     steps: dict[str, float]
+    studies: dict[str, list[str]]
     documented: bool
 
     @classmethod
@@ -101,7 +103,8 @@ class Content:
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
         missed = {} if studies is None else {name: unlearned(claim.entry, studies) for name, claim in judged.items()}
-        return cls(chosen, portraits, tasks, judged, numbers, again, missed, audit, steps, documented)
+        datasets = {} if studies is None else studies_by_dataset(studies)
+        return cls(chosen, portraits, tasks, judged, numbers, again, missed, audit, steps, datasets, documented)
 
     @cached_property
     def names(self) -> set[str]:
@@ -215,6 +218,16 @@ def step_times(studies: Path = STUDIES) -> dict[str, dict[str, float]]:
     for row in rows:
         times.setdefault(f"{row['sequences']} × {row['tokens']}", {})[str(row["pe"])] = float(row["rope"])
     return times
+
+
+def studies_by_dataset(studies: Path) -> dict[str, list[str]]:
+    """Return the names of the studies in a folder that were trained on a dataset, by its name."""
+    names: dict[str, list[str]] = {}
+    for file in sorted([*studies.glob("*/rows.csv"), *studies.glob("*/outcomes.csv")]):
+        rows = read_csv(file)
+        for data in rows["data"].unique() if "data" in rows else []:
+            names.setdefault(str(data), []).append(file.parent.name)
+    return {data: list(dict.fromkeys(each)) for data, each in names.items()}
 
 
 def _findings(studies: Path | None) -> dict[str, Finding]:

@@ -10,6 +10,8 @@ from pe_lab.results.learned import LEAST_RIGHT
 from pe_lab.statistics import FEWEST_SEEDS
 
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
+HALF = 0.5  # of the answers: from it on, an encoding is recommended for a length
+WIDE = 10.0  # points between seeds from which a mean has its range
 NO_NEW_POSITION = "longer sequences ask for no new position"
 NOT_ASKED = (
     "Longer sequences have their pairs at the same positions and more of the other tokens behind them, so no position"
@@ -30,6 +32,34 @@ def right(results: TaskResults) -> dict[float, dict[str, float]]:
         values = results.rows[f"{column}_x{length:g}"].astype(float)
         means[float(length)] = values.groupby(results.rows["pe"]).mean().dropna().to_dict()
     return means
+
+
+def by_seed(results: TaskResults, pe: str, length: float) -> str:
+    """Return the range over seeds of what is right; empty where it is not wide."""
+    column = f"{measure_of(results).replace(' ', '_')}_x{length:g}"
+    values = results.rows.loc[results.rows["pe"] == pe, column].astype(float).dropna()
+    low, high = 100 * values.min(), 100 * values.max()
+    return f"{low:.0f} to {high:.0f}\u00a0% by seed" if high - low >= WIDE else ""
+
+
+def ranked_right(results: TaskResults, length: float) -> dict[str, float]:
+    """Return the means of `right` at a length, the highest first, of encodings with enough seeds."""
+    enough = results.table.loc[results.table["runs"] >= FEWEST_SEEDS, "pe"]
+    means = right(results).get(length, {})
+    return dict(sorted(((pe, means[pe]) for pe in enough if pe in means), key=lambda item: -item[1]))
+
+
+def highest_beyond(results: TaskResults) -> dict[float, tuple[str, float]]:
+    """Return the encoding with the highest of `right` and its mean, by length beyond training, if all are below HALF.
+
+    Empty where an encoding gets half of the answers right at a longer length, and of a task compared by its loss.
+    """
+    if not results.task.solvable:
+        return {}
+    lengths = [float(length) for length in results.scores["length"].unique() if length > 1]
+    ranked = {length: ranked_right(results, length) for length in lengths}
+    highest = {length: next(iter(shares.items())) for length, shares in ranked.items() if shares}
+    return highest if all(share < HALF for _, share in highest.values()) else {}
 
 
 def few_right(results: TaskResults) -> dict[float, float]:

@@ -8,7 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
-from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.measured import AVOID, UNRELIABLE, TaskResults
 from pe_lab.benchmark.task_statistics import decided, margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.gallery.advice import Need, grouped
@@ -17,26 +17,32 @@ from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.longer import (
+    HALF,
     NO_NEW_POSITION,
     NOT_ASKED,
     SAME_POSITIONS,
     best_scores,
+    by_seed,
     few_right,
+    highest_beyond,
     keeps_positions,
     measure_of,
     most_right,
+    ranked_right,
     right,
 )
 from pe_lab.gallery.marks import mark, strip
-from pe_lab.gallery.page import Page, PageSection, percent, rendered
+from pe_lab.gallery.page import Page, PageSection, fixed, percent, rendered
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
 from pe_lab.replication.findings import PARTS
+from pe_lab.results.learned import LEAST_RIGHT
 from pe_lab.results.styles import COMMON
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
-from pe_lab.statistics import Agreement
+from pe_lab.statistics import Agreement, Verdict
 
 LONGEST = 4.0  # test length of which the leaderboard says what is best, in training lengths
+LEARNED = "learnable"  # the encoding that has a trained vector for each position
 WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
 SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement.UNDECIDED: "?"}  # of parts of a claim
 FACETS = {
@@ -66,27 +72,49 @@ def leaderboard_page(content: Content) -> Page:
     tables = {name: results.table.set_index("pe", drop=False) for name, results in fullest}
     shades = {name: results.quality() for name, results in fullest}
     names = list(dict.fromkeys(pe for table in tables.values() for pe in table.index if pe in content.names))
-    # lists have different lengths, so that a place counts as a share of its list
-    listed = [tables[name]["mean"].astype(float) for name, results in fullest if not results.is_control]
-    places = {pe: [float((means < means[pe]).mean()) for means in listed if pe in means] for pe in names}
-    names.sort(key=lambda pe: (pe == "none", -len(places[pe]), sum(places[pe]) / max(1, len(places[pe]))))
+    compared = [results for _, results in fullest if not results.is_control]
+    counts = Counter(pe for results in compared for pe in results.table["pe"])
+    several = [pe for pe in names if counts[pe] > min(1, len(compared) - 1)]
+    won = wins(compared, several)
+    several.sort(key=lambda pe: -won[pe][0] / max(1, won[pe][1]))
+    # of the others, those of the fullest task stand together, in its order
+    lists = [several, [pe for pe in names if pe not in several]]
     lines = [
-        {"name": pe, "facets": content.facets(pe), "at": {name: _line(table, pe) for name, table in tables.items()}}
-        for pe in names
+        [
+            {"name": pe, "facets": content.facets(pe), "at": {name: _line(table, pe) for name, table in tables.items()}}
+            for pe in each
+        ]
+        for each in lists
     ]
     html = rendered(
         "leaderboard.html",
         **_common(content, ""),
         **_outcome(content),
         results=dict(fullest),
-        lines=lines,
+        lines=lines[0],
+        alone=lines[1],
+        alone_on=sorted({name for line in lines[1] for name, at in line["at"].items() if at}, key=list(tables).index),
+        wins=won,
         shades=shades,
         choices=_choices(content),
-        count=len(benchmark_tasks()),
         missing=sorted(content.names - set(names)),
         controls=[name for name, results in fullest if results.is_control],
     )
     return Page("index", "Leaderboard", [PageSection("", html)], wide=True)
+
+
+def wins(results: list[TaskResults], names: list[str]) -> dict[str, tuple[int, int]]:
+    """Return how many of its comparisons with other encodings each of some wins, and how many it has, on all tasks.
+
+    It wins one in which it is `better`.
+    """
+    counts = dict.fromkeys(names, (0, 0))
+    for pairs in (each.pairs for each in results):
+        for pair in pairs[pairs["pe"].isin(names) & pairs["baseline"].isin(names)].itertuples():
+            for pe, word in ((str(pair.pe), Verdict.BETTER), (str(pair.baseline), Verdict.WORSE)):
+                won, total = counts[pe]
+                counts[pe] = won + (pair.verdict == word), total + 1
+    return counts
 
 
 def _outcome(content: Content) -> dict[str, Any]:
@@ -134,7 +162,9 @@ def _twins(content: Content, names: list[str]) -> list[list[str]]:
 
 def needs_page(content: Content) -> Page:
     """Return which encodings to use, which are behind the best and which to avoid, for each need."""
-    html = rendered("needs.html", **_common(content, ""), lines=[_line_of(need) for need in content.needs])
+    values = {"lines": [_line_of(need) for need in content.needs], "vectors": _learned_vectors(content)}
+    values["summary"] = [_summary_of(each) for each in content.results.values() if not each.is_control]
+    html = rendered("needs.html", **_common(content, ""), **values)
     return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
 
 
@@ -266,9 +296,13 @@ def task_page(content: Content, task: BenchmarkTask) -> Page:
         lengths = [name for name in results.table if name.startswith(f"{results.unit}_") and name != "loss_1x"]
         lines = results.table.to_dict("records")
         values |= {"lines": lines, "shades": results.quality(), "lengths": lengths, "places": _places(task)}
-        values |= {"by_name": {line["pe"]: line for line in lines}, "choices": _choices(content)}
+        longer = {length: results.at(length).table for length in results.best_at if length > 1}
+        tables = {1.0: results.table} | longer
+        values |= {"at": {length: table.set_index("pe").to_dict("index") for length, table in tables.items()}}
+        values |= {"choices": _choices(content)}
         values |= {"best": grouped(results, results.best), "best_scores": best_scores(results), "right": right(results)}
         values |= {"few_right": few_right(results), "measure": measure_of(results), "most_right": most_right(results)}
+        values |= {"beyond": highest_beyond(results), "by_seed": lambda pe, length: by_seed(results, pe, length)}
         values |= {"note": NOT_ASKED * (task.cfg.data.name in SAME_POSITIONS)}
         values |= dict(zip(("strips", "axis"), _strips(results), strict=True))
     html = rendered("task.html", **_common(content, "../"), **values)
@@ -348,9 +382,63 @@ def _line_of(need: Need) -> dict[str, Any]:
         shares, kept = right(need.results), need.task.cfg.data.name in SAME_POSITIONS
         line |= {"right": shares, "measure": measure_of(need.results), "few_right": few_right(need.results)}
         line |= {"best_scores": best_scores(need.results), "note": NOT_ASKED * kept}
-        line |= {"most_right": most_right(need.results)}
+        line |= {"most_right": most_right(need.results), "beyond": highest_beyond(need.results)}
+        line |= {"by_seed": lambda pe, length: by_seed(need.results, pe, float(length))}
         line |= {"shares": lambda group, length: _shares(shares.get(float(length), {}), group)}
     return line
+
+
+def _summary_of(results: TaskResults) -> dict[str, Any]:
+    """Return the line of a task in the summary of the page of needs: what to use at each length, and what not to."""
+    solvable, table = results.task.solvable, results.table.set_index("pe")
+    lengths = [float(length) for length in results.scores["length"].unique()]
+    if solvable:
+        shares = {length: ranked_right(results, length) for length in lengths}
+        values = {length: {pe: percent(share) for pe, share in each.items()} for length, each in shares.items()}
+        good = {length: [pe for pe, share in each.items() if share >= HALF] for length, each in shares.items()}
+        highest = {length: next(iter(each), "") for length, each in shares.items()}
+        ranges = {length: by_seed(results, pe, length) for length, pe in highest.items() if pe}
+        failing = [pe for pe, word in results.advice.items() if word in (UNRELIABLE, AVOID)]
+    else:
+        losses = {length: table if length == 1 else results.at(length).table.set_index("pe") for length in lengths}
+        values = {length: {pe: fixed(loss, 3) for pe, loss in each["mean"].items()} for length, each in losses.items()}
+        good, highest, ranges = dict(results.best_at), {}, {}
+        last = losses[lengths[-1]]["mean"]
+        failing = [pe for pe in last.index if pe != "none" and "none" in last and last[pe] >= last["none"]]
+    common = [pe for pe in COMMON if pe in failing]
+    return {
+        "task": results.task,
+        "measure": measure_of(results) if solvable else "nats",
+        "use": results.best,
+        "values": values,
+        "good": {length: names for length, names in good.items() if length > 1},
+        "highest": highest,
+        "ranges": ranges,
+        "same": results.task.cfg.data.name in SAME_POSITIONS,
+        "failing": [*common, *(pe for pe in failing if pe not in common)],
+        "why": "not solved by every seed" if solvable else f"no better than `none` at {lengths[-1]:g} ×",
+        "separable": bool(results.best and results.beaten),
+    }
+
+
+def _learned_vectors(content: Content) -> dict[str, float] | None:
+    """Return what the page of needs says of learned vectors at LONGEST; None where they are not seen to fail there.
+
+    Returns:
+        share: the most that is right on a task that asks for new positions; loss, none: on text, where it is measured.
+    """
+    new = [each for each in content.results.values() if each.task.cfg.data.name not in SAME_POSITIONS]
+    shares = [right(each).get(LONGEST, {}).get(LEARNED) for each in new if each.task.solvable]
+    measured_shares = [share for share in shares if share is not None]
+    if not measured_shares or max(measured_shares) >= LEAST_RIGHT:
+        return None
+    said = {"share": max(measured_shares)}
+    for each in new:
+        if not each.task.solvable and not each.is_control and LONGEST in each.best_at:
+            losses = each.at(LONGEST).table.set_index("pe")["mean"]
+            if {LEARNED, "none"} <= set(losses.index) and losses[LEARNED] > losses["none"]:
+                said |= {"loss": float(losses[LEARNED]), "none": float(losses["none"])}
+    return said
 
 
 def _shares(shares: dict[str, float], group: list[str]) -> list[str]:

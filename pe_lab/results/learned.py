@@ -73,13 +73,13 @@ def partly_learned(rows: pd.DataFrame) -> str:
 
 
 def level_in_words(rows: pd.DataFrame) -> str:
-    """Return the best loss without position, in nats, or its range over cells; and whether it knows the split."""
+    """Return the best loss without position, in nats, or its range; and whether it knows what is held out."""
     level = _level(rows, BLIND).dropna()
     if level.empty:
         return ""
     low, high = f"{level.min():.3g}", f"{level.max():.3g}"
     known = f"floor_{BLIND[0]}_loss"
-    split = ", split known" if known in rows and rows[known].notna().any() else ""
+    split = ", even knowing which sequences are held out" if known in rows and rows[known].notna().any() else ""
     return f"{low if low == high else f'{low} to {high}'} nats{split}"
 
 

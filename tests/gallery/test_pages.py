@@ -25,13 +25,15 @@ from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
 from pe_lab.gallery.claims import conditions, is_cut, measured, ours, parts_tables, shared_notes, states, unlearned
-from pe_lab.gallery.content import Content
+from pe_lab.gallery.content import Content, studies_by_dataset
 from pe_lab.gallery.definitions import Failure
 from pe_lab.gallery.longer import (
     NO_NEW_POSITION,
     NOT_ASKED,
     best_scores,
+    by_seed,
     few_right,
+    highest_beyond,
     keeps_positions,
     measure_of,
     most_right,
@@ -39,7 +41,16 @@ from pe_lab.gallery.longer import (
 )
 from pe_lab.gallery.marks import SHAPES, mark
 from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, plain, score, signed, slot
-from pe_lab.gallery.pages import claims_page, encoding_page, leaderboard_page, needs_page, pages, task_page, tasks_page
+from pe_lab.gallery.pages import (
+    claims_page,
+    encoding_page,
+    leaderboard_page,
+    needs_page,
+    pages,
+    task_page,
+    tasks_page,
+    wins,
+)
 from pe_lab.gallery.site import write
 from pe_lab.replication import judge
 from pe_lab.results.styles import MARKERS, NONE, OWN_MARKERS, style
@@ -209,7 +220,7 @@ def test_command_line_and_gallery_have_one_ranking(results: Path, content: Conte
         for word, part in advised(needed[name]).items():
             assert set(names_in(part)) == {pe for pe, said in found.advice.items() if said == word}
         for line in task_tables.text(task_tables.read(results), [name]).splitlines()[-len(found.table) :]:
-            assert line.split()[-1] == found.advice[line.split()[0]].split()[-1]
+            assert line.endswith(found.in_words(found.advice[line.split()[0]]))
 
 
 def test_needs_say_what_to_use_what_to_avoid_and_how_to_measure(content: Content) -> None:
@@ -269,7 +280,9 @@ def test_fresh_seeds_count_among_those_that_solve_a_task(content: Content) -> No
     shown = replace(content, results={"induction": results})
     assert ("induction", "solved in 1 of 10 seeds") in shown.failures("none")
     assert "1 of 10 solved" in advised(lines_of(needs_page(shown).html(), "need")["induction"])["unreliable"]
-    assert "unreliable" in task_tables.text({"induction": pd.concat([published, both])}, ["induction"])
+    assert results.in_words("unreliable") in task_tables.text(
+        {"induction": pd.concat([published, both])}, ["induction"]
+    )
 
 
 def test_intervals_of_scores_end_at_1() -> None:
@@ -361,7 +374,7 @@ def test_an_unsolved_task_is_learned_by_nobody_and_recommends_nothing() -> None:
 def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Content) -> None:
     html = leaderboard_page(content).html()
     lines = lines_of(html)
-    assert list(lines) == ["rope", "alibi", "rope_2d", "none"]
+    assert sorted(lines) == ["alibi", "none", "rope", "rope_2d"]
     table = content.results["induction"].table.set_index("pe")
     shades = content.results["induction"].quality()
     for name, line in lines.items():
@@ -510,6 +523,74 @@ def test_an_encoding_that_did_not_solve_a_task_has_its_score_and_where_it_is_amo
     assert "score 0.70 at the training length" in encoding_page(shown, "none").sections[0].html
 
 
+def test_where_nothing_longer_is_learned_pages_begin_with_it(content: Content) -> None:
+    task = task_named("induction")
+    rows = right_answers(tuned.table("induction", {"rope": 7.0, "none": 9.0}), {"rope": 0.9, "none": 0.1})
+    rows.loc[rows["pe"].eq("rope"), "exact_match_x2"] = [0.0, 0.0, 0.1, 0.2, 0.2]
+    results = TaskResults(task, rows)
+    assert highest_beyond(results) == {2.0: ("rope", pytest.approx(0.1)), 4.0: ("rope", 0.0)}
+    assert by_seed(results, "rope", 2.0) == "0 to 20\u00a0% by seed"
+    assert by_seed(results, "none", 2.0) == ""
+    assert highest_beyond(TaskResults(task, rows.assign(exact_match_x4=0.5))) == {}
+    assert highest_beyond(content.results["causal_text"]) == {}
+    shown = replace(content, results={"induction": results})
+    page = task_page(shown, task).sections[0].html
+    assert 0 < page.index("data-few") < page.index("Fastest to learn")
+    assert "0 to 20\u00a0% by seed" in page
+    need = lines_of(needs_page(shown).html(), "need")["induction"]
+    assert 0 < need.index("data-few") < need.index("Fastest to learn")
+    (line,) = re.findall(r'<tr data-summary="induction">.*?</tr>', needs_page(shown).html(), re.DOTALL)
+    _, best, longer, failing = re.split("<t[hd]", line)[1:]
+    assert (names_in(best), "90\u00a0%" in best) == (["rope"], True)
+    assert longer.count("none; highest") == 2
+    assert "0 to 20\u00a0% by seed" in longer
+    assert names_in(failing) == []
+
+
+def test_the_summary_of_needs_has_what_to_use_at_each_length_and_what_not_to(content: Content) -> None:
+    task = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "alibi": 7.0, "learnable": 8.5, "none": 13.0})
+    rows = right_answers(rows, {"rope": 0.9, "alibi": 0.8, "learnable": 0.7, "none": 0.1})
+    rows["exact_match_x2"] = rows["pe"].map({"rope": 0.4, "alibi": 0.6, "learnable": 0.9, "none": 0.0})
+    text = task_named("causal_text")
+    losses = tuned.table("causal_text", {"alibi": 1.5, "learnable": 1.6, "none": 2.0}, 0.001)
+    losses["loss_x4"] = losses["pe"].map({"alibi": 1.4, "learnable": 2.5, "none": 2.1})
+    results = {"induction": TaskResults(task, rows), "causal_text": TaskResults(text, losses)}
+    html = needs_page(replace(content, results=results)).html()
+    lines = dict(re.findall(r'<tr data-summary="(\w+)">(.*?)</tr>', html, re.DOTALL))
+    cells = {name: [names_in(cell) for cell in re.split("<td", line)[1:]] for name, line in lines.items()}
+    assert cells["induction"] == [results["induction"].best, ["learnable", "alibi"], ["none"]]
+    assert cells["causal_text"][2] == ["learnable", "none"]  # no better than none at 4 ×
+    assert "1.400" in lines["causal_text"]
+    vectors = "Learned position vectors do not work beyond"
+    assert html.index("data-summary") < html.index(vectors) < html.index("data-need")
+    better = replace(content, results={"induction": TaskResults(task, rows.assign(exact_match_x4=0.2))})
+    assert vectors not in needs_page(better).html()
+
+
+def test_all_losses_of_the_best_are_on_the_page_of_a_task_with_rates_at_an_edge(content: Content) -> None:
+    text = content.results["causal_text"]
+    rows = text.rows.assign(edge=text.rows["pe"].eq("rope"))
+    shown = replace(content, results={"causal_text": TaskResults(text.task, rows)})
+    page = task_page(shown, text.task).sections[0].html
+    for length, line in re.findall(r'<p data-length="([\d.]+)">(.*?)</p>', page):
+        results = text if length == "1" else text.at(float(length))
+        means = results.table.set_index("pe")["mean"]
+        assert [f"{fixed(means[pe], 3)}" in line for pe in results.best] == [True] * len(results.best)
+        assert line.count("<small>edge</small>") == results.best.count("rope")
+    assert "needs.html#edge" in page.partition("A validation sequence")[0]
+
+
+def test_studies_of_a_dataset_are_found_by_their_rows(tmp_path: Path, content: Content) -> None:
+    for name, data in (("first", "copy"), ("second", "reverse"), ("third", "copy")):
+        (tmp_path / name).mkdir()
+        file = "outcomes.csv" if name == "third" else "rows.csv"
+        pd.DataFrame({"pe": ["rope"] * 2, "data": [data] * 2}).to_csv(tmp_path / name / file, index=False)
+    assert studies_by_dataset(tmp_path) == {"copy": ["first", "third"], "reverse": ["second"]}
+    page = task_page(replace(content, studies={"copy": ["first", "third"]}), task_named("copy")).sections[0].html
+    assert [name in page for name in ("first", "second", "third")] == [True, False, True]
+
+
 def test_encodings_with_the_same_runs_count_once(content: Content) -> None:
     task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "none": 11.0, "fire": 11.2})
@@ -521,17 +602,29 @@ def test_encodings_with_the_same_runs_count_once(content: Content) -> None:
     assert " more that no encoding beats" not in task_page(shown, task).sections[0].html
 
 
-def test_a_place_in_a_short_list_counts_as_much_as_one_in_a_long_list(content: Content) -> None:
-    names = ("fire", "cope", "learnable", "t5", "alibi", "xpos", "rope", "none")
-    long = {pe: 6 + 0.4 * place for place, pe in enumerate(names)}
-    shown = {
-        "induction": TaskResults(task_named("induction"), tuned.table("induction", long, 0.01)),
-        "causal_text": TaskResults(
-            task_named("causal_text"), tuned.table("causal_text", {"rope": 1.5, "alibi": 1.6}, 0.001)
-        ),
-    }
-    # places 7 of 8 and 1 of 2, 5 of 8 and 2 of 2: the sum of the places alone would say the contrary
-    assert list(lines_of(leaderboard_page(replace(content, results=shown)).html()))[:2] == ["rope", "alibi"]
+def test_encodings_are_ordered_by_the_share_of_their_comparisons_that_they_win(content: Content) -> None:
+    """Of those that are on several tasks; an encoding that is on one task alone stands below, and is no opponent."""
+    induction = TaskResults(
+        task_named("induction"),
+        tuned.table("induction", {"rope_2d": 5.0, "rope": 7.0, "alibi": 9.0, "none": 11.0}, 0.01),
+    )
+    text = TaskResults(task_named("causal_text"), tuned.table("causal_text", {"alibi": 1.5, "rope": 1.6}, 0.001))
+    results = [induction, text]
+    assert wins(results, ["rope", "alibi"]) == {"rope": (1, 2), "alibi": (1, 2)}
+    assert wins(results, ["rope", "alibi", "none"]) == {"rope": (2, 3), "alibi": (2, 3), "none": (0, 2)}
+    equal = pd.concat([text.rows, text.rows[text.rows["pe"] == "rope"].assign(pe="none")])
+    both = [induction, TaskResults(text.task, equal)]
+    assert wins(both, ["rope", "none"]) == {"rope": (1, 2), "none": (0, 2)}  # the same bits: no win
+    shown = replace(content, results={"induction": induction, "causal_text": both[1]})
+    html = leaderboard_page(shown).sections[0].html
+    main, _, alone = html.partition("<summary>1 encodings")
+    assert list(lines_of(main)) == ["alibi", "rope", "none"]
+    assert re.findall(r'data-sort="([\d.]+)" title="better in (\d) of (\d)', main) == [
+        ("0.75", "3", "4"),
+        ("0.5", "2", "4"),
+        ("0.0", "0", "4"),
+    ]
+    assert list(lines_of(alone)) == ["rope_2d"]
 
 
 def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> None:
@@ -543,8 +636,7 @@ def test_a_task_on_which_order_says_nothing_ranks_nobody(content: Content) -> No
     assert (control.is_control, text.is_control, induction.is_control) == (True, False, False)
     shown = {"induction": induction, "causal_text": control}
     assert list(lines_of(leaderboard_page(replace(content, results=shown)).html())) == [
-        *(pe for pe in induction.table["pe"] if pe in content.names and pe != "none"),
-        "none",
+        pe for pe in induction.table["pe"] if pe in content.names
     ]  # although rope is the only one that lacks the control
     assert set(lines_of(leaderboard_page(replace(content, results={"causal_text": control})).html())) == {
         "alibi",

@@ -93,8 +93,8 @@ def test_settings_without_a_learned_one_are_counted() -> None:
 
 def test_the_level_is_the_one_that_cells_are_held_against() -> None:
     both = rows(copy=0.2).assign(floor_position_blind_loss=0.35, floor_position_blind_split_known_loss=0.2234)
-    assert learned.level_in_words(both) == "0.223 nats, split known"
+    assert learned.level_in_words(both) == "0.223 nats, even knowing which sequences are held out"
     assert learned.level_in_words(pd.concat([both, both.assign(floor_position_blind_split_known_loss=1)])) == (
-        "0.223 to 1 nats, split known"
+        "0.223 to 1 nats, even knowing which sequences are held out"
     )
     assert learned.level_in_words(both.drop(columns=[name for name in both if name.startswith("floor_")])) == ""

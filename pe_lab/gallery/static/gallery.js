@@ -66,10 +66,10 @@
   // -- columns: on a narrow screen a list chooses which few of a table are shown ------------------------------------
 
   function columns(select) {
-    const { table, columns: few } = select.dataset
+    const { table, columns: few, first } = select.dataset // the first columns are always shown
     const update = () => {
       for (const row of document.getElementById(table).rows)
-        [...row.cells].slice(1).forEach((cell, place) => cell.classList.toggle("gallery-wide", Math.floor(place / few) !== Number(select.value)))
+        [...row.cells].slice(first).forEach((cell, place) => cell.classList.toggle("gallery-wide", Math.floor(place / few) !== Number(select.value)))
     }
     select.addEventListener("input", update)
     update()
