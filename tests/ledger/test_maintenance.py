@@ -217,7 +217,7 @@ def test_prune_leaves_a_running_sweep_alone(tmp_path, program):
     ledger = tmp_path / "ledger"
     words = [*SWEEP, "epochs=100,1", f"ledger={ledger}", "logger=none"]
     process = Program(words, tmp_path / "printed")
-    wait_for(ledger.exists)
+    wait_for((ledger / "format.json").exists)
     killed = 0
     while not process.ended:
         code, _, err = program("prune", ledger)

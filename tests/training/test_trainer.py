@@ -248,6 +248,8 @@ kept = {{name: x.full_tensor() for name, x in module.model.state_dict().items()}
 if trainer.is_global_zero:
     assert all(split.values()), split
     torch.save({{name: x.cpu() for name, x in kept.items()}}, "{file}")
+torch.distributed.barrier()  # one that ends first could end the other with an error
+torch.distributed.destroy_process_group()
 """
 
 
