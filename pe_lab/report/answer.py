@@ -6,36 +6,36 @@ significantly better than each other.
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from pe_lab import config
+from pe_lab.config import LR
 from pe_lab.config.reference import first_comment
 from pe_lab.data.score import BEST, LEVELS
 from pe_lab.report.cautions import behind_references, far_seeds, not_finite, one_rate, still_falling
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential, with_one
-from pe_lab.report.effort import best_of, rates_in_words, setting_in_words
-from pe_lab.report.measured import at_longer_lengths, by_layer, measured_figures, probed, study_question
+from pe_lab.report.effort import best_of, identity_of, rates_in_words, setting_in_words
+from pe_lab.report.layers import layer_parts, probed
+from pe_lab.report.lengths import at_longer_lengths, length_parts
 from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import (
     FEW_SETTINGS,
+    Standing,
     amount,
     best_means,
     by_setting,
     capitalised,
     comparative,
-    decided_between,
-    decided_pairs,
-    equivalent_in_words,
     in_each_setting,
     joined,
     last_word,
     listed,
     measured,
+    one_by_one,
     overall,
     superlative,
     table_of,
@@ -95,7 +95,7 @@ def answer(subject: ReportSubject) -> Section:
     notes += [
         *behind_references(subject),
         *not_finite(subject),
-        *([] if opening else far_seeds(subject)),
+        *([] if opening else _elsewhere(far_seeds(subject), said)),
         *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
@@ -177,9 +177,11 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
     """
     if not _measures_more(subject, longer):
         return []
-    layers = probed(subject.results.records)
-    said, folded = by_layer(subject.results.records) if len(layers) else ("", None)
-    return [part for part in (*longer.split("\n"), said, *measured_figures(subject), folded) if part]
+    layers = layer_parts(subject.results.records) if len(probed(subject.results.records)) else []
+    if longer:
+        said = [part for part in layers if isinstance(part, str)]
+        return [longer, *said, *length_parts(subject), *(part for part in layers if isinstance(part, Folded))]
+    return layers
 
 
 def _measures_more(subject: ReportSubject, longer: str) -> bool:
@@ -206,7 +208,7 @@ def title(subject: ReportSubject) -> str:
     cells, metric = subject.results.cells, measured(subject.metric)
     if cells.empty:
         return f"What is the {metric} of the encodings in {subject.results.name}?"
-    names, choice = list(cells["pe"].unique()), best_of(subject.results)
+    names, choice = list(cells["pe"].unique()), best_of(subject.results) or _only_rate(subject)
     where = f"{place(cells)}{f', {choice}' if choice else ''}"
     if len(names) == 1:
         return f"What is the {metric} of {names[0]}{where}?"
@@ -214,6 +216,19 @@ def title(subject: ReportSubject) -> str:
         (other,) = (name for name in names if name != subject.baseline)
         return f"Does {other} have a {comparative(subject.metric)} {metric} than {subject.baseline}{where}?"
     return f"Which of {len(names)} encodings has the {superlative(subject.metric)} {metric}{where}?"
+
+
+def _only_rate(subject: ReportSubject) -> str:
+    """Return the learning rate of all encodings, in words, where it is one that is known."""
+    rate = identity_of(subject.results).get(LR) if one_rate(subject) else None
+    return "" if rate is None else f"at learning rate {rate:g} for all"
+
+
+def study_question(name: str) -> str:
+    """Return the question that a study of the configuration asks in its first comment; empty if it asks none."""
+    file = config.folders().file("study", name)
+    question, mark, _ = ("", "", "") if file is None else first_comment(file).partition("?")
+    return question + mark if mark else ""
 
 
 def sentences(subject: ReportSubject) -> tuple[str, str]:
@@ -239,21 +254,31 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     each = by_setting(subject.compared)
     whole = overall(subject.compared)
     tasks = len(each) <= MOST_TASKS and _only_tasks_vary(cells)
-    if whole is not None and tasks:
-        first = " ".join(replace(standing, where=capitalised(standing.setting)).words() for standing in each)
-    elif whole is not None:
-        first = whole.words()
-    else:
-        first = in_each_setting(each)
-        if partly_learned(cells):
-            where = f"{capitalised(_place_of_learned(cells))}, where models have learned the task"
-            first = in_each_setting(each, f" {LEARNED}", f", {LEARNED}", where)
-        pairs = decided_pairs(each)
-        more = [equivalent_in_words(each), decided_between(pairs)] if len(each) > 1 else []  # of one, first says it
-        first = " ".join(filter(None, [first, *more, subject.doubts(pairs), best_means(each)]))
     lines = in_learned_settings(subject.compared.compare(GRID), cells)
-    counts = _counts(lines, cells, subject.metric) if whole is None or tasks else ""
-    return f"{first}{counts}", _against(subject, lines)
+    if whole is not None and not tasks:
+        return whole.words(), _against(subject, lines)
+    counts, learned = _counts(lines, cells, subject.metric), _place_of_learned(cells) if partly_learned(cells) else ""
+    if 1 < len(each) <= FEW_SETTINGS:
+        told = one_by_one(each, lambda standing: _doubts(subject, standing))
+        lead = f"Where models have learned the task, {learned}:" if learned else ""
+        return f"{lead}{told}" + f"\n{counts}" * tasks, _against(subject, lines)
+    first = in_each_setting(each)
+    if learned:
+        where = f"{capitalised(learned)}, where models have learned the task"
+        first = in_each_setting(each, f" {LEARNED}", f", {LEARNED}", where)
+    said = [first, *(subject.doubts(standing) for standing in each if len(each) == 1), best_means(each), counts]
+    return " ".join(filter(None, said)), _against(subject, lines)
+
+
+def _doubts(subject: ReportSubject, standing: Standing) -> str:
+    """Say what else may explain the comparisons of a setting, and which single seed decides a mean in it."""
+    far = far_seeds(subject).get(standing.setting.partition(" ")[2], "")
+    return " ".join(filter(None, [subject.doubts(standing), far]))
+
+
+def _elsewhere(far: dict[str, str], said: str) -> list[str]:
+    """Return the sentences on single seeds, by setting, that the answer does not say."""
+    return [f"{capitalised(where)}: {text}" if where else text for where, text in far.items() if text not in said]
 
 
 def _only_tasks_vary(cells: pd.DataFrame) -> bool:
@@ -292,7 +317,7 @@ def _counts(lines: pd.DataFrame, rows: pd.DataFrame, metric: str) -> str:
             for at, line in open_lines.iterrows()
         ]
         ends[Verdict.UNDECIDED] += f" ({'; '.join(told)})"
-    return f" Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {joined(list(ends.values()))}."
+    return f"Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {joined(list(ends.values()))}."
 
 
 def _largest(rows: pd.DataFrame, metric: str, line: pd.Series, names: list[str]) -> str:

@@ -1,8 +1,11 @@
 """What a reader must know beside the answer of a report: lines that stand behind it as notes."""
 
+import re
+
 import numpy as np
 import pandas as pd
 
+from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.data.score import BEST, BLIND
 from pe_lab.report.effort import searched_rates
@@ -12,6 +15,7 @@ from pe_lab.results.columns import counted_in, floors, in_words, lower_is_better
 from pe_lab.results.learned import GUESSES, in_learned_settings, of_learned_settings
 from pe_lab.results.panels import settings_in_words
 
+BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
 FAR, MOST_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
 
 
@@ -26,15 +30,18 @@ def not_finite(subject: ReportSubject) -> list[str]:
     return [f"{has} a test {in_words(subject.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
 
 
-def far_seeds(subject: ReportSubject) -> list[str]:
-    """Return a line on single seeds that are far from the others of their encoding, and so decide its mean.
+def far_seeds(subject: ReportSubject) -> dict[str, str]:
+    """Return, by setting, a sentence on the single seed that is far from the others and so decides the mean.
 
-    That is FAR times as far from the nearest other one as the others are from each other, of 4 seeds or more.
+    That is farther than the margin from the nearest other one, and FAR times as far as the others are apart, of 4
+    seeds or more; of
+    several seeds, the farthest MOST_FAR. Settings are those in which a model has learned the task, in words.
     """
     if subject.results.cells.empty:
-        return []
+        return {}
+    margin = in_learned_settings(subject.compared.compare(), subject.results.cells)["margin"].max()
     cells, metric = of_learned_settings(subject.results.cells), f"test_{subject.metric}"
-    names, ends = setting_columns(cells), list[tuple[float, str]]()
+    names, found = setting_columns(cells), list[tuple[float, str, str]]()
     words = pd.Series(settings_in_words(cells, names), cells.index)
     for (setting, pe), seeds in cells.groupby([words, "pe"], sort=False):
         values = seeds.set_index("seed")[metric].sort_values()
@@ -45,14 +52,16 @@ def far_seeds(subject: ReportSubject) -> list[str]:
             (values.index[0], values.iloc[1], values.iloc[1:]),
         ):
             extent, far = np.ptp(others), abs(values[seed] - nearest)
-            if far > FAR * extent > 0:
+            if far > max(FAR * extent, 0 if np.isnan(margin) else margin) and extent > 0:
                 low, high, value = (amount(end, subject.metric) for end in (others.min(), others.max(), values[seed]))
                 low = low.removesuffix(f" {unit_in_words(subject.metric)}")
                 mean = amount(others.mean(), subject.metric)
-                what = f"`{pe}`, {setting}: {value} for seed {seed}, {low} to {high} for the others (mean {mean})"
-                ends.append((far / extent, what))
-    most = [text for _, text in sorted(ends, reverse=True)[:MOST_FAR]]
-    return [f"Single seeds are far from the others, and decide their means: {'; '.join(most)}."] if most else []
+                what = f"Seed {seed} decides the mean of `{pe}`: {value}, the others {low} to {high} (mean {mean})."
+                found.append((far / extent, setting, what))
+    said: dict[str, str] = {}
+    for _, setting, what in sorted(found, reverse=True)[:MOST_FAR]:
+        said[setting] = f"{said.get(setting, '')} {what}".lstrip()
+    return said
 
 
 def still_falling(subject: ReportSubject) -> list[str]:
@@ -82,10 +91,17 @@ def one_rate(subject: ReportSubject) -> list[str]:
     cells = subject.results.cells
     if cells.empty or cells["pe"].nunique() < 2 or LR in cells or searched_rates(subject.results) is not None:
         return []
-    return [
-        "All encodings were trained at one learning rate. At rates tuned for each their order may differ: "
-        "`+study=tune_lr` shows how much, and `tune.rates` tunes them."
-    ]
+    tuned = [f"`pe-lab benchmark {task}`" for task in _benchmark_tasks(set(cells["data"]))] if "data" in cells else []
+    where = f"{joined(tuned)} compares them so" if tuned else "`tune.rates` tunes them"
+    return [f"All encodings were trained at one learning rate. Tuned for each, their order may differ: {where}."]
+
+
+def _benchmark_tasks(data: set[str]) -> list[str]:
+    """Return the tasks of the benchmark, which tunes learning rates, that have one of these data."""
+    studies = config.folders().names("study")
+    files = {name: config.folders().file("study", name) for name in studies if name.startswith(f"{BENCHMARK}_")}
+    found = {name: re.search(r"override /data: (\w+)", file.read_text()) for name, file in files.items() if file}
+    return [name.removeprefix(f"{BENCHMARK}_") for name, match in found.items() if match and match[1] in data]
 
 
 def behind_references(subject: ReportSubject) -> list[str]:

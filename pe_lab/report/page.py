@@ -19,6 +19,7 @@ from pe_lab.statistics import Verdict
 
 LONGEST = 30  # rows of a table that is not folded
 COLUMNS = 40  # of a table that can hold texts
+WORDS = 20  # letters of a column of texts up to which these stay in one line
 SENTENCE = 40  # letters of a text from which its column is wide, also on a narrow screen
 BESIDE = 6.0  # inches: a wider figure of an opening section stands below its text
 
@@ -56,7 +57,12 @@ def _value(value: Any) -> str:
 def _part(part: Part) -> dict[str, Any]:
     """Return a part in the form that page.html takes."""
     if isinstance(part, str):
-        return {"kind": "text", "html": _inline(part), "note": part.startswith("**Note.**")}
+        lines = part.split("\n")
+        return {
+            **{"kind": "text", "html": _inline(lines[0]), "note": part.startswith("**Note.**")},
+            **{"items": [_inline(line[2:]) for line in lines[1:] if line.startswith("- ")]},
+            **{"after": [_inline(line) for line in lines[1:] if not line.startswith("- ")]},
+        }
     if isinstance(part, Code):
         return {"kind": "code", "lines": part.lines}
     if isinstance(part, Folded):
@@ -75,8 +81,13 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
     ]
     lines = as_text(data).to_numpy().tolist()
     widths = [max((len(line[column]) for line in lines), default=0) for column in range(len(classes))]
-    classes = [f"{kind} long" if width > SENTENCE else kind for kind, width in zip(classes, widths, strict=True)]
-    return {"heads": list(data.columns), "classes": classes, "lines": lines}
+    heads = [str(name) for name in data]
+    for column, (kind, width) in enumerate(zip(classes, widths, strict=True)):
+        if width > SENTENCE:
+            classes[column] = f"{kind} long"
+        elif kind == "text" and max(width, len(heads[column])) <= WORDS:
+            classes[column] = "text short"
+    return {"heads": heads, "classes": classes, "lines": lines}
 
 
 def _looks() -> dict[str, dict[str, str]]:

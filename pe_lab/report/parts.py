@@ -4,8 +4,11 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from pe_lab.results.columns import possible
+from pe_lab.results.panels import COLOURED
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import LINE
+from pe_lab.statistics.comparisons import counted
 
 # columns of a table of comparisons, whose caption names the baseline: p values as the verdicts take them
 COMPARISON = [name for name in LINE if name not in ("baseline", "p", "p_equivalent")]
@@ -60,3 +63,20 @@ class Section:
     title: str
     parts: list[Part] = field(default_factory=list)
     opening: bool = False
+
+
+def shaded(drawn: Plot, metric: str) -> str:
+    """Say what lines and bands of a figure are."""
+    low, high = int(drawn.data["seeds"].min()), int(drawn.data["seeds"].max())
+    text = f"means over {counted(high, 'seed') if low == high else f'{low} to {high} seeds'}"
+    if drawn.data["low"].isna().all() or drawn.data["pe"].nunique() > COLOURED:
+        return text
+    least, most = possible(metric)
+    ends = (drawn.data["low"] == least).any() or (drawn.data["high"] == most).any()
+    return f"{text}; bands are their 95 % t intervals{', cut at what is possible' * bool(ends)}"
+
+
+def between(values: pd.Series, form: str) -> str:
+    """Return the range of values, in a format."""
+    low, high = format(values.min(), form), format(values.max(), form)
+    return low if low == high else f"{low}–{high}"

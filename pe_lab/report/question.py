@@ -1,6 +1,5 @@
 """The subject of a report: results, baseline and metric; and what a reader must know before any number."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,8 +92,8 @@ class ReportSubject:
         """What a reader must know before any number, a line each."""
         return cautions(self.results, self.baseline)
 
-    def doubts(self, pairs: Sequence[tuple[str, str, Standing]]) -> str:
-        """Say what else may explain that encodings are worse than others; see `standing.decided_pairs`."""
+    def doubts(self, standing: Standing) -> str:
+        """Say what else may explain that encodings are worse than others in a setting, see `Standing.decided`."""
         return ""
 
     def margin_notes(self) -> list[str]:

@@ -11,8 +11,8 @@ from pe_lab.report.answer import answer, compares_losses
 from pe_lab.report.attention import attention
 from pe_lab.report.effort import SECONDS, searched_rates
 from pe_lab.report.elsewhere import elsewhere
-from pe_lab.report.measured import probed, shaded
-from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section
+from pe_lab.report.layers import probed
+from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section, shaded
 from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
 from pe_lab.report.standing import joined, listed
 from pe_lab.report.tuned import COSTS, TunedSubject

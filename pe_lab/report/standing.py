@@ -1,7 +1,7 @@
 """Which encodings may be the best, by the verdicts of a report's families, and how to say it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -22,7 +22,7 @@ MOST_LEFT_OUT = 2  # encodings that are named instead of the others
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
 SAME = {Verdict.EQUIVALENT, Verdict.EQUAL}  # verdicts without a significant difference, and within the margin
 UNDECIDABLE = {Verdict.ONE_SEED, Verdict.NO_SEED, Verdict.EQUAL}  # verdicts without a test
-MEAN = "The {superlative} mean {what} is that of `{first}` ({value})."
+MEAN = "`{first}` has the {superlative} mean {what}, {value}."
 SENTENCES = {  # by what is decided: see `Standing.case`
     "unsolved": "No run of any encoding solved the task.",
     "equal": "The {count} encodings have the same {what}, to the bit in every seed: {value}.",
@@ -32,14 +32,15 @@ SENTENCES = {  # by what is decided: see `Standing.case`
     "best": "`{first}` has the {superlative} {what}, {value}: significantly better than each other encoding. "
     "The next is `{second}`, worse by {gap}.",
     "only": f"{MEAN} Only {{open}} can be the best.",
+    "all open": f"{MEAN} No encoding is significantly worse than another.",
     "open": f"{MEAN} The best may be any of {{open}}.",
 }
 NOTES = {  # behind "only" and "open"
     "bitwise": "They are equal bit for bit.",
     "all alike": "They are equivalent within the margin.",
     "alike": "Equivalent to the first of them: {alike}.",
-    "near": "Slightly worse than another one, which does not rank: {near}.",
-    "behind": "Significantly worse than another one: {behind}.",
+    "near": "Worse than another one, but by less than the margin: {near}.",
+    "behind": "{worse}.",
 }
 OVER_SETTINGS = {  # by how many of the settings have one encoding that can be the best: all the same, some, none
     "same": "In each of {count} settings{why}, only {names} can be the best.",
@@ -147,6 +148,17 @@ class Standing:
         notes = [alike] if self.alike else []
         return notes + [name for name in ("near", "behind") if getattr(self, name)]
 
+    @property
+    def decided(self) -> list[tuple[str, str]]:
+        """The encodings that are worse, each with the best better one, where they are few; of the best, the next."""
+        names = [name for name in self.means if name not in self.open]
+        worse = names if len(names) <= MOST_LEFT_OUT else names[: self.case == "best"]
+        better = {
+            name: next((other for other in self.means if self.line(name, other)["verdict"] == Verdict.WORSE), None)
+            for name in worse
+        }
+        return [(name, other) for name, other in better.items() if other is not None]
+
     def gap(self, pe: str, other: str) -> str:
         """Return by how much an encoding is worse than another one, with its interval, in words."""
         line = self.line(pe, other)
@@ -162,7 +174,10 @@ class Standing:
             **{"superlative": superlative(self.metric), "comparative": comparative(self.metric)},
             **{name: listed(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
-        templates = [SENTENCES[self.case], *(NOTES[name] for name in self.notes)]
+        gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
+        values["worse"] = "; ".join(gaps) or f"Significantly worse than another one: {values['behind']}"
+        case = "all open" if self.case == "open" and not (self.behind or self.near) else self.case
+        templates = [SENTENCES[case], *(NOTES[name] for name in self.notes)]
         text = " ".join(template.format(**values) for template in templates)
         return f"{self.where}: {text}" if self.where else text
 
@@ -238,12 +253,11 @@ class SettingCounts:
         never = [name for name in behind if all(name in standing.behind for standing in standings)]
         return cls(len(standings), dict(alone), always, never)
 
-    def words(self, why: str, each: str = "") -> str:
+    def words(self, why: str) -> str:
         """Say so.
 
         Args:
             why: settings are not averaged.
-            each: what holds in each setting, where these are few; empty: what holds in all of them is said.
         """
         clear, names = sum(self.alone.values()), listed(self.always, None)
         case = "none" if not clear else "same" if set(self.alone.values()) == {self.count} else "some"
@@ -251,8 +265,6 @@ class SettingCounts:
         text = OVER_SETTINGS[case].format(count=self.count, why=why, clear=clear, leads=leads, names=names)
         if case == "same":
             return text
-        if each:
-            return f"{text} {each}"
         text = f"{text} {IN_ALL.get(len(self.always), IN_ALL_OF_SEVERAL).format(names=names)}"
         return (
             f"{text} {IN_NONE.format(names=listed(self.never, None), is_or_are='are' if len(self.never) > 1 else 'is')}"
@@ -270,7 +282,7 @@ def in_each_setting(
         standings: of each setting that has two encodings or more.
         why: they are not averaged, with what stands before it.
         only: what is true of them alone, for a single setting.
-        where: what all of them are, for a few that are told one by one, or a single one.
+        where: what it is, for a single setting.
     """
     if not standings:
         return "No setting has results of two encodings."
@@ -280,20 +292,7 @@ def in_each_setting(
         return in_each_setting(solved, f"{which}, of {len(standings)}{why}", which)
     if len(standings) == 1:
         return replace(standings[0], where=where or f"In the only setting with two encodings or more{only}").words()
-    counts = SettingCounts.of(standings)
-    if len(standings) <= FEW_SETTINGS and all(standing.setting for standing in standings):
-        return f"{where}: {_of_each(standings)}" if where else counts.words(why, capitalised(_of_each(standings)))
-    return counts.words(why)
-
-
-def _of_each(standings: Sequence[Standing]) -> str:
-    """Say which encodings can be the best in each of a few settings; those with the same ones together."""
-    settings: dict[str, list[str]] = {}
-    for standing in standings:
-        settings.setdefault(_open_in_words(standing), []).append(standing.setting)
-    if len(settings) == 1:
-        return f"in {'both' if len(standings) == 2 else 'each'}, {next(iter(settings))}."
-    return f"{'; '.join(f'{joined(where)} {who}' for who, where in settings.items())}."
+    return SettingCounts.of(standings).words(why)
 
 
 def capitalised(text: str) -> str:
@@ -301,55 +300,15 @@ def capitalised(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def equivalent_in_words(standings: Sequence[Standing]) -> str:
-    """Say which encodings are equivalent to the best mean in each of a few settings; empty where none is."""
-    alike = [standing for standing in standings if standing.case == "open" and standing.alike]
-    if len(standings) > FEW_SETTINGS or not alike:
-        return ""
-    ends = [f"{listed(one.alike, None)} to `{one.open[0]}` {one.setting}".rstrip() for one in alike]
-    return f"Equivalent within the margin: {'; '.join(ends)}."
-
-
-def decided_pairs(standings: Sequence[Standing]) -> list[tuple[str, str, Standing]]:
-    """Return the encodings that are worse, each with the best better one, where few are, in each of a few settings.
-
-    Of one that is better than all others, the next is named.
-    """
-    pairs = []
-    for standing in standings if len(standings) <= FEW_SETTINGS else ():
-        names = [name for name in standing.means if name not in standing.open]
-        worse = names if len(names) <= MOST_LEFT_OUT else names[: len(standing.open) == 1]
-        for name in worse:
-            better = [other for other in standing.means if standing.line(name, other)["verdict"] == Verdict.WORSE]
-            pairs += [(name, better[0], standing)] if better else []
-    return pairs
-
-
-def decided_between(pairs: Sequence[tuple[str, str, Standing]]) -> str:
-    """Say by how much encodings are worse than a better one; empty without pairs.
+def one_by_one(standings: Sequence[Standing], more: Callable[[Standing], str]) -> str:
+    """Return an item of a list for each of a few settings: which encodings may be the best.
 
     Args:
-        pairs: of `decided_pairs`.
+        standings: with their settings.
+        more: what is said behind each; it may be empty.
     """
-    gaps: dict[tuple[str, str], list[str]] = {}
-    for name, other, standing in pairs:
-        gaps.setdefault((name, other), []).append(f"by {standing.gap(name, other)} {standing.setting}".rstrip())
-    ends = [f"`{name}` is worse than `{other}` {joined(told)}" for (name, other), told in gaps.items()]
-    return f"{'; '.join(ends)}." if ends else ""
-
-
-def _open_in_words(standing: Standing) -> str:
-    """Say which encodings can be the best in one of several settings, without a full stop."""
-    if standing.case == "contradictory":
-        return "comparisons contradict each other"
-    names, behind = standing.open, standing.behind
-    if len(names) == 1:
-        return f"only `{names[0]}` can be the best"
-    if not behind:
-        return f"any of the {len(names)} may be the best"
-    if len(behind) <= MOST_LEFT_OUT < len(names):
-        return f"any encoding but {joined([f'`{name}`' for name in behind])} may be the best"
-    return f"any of {listed(names, None)} may be the best"
+    told = {standing.setting: f"{standing.words()} {more(standing)}".rstrip() for standing in standings}
+    return "".join(f"\n- **{capitalised(setting)}**: {words}" for setting, words in told.items())
 
 
 def best_means(standings: Sequence[Standing]) -> str:
@@ -358,16 +317,8 @@ def best_means(standings: Sequence[Standing]) -> str:
     if len(standings) < 2:
         return ""
     metric, values = standings[0].metric, [next(iter(standing.means.values())) for standing in standings]
-    first = [next(iter(standing.means)) for standing in standings]
-    counts = Counter(first).most_common()
+    counts = Counter(next(iter(standing.means)) for standing in standings).most_common()
     leads = [f"`{name}` in {count}" for name, count in counts[:MOST_NAMED]]
-    if len(counts) == 1:
-        leads = [f"`{counts[0][0]}` in {'both' if len(standings) == 2 else 'each'}"]
-    elif len(standings) <= FEW_SETTINGS and all(standing.setting for standing in standings):
-        where: dict[str, list[str]] = {}
-        for standing, lead in zip(standings, first, strict=True):
-            where.setdefault(lead, []).append(standing.setting)
-        leads = [f"`{name}` {joined(settings)}" for name, settings in where.items()]
     leads += [f"others in {sum(count for _, count in counts[MOST_NAMED:])}"] if len(counts) > MOST_NAMED else []
     extent = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
     return f"The {superlative(metric)} mean {standings[0].what} ({extent}) is that of {joined(leads)}."

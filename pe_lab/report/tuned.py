@@ -4,7 +4,6 @@ Its verdicts are those of the study: every seed of an encoding is a repetition o
 its learning rate included. What is compared is the steps to solve, or the loss after declared steps.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -226,7 +225,7 @@ class TunedSubject(ReportSubject):
         learned = outcomes_of(replace(self.results, cells=of_learned_settings(self.results.cells)))
         edge = edge_note(learned, *ladders(self.results), advice=False)
         if edge and len(learned) < len(self.outcomes):
-            edge = f"Where models have learned the task: {edge[0].lower()}{edge[1:]}"
+            edge = f"Where the task was learned: {edge[0].lower()}{edge[1:]}"
         said = [" ".join(filter(None, [_unequal_tries(self), edge, self._scales_at_edge()])), seed_note(self.outcomes)]
         said.append(self._chosen_early())
         if names := self.diverged:
@@ -256,18 +255,18 @@ class TunedSubject(ReportSubject):
             return ""
         return f"Tries were chosen by validation after {steps} steps, where no encoding had learned the task."
 
-    def doubts(self, pairs: Sequence[tuple[str, str, Standing]]) -> str:
+    def doubts(self, standing: Standing) -> str:
         tried, told = tried_rates(self.outcomes, *ladders(self.results)), []
         cells = of_learned_settings(self.results.cells)
         words = pd.Series(settings_in_words(cells, setting_columns(cells)), cells.index)
-        for worse, better, standing in pairs:
-            here = (words == standing.setting.partition(" ")[2]) if standing.setting else pd.Series(True, cells.index)
+        here = (words == standing.setting.partition(" ")[2]) if standing.setting else pd.Series(True, cells.index)
+        for worse, better in standing.decided:
             chosen = cells.loc[here & (cells["pe"] == better), LR].astype(float)
             unshared = chosen[~chosen.isin(tried[worse])]
             if len(unshared) > len(chosen) / 2:
                 rates = joined([f"{rate:g}" for rate in sorted(unshared.unique())])
-                how_many = f"{len(unshared)} of {len(chosen)} seeds of `{better}` chose {rates} {standing.setting}"
-                why = f"{how_many.rstrip()}, which was not tried with `{worse}`"
+                how_many = f"{len(unshared)} of {len(chosen)} seeds of `{better}` chose {rates}"
+                why = f"{how_many}, which was not tried with `{worse}`"
                 told.append(f"The learning rate may explain it: {why}.")
         return " ".join(told)
 
@@ -280,11 +279,11 @@ def _unequal_tries(subject: TunedSubject) -> str:
     pairs = [_choice(*map(float, pair)) for pair in (subject.results.declared.tune or {})["scaled"]]
     scaled = subject.outcomes["start_scale"].notna().groupby(subject.outcomes["pe"], sort=False).any()
     told = {
-        False: f"the learning rates {joined([f'{rate:g}' for rate in ladders(subject.results)[0]])}",
-        True: f"the pairs of learning rate @ starting scale {joined(pairs)}",
+        False: f"learning rates {joined([f'{rate:g}' for rate in ladders(subject.results)[0]])}",
+        True: f"{joined(pairs)} (learning rate @ starting scale)",
     }
     ends = [f"{joined([f'`{pe}`' for pe in tried if scaled[pe] == has])} at {told[has]}" for has in (False, True)]
-    return f"Tries differ: {'; '.join(ends)}."
+    return f"Tries were not the same: {'; '.join(ends)}."
 
 
 def values(subject: TunedSubject) -> Section:

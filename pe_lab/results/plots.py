@@ -46,7 +46,7 @@ BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and d
 TOKEN_ALONE = "from the token alone"  # in legends
 LINEAR = 0.1  # nats, below which the scale of losses over epochs is linear
 LEGEND_HEIGHT = 0.06  # inches for each encoding of a legend below panels
-DODGE = 1.08  # factor between neighbours on the axis of epochs, where differences stand side by side
+DODGE = 1.08  # factor between neighbours on the axis of epochs, where encodings stand side by side
 FLOORS: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
 FLOOR_NAMES = {
     "position_blind_split_known": "best without position, split known",
@@ -165,8 +165,9 @@ def over_epochs(
     """Draw a test metric against the epochs of training: a panel per setting, a line per encoding, floors as lines.
 
     The x axis has steps where all trainings are counted in steps.
-    Points are means over seeds, bars their 95 % t intervals. Losses have a scale that is logarithmic above LINEAR and
-    linear below, where the ground is shaded, so that a best possible loss of 0 can be drawn.
+    Points are means over seeds, bars their 95 % t intervals; those of one length stand side by side. Losses have a
+    scale that is logarithmic above LINEAR and linear below, where the ground is shaded, so that a best possible loss
+    of 0 can be drawn.
 
     Args:
         panel_width: in inches.
@@ -217,7 +218,9 @@ def over_epochs(
             look = style(str(name))
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
             drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "linewidth": 1, "label": name}
-            axes.errorbar(line[along], line["mean"], spread, linestyle=look.dash, capsize=2, **drawn)
+            axes.errorbar(
+                line[along] * _aside(name, lines), line["mean"], spread, linestyle=look.dash, capsize=2, **drawn
+            )
         for floor, values in levels.items():
             axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
         axes.set_xscale("log", base=2)
@@ -290,13 +293,18 @@ def _draw_paired(
     for setting, axes in panels.items():
         axes.axhline(0, color=INK, linewidth=0.8)
         for name, line in data[(data["setting"] == setting) & data["pe"].isin(drawn)].groupby("pe", sort=False):
-            look, aside = style(str(name)), DODGE ** (drawn.index(str(name)) - (len(drawn) - 1) / 2)
+            look, aside = style(str(name)), _aside(name, drawn)
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
             axes.errorbar(
                 line[along] * aside, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none"
             )
     columns = {"mean": "difference", "low": "difference_low", "high": "difference_high"}
     return data.drop(columns="seeds").rename(columns=columns)
+
+
+def _aside(name: object, drawn: list[str]) -> float:
+    """Return the factor by which a mark is moved along a logarithmic axis, to stand beside those of the others."""
+    return float(DODGE ** (drawn.index(str(name)) - (len(drawn) - 1) / 2))
 
 
 def _best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:

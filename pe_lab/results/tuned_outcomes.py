@@ -155,7 +155,7 @@ def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[f
     else:
         where = ", ".join(f"{name} {share:.0%}" for name, share in wide.items())
         which = "lowest or the highest" if low == high else "lowest" if low else "highest"
-        start = f"The best learning rate is the {which} that was tried in many seeds: {where}"
+        start = f"The {which} learning rate that was tried was best in many seeds: {where}"
     text = f"{start}. The best may lie beyond"
     return f"{text}: add {beyond} rates." if advice else f"{text}."
 

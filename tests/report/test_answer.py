@@ -301,8 +301,8 @@ def test_tasks_are_described_and_told_one_by_one() -> None:
     question = asked(rows)
     assert overall(question.compared) is not None  # it could be averaged
     said, _ = sentences(question)
-    assert said.startswith("On copy: ")
-    assert " On sort: " in said
+    assert said.startswith("\n- **On copy**: ")
+    assert "\n- **On sort**: " in said
     assert "Averaged" not in said
     (described,) = (part for part in answer(question).parts if str(part).startswith("**Tasks.**"))
     assert "`sort`: Write n symbols in ascending order" in described
@@ -310,12 +310,13 @@ def test_tasks_are_described_and_told_one_by_one() -> None:
 
 def test_a_seed_that_decides_a_mean_is_named() -> None:
     rows = cells(depths=(1,), seeds=5)
-    assert not any("Single seeds" in str(part) for part in answer(asked(rows)).parts)
+    assert not any("decides the mean" in str(part) for part in answer(asked(rows)).parts)
     far = (rows["pe"] == "rope") & (rows["seed"] == 3)
     rows.loc[far, "test_loss"] += 5
-    (note,) = (str(part) for part in answer(asked(rows)).parts if "Single seeds" in str(part))
-    assert "`rope`" in note
-    assert "for seed 3" in note
+    (note,) = (str(part) for part in answer(asked(rows)).parts if "decides the mean" in str(part))
+    assert "Seed 3 decides the mean of `rope`" in note
+    near = rows.assign(test_loss=rows["test_loss"].mask(far, rows["test_loss"] - 4.97))
+    assert not any("decides" in str(part) for part in answer(asked(near)).parts)  # by less than the margin
 
 
 def test_differences_in_many_settings_are_not_all_drawn_on_top() -> None:

@@ -23,9 +23,11 @@ from pe_lab import statistics
 from pe_lab.report import answer, choice
 from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import command_of, main
+from pe_lab.report.answer import study_question
 from pe_lab.report.choice import BLIND, GUESS, NOBODY, POOLED, choices, families
 from pe_lab.report.comparing import methods
-from pe_lab.report.measured import at_longer_lengths, by_layer, study_question
+from pe_lab.report.layers import layer_parts
+from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import Code, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, cautions
@@ -973,7 +975,7 @@ def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):
     far, said, drawn, meaning, setting, *_, folded, _ = answer.answer(question(results)).parts
     assert far.startswith("At 4 × the training length")
     assert "`alibi`" in far
-    assert "A linear probe reads position at the embedding with `rope` 1.00" in said
+    assert "a linear probe reads position at the embedding (R² 1.00)" in said
     assert "5 seeds" in setting
     assert set(meaning.parts[0].data["R² of position"]) == {"1.00 → 0.33"}
     pd.testing.assert_frame_equal(drawn.plot.data, plots.length_curves(results.records, "loss").data)
@@ -1029,15 +1031,16 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     rows = rows.assign(pe="none", data="copy", depth=1, epochs=1, seed=0, kind="probe", probe="rank")
     rows = rows.assign(metric="stable_rank")
     rows = rows[["pe", "data", "depth", "epochs", "seed", "model.norm", "kind", "probe", "layer", "metric", "value"]]
-    said, _ = by_layer(rows)
-    assert "it has up to 50 % (norm pre) and 25 % (norm post) of the variance, and 11 % at the embedding." in said
-    assert "collapse to one direction" in said
-    assert "collapse to one direction" not in by_layer(rows.assign(value=rows["value"] + 1))[0]
+    said, table, *_ = layer_parts(rows)
+    assert "In part they collapse to one direction, which has up to 25–50 % of the variance, and 11 % at the" in said
+    shares = dict(zip(table.data["setting"], table.data.iloc[:, -1], strict=True))
+    assert shares == {"norm pre": "50%", "norm post": "25%"}
+    assert "collapse to one direction" not in layer_parts(rows.assign(value=rows["value"] + 1))[0]
 
 
 def test_columns_of_sentences_are_wide():
     table = ReportTable(pd.DataFrame({"pe": ["rope"], "how sure": ["better than " * 5]}), "choice")
-    assert page_module._part(table)["table"]["classes"] == ["text", "text long"]
+    assert page_module._part(table)["table"]["classes"] == ["text short", "text long"]
 
 
 def test_a_command_is_told_only_where_its_file_gives_the_settings_of_the_cells() -> None:
@@ -1054,19 +1057,20 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
     rows = pd.DataFrame({"depth": [1, 1, 4, 4, 4], "layer": [0, 1, 0, 2, 4], "value": [0.9, 0.8, 0.2, 0.7, -0.001]})
     rows = rows.assign(pe="none", data="copy", epochs=1, seed=0, kind="probe", probe="position", metric="r2")
     rows = rows[["pe", "data", "depth", "epochs", "seed", "kind", "probe", "layer", "metric", "value"]]
-    said, folded = by_layer(pd.concat([rows, rows.assign(seed=1, value=rows["value"] + 0.2)]))
+    said, summary, _, folded = layer_parts(pd.concat([rows, rows.assign(seed=1, value=rows["value"] + 0.2)]))
     table = folded.parts[0]
     assert table.data.to_dict("records") == [{"pe": "none", "R² of position": "0.30 → 0.10"}]
     half, first = (np.ptp(interval(pd.Series(values))) / 2 for values in ([0.7, 0.9], [0.2, 0.4]))
+    assert list(summary.data.iloc[0]) == ["none", f"0.30 ± {first:.2f}", "never", f"0.80 ± {half:.2f}"]
     assert said == (
-        "Means over 2 seeds of models of depth 4. A linear probe reads position at the embedding with `none` 0.30 "
-        f"(R², 95 % intervals up to ± {first:.2f}). At the best layer R² is 0.80 (95 % intervals up to ± {half:.2f})."
+        "Means over 2 seeds of models of depth 4:\n- With `none` a linear probe reads position at the embedding "
+        "(R² 0.30). At the best layer R² is 0.80."
     )
     token = rows.head(1).assign(depth=4, layer=np.nan, metric="r2_from_token", value=0.28)
-    said, _ = by_layer(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), token]))
-    assert "With `none` R² is 0.30 there, that of the token alone 0.28; it reaches 0.9 by layer 2 of 4." in said
-    said, other = by_layer(rows.assign(probe="mine", metric="height"))
-    assert said == ""
+    said, summary, *_ = layer_parts(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), token]))
+    assert "not read there (R² 0.30; from the token alone 0.28): layers build it up, to 0.9 by layer 2 of 4." in said
+    assert summary.data["layer with 0.9"].to_list() == ["2"]
+    _, other = layer_parts(rows.assign(probe="mine", metric="height"))
     assert other.parts[0].data.to_dict("records") == [{"pe": "none", "height": "0.20 → 0.00"}]
 
 
@@ -1095,9 +1099,8 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
         records.loc[records["length"] == 1, "pe"] == "rope", 0.8, 1.0
     )
     more = at_longer_lengths(question(results_of(cells, records=records)))
-    before, without = more.split("\n")[0].split("At the training length itself, `rope` has 80%.")
-    assert "`alibi` has 60%" in before
-    assert "`alibi`" not in without  # of which some answers are right
+    assert "`alibi` has 60%" in more
+    assert more.count("`alibi`") == 1  # of which some answers are right
     assert "with 100.0% right at the training length, have no right answer at a longer one." in more
     assert "`rope` 4%" not in said
 

@@ -13,11 +13,10 @@ from pe_lab.report.standing import (
     Standing,
     amount,
     by_setting,
-    decided_between,
-    decided_pairs,
     in_each_setting,
     joined,
     listed,
+    one_by_one,
     overall,
 )
 from pe_lab.statistics import GRID, REMAINING, Families, Margin
@@ -71,7 +70,7 @@ def test_every_case_and_every_note_can_be_said() -> None:
         a_b="equivalent", b_c="slightly better", a_d="better", b_d="better", c_d="better",
     )  # fmt: skip
     assert (found.case, found.notes) == ("open", ["alike", "near", "behind"])
-    assert re.findall("`([a-d])`", found.words()) == ["a", "a", "b", "c", "b", "c", "d"]
+    assert re.findall("`([a-d])`", found.words()) == ["a", "a", "b", "c", "b", "c", "d", "a"]
 
 
 def test_one_that_is_behind_by_less_than_the_margin_may_be_the_best() -> None:
@@ -268,32 +267,27 @@ def test_encodings_that_are_behind_in_all_settings_are_named() -> None:
     assert SettingCounts.of(standings).words("").endswith("`d` is significantly worse than another encoding.")
 
 
-def test_few_settings_are_told_one_by_one_those_that_say_the_same_together() -> None:
+def test_few_settings_are_told_one_by_one_with_what_is_decided() -> None:
     def at(setting: str, opened: str, behind: str) -> Standing:
         lines = pd.DataFrame({"pe": ["a", "b"], "baseline": ["b", "c"], "verdict": "undecided"})
         lines[["difference", "low", "high"]] = 0.0
         means = dict.fromkeys(opened + behind, 1.0)
         return replace(left_open(*opened), means=means, lines=lines, behind=list(behind), setting=setting)
 
-    some = [at("at depth 1", "ab", "c"), at("at depth 4", "abc", ""), at("at depth 16", "abc", "")]
-    said = in_each_setting(some)
-    assert said.endswith(
-        "At depth 1 any of `a` and `b` may be the best; at depth 4 and at depth 16 any of the 3 may be the best."
-    )
-    assert in_each_setting(some[1:]).endswith("In both, any of the 3 may be the best.")
-    assert in_each_setting([at("at x", "abd", "c"), at("at y", "a", "bcd")]).endswith(
-        "At x any encoding but `c` may be the best; at y only `a` can be the best."
-    )
-    assert "At " not in in_each_setting(some * 2)  # too many
+    some = [at("at depth 1", "ab", "c"), at("at depth 4", "abc", "")]
+    said = one_by_one(some, lambda standing: "Mind." * (standing.setting == "at depth 4")).split("\n")
+    assert [line.partition("**: ")[0] for line in said] == ["", "- **At depth 1", "- **At depth 4"]
+    assert ["Mind." in line for line in said] == [False, False, True]
+    assert "`c`" in said[1]
+    assert "No encoding is significantly worse than another." in said[2]
     lost = pd.DataFrame({"pe": ["b", "c", "d"], "baseline": "a", "verdict": "worse", "difference": 0.5})
     lost = lost.assign(low=0.4, high=0.6)
     three = replace(at("at x", "a", "bcd"), lines=lost)
-    assert [pair[:2] for pair in decided_pairs([three])] == [("b", "a")]  # the next alone
-    assert [pair[:2] for pair in decided_pairs([replace(three, open=["a", "e"])])] == []  # three are too many
+    assert three.decided == [("b", "a")]  # the next alone
+    assert replace(three, open=["a", "e"]).decided == []  # three are too many
     two = replace(three, open=["a", "b"], behind=["c", "d"])
-    assert [pair[:2] for pair in decided_pairs([two])] == [("c", "a"), ("d", "a")]
-    assert "by 0.5 nats (95 % interval 0.4 to 0.6) at x" in decided_between(decided_pairs([two]))
-    assert decided_pairs([two] * 5) == []
+    assert two.decided == [("c", "a"), ("d", "a")]
+    assert "`d` is worse than `a` by 0.5 nats (95 % interval 0.4 to 0.6)" in two.words()
     torn = at("at y", "", "abc")
     assert torn.case == "contradictory"
-    assert "at y comparisons contradict each other" in in_each_setting([at("at x", "abc", ""), torn])
+    assert "contradict each other" in one_by_one([at("at x", "abc", ""), torn], lambda _: "")

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -150,10 +151,10 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     assert any("0.003 @ 0.14" in str(part) for part in next(iter(found.values())))
     study, _ = parts(folder)
     best = next(standing for standing in by_setting(study.compared) if standing.setting == "at depth 1, steps 400")
-    doubt = study.doubts([("learnable", "alibi", best)])  # alibi chose 0.01
-    assert "5 of 5 seeds of `alibi` chose 0.01 at depth 1, steps 400, which was not tried with `learnable`" in doubt
-    others = [("rope", "alibi", best), ("alibi", "learnable", best), ("learnable", "rope", best)]
-    assert study.doubts(others) == ""
+    best = replace(best, means={name: best.means[name] for name in ("alibi", "learnable")}, behind=["learnable"])
+    assert best.decided == [("learnable", "alibi")]  # alibi chose 0.01
+    assert "5 of 5 seeds of `alibi` chose 0.01, which was not tried with `learnable`" in study.doubts(best)
+    assert study.doubts(replace(best, open=["alibi", "learnable"])) == ""
     declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 1.0]]
     (folder / "declared.json").write_text(json.dumps(declared))
     assert "2 or 3 tries" in next(iter(parts(folder)[1]))
@@ -181,7 +182,7 @@ def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None
     notes = " ".join(part for part in next(iter(found.values())) if isinstance(part, str) and "Note" in part)
     assert "alibi 100%" in notes
     assert " rope " not in notes
-    assert "highest that was tried" in notes
+    assert "highest learning rate that was tried" in notes
     assert counts["0.001"].tolist() == [0] * len(LOSS)  # tried, and never the best
 
 
@@ -499,8 +500,8 @@ def test_settings_without_a_learned_encoding_are_told_apart(tmp_path: Path) -> N
     level = best.where(rows["steps"] == 400, -1.0)
     rows.assign(floor_bayes_loss=-2.0, floor_position_blind_loss=level).to_csv(folder / "rows.csv", index=False)
     first, how = sentences(TunedSubject.of(frame.load(folder)))
-    assert first.startswith("At depth 1 and 4, after 400 steps, ")
-    assert "`rope` is worse than `alibi` by " in first
+    assert first.startswith("Where models have learned the task, at depth 1 and 4, after 400 steps:\n- **At depth 1**")
+    assert "The next is `rope`, worse by " in first
     assert "8 comparisons with `rope`" in how
     rows.assign(floor_bayes_loss=-3.0, floor_position_blind_loss=-2.0).to_csv(folder / "rows.csv", index=False)
     assert "16 comparisons with `rope`" in sentences(TunedSubject.of(frame.load(folder)))[1]

@@ -1,0 +1,236 @@
+"""What probes found in the layers of models: where position is read, and whether states collapse."""
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, between, shaded
+from pe_lab.report.standing import joined
+from pe_lab.results import plots
+from pe_lab.results.columns import in_words, sort_by_setting
+from pe_lab.results.panels import settings_in_words
+from pe_lab.results.plots import record_settings
+from pe_lab.statistics import interval
+from pe_lab.statistics.comparisons import counted
+
+HALF = 0.5  # share of the variance
+MOSTLY = 0.9  # R² at which position is read
+MORE = 0.1  # R² above that of the token alone
+FINDINGS = {  # by probe: the metrics that answer its question
+    "position": ("r2",),
+    "attention": ("entropy_normalised",),
+    "rank": ("token_cosine", "stable_rank", "effective_rank"),
+    "subspace": ("position_share",),
+}
+SUMMARISED = ("r2", "token_cosine", "stable_rank", "effective_rank")  # metrics of the first screen
+ENDS = {  # by metric: the highest or lowest value over layers that the table has, and its format
+    "token_cosine": ("highest cosine of two tokens", "{:.2f}"),
+    "stable_rank": ("most variance in one direction", "{:.0%}"),
+    "effective_rank": ("lowest effective rank", "{:.0f}"),
+}
+DRAWN = (("position", "r2"), ("rank", "stable_rank"))  # on the first screen
+MEANINGS = {  # by metric
+    "r2": "R² of position is that of a linear probe: 1 where the position of a token is read without error.",
+    "entropy_normalised": "Entropy of attention is 0 for one token, and 1 if all are alike.",
+    "token_cosine": "The cosine between the states of two tokens is 1 if all tokens have become alike.",
+    "effective_rank": "The effective rank counts the dimensions that the states fill, the small ones almost as much as "
+    "the large ones.",
+    "stable_rank": "The stable rank is one over the largest share of the variance that a direction has.",
+    "position_share": "The share of the variance of states that goes with position is between 0 and 1.",
+}
+APART, ALIKE = 0.5, 0.9  # the cosine of two tokens below which tokens are apart, and above which they are alike
+
+
+def probed(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of probes that have layers."""
+    return records[(records["kind"] == "probe") & records["layer"].notna()] if len(records) else records
+
+
+def layer_parts(records: pd.DataFrame) -> list[Part]:
+    """Return what probes found: sentences and a table of the deepest models, figures, and a folded table of all.
+
+    Sentences and the first table are left out where none of their metrics was measured.
+
+    Args:
+        records: some of them of probes that have layers.
+    """
+    layered = probed(records)
+    alone = records.loc[records["metric"] == "r2_from_token", "value"].mean()
+    measured = {metric: _by_layer(_deepest(layered), metric) for metric in SUMMARISED}
+    measured = {metric: layers for metric, layers in measured.items() if len(layers)}
+    shown = list(layered[["probe", "metric"]].drop_duplicates().itertuples(index=False, name=None))
+    drawn = [pair for pair in DRAWN if pair in shown] or shown[:1]
+    parts: list[Part] = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn]
+    if measured:
+        parts = [_sentences(layered, measured, alone), _summary(layered, measured), *parts]
+    return [*parts, _ends(layered)]
+
+
+def _deepest(layered: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of the deepest models, with the settings that vary in words."""
+    rows = layered[layered["depth"] == layered["depth"].max()] if "depth" in layered else layered
+    return _with_settings(rows)
+
+
+def _with_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    names = [name for name in record_settings(rows) if rows[name].nunique(dropna=False) > 1]
+    rows = sort_by_setting(rows, names)
+    return rows.assign(setting=settings_in_words(rows, names) if names else "")
+
+
+def _by_layer(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return means over heads: a line per setting, encoding and seed, a column per layer."""
+    rows = rows[rows["metric"] == metric]
+    values = rows.groupby(["setting", "pe", "seed", "layer"], sort=False)["value"].mean().unstack("layer")
+    return values.sort_index(axis=1)
+
+
+def _over_seeds(layers: pd.DataFrame) -> pd.DataFrame:
+    return layers.groupby(["setting", "pe"], sort=False).mean()
+
+
+def _of_models(layered: pd.DataFrame) -> str:
+    """Return how many seeds and which models a mean is over, in words."""
+    rows = _deepest(layered)
+    depth = f" of models of depth {rows['depth'].max():g}" if "depth" in layered else ""
+    return f"means over {counted(rows['seed'].nunique(), 'seed')}{depth}"
+
+
+def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: float) -> str:
+    """Say where position is read, and whether states collapse, with ranges over encodings and settings."""
+    means = {metric: _over_seeds(layers) for metric, layers in measured.items()}
+    items = [_where_read(means["r2"], alone)] if "r2" in means else []
+    collapse = [_alike(means["token_cosine"])] if "token_cosine" in means else []
+    if "stable_rank" in means:
+        collapse += [f"{_one_direction(means['stable_rank'])}{_where_shallow(layered, 'stable_rank')}."]
+    items += [" ".join(collapse)] * bool(collapse)
+    words = _of_models(layered)
+    return f"{words[0].upper()}{words[1:]}:" + "".join(f"\n- {item}" for item in items)
+
+
+def _summary(layered: pd.DataFrame, measured: dict[str, pd.DataFrame]) -> ReportTable:
+    """Return a line per setting and encoding, with half the width of the intervals of R²."""
+    columns: dict[str, pd.Series] = {}
+    if "r2" in measured:
+        layers, means = measured["r2"], _over_seeds(measured["r2"])
+        best = means.idxmax(axis=1)
+        reached = (means >= MOSTLY).idxmax(axis=1).map("{:g}".format).where((means >= MOSTLY).any(axis=1), "never")
+        first = dict.fromkeys(means.index, layers.columns[0])
+        columns[f"R² of position at {_first(means)}"] = _with_half(layers, first)
+        columns[f"layer with {MOSTLY:g}"] = reached
+        columns["R² at the best layer"] = _with_half(layers, best.to_dict())
+    for metric, (name, text) in ENDS.items():
+        if metric in measured:
+            means = _over_seeds(measured[metric])
+            end = means.max(axis=1) if metric == "token_cosine" else means.min(axis=1)
+            columns[name] = (1 / end if metric == "stable_rank" else end).map(text.format)
+    table = pd.DataFrame(columns).reset_index()
+    table = table if table["setting"].any() else table.drop(columns="setting")
+    words = _of_models(layered)
+    more = "; ± is half the width of a 95 % t interval" * ("r2" in measured)
+    return ReportTable(table, f"{words[0].upper()}{words[1:]}{more}")
+
+
+def _with_half(layers: pd.DataFrame, at: dict[tuple[str, str], float]) -> pd.Series:
+    """Return the mean at a layer of each setting and encoding with half the width of its interval, in words."""
+    told = {}
+    for key, layer in at.items():
+        values = layers.loc[key, layer].dropna()
+        half = np.ptp(interval(values)) / 2
+        told[key] = f"{values.mean():.2f}" + f" ± {half:.2f}" * bool(np.isfinite(half))
+    return pd.Series(told).rename_axis(["setting", "pe"])
+
+
+def _ends(layered: pd.DataFrame) -> Folded:
+    """Return a table of what every probe measured at the first and the last layer of the deepest models."""
+    rows, columns, meanings = _deepest(layered), dict[str, pd.Series](), list[str]()
+    for probe in rows["probe"].unique():
+        of_probe = rows[rows["probe"] == probe]
+        for metric in FINDINGS.get(probe, (str(of_probe["metric"].iloc[0]),)):
+            layers = _over_seeds(_by_layer(of_probe, metric))
+            if layers.empty:
+                continue
+            ends = layers.iloc[:, [0, -1]].map(lambda value: f"{value:.2f}" if value < 10 else f"{value:.1f}")
+            columns[in_words(metric)] = ends.agg(" → ".join, axis=1).str.replace("-0.00", "0.00")
+            meanings += [MEANINGS[metric]] if metric in MEANINGS else []
+    table = pd.DataFrame(columns).reset_index()
+    table = table if table["setting"].any() else table.drop(columns="setting")
+    words = _of_models(layered)
+    caption = f"{words[0].upper()}{words[1:]}, from the first to the last layer"
+    return Folded("First and last layer, and what is measured", [ReportTable(table, caption), *meanings])
+
+
+def _drawn(records: pd.DataFrame, probe: str, metric: str) -> Drawn:
+    code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
+    drawn = plots.layer_curves(records, probe, metric)
+    words = in_words(metric)
+    return Drawn(drawn, f"{words[0].upper()}{words[1:]}, by layer: {shaded(drawn, metric)}", code)
+
+
+def _where_read(layers: pd.DataFrame, alone: float) -> str:
+    """Say with which encodings position is read at the embedding, where the others reach it, and how well at best.
+
+    Args:
+        layers: R² by setting and encoding, a column per layer.
+        alone: R² from the token alone; NaN: unknown.
+    """
+    best, start = layers.max(axis=1), layers.iloc[:, 0]
+    at_start = start.groupby(level="pe", sort=False).min() > (alone if np.isfinite(alone) else 0) + MORE
+    carried, built = list(at_start.index[at_start]), list(at_start.index[~at_start])
+
+    def told(values: pd.Series, names: list[str]) -> str:
+        return between(values[values.index.get_level_values("pe").isin(names)], ".2f")
+
+    sentences, token = [], f"; from the token alone {alone:.2f}" * bool(np.isfinite(alone))
+    if carried:
+        names = joined([f"`{pe}`" for pe in carried])
+        sentences.append(f"With {names} a linear probe reads position at {_first(layers)} (R² {told(start, carried)}).")
+    if built:
+        names = joined([f"`{pe}`" for pe in built])
+        reach = (layers >= MOSTLY).idxmax(axis=1)[(layers >= MOSTLY).any(axis=1)]
+        reach = reach[reach.index.get_level_values("pe").isin(built)]
+        by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}"
+        start_words = f"With {names} it is not read there (R² {told(start, built)}{token})"
+        sentences.append(f"{start_words}{by if len(reach) else ''}.")
+    without = f", without an encoding {told(best, ['none'])}" if "none" in at_start.index and len(at_start) > 1 else ""
+    return " ".join([*sentences, f"At the best layer R² is {between(best, '.2f')}{without}."])
+
+
+def _alike(layers: pd.DataFrame) -> str:
+    """Say whether tokens have become alike in a layer.
+
+    Args:
+        layers: the cosine of two tokens by setting and encoding, a column per layer.
+    """
+    most = layers.max(axis=1)
+    if most.max() < APART:
+        return f"Tokens do not collapse into one: their cosine is at most {most.max():.2f} in all layers."
+    if most.min() > ALIKE:
+        return f"All tokens become alike: the cosine of two tokens reaches {between(most, '.2f')}."
+    alike = [f"`{pe}`" for pe in dict.fromkeys(most[most > ALIKE].index.get_level_values("pe"))]
+    with_ = f", above {ALIKE:g} with {joined(alike)}" * bool(alike)
+    return f"Tokens become more alike: the cosine of two tokens reaches {between(most, '.2f')}{with_}."
+
+
+def _one_direction(layers: pd.DataFrame) -> str:
+    """Say how much of the variance one direction has at most, one over the stable rank, without a full stop.
+
+    Args:
+        layers: the stable rank by setting and encoding, a column per layer.
+    """
+    share = 100 / layers.min(axis=1)
+    start = "In part they collapse to one direction, which has" if share.max() >= 100 * HALF else "One direction has"
+    first = f"{between(100 / layers.iloc[:, 0], '.0f')} % at {_first(layers)}"
+    return f"{start} up to {between(share, '.0f')} % of the variance, and {first}"
+
+
+def _where_shallow(layered: pd.DataFrame, metric: str) -> str:
+    """Say how much of the variance one direction has at most in the least deep models; nothing of a single depth."""
+    if "depth" not in layered or layered["depth"].nunique() < 2:
+        return ""
+    depth = layered["depth"].min()
+    lowest = _over_seeds(_by_layer(_with_settings(layered[layered["depth"] == depth]), metric)).min(axis=1)
+    return f"; at depth {depth:g} up to {between(100 / lowest, '.0f')} %"
+
+
+def _first(layers: pd.DataFrame) -> str:
+    return "the embedding" if layers.columns[0] == 0 else f"layer {layers.columns[0]:g}"

@@ -1,0 +1,155 @@
+"""What was measured at longer lengths than those of training."""
+
+import pandas as pd
+
+from pe_lab.report.choice import Longest, longest
+from pe_lab.report.parts import Drawn, ReportTable, between, shaded
+from pe_lab.report.question import ReportSubject
+from pe_lab.report.standing import Standing, in_each_setting, joined
+from pe_lab.results import plots
+from pe_lab.results.columns import in_words, lower_is_better
+from pe_lab.results.learned import LEAST_RIGHT
+from pe_lab.statistics import interval
+
+MOST_VALUES = 6  # settings that are named
+HALF, MOSTLY = 0.5, 0.9  # shares of right answers
+
+
+def at_longer_lengths(subject: ReportSubject) -> str:
+    """Say which encodings may be the best at the longest length, in a line, or one per setting; empty without any.
+
+    Where none answers there, each length is told until none does.
+    """
+    standings, without, lengths = list[Standing](), list[Longest](), set()
+    for need, far in longest(subject.results.records, subject.results.cells).items():
+        if need not in subject.compared.tables:  # seeds that tune are compared at the training length
+            continue
+        ranked = subject.compared.ranks(need)
+        if len(ranked) < 2:
+            continue
+        lengths.add(far.length)
+        standing = Standing.of(ranked, subject.compared.lines[need], far.metric, f"test {in_words(far.metric)}")
+        if not lower_is_better(far.metric) and next(iter(standing.means.values())) < LEAST_RIGHT:
+            without.append(far)
+        else:
+            standings.append(standing)
+    count = len(standings) + len(without)
+    if not count:
+        return ""
+    where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
+    none = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
+    if not standings and count <= MOST_VALUES:
+        told = dict.fromkeys(_nearer(far, count > 1) for far in without)
+        if len(told) == 1:
+            return " ".join(filter(None, [_below_half(without), *told]))
+        return "".join([_below_half(without), *(f"\n- {text}" for text in told)])
+    if not standings:
+        return f"{where}, {none}."
+    if count == 1:
+        return f"{where}: {standings[0].words()}"
+    return f"{where}: {in_each_setting(standings)}" + f" In {len(without)} of {count} settings {none}." * bool(without)
+
+
+def _below_half(without: list[Longest]) -> str:
+    """Say that no encoding has half of the answers right at any longer length; empty if one has."""
+    longer = pd.concat([far.nearer[far.nearer["length"] > 1].assign(setting=far.setting) for far in without])
+    if longer.groupby(["setting", "length", "pe"])["value"].mean().max() >= HALF:
+        return ""
+    return "On average over seeds, no encoding has half of the answers right at any longer length."
+
+
+def _nearer(far: Longest, several: bool) -> str:
+    """Say which encoding answers best at each longer length, with its share of right answers, and which never do.
+
+    Args:
+        several: whether there are several settings, so that this one is named.
+    """
+    values = far.nearer.groupby(["length", "pe"])["value"]
+    shares, low, high = values.mean(), values.min(), values.max()
+    longer = [length for length in sorted(far.nearer["length"].unique()) if length > 1]
+    until = max((length for length in longer if shares[length].max() >= LEAST_RIGHT), default=1.0)
+    ends, right = list[str](), " of the answers right"
+    for length in longer[: sum(length <= until for length in longer) + 1]:  # to the first at which none does
+        best = shares[length].sort_values(ascending=False, kind="stable")
+        told = f"no encoding has {LEAST_RIGHT:.0%}{right}"
+        told += f": the highest mean is {best.iloc[0]:.1%}, of `{best.index[0]}`" * bool(best.iloc[0] > 0)
+        if best.iloc[0] >= LEAST_RIGHT:
+            first, second = best.index[:2]
+            extent = f"{low[length, first]:.0%} to {high[length, first]:.0%}"
+            told = f"`{first}` has {best.iloc[0]:.0%}{right} (seeds {extent})"
+            told += _lead(far.nearer[far.nearer["length"] == length], first, second)
+        ends.append(f"at {length:g} ×{'' if ends else ' the training length'}, {told}")
+        right = ""
+    text = "; ".join(ends)
+    where = f"**{far.setting.removeprefix('data ').capitalize()}**: " if several else ""
+    return f"{where}{text if several else text[0].upper() + text[1:]}.{_lost(shares, longer)}"
+
+
+def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
+    """Say by how much the best encoding is before the next one, paired by seeds; empty with fewer than two.
+
+    Args:
+        measured: shares of right answers at a length: columns pe, seed, value.
+    """
+    seeds = measured.pivot_table(index="seed", columns="pe", values="value")
+    differences = 100 * (seeds[first] - seeds[second]).dropna()
+    if len(differences) < 2:
+        return ""
+    low, high = interval(differences)
+    sure = "" if low > 0 else ", which is not significant"
+    return f", before `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f}){sure}"
+
+
+def _lost(shares: pd.Series, longer: list[float]) -> str:
+    """Name the encodings that answer at the training length, and have no right answer at any longer one.
+
+    Args:
+        shares: of right answers, by length and encoding.
+        longer: lengths.
+    """
+    if 1 not in shares.index.get_level_values("length"):
+        return ""
+    best = shares[shares.index.get_level_values("length").isin(longer)].groupby("pe", sort=False).max()
+    lost = shares[1].reindex(best.index[best == 0])
+    lost = lost[lost >= MOSTLY]
+    names, have = joined([f"`{pe}`" for pe in lost.index]), "have" if len(lost) > 1 else "has"
+    before = f"with {between(100 * lost, '.1f')}% right at the training length"
+    return f" {names}, {before}, {have} no right answer at a longer one." if len(lost) else ""
+
+
+def length_parts(subject: ReportSubject) -> list[Drawn | ReportTable]:
+    """Return the figure of a metric against length, and of shares of right answers a table; nothing without any."""
+    records = subject.results.records
+    settings = list(longest(records, subject.results.cells).values())
+    if not settings:
+        return []
+    metric = settings[0].metric
+    drawn = plots.length_curves(records, metric)
+    caption = f"Test {in_words(metric)} against length: {shaded(drawn, metric)}"
+    figure = Drawn(drawn, caption, f"plots.length_curves(results.records, {metric!r})")
+    shares = [far for far in settings if far.metric == metric and not lower_is_better(metric)]
+    if not shares:
+        return [figure]
+    table = pd.concat([_table_of(far, len(settings) > 1) for far in shares], ignore_index=True)
+    caption = f"{in_words(metric).capitalize()} at so many training lengths: means over seeds, and their range"
+    return [ReportTable(table, caption), figure]
+
+
+def _table_of(far: Longest, several: bool) -> pd.DataFrame:
+    """Return a line per encoding with a share and its range over seeds at each length, the best nearby first.
+
+    Args:
+        several: whether there are several settings, so that this one is named.
+    """
+    values = far.nearer.groupby(["pe", "length"])["value"].agg(["mean", "min", "max"])
+    order = values["mean"].unstack("length").sort_index(axis=1)
+    order = order.sort_values([length for length in order if length > 1] + [1.0] * (1.0 in order), ascending=False)
+    told = [
+        f"{line['mean']:.1%}" + f" ({line['min']:.0%}–{line['max']:.0%})" * bool(line["min"] < line["max"])
+        for _, line in values.iterrows()
+    ]
+    table = pd.Series(told, values.index).unstack("length").reindex(index=order.index, columns=order.columns)
+    table = table.rename(columns="{:g} ×".format).rename_axis(None, axis=1).reset_index()
+    if several:
+        table.insert(0, "setting", far.setting.removeprefix("data "))
+    return table
