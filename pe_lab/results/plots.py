@@ -157,7 +157,7 @@ def _draw_cells(axes: Axes, shown: pd.DataFrame, shaded: pd.DataFrame) -> None:
 def over_epochs(
     rows: pd.DataFrame,
     metric: str = "loss",
-    panel_width: float = 3.6,
+    panel_width: float = 3.0,
     beside: bool = True,
     highlight: list[str] | None = None,
     baseline: str | None = None,
