@@ -69,7 +69,7 @@ def test_tables_fit_400_pixels(browser: Browser, site: Path, kind: str) -> None:
 
 def test_a_list_chooses_the_columns_of_the_leaderboard_on_a_narrow_screen(browser: Browser, site: Path) -> None:
     shown = (
-        "[...document.querySelectorAll('#table-leaderboard thead th')].slice(1).filter(head => head.clientWidth)"
+        "[...document.querySelectorAll('#table-leaderboard thead th')].slice(2).filter(head => head.clientWidth)"
         ".map(head => head.textContent)"
     )
     choose = (
@@ -102,17 +102,17 @@ def test_text_and_lines_stand_out_from_the_background(browser: Browser, site: Pa
 
 def test_a_table_is_sorted_by_its_headers(browser: Browser, site: Path) -> None:
     browser.open(site / "index.html")
-    assert browser.evaluate(FIRST) == ["rope", "alibi", "rope_2d", "none"]
+    assert browser.evaluate(FIRST) == ["rope", "alibi", "none"]
     click = "document.querySelectorAll('#table-leaderboard thead button')[{}].click()"
     state = "document.querySelectorAll('#table-leaderboard thead th')[{}].getAttribute('aria-sort')"
     browser.evaluate(click.format(0))
-    assert browser.evaluate(FIRST) == ["alibi", "none", "rope", "rope_2d"]
+    assert browser.evaluate(FIRST) == ["alibi", "none", "rope"]
     assert browser.evaluate(state.format(0)) == "ascending"
     browser.evaluate(click.format(0))
-    assert browser.evaluate(FIRST) == ["rope_2d", "rope", "none", "alibi"]
+    assert browser.evaluate(FIRST) == ["rope", "none", "alibi"]
     assert browser.evaluate(state.format(0)) == "descending"
-    browser.evaluate(click.format(2))  # the loss on text, which rope_2d has not
-    assert browser.evaluate(FIRST) == ["none", "alibi", "rope", "rope_2d"]
+    browser.evaluate(click.format(3))  # the loss on text
+    assert browser.evaluate(FIRST) == ["none", "alibi", "rope"]
     assert browser.evaluate("document.querySelectorAll('[aria-sort]').length") == 1
 
 
@@ -135,21 +135,21 @@ def test_numbers_are_sorted_as_numbers_and_what_is_missing_stays_last(browser: B
 def test_a_table_is_filtered_by_name_and_by_facets(browser: Browser, site: Path) -> None:
     browser.open(site / "index.html")
     count = "document.querySelector('.gallery-filters output').textContent"
-    assert browser.evaluate(count) == "4 of 4"
+    assert browser.evaluate(count) == "3 of 3"
     choose = (
         "(() => {{ const select = document.querySelector('.gallery-filters select[name={}]'); select.value = '{}';"
         " select.dispatchEvent(new Event('input', {{bubbles: true}})) }})()"
     )
     browser.evaluate(choose.format("enters", "logits"))
-    assert browser.evaluate(FIRST) == ["rope", "alibi", "rope_2d"]
+    assert browser.evaluate(FIRST) == ["rope", "alibi"]
     browser.evaluate("document.querySelector('.gallery-filters input').focus()")
     browser.type("ALI")
     assert browser.evaluate(FIRST) == ["alibi"]
-    assert browser.evaluate(count) == "1 of 4"
+    assert browser.evaluate(count) == "1 of 3"
     browser.evaluate("document.querySelector('.gallery-filters button').click()")
     browser.evaluate("new Promise(done => setTimeout(done, 20))")
-    assert browser.evaluate(FIRST) == ["rope", "alibi", "rope_2d", "none"]
-    assert browser.evaluate(count) == "4 of 4"
+    assert browser.evaluate(FIRST) == ["rope", "alibi", "none"]
+    assert browser.evaluate(count) == "3 of 3"
 
 
 def test_tables_are_used_by_the_keyboard_alone(browser: Browser, site: Path) -> None:
@@ -163,9 +163,9 @@ def test_tables_are_used_by_the_keyboard_alone(browser: Browser, site: Path) -> 
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert browser.evaluate(outline) == "solid"
     browser.press("Enter")
-    assert browser.evaluate(FIRST) == ["alibi", "none", "rope", "rope_2d"]
+    assert browser.evaluate(FIRST) == ["alibi", "none", "rope"]
     browser.press("Space")
-    assert browser.evaluate(FIRST) == ["rope_2d", "rope", "none", "alibi"]
+    assert browser.evaluate(FIRST) == ["rope", "none", "alibi"]
 
 
 def test_a_link_to_a_folded_part_opens_it(browser: Browser, site: Path) -> None:
