@@ -33,6 +33,7 @@ from pe_lab.gallery.longer import (
 )
 from pe_lab.gallery.marks import mark, strip
 from pe_lab.gallery.page import Page, PageSection, fixed, percent, rendered
+from pe_lab.gallery.portrait import PANELS, PIXELS
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
 from pe_lab.replication.findings import PARTS
@@ -200,6 +201,9 @@ def claims_page(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
     judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
     claims = sorted(content.claims.items(), key=lambda item: "://" not in item[1].entry.paper)
+    says = Counter(claim.entry.says for claim in content.claims.values())
+    shared = shared_notes(claim.entry for claim in content.claims.values())
+    twice = {name: claim.entry.chosen[len(shared) :] for name, claim in claims if says[claim.entry.says] > 1}
     html = rendered(
         "claims.html",
         **_common(content, ""),
@@ -207,7 +211,8 @@ def claims_page(content: Content) -> Page:
         judged=judged,
         conditions=conditions(content.numbers),
         listed=len(content.numbers),
-        shared=shared_notes(claim.entry for claim in content.claims.values()),
+        shared=shared,
+        differs={name: notes[0] for name, notes in twice.items() if notes},
         words=PARTS,
         signs=SIGNS,
         parts_tables=parts_tables,
@@ -263,7 +268,8 @@ def _parts(content: Content, name: str, definition: Definition) -> dict[str, tup
     judged = {number: finding for number, finding in reported.items() if finding.compared}
     again, failing, equal = _again(content, name), content.failures(name), content.equal_runs(name)
     properties = content.properties(name)
-    results = {"on_tasks": on_tasks, "tasks": benchmark_tasks(), "level": _level()}
+    results: dict[str, Any] = {"shares": {each.task.name: right(each) for each, _ in on_tasks}}
+    results |= {"on_tasks": on_tasks, "tasks": benchmark_tasks(), "level": _level()}
     results |= {"measured": {each.task.name for each, _ in on_tasks}}
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
@@ -275,14 +281,16 @@ def _parts(content: Content, name: str, definition: Definition) -> dict[str, tup
             {"failing": failing},
         ),
         "Equal to": (
-            _number(len(definition.equals) + len(definition.published) + len(equal), "with their conditions"),
+            _number(
+                len(definition.equals) + len(definition.published) + len(equal), "by another name or under a condition"
+            ),
             {"equal_runs": equal},
         ),
         "Properties": (
             f"{len(properties)}, measured without training",
             {"properties": properties, "audited": name in content.audit.index},
         ),
-        "Picture": ("its values, similarities, scores and attention", {}),
+        "Picture": ("its values, similarities, scores and attention", {"panels": PANELS, "size": PIXELS}),
         "Code": (f"class {_class_name(content.portraits[name].code)}", {}),
     }
 
@@ -492,9 +500,10 @@ def _counted(findings: list[Finding], again: int) -> str:
     """Return how many claims and numbers have which verdict, and how many tasks were trained again."""
     order = list(EntryVerdict)
     verdicts = Counter(sorted((finding.verdict for finding in findings), key=order.index))
-    counts = [f"{count} {verdict}" for verdict, count in verdicts.items()]
-    counts += [f"{again} {'tasks' if again > 1 else 'task'} with fresh seeds"] if again else []
-    return ", ".join(counts) or "none"
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    parts = [f"claims that name it: {counts}"] if counts else []
+    parts += [f"{again} {'tasks' if again > 1 else 'task'} trained again with fresh seeds"] if again else []
+    return "; ".join(parts) or "none"
 
 
 def _file(title: str) -> str:

@@ -34,6 +34,11 @@ from pe_lab.system.plain import is_of
 PACKAGE = Path(__file__).parents[1]
 READ = ("encodings", "attention/*.py", "attention/triton/__init__.py", "model", "audit", "data/base.py")
 PLACES = {"left": 0.1, "right": 0.97, "top": 0.92, "bottom": 0.05, "wspace": 0.26, "hspace": 0.55}  # of panels
+PIXELS = (800, 1200)  # of a picture
+PANELS = (  # left, top, width and height of its panels, in pixels, with their titles
+    *((0, 45, 400, 280), (400, 45, 400, 280), (0, 340, 800, 275)),
+    *((0, 640, 400, 255), (400, 640, 400, 255), (0, 905, 400, 290), (400, 905, 400, 290)),
+)
 LOOK: dict[Any, Any] = {"font.size": 12, "axes.titlesize": 12}  # on white, also on a dark page
 OF_DEVICES = ("CUDA", "GPU", "triton")  # in reasons that are about the machine, not about the encoding
 

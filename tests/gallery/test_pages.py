@@ -671,11 +671,11 @@ def test_the_cap_is_never_shown_as_a_measured_number_of_steps(content: Content) 
     cap = number(float(task.cfg.steps))
     for html in (leaderboard_page(shown).html(), task_page(shown, task).sections[0].html):
         lines = lines_of(html)
-        assert ("never solved" in lines["alibi"], f">{cap}<" in lines["alibi"]) == (True, False)
-        assert ("never solved" in lines["none"], "3 of 5 solved" in lines["none"]) == (False, True)
+        assert ("not solved" in lines["alibi"], f">{cap}<" in lines["alibi"]) == (True, False)
+        assert ("not solved" in lines["none"], "3 of 5 solved" in lines["none"]) == (False, True)
         assert "solved" not in re.sub(r"<td[^>]*><a [^>]*>5 of 5</a></td>", "", lines["rope"])
     need = lines_of(needs_page(shown).html().replace('data-length="4"', ""), "need")["induction"]
-    assert ("never solved" in need, cap in advised(need)["avoid"]) == (False, False)
+    assert ("not solved" in need, cap in advised(need)["avoid"]) == (False, False)
 
 
 def test_needs_show_interval_and_cost_of_what_to_use_and_the_margin(content: Content) -> None:
@@ -822,7 +822,7 @@ def test_a_page_of_an_encoding_has_the_means_of_fresh_seeds(content: Content) ->
     made = compare_fresh_seeds({"induction": pd.concat(unsolved)})
     part = encoding_page(replace(content, again=made), "none").sections[2].html
     (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
-    assert re.findall(r"<td>(.*?)</td>", line)[:2] == ["never solved", "never solved"]
+    assert re.findall(r"<td>(.*?)</td>", line)[:2] == ["not solved", "not solved"]
     assert "again-table" not in encoding_page(content, "rope").html()
 
 
