@@ -52,7 +52,7 @@ class Content:
         unlearned: what the models of a claim's studies have not learned, by study, by the name of the claim.
         audit: a row per encoding with a column per measure; may be empty.
         steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
-        studies: the committed studies that were trained on a dataset, by its name.
+        studies: the committed studies that have rows of a dataset, by its name.
         documented: whether the pages stand in the documentation, and can link to its other pages.
     """
 
@@ -221,13 +221,13 @@ def step_times(studies: Path = STUDIES) -> dict[str, dict[str, float]]:
 
 
 def studies_by_dataset(studies: Path) -> dict[str, list[str]]:
-    """Return the names of the studies in a folder that were trained on a dataset, by its name."""
+    """Return the studies in a folder that have rows of a dataset, of which reports are made, by its name."""
     names: dict[str, list[str]] = {}
-    for file in sorted([*studies.glob("*/rows.csv"), *studies.glob("*/outcomes.csv")]):
+    for file in sorted(studies.glob("*/rows.csv")):
         rows = read_csv(file)
         for data in rows["data"].unique() if "data" in rows else []:
             names.setdefault(str(data), []).append(file.parent.name)
-    return {data: list(dict.fromkeys(each)) for data, each in names.items()}
+    return names
 
 
 def _findings(studies: Path | None) -> dict[str, Finding]:
