@@ -101,6 +101,7 @@ def compact(drawn: str) -> str:
         drawn = drawn.replace(f' style="{style}"', f' class="{name}"')
     rules = "".join(f".{name}{{{style.replace(': ', ':').replace('; ', ';')}}}" for style, name in classes.items())
     drawn = re.sub(MARKED, _marked, drawn)
+    drawn = re.sub(r'(?<= d=")M(-?[\d.]+ -?[\d.]+)L([-\d. L]+)(?=z?")', _relative, drawn)
     return drawn.replace("</style>", f"{rules}</style>", 1)
 
 
@@ -146,6 +147,13 @@ def _marked(match: re.Match[str]) -> str:
     ends = " ".join(f'marker-{place}="url(#{name})"' for place in ("start", "mid", "end"))
     defined = f'{match["shape"] or ""}<defs>{marker}<use href="#{shape}"/></marker></defs>'
     return f'{defined}<path d="M{match[1]}" {match["clip"]}{match["line"]} {ends}/>'
+
+
+def _relative(match: re.Match[str]) -> str:
+    """Return straight lines through points as steps, which are shorter; tenths of a point add up without an error."""
+    points = [[float(number) for number in point.split()] for point in f"{match[1]}L{match[2]}".split("L")]
+    steps = [[round(after[axis] - before[axis], 2) for axis in (0, 1)] for before, after in pairwise(points)]
+    return f"M{match[1]}l" + "".join(f"{x:g}{' ' * (y >= 0)}{y:g} " for x, y in steps).strip().replace(" -", "-")
 
 
 def regions(figure: Figure) -> list[Region]:
