@@ -2,8 +2,9 @@
 
 from pe_lab import statistics
 from pe_lab.report import choice
-from pe_lab.report.answer import LEARNED, MOST_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
+from pe_lab.report.answer import LEARNED
 from pe_lab.report.lengths import at_longer_lengths
+from pe_lab.report.overview_figures import MOST_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import joined

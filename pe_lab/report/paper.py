@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pe_lab import config
 from pe_lab.config import LR, reference
-from pe_lab.report import answer, tuned
+from pe_lab.report import overview_figures, tuned
 from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
 from pe_lab.report.effort import identity_of, ladders, rates_in_words
@@ -174,9 +174,12 @@ def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
         seeds = tuned.seed_values(subject, f"{unit(subject.metric)}{place(cells)}")
         drawn["runs"] = seeds.plot, seeds.caption
     if cells["pe"].nunique() > 1 and subject.compared.compare(GRID)["difference"].notna().any():
-        _, metric, where = answer.drawn(subject.compared, subject.decided)
+        _, metric, where = overview_figures.drawn(subject.compared, subject.decided)
         differences = f"Paired differences in {_compared(metric)} from {subject.baseline}{place(cells)}{where}"
-        drawn["forest"] = answer.forest(subject.compared, subject.decided), f"{differences}, with 95 % intervals"
+        drawn["forest"] = (
+            overview_figures.forest(subject.compared, subject.decided),
+            f"{differences}, with 95 % intervals",
+        )
     return drawn
 
 

@@ -19,7 +19,7 @@ from pe_lab.system.names import unknown_name
 
 IMPORTS = """\
 from pe_lab import statistics
-from pe_lab.report import answer, attention, choice, decided, tuned
+from pe_lab.report import attention, choice, decided, overview_figures, tuned
 from pe_lab.results import columns, frame, learned, plots, tuned_rates, sensitivity, specification, wandb_project
 """
 

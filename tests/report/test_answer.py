@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from frames import results_of
-from pe_lab.report import answer as report_answer
-from pe_lab.report.answer import MOST_DRAWN, answer, forest, sentences, title
+from pe_lab.report import overview_figures
+from pe_lab.report.answer import answer, sentences, title
+from pe_lab.report.overview_figures import MOST_DRAWN, forest
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import SettingCounts, by_setting, overall
@@ -221,7 +222,7 @@ def test_the_figure_is_that_of_the_answer() -> None:
     )
     assert drawn.caption == "Differences from rope, averaged over 2 settings, with 95 % t intervals"
     assert drawn.plot.figure.get_size_inches()[0] < 5
-    assert eval(drawn.code, {"answer": report_answer, "compared": compared}).data.equals(drawn.plot.data)
+    assert eval(drawn.code, {"overview_figures": overview_figures, "compared": compared}).data.equals(drawn.plot.data)
 
 
 def test_of_many_encodings_the_figure_has_the_best() -> None:

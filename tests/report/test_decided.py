@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from frames import results_of
-from pe_lab.report import answer, decided
+from pe_lab.report import answer, decided, overview_figures
 from pe_lab.report.decided import CAUTION, decisions
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import ReportSubject
@@ -99,7 +99,7 @@ def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
     assert second.startswith("Verdicts on 3 comparisons of all pairs: 2 better and 1 worse.")
     (figure,) = (part for part in answer.answer(question).parts if isinstance(part, Drawn))
     assert figure.caption.startswith("Differences from rope")
-    drawn = answer.with_one(question.decided, "alibi").set_index("pe")
+    drawn = decided.with_one(question.decided, "alibi").set_index("pe")
     assert drawn["baseline"].tolist() == ["alibi"] * 2
     assert drawn["verdict"].to_dict() == {"rope": "worse", "none": "worse"}
     assert drawn.loc["rope", ["difference", "low", "high"]].tolist() == pytest.approx([0.4, -0.5, 0.6])
@@ -119,7 +119,13 @@ def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None
     assert figure.caption == "Differences from rope, with intervals that hold under the looking"
     assert figure.plot.data["verdict"].tolist() == ["undecided", "worse"]
     again = eval(
-        figure.code, {"answer": answer, "decided": decided, "compared": question.compared, "results": question.results}
+        figure.code,
+        {
+            "overview_figures": overview_figures,
+            "decided": decided,
+            "compared": question.compared,
+            "results": question.results,
+        },
     )
     assert again.data.equals(figure.plot.data)
     (families,) = (part for part in question_section(question).parts if "Families of comparisons" in str(part))

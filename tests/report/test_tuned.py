@@ -212,7 +212,7 @@ def test_one_setting_has_each_figure_once(tmp_path: Path, baseline: str | None) 
     study, found = parts(one_setting(tmp_path / "study", baseline))
     drawn = [part for section in found.values() for part in section if isinstance(part, Drawn)]
     assert len({part.plot.data.to_csv() for part in drawn}) == len(drawn)
-    assert [part.code.partition("(")[0] for part in drawn] == ["answer.forest", "plots.runs"]
+    assert [part.code.partition("(")[0] for part in drawn] == ["overview_figures.forest", "plots.runs"]
     assert "Differences" not in found  # the first figure has all
     assert study.compared.sizes() == (4, 6)
 
