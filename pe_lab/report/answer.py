@@ -12,7 +12,7 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.config.reference import first_comment
-from pe_lab.data.score import BEST, LEVELS
+from pe_lab.data.score import BEST, BLIND, LEVELS, NO_GAP
 from pe_lab.report.cautions import behind_references, far_seeds, not_finite, one_rate, still_falling
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential
@@ -22,6 +22,7 @@ from pe_lab.report.lengths import at_longer_lengths, length_parts
 from pe_lab.report.overview_figures import count_of_seeds, only_tasks_vary, overview_figures
 from pe_lab.report.parts import Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject
+from pe_lab.report.rates import rate_parts, tries_rates
 from pe_lab.report.standing import (
     FEW_SETTINGS,
     Standing,
@@ -79,14 +80,14 @@ def answer(subject: ReportSubject) -> Section:
     longer, (said, how) = at_longer_lengths(subject), sentences(subject)
     opening = _measured(subject, longer)
     warning = not_learned(cells, advice=not opening)
-    doubt = "" if compares_losses(subject) else " What probes find may differ in models that have."
+    doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
     partly = partly_learned(cells)
     notes = [f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []
     notes += [
         *behind_references(subject),
         *not_finite(subject),
-        *([] if opening else _elsewhere(far_seeds(subject), said)),
+        *([] if opening else _elsewhere(far_seeds(subject), said, cells)),
         *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
@@ -169,6 +170,8 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
     if not _measures_more(subject, longer):
         return []
     layers = layer_parts(subject.results.records) if len(probed(subject.results.records)) else []
+    if tries_rates(subject):
+        return rate_parts(subject)
     if longer:
         said = [part for part in layers if isinstance(part, str)]
         return [longer, *said, *length_parts(subject), *(part for part in layers if isinstance(part, Folded))]
@@ -176,14 +179,14 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
 
 
 def _measures_more(subject: ReportSubject, longer: str) -> bool:
-    """Whether a study measures longer sequences or layers, and the report is on its loss."""
+    """Whether a study measures longer sequences or layers, or tries rates, and the report is on its loss."""
     if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
         return False
-    return bool(longer) or len(probed(subject.results.records)) > 0
+    return bool(longer) or len(probed(subject.results.records)) > 0 or tries_rates(subject)
 
 
 def compares_losses(subject: ReportSubject) -> bool:
-    """Whether a report compares encodings by its metric: not for layers of models that have not learned the task."""
+    """Whether a report compares encodings by its metric: not where it asks more of models that learned nothing."""
     if not _measures_more(subject, "") or at_longer_lengths(subject):
         return True
     return not not_learned(subject.results.cells)
@@ -192,7 +195,7 @@ def compares_losses(subject: ReportSubject) -> bool:
 def title(subject: ReportSubject) -> str:
     """Return the question that the cells can answer, made of what varies among them.
 
-    A study that measures longer sequences or layers has the question that its configuration asks, if there is one.
+    A study that measures longer sequences or layers, or tries rates, has the question of its configuration, if any.
     """
     if _measures_more(subject, at_longer_lengths(subject)) and (question := study_question(subject.results.name)):
         return question
@@ -246,9 +249,12 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     whole = overall(subject.compared)
     tasks = len(each) <= MOST_TASKS and only_tasks_vary(cells)
     lines = in_learned_settings(subject.compared.compare(GRID), cells)
+    counts = _counts(lines, cells, subject.metric)
     if whole is not None and not tasks:
-        return whole.words(), _against(subject, lines)
-    counts, learned = _counts(lines, cells, subject.metric), _place_of_learned(cells) if partly_learned(cells) else ""
+        first = next(iter(whole.means))
+        also = counts if len(each) == 1 and subject.baseline != first else ""
+        return f"{_control(cells)}{whole.words()}" + f"\n{also}" * bool(also), _against(subject, lines)
+    learned = _place_of_learned(cells) if partly_learned(cells) else ""
     if 1 < len(each) <= FEW_SETTINGS:
         told = one_by_one(each, lambda standing: _doubts(subject, standing))
         lead = f"Where models have learned the task, {learned}:" if learned else ""
@@ -261,15 +267,24 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     return " ".join(filter(None, said)), _against(subject, lines)
 
 
+def _control(cells: pd.DataFrame) -> str:
+    """Say that no encoding can help, where the best loss without position is the best possible; else nothing."""
+    levels = [cells[name].mean() for name in (f"floor_{floor}_loss" for floor in (*BLIND, BEST)) if name in cells]
+    if len(levels) < 2 or abs(levels[0] - levels[-1]) > NO_GAP:
+        return ""
+    return "A control: the best possible loss needs no position, so no encoding should be better than another. "
+
+
 def _doubts(subject: ReportSubject, standing: Standing) -> str:
     """Say what else may explain the comparisons of a setting, and which single seed decides a mean in it."""
     far = far_seeds(subject).get(standing.setting.partition(" ")[2], "")
     return " ".join(filter(None, [subject.doubts(standing), far]))
 
 
-def _elsewhere(far: dict[str, str], said: str) -> list[str]:
+def _elsewhere(far: dict[str, str], said: str, cells: pd.DataFrame) -> list[str]:
     """Return the sentences on single seeds, by setting, that the answer does not say."""
-    return [f"{capitalised(where)}: {text}" if where else text for where, text in far.items() if text not in said]
+    alone = len(far) == 1 and len(cells[setting_columns(cells)].drop_duplicates()) == 1
+    return [text if alone else f"{capitalised(where)}: {text}" for where, text in far.items() if text not in said]
 
 
 def _place_of_learned(cells: pd.DataFrame) -> str:
@@ -288,19 +303,22 @@ def _counts(lines: pd.DataFrame, rows: pd.DataFrame, metric: str) -> str:
     """Say how many of the comparisons with the baseline, in several settings, are decided."""
     counts = lines["verdict"].value_counts()
     verdicts = [word for word in VERDICT_MARKS if word in counts]
-    if len(lines) == lines["pe"].nunique() or len(verdicts) < 2 or lines["baseline"].nunique() > 1:
+    if len(lines) < 2 or len(verdicts) < 2 or lines["baseline"].nunique() > 1:
         return ""
     ends = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
     columns = list(lines.columns[: list(lines.columns).index("pe")])
     where = pd.Series(settings_in_words(lines, columns), lines.index)
+    several = where.nunique() > 1
     for word in DIFFERENT:
         if 0 < counts.get(word, 0) <= MOST_DECIDED:
             named = lines[lines["verdict"] == word].groupby(where, sort=False)["pe"].agg(list)
-            ends[word] += f" ({'; '.join(f'{listed(names, None)}, {setting}' for setting, names in named.items())})"
+            told = [f"{listed(names, None)}{f', {setting}' * several}" for setting, names in named.items()]
+            ends[word] += f" ({'; '.join(told)})"
     open_lines = lines[lines["verdict"] == Verdict.UNDECIDED]
     if 0 < len(open_lines) <= MOST_OPEN:
+        shown = where.map(", {}".format) if several else where.map(lambda _: "")
         told = [
-            f"`{line['pe']}`, {where[at]}: {_interval(line, metric)}{_largest(rows, metric, line, columns)}"
+            f"`{line['pe']}`{shown[at]}: {_interval(line, metric)}{_largest(rows, metric, line, columns)}"
             for at, line in open_lines.iterrows()
         ]
         ends[Verdict.UNDECIDED] += f" ({'; '.join(told)})"
@@ -318,7 +336,7 @@ def _largest(rows: pd.DataFrame, metric: str, line: pd.Series, names: list[str])
         rows = rows[rows[name].isna() if pd.isna(line[name]) else rows[name] == line[name]]
     seeds = rows.pivot_table(index="seed", columns="pe", values=f"test_{metric}")
     largest = (seeds[line["pe"]] - seeds[line["baseline"]]).abs().max()
-    return f", at most {largest:.2g} in a seed" if largest < line["margin"] else ""
+    return f"; no seed differs by more than {largest:.2g}" if largest < line["margin"] else ""
 
 
 def _interval(line: pd.Series, metric: str) -> str:

@@ -77,6 +77,9 @@ def still_falling(subject: ReportSubject) -> list[str]:
     if ends.shape[1] < 2:
         return []
     fall = float((ends.iloc[:, 0] - ends.iloc[:, 1]).mean())
+    best = cells[f"floor_{BEST}_loss"].mean() if f"floor_{BEST}_loss" in cells else -np.inf
+    if ends.iloc[:, 1].mean() - best < margin:  # little is left to learn
+        return []
     unit = counted_in(cells)
     scale = float((cells[unit] / cells["epochs"]).iloc[0]) if unit != "epochs" else 1.0
     first, last = (f"{scale * epoch:.4g}" for epoch in ends.columns)

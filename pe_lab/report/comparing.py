@@ -1,5 +1,7 @@
 """Sections that compare encodings: grid, differences, ranks, effects, seeds needed, methods, choice."""
 
+import pandas as pd
+
 from pe_lab import statistics
 from pe_lab.report import choice
 from pe_lab.report.answer import LEARNED
@@ -9,10 +11,10 @@ from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Se
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
-from pe_lab.results.columns import counted_in, floors, in_words, setting_columns
+from pe_lab.results.columns import counted_in, floors, in_words, merge, setting_columns
 from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.pooling import pool
-from pe_lab.statistics import DIFFERENT, Verdict
+from pe_lab.statistics import DIFFERENT, GRID, Families, Verdict
 from pe_lab.statistics.comparisons import counted
 
 LONGER = " × the training length"  # in the needs of longer sequences
@@ -53,6 +55,10 @@ def floors_in_words(names: list[str]) -> list[str]:
             "`position-blind` is the value of the best model that cannot tell positions apart and does not know which "
             "problems are held out."
         )
+        parts.append(
+            "A causal model without an encoding is not blind: it can count the tokens before a token. So `none` may be "
+            "far below these levels."
+        )
     if "position_blind_split_known" in names:
         parts.append(
             "`position-blind-split-known` is the same for a model that knows the held-out problems; no model that "
@@ -92,11 +98,25 @@ def differences(subject: ReportSubject) -> Section:
     settings = pool(cells, subject.metric)
     if several and not learned and (settings.rows.empty or choice.POOLED in families.tables):
         parts.append(settings.note)
+    if learned:
+        parts.append(_not_learned(families, cells))
     if not learned and choice.POOLED in families.tables:
         pooled = families.compare(choice.POOLED)[COMPARISON]
         code = f"compared.compare({choice.POOLED!r})"
         parts.append(ReportTable(pooled, f"Pooled differences from {subject.baseline}", code))
     return Section("Differences", parts)
+
+
+def _not_learned(families: Families, cells: pd.DataFrame) -> Folded:
+    """Return the comparisons of every two encodings in the settings in which no model has learned the task."""
+    lines, keys = families.lines[GRID], [name for name in setting_columns(cells) if name in families.lines[GRID]]
+    learned = of_learned_settings(cells)[keys].drop_duplicates()
+    marked = merge(lines, learned, keys, how="left", indicator=True)
+    lines = marked[marked["_merge"] == "left_only"]
+    columns = [*varied_columns(lines, keys), "pe", "baseline", *(name for name in COMPARISON if name in lines)]
+    text = "What models do early in training, before any uses position as the task asks; another order may come later."
+    table = ReportTable(lines[list(dict.fromkeys(columns))], "Every two encodings, paired by seeds")
+    return Folded("Settings in which no encoding has learned the task", [text, table])
 
 
 def ranks(subject: ReportSubject) -> Section:
@@ -181,8 +201,8 @@ def methods(subject: ReportSubject) -> Section:
         "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "
         "are the other family, so that asking about every pair does not hide the answer. In each family, the chance "
         "that any verdict of better or worse is wrong is meant to be at most 5 %, and so is that of "
-        "equivalent; with few seeds it can be larger, which a note on top then says. Another baseline or margin makes "
-        "other verdicts: choose them before looking at the results.",
+        "equivalent; with few seeds and few encodings it can be larger, which a note on top then says. Another "
+        "baseline or margin makes other verdicts: choose them before looking at the results.",
     ]
     if subject.compared.share_variances:
         text.insert(

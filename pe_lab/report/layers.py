@@ -12,7 +12,7 @@ from pe_lab.results.plots import record_settings
 from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import counted
 
-HALF = 0.5  # share of the variance
+MOST_SETTINGS = 3  # whose shares are told one by one
 MOSTLY = 0.9  # R² at which position is read
 MORE = 0.1  # R² above that of the token alone
 FINDINGS = {  # by probe: the metrics that answer its question
@@ -98,10 +98,10 @@ def _of_models(layered: pd.DataFrame) -> str:
 def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: float) -> str:
     """Say where position is read, and whether states collapse, with ranges over encodings and settings."""
     means = {metric: _over_seeds(layers) for metric, layers in measured.items()}
-    items = [_where_read(means["r2"], alone)] if "r2" in means else []
+    items = [_where_read(means["r2"], measured["r2"], alone)] if "r2" in means else []
     collapse = [_alike(means["token_cosine"])] if "token_cosine" in means else []
     if "stable_rank" in means:
-        collapse += [f"{_one_direction(means['stable_rank'])}{_where_shallow(layered, 'stable_rank')}."]
+        collapse += [f"{_one_direction(means['stable_rank'])}{_where_shallow(layered, means['stable_rank'])}."]
     items += [" ".join(collapse)] * bool(collapse)
     words = _of_models(layered)
     return f"{words[0].upper()}{words[1:]}:" + "".join(f"\n- {item}" for item in items)
@@ -166,16 +166,22 @@ def _drawn(records: pd.DataFrame, probe: str, metric: str) -> Drawn:
     return Drawn(drawn, f"{words[0].upper()}{words[1:]}, by layer: {shaded(drawn, metric)}", code)
 
 
-def _where_read(layers: pd.DataFrame, alone: float) -> str:
+def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
     """Say with which encodings position is read at the embedding, where the others reach it, and how well at best.
 
     Args:
         layers: R² by setting and encoding, a column per layer.
+        seeds: the same of each seed.
         alone: R² from the token alone; NaN: unknown.
     """
-    best, start = layers.max(axis=1), layers.iloc[:, 0]
-    at_start = start.groupby(level="pe", sort=False).min() > (alone if np.isfinite(alone) else 0) + MORE
-    carried, built = list(at_start.index[at_start]), list(at_start.index[~at_start])
+    best, start, level = layers.max(axis=1), layers.iloc[:, 0], alone if np.isfinite(alone) else 0.0
+    lowest = seeds.iloc[:, 0].groupby(["setting", "pe"], sort=False).agg(lambda values: interval(values.dropna())[0])
+    by_encoding = {"sort": False, "level": "pe"}
+    more = start.groupby(**by_encoding).min() > level + MORE
+    unsure = more & (
+        lowest.groupby(**by_encoding).min() <= alone
+    )  # in a setting the interval reaches that of the token
+    carried, built = list(more.index[more & ~unsure]), list(more.index[~more])
 
     def told(values: pd.Series, names: list[str]) -> str:
         return between(values[values.index.get_level_values("pe").isin(names)], ".2f")
@@ -184,6 +190,10 @@ def _where_read(layers: pd.DataFrame, alone: float) -> str:
     if carried:
         names = joined([f"`{pe}`" for pe in carried])
         sentences.append(f"With {names} a linear probe reads position at {_first(layers)} (R² {told(start, carried)}).")
+    if unsure.any():
+        open_names = list(more.index[unsure])
+        values = f"R² {told(start, open_names)}, an interval reaches {alone:.2f}"
+        sentences.append(f"With {joined([f'`{pe}`' for pe in open_names])} it is undecided ({values}).")
     if built:
         names = joined([f"`{pe}`" for pe in built])
         reach = (layers >= MOSTLY).idxmax(axis=1)[(layers >= MOSTLY).any(axis=1)]
@@ -191,7 +201,7 @@ def _where_read(layers: pd.DataFrame, alone: float) -> str:
         by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}"
         start_words = f"With {names} it is not read there (R² {told(start, built)}{token})"
         sentences.append(f"{start_words}{by if len(reach) else ''}.")
-    without = f", without an encoding {told(best, ['none'])}" if "none" in at_start.index and len(at_start) > 1 else ""
+    without = f", without an encoding {told(best, ['none'])}" if "none" in more.index and len(more) > 1 else ""
     return " ".join([*sentences, f"At the best layer R² is {between(best, '.2f')}{without}."])
 
 
@@ -217,19 +227,33 @@ def _one_direction(layers: pd.DataFrame) -> str:
     Args:
         layers: the stable rank by setting and encoding, a column per layer.
     """
-    share = 100 / layers.min(axis=1)
-    start = "In part they collapse to one direction, which has" if share.max() >= 100 * HALF else "One direction has"
-    first = f"{between(100 / layers.iloc[:, 0], '.0f')} % at {_first(layers)}"
-    return f"{start} up to {between(share, '.0f')} % of the variance, and {first}"
+    share, first = 100 / layers.min(axis=1), between(100 / layers.iloc[:, 0], ".0f")
+    most = _in_settings(share)
+    return f"One direction has {first} % of the variance at {_first(layers)}, and at most {most} in a layer"
 
 
-def _where_shallow(layered: pd.DataFrame, metric: str) -> str:
-    """Say how much of the variance one direction has at most in the least deep models; nothing of a single depth."""
+def _where_shallow(layered: pd.DataFrame, deep: pd.DataFrame) -> str:
+    """Say how much of the variance one direction has at most in the least deep models; nothing of a single depth.
+
+    Args:
+        deep: the stable rank of the deepest models, by setting and encoding, a column per layer.
+    """
     if "depth" not in layered or layered["depth"].nunique() < 2:
         return ""
     depth = layered["depth"].min()
-    lowest = _over_seeds(_by_layer(_with_settings(layered[layered["depth"] == depth]), metric)).min(axis=1)
-    return f"; at depth {depth:g} up to {between(100 / lowest, '.0f')} %"
+    rows = _with_settings(layered[layered["depth"] == depth])
+    share = 100 / _over_seeds(_by_layer(rows, "stable_rank")).min(axis=1)
+    added = (100 / deep.min(axis=1) - share).dropna().max()
+    more = f", so depth adds at most {added:.0f} points" if added > 0 else ""
+    return f"; at depth {depth:g} at most {_in_settings(share)}{more}"
+
+
+def _in_settings(shares: pd.Series) -> str:
+    """Return the range of shares in per cent, or that of each of a few settings."""
+    groups = list(shares.groupby(level="setting", sort=False))
+    if not 1 < len(groups) <= MOST_SETTINGS:
+        return f"{between(shares, '.0f')} %"
+    return joined([f"{between(part, '.0f')} % ({setting})" for setting, part in groups])
 
 
 def _first(layers: pd.DataFrame) -> str:

@@ -145,7 +145,7 @@ def _table_of(far: Longest, several: bool) -> pd.DataFrame:
     order = values["mean"].unstack("length").sort_index(axis=1)
     order = order.sort_values([length for length in order if length > 1] + [1.0] * (1.0 in order), ascending=False)
     told = [
-        f"{line['mean']:.1%}" + f" ({line['min']:.0%}–{line['max']:.0%})" * bool(line["min"] < line["max"])
+        f"{line['mean']:.1%}" + f" ({100 * line['min']:.1f}–{line['max']:.1%})" * bool(line["min"] < line["max"])
         for _, line in values.iterrows()
     ]
     table = pd.Series(told, values.index).unstack("length").reindex(index=order.index, columns=order.columns)

@@ -71,9 +71,14 @@ def shaded(drawn: Plot, metric: str) -> str:
     text = f"means over {counted(high, 'seed') if low == high else f'{low} to {high} seeds'}"
     if drawn.data["low"].isna().all() or drawn.data["pe"].nunique() > COLOURED:
         return text
+    return f"{text}; bands are their 95 % t intervals{cut_in_words(drawn, metric)}"
+
+
+def cut_in_words(drawn: Plot, metric: str) -> str:
+    """Say that intervals of a figure end at what is possible, where some do; otherwise return nothing."""
     least, most = possible(metric)
     ends = (drawn.data["low"] == least).any() or (drawn.data["high"] == most).any()
-    return f"{text}; bands are their 95 % t intervals{', cut at what is possible' * bool(ends)}"
+    return ", cut at what is possible" * bool(ends)
 
 
 def between(values: pd.Series, form: str) -> str:

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pandas as pd
 
-from pe_lab.config import LR
 from pe_lab.report import comparing, tuned
 from pe_lab.report.answer import answer, compares_losses
 from pe_lab.report.attention import attention
-from pe_lab.report.effort import SECONDS, searched_rates
+from pe_lab.report.effort import SECONDS
 from pe_lab.report.elsewhere import elsewhere
 from pe_lab.report.layers import probed
 from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section, shaded
 from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
+from pe_lab.report.rates import rates
 from pe_lab.report.standing import joined, listed
 from pe_lab.report.tuned import COSTS, TunedSubject
-from pe_lab.results import plots, tuned_rates
+from pe_lab.results import plots
 from pe_lab.results.columns import (
     STEPS,
     in_words,
@@ -52,7 +52,7 @@ def sections(subject: ReportSubject) -> list[Section]:
             others += [comparing.differences(subject), question(subject)]
             others += [comparing.ranks(subject), elsewhere(subject), comparing.effects(subject)]
             others += [comparing.seeds(subject)]
-        others += [_rates(subject), _tasks(subject)]
+        others += [rates(subject), _tasks(subject)]
         others += [_curves(subject), _lengths(subject), _probes(subject), attention(subject), _cost(subject)]
         others += [_audit(subject), comparing.methods(subject)]
     first = answer(subject)
@@ -81,55 +81,6 @@ def _without(parts: Sequence[Part], drawn: set[str]) -> list[Part]:
     kept = [part for part in parts if not (isinstance(part, Drawn) and part.code in drawn)]
     inner = [replace(part, parts=_without(part.parts, drawn)) if isinstance(part, Folded) else part for part in kept]
     return [part for part in inner if not isinstance(part, Folded) or part.parts]
-
-
-def _rates(subject: ReportSubject) -> Section:
-    """Return the tuned learning rates, and rankings at one rate against the ranking at tuned ones."""
-    results, title = subject.results, "Learning rates"
-    if LR not in setting_columns(results.cells) and (searched := searched_rates(results)) is not None:
-        return _searched(searched)
-    if LR not in setting_columns(results.cells) or results.curves.empty:
-        return Section(title)
-    tuning = tuned_rates.tuned(results)
-    parts: list[Part] = [
-        "Each encoding at the learning rate with the lowest validation loss, and how much the ranking by test loss at "
-        "one rate for all agrees with the ranking at those (Kendall's tau: 1 the same, 0 unrelated)."
-    ]
-    if edge := int(tuning.rates["at_edge"].sum()):
-        parts.append(
-            f"**Note.** {edge} of {len(tuning.rates)} tuned rates are the lowest or the highest that was tried: the "
-            "best rate may lie beyond, and the order there may differ."
-        )
-    settings = [name for name in setting_columns(results.cells) if name != LR]
-    rates, agreement = sort_by_setting(tuning.rates, settings), tuning.agreement
-    rates = rates[[*varied_columns(rates, settings), *(name for name in rates if name not in settings)]]
-    agreement = agreement[[*varied_columns(agreement, settings), *(name for name in agreement if name not in settings)]]
-    code = "tuned_rates.tuned(results)"
-    parts.append(ReportTable(rates, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
-    parts.append(ReportTable(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
-    return Section(title, parts)
-
-
-def _searched(rates: pd.DataFrame) -> Section:
-    """Return the section on rates that a search chose for the cells of the study.
-
-    Args:
-        rates: of `searched_rates`.
-    """
-    what = "learning rate"
-    if "start_scale" in rates and rates["start_scale"].notna().any():
-        what += " and starting scale"
-    parts: list[Part] = [
-        f"Each encoding was trained at the {what} that had the lowest validation loss in a search of its own. The "
-        "search had other seeds than the comparisons; it does not say how much the ranking depends on the rate."
-    ]
-    if edge := int(rates["at_edge"].astype(str).str.lower().eq("true").sum()):
-        parts.append(
-            f"**Note.** {edge} of {len(rates)} choices stand at the edge of what was tried: the best may lie beyond, "
-            "and the order there may differ."
-        )
-    parts.append(ReportTable(rates, "What the search chose"))
-    return Section("Learning rates", parts)
 
 
 def _tasks(subject: ReportSubject) -> Section:

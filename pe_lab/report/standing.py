@@ -38,8 +38,8 @@ SENTENCES = {  # by what is decided: see `Standing.case`
 NOTES = {  # behind "only" and "open"
     "bitwise": "They are equal bit for bit.",
     "all alike": "They are equivalent within the margin.",
-    "alike": "Equivalent to the first of them: {alike}.",
-    "near": "Worse than another one, but by less than the margin: {near}.",
+    "alike": "Equivalent to {top}: {alike}.",
+    "near": "{nearly}.",
     "behind": "{worse}.",
 }
 OVER_SETTINGS = {  # by how many of the settings have one encoding that can be the best: all the same, some, none
@@ -153,17 +153,24 @@ class Standing:
         """The encodings that are worse, each with the best better one, where they are few; of the best, the next."""
         names = [name for name in self.means if name not in self.open]
         worse = names if len(names) <= MOST_LEFT_OUT else names[: self.case == "best"]
-        better = {
-            name: next((other for other in self.means if self.line(name, other)["verdict"] == Verdict.WORSE), None)
-            for name in worse
+        return self._pairs(worse, Verdict.WORSE)
+
+    def _pairs(self, names: list[str], verdict: Verdict) -> list[tuple[str, str]]:
+        """Return encodings, each with the best one compared with which it has a verdict; of more than a few, none."""
+        found = {
+            name: next((other for other in self.means if self.line(name, other)["verdict"] == verdict), None)
+            for name in (names if len(names) <= MOST_LEFT_OUT else [])
         }
-        return [(name, other) for name, other in better.items() if other is not None]
+        return [(name, other) for name, other in found.items() if other is not None]
 
     def gap(self, pe: str, other: str) -> str:
         """Return by how much an encoding is worse than another one, with its interval, in words."""
         line = self.line(pe, other)
         low, high = (_shown(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
-        return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high})"
+        return f"{self._difference(pe, other)} (95 % interval {low} to {high})"
+
+    def _difference(self, pe: str, other: str) -> str:
+        return gap_in_words(self.line(pe, other)["difference"], self.metric)
 
     def words(self) -> str:
         """Say which encodings may be the best."""
@@ -175,6 +182,12 @@ class Standing:
             **{name: listed(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
+        values["top"] = f"`{self.open[0]}`" if self.open else ""
+        near = [
+            f"`{pe}` is slightly worse than `{other}`, by {self._difference(pe, other)}, less than the margin"
+            for pe, other in self._pairs(self.near, Verdict.SLIGHTLY_WORSE)
+        ]
+        values["nearly"] = "; ".join(near) or f"Slightly worse than another one, which does not rank: {values['near']}"
         values["worse"] = "; ".join(gaps) or f"Significantly worse than another one: {values['behind']}"
         case = "all open" if self.case == "open" and not (self.behind or self.near) else self.case
         templates = [SENTENCES[case], *(NOTES[name] for name in self.notes)]

@@ -163,6 +163,11 @@ class TunedFamilies(Families):
     def correction(self) -> str:
         return super().correction if self.declared else ALL_PAIRS
 
+    def corrections(self, baseline: str) -> str:
+        if self.declared and baseline == self.baseline:
+            return super().corrections(baseline)
+        return f"all pairs of a setting{f', or those with {self.baseline}' if self.declared else ''}"
+
     @property
     def rule(self) -> str:
         solved = ", with as many solved runs or more" if self.endpoint.kind == "steps" else ""
@@ -226,7 +231,7 @@ class TunedSubject(ReportSubject):
         edge = edge_note(learned, *ladders(self.results), advice=False)
         if edge and len(learned) < len(self.outcomes):
             edge = f"Where the task was learned: {edge[0].lower()}{edge[1:]}"
-        said = [" ".join(filter(None, [_unequal_tries(self), edge, self._scales_at_edge()])), seed_note(self.outcomes)]
+        said = [_unequal_tries(self), " ".join(filter(None, [edge, self._scales_at_edge()])), seed_note(self.outcomes)]
         said.append(self._chosen_early())
         if names := self.diverged:
             which = joined(list(dict.fromkeys(names)))
@@ -242,9 +247,9 @@ class TunedSubject(ReportSubject):
             for edge, what in {min(tried): "lowest", max(tried): "highest"}.items() if len(tried) > 1 else ():
                 if (at_edge := chosen == edge).mean() >= NEARLY_ALL:
                     ends.append(
-                        f"`{pe}` {edge:g}, the {what} starting scale, in {at_edge.sum()} of {len(chosen)} cells"
+                        f"{at_edge.sum()} of {len(chosen)} cells of `{pe}` chose {edge:g}, the {what} starting scale"
                     )
-        return f"Chosen were: {'; '.join(ends)}." if ends else ""
+        return f"{'; '.join(ends)}." if ends else ""
 
     def _chosen_early(self) -> str:
         """Say that tries were chosen at a length of training after which no encoding had learned the task."""
@@ -280,7 +285,7 @@ def _unequal_tries(subject: TunedSubject) -> str:
     scaled = subject.outcomes["start_scale"].notna().groupby(subject.outcomes["pe"], sort=False).any()
     told = {
         False: f"learning rates {joined([f'{rate:g}' for rate in ladders(subject.results)[0]])}",
-        True: f"{joined(pairs)} (learning rate @ starting scale)",
+        True: f"learning rates {joined([pair.replace(' @ ', ' with starting scale ', 1) for pair in pairs])}",
     }
     ends = [f"{joined([f'`{pe}`' for pe in tried if scaled[pe] == has])} at {told[has]}" for has in (False, True)]
     return f"Tries were not the same: {'; '.join(ends)}."

@@ -166,8 +166,7 @@ def over_epochs(
 
     The x axis has steps where all trainings are counted in steps.
     Points are means over seeds, bars their 95 % t intervals; those of one length stand side by side. Losses have a
-    scale that is logarithmic above LINEAR and linear below, where the ground is shaded, so that a best possible loss
-    of 0 can be drawn.
+    scale that is logarithmic above LINEAR and linear below, so that a best possible loss of 0 can be drawn.
 
     Args:
         panel_width: in inches.
@@ -229,7 +228,7 @@ def over_epochs(
         axes.margins(x=0.12)
         if metric == "loss":
             axes.set_yscale("symlog", linthresh=LINEAR, linscale=1)
-            axes.axhspan(-LINEAR, LINEAR, color=BAND, linewidth=0, zorder=0)
+            axes.axhline(LINEAR, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
             axes.set_yticks([0, 0.05, 0.1, 0.3, 1, 3, 10])
             highest = max([data["high"].fillna(data["mean"]).max(), *(values.max() for values in levels.values())])
             axes.set_ylim(-0.01, 1.3 * highest)
@@ -238,7 +237,7 @@ def over_epochs(
         axes.set_title(setting)
     unit = " in nats" * (metric == "loss")
     for axes in list(panels.values())[::across]:
-        axes.set_ylabel(f"test {in_words(metric)}{unit}" + f"\n(shaded: linear, below {LINEAR:g})" * (metric == "loss"))
+        axes.set_ylabel(f"test {in_words(metric)}{unit}" + f"\n(linear below {LINEAR:g}, dotted)" * (metric == "loss"))
     for axes in panels.values() if baseline is None else grid[1]:
         axes.set_xlabel(f"{along} of training")
     if baseline is not None:
@@ -305,6 +304,15 @@ def _draw_paired(
 def _aside(name: object, drawn: list[str]) -> float:
     """Return the factor by which a mark is moved along a logarithmic axis, to stand beside those of the others."""
     return float(DODGE ** (drawn.index(str(name)) - (len(drawn) - 1) / 2))
+
+
+def _align_axes(panels: list[Axes]) -> None:
+    """Give panels one extent along x, unless that would squeeze one to less than a third of its own."""
+    ends = np.array([axes.get_xlim() for axes in panels])
+    low, high = ends.min(), ends.max()
+    if (high - low) < 3 * np.ptp(ends, axis=1).min():
+        for axes in panels:
+            axes.set_xlim(low, high)
 
 
 def _best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:
@@ -387,6 +395,8 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     figure, panels = make_panels(data["setting"].unique(), height, share_y=True)
     for setting, axes in panels.items():
         _draw_differences(axes, data[data["setting"] == setting], names)
+    _align_axes(list(panels.values()))
+    for setting, axes in panels.items():
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(4))

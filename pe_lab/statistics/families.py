@@ -97,6 +97,13 @@ class Families:
         """The correction of the comparisons with the baseline, in words."""
         return f"Holm's correction over {counted(self.sizes()[0], 'comparison')}"
 
+    def corrections(self, baseline: str) -> str:
+        """Return what the comparisons with an encoding are corrected for, in words."""
+        first, second = self.sizes()
+        if baseline == self.baseline or not second:
+            return f"{counted(first, 'comparison')}"
+        return f"{counted(first, 'comparison')} with {self.baseline}, or {second} between other encodings"
+
     @property
     def rule(self) -> str:
         """When a verdict on a comparison with the baseline is better or worse, in a clause."""

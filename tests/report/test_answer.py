@@ -159,6 +159,35 @@ def test_an_encoding_that_diverged_is_not_the_best_and_is_cautioned() -> None:
     assert any("5 cells have a test loss that is not finite; they are in no mean: alibi." in text for text in texts)
 
 
+def test_where_position_cannot_help_the_answer_is_that_of_a_control() -> None:
+    rows = cells(depths=(4,))
+    assert sentences(asked(rows.assign(floor_position_blind_loss=0.0)))[0].startswith("A control: ")
+    assert "control" not in sentences(asked(rows))[0]
+
+
+def test_of_a_single_setting_comparisons_with_another_baseline_than_the_best_are_counted() -> None:
+    rows = cells(depths=(4,))
+    assert "Of 2 comparisons with `rope`: 1 better (`alibi`) and 1 worse (`none`)." in sentences(asked(rows))[0]
+    assert "comparisons" not in sentences(asked(rows, "alibi"))[0]  # the best, of which it speaks already
+
+
+def test_verdicts_of_a_figure_are_said_to_be_corrected_for_their_families() -> None:
+    rows = pd.concat([cells(depths=(1,), data=task) for task in ("copy", "sort")], ignore_index=True)
+    question = asked(rows.drop(columns=list(FLOORS)))
+    assert question.compared.sizes() == (4, 2)
+    captions = [part.caption for part in answer(question).parts if isinstance(part, Drawn)]
+    assert "corrected for 4 comparisons with rope, or 2 between other encodings" in captions[0]  # from alibi, the best
+    assert question.compared.corrections("rope") == "4 comparisons"
+
+
+def test_losses_near_the_best_possible_one_are_not_said_to_fall_still() -> None:
+    rows = cells(depths=(1,))
+    curves = rows[["pe", "data", "depth", "epochs", "seed"]]
+    curves = pd.concat([curves.assign(epoch=epoch, metric="loss", value=4.0 - epoch) for epoch in (1, 2, 4)])
+    near = asked(rows, curves=curves)  # down to 0, the best possible
+    assert not any("still fall" in str(part) for part in answer(near).parts)
+
+
 def test_one_encoding_is_compared_with_nothing() -> None:
     rows = cells({"rope": 1.0}, (4,))
     first, second = sentences(asked(rows))

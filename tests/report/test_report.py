@@ -862,7 +862,7 @@ def test_the_answer_calls_the_best_what_the_verdicts_do(number):
     assert ranked["worst"].iloc[0] == 1 if best else ranked["worst"].iloc[0] > 1 or found.near
     assert set(found.open) == set(ranked.index[ranked["best"] == 1])
     assert set(found.behind) == set(ranked.index[ranked["best"] > 1])
-    assert answer.sentences(asked)[0] == found.words()
+    assert answer.sentences(asked)[0].partition("\n")[0] == found.words()
 
 
 @pytest.mark.parametrize(
@@ -1033,10 +1033,53 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     settings = ["pe", "data", "depth", "epochs", "seed", "model.norm"]
     rows = rows[[*settings, "kind", "length", "probe", "layer", "metric", "value"]]
     said, table, *_ = layer_parts(rows)
-    assert "In part they collapse to one direction, which has up to 25–50 % of the variance, and 11 % at the" in said
+    one = "One direction has 11 % of the variance at the embedding, and at most"
+    assert f"{one} 50 % (norm pre) and 25 % (norm post) in a layer." in said
     shares = dict(zip(table.data["setting"], table.data.iloc[:, -1], strict=True))
     assert shares == {"norm pre": "50%", "norm post": "25%"}
-    assert "collapse to one direction" not in layer_parts(rows.assign(value=rows["value"] + 1))[0]
+    deep, _ = layer_parts(pd.concat([rows, rows.assign(depth=2, value=rows["value"].replace({2: 1.25}))]))[:2]
+    assert "and at most 80 % (norm pre) and 25 % (norm post) in a layer; at depth 1 at most 50 % (norm pre)" in deep
+    assert deep.endswith("so depth adds at most 30 points.")
+
+
+def test_where_an_interval_reaches_the_level_of_the_token_it_is_not_said_that_position_is_read() -> None:
+    rows = pd.DataFrame({"seed": [0, 1, 2], "value": [0.5, 0.6, 0.7]})
+    rows = rows.assign(pe="rope", data="copy", depth=1, epochs=1, kind="probe", length=1.0, probe="position", layer=0)
+    columns = ["pe", "data", "depth", "epochs", "seed", "kind", "length", "probe", "layer", "metric", "value"]
+    rows = rows.assign(metric="r2")[columns]
+    token = rows.head(1).assign(layer=np.nan, metric="r2_from_token", value=0.3)
+    said, *_ = layer_parts(pd.concat([rows, token]))
+    assert "With `rope` a linear probe reads position at the embedding (R² 0.60)" in said
+    said, *_ = layer_parts(pd.concat([rows, token.assign(value=0.4)]))
+    assert "With `rope` it is undecided (R² 0.60, an interval reaches 0.40)" in said
+
+
+def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
+    """Validation tells the best: of `rope` the higher rate, of `none` the lower; then the order turns."""
+    lines = [
+        {"pe": pe, "data": "copy", "depth": 1, "optimizer.lr": rate, "epochs": 2, "seed": seed, "test_loss": loss}
+        for pe, rate, loss in (("rope", 0.1, 2.0), ("rope", 0.2, 1.0), ("none", 0.1, 1.5), ("none", 0.2, 3.0))
+        for seed in (0, 1)
+    ]
+    rows = pd.DataFrame(lines).assign(run=lambda rows: [str(number) for number in range(len(rows))])
+    curves = rows.drop(columns=["run", "test_loss"]).assign(epoch=2, metric="loss", value=rows["test_loss"])
+    asked = question(results_of(rows, curves=curves), baseline="none")
+    said, table, *_ = answer.answer(asked).parts
+    assert "4 of 4" not in said
+    assert "of which 2 of 2 are the lowest or the highest" in said
+    assert "0.1 for `none`; 0.2 for `rope`. There `rope` has the lowest mean test loss, 1 nats." in said
+    assert "tau of -1 to 1" in said
+    assert list(table.data["test_loss"]) == [1.0, 1.5]
+
+
+def test_comparisons_in_settings_that_were_not_learned_are_folded(cells) -> None:
+    levels = {"floor_bayes_loss": -9.0, "floor_position_blind_loss": np.where(cells["depth"] == 1, -8.0, 9.0)}
+    studied = question(results_of(cells.assign(**levels)))
+    (section,) = (part for part in sections(studied) if part.title == "Differences")
+    (folded,) = (part for part in section.parts if isinstance(part, Folded))
+    lines = folded.parts[1].data
+    assert len(lines) == len(studied.compared.lines[GRID].query("depth == 1"))
+    assert ("depth" not in lines) or set(lines["depth"]) == {1}
 
 
 def test_columns_of_sentences_are_wide():

@@ -148,7 +148,7 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     (folder / "declared.json").write_text(json.dumps(declared))
     _, found = parts(folder)
     assert "3 tries" in next(iter(found))
-    assert any("0.003 @ 0.14" in str(part) for part in next(iter(found.values())))
+    assert any("0.003 with starting scale 0.14" in str(part) for part in next(iter(found.values())))
     study, _ = parts(folder)
     best = next(standing for standing in by_setting(study.compared) if standing.setting == "at depth 1, steps 400")
     best = replace(best, means={name: best.means[name] for name in ("alibi", "learnable")}, behind=["learnable"])
