@@ -32,12 +32,12 @@ def implementations(subject: AttentionInputs, setting: AttentionSizes) -> dict[s
     calls["triton"] = partial(attend, subject.q, subject.k, subject.v, terms, layout, "triton")
     if short:
         calls["reference"] = partial(attend, subject.q, subject.k, subject.v, terms, layout, "reference")
-    if isinstance(terms.weights, Stick):
+    if isinstance(terms.normalizer, Stick):
         return calls  # no other implementation has stick-breaking
     compiled = torch.compile if on_gpu else lambda function: function
     apply = compiled(_apply) if terms.rotary_q is not None else _apply
-    masked = any(term is not None for term in (terms.bias, terms.decay, terms.window))
-    if terms.gate is None and on_gpu and (short or not masked):
+    masked = any(term is not None for term in (terms.distance_bias, terms.decay, terms.window))
+    if terms.logit_factors is None and on_gpu and (short or not masked):
         for name, back_end in BACK_ENDS.items():
             calls[f"sdpa {name}"] = partial(_fused, subject, apply, back_end, masked)
     flex = partial(
@@ -77,7 +77,7 @@ def _fused(subject: AttentionInputs, apply: Callable[..., Tensor], back_end: SDP
 
 def _score_function(subject: AttentionInputs) -> Callable[..., Tensor] | None:
     """Return FlexAttention's score_mod for these terms."""
-    bias, gate, decay = subject.terms.bias, subject.terms.gate, subject.terms.decay
+    bias, gate, decay = subject.terms.distance_bias, subject.terms.logit_factors, subject.terms.decay
     if subject.name == "alibi":  # as one would write it by hand, without a table
         slopes = torch.tensor(alibi_slopes(subject.q.shape[1]), device=subject.q.device)
         return lambda z, b, h, i, j: z - slopes[h] * (i - j).abs()

@@ -119,9 +119,10 @@ def of_presets(configs: Path) -> Iterator[KernelCase]:
             terms, _ = terms_of(make, 1, 32, 4, 64, torch.device("cpu"))
         except ValueError:
             continue  # not defined for a causal sequence
-        if not isinstance(terms.weights, Softmax) or terms.score is not None or terms.bias_full is not None:
+        if not isinstance(terms.normalizer, Softmax) or terms.content_bias is not None or terms.pair_bias is not None:
             continue
-        there = frozenset(name for name in ("BIAS", "GATE", "DECAY") if getattr(terms, name.lower()) is not None)
+        tables = {"BIAS": terms.distance_bias, "GATE": terms.logit_factors, "DECAY": terms.decay}
+        there = frozenset(name for name, table in tables.items() if table is not None)
         for architecture in ARCHITECTURES:
             yield from _cases({"architecture": architecture} | PRESET | {name: name in there for name in OPTIONAL})
 

@@ -124,9 +124,12 @@ MUTANTS = [
         "urpe",
         "factors.py",
         "factors",
-        ("after=self.factor.to(", "after=self.factor.flip(-1).to("),
-        ("Terms(after=", "Terms(gate="),
-        ("Terms(after=self.factor.to(at_least_float32(h))", "Terms(after=self.factor.to(at_least_float32(h)).exp()"),
+        ("weight_factors=self.factor.to(", "weight_factors=self.factor.flip(-1).to("),
+        ("Terms(weight_factors=", "Terms(logit_factors="),
+        (
+            "Terms(weight_factors=self.factor.to(at_least_float32(h))",
+            "Terms(weight_factors=self.factor.to(at_least_float32(h)).exp()",
+        ),
     ),
     *of(
         "bam",
@@ -401,7 +404,7 @@ MUTANTS = [
         "merge.py",
         "combine",
         ("[slice(end - count, end) for end,", "[slice(0, count) for end,"),
-        ('"gate": 1.0', '"gate": 0.0'),
+        ('"logit_factors": 1.0', '"logit_factors": 0.0'),
     ),
     *of(
         "heads",

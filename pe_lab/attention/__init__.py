@@ -160,7 +160,7 @@ def attend(
             is too short.
     """
     check(q, k, v, terms, layout, dropout)
-    for name, axis in (("bias", -1), ("gate", -1), ("after", -1), ("values", -2)):
+    for name, axis in (("distance_bias", -1), ("logit_factors", -1), ("weight_factors", -1), ("relative_values", -2)):
         table = getattr(terms, name)
         if table is None or terms.clip:
             continue
@@ -177,7 +177,9 @@ def attend(
     # what is carried is further dimensions of the values, in their precision
     carried, e = terms.carried, v.shape[-1]
     v = torch.cat((v, carried.vectors.to(v.dtype).expand(*v.shape[:3], -1)), -1)
-    relative = None if terms.values is None else pad(terms.values, (0, v.shape[-1] - e))
-    out = IMPLEMENTATIONS[chosen].attend(q, k, v, replace(terms, carried=None, values=relative), layout, dropout)
+    relative = None if terms.relative_values is None else pad(terms.relative_values, (0, v.shape[-1] - e))
+    out = IMPLEMENTATIONS[chosen].attend(
+        q, k, v, replace(terms, carried=None, relative_values=relative), layout, dropout
+    )
     carried.mixed = out[..., e:]
     return out[..., :e]

@@ -22,11 +22,18 @@ from pe_lab.attention import gradients, reference
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.shapes import fields_without
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.terms import RowsOf, Stick, Terms
+from pe_lab.encodings.terms import Stick, StoredPairTerm, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = revision
-FUSED = ("scale", "window", "bias", "clip", "decay", "weights")  # fields of terms that the fused kernel takes
+FUSED = (
+    "scale",
+    "window",
+    "distance_bias",
+    "clip",
+    "decay",
+    "normalizer",
+)  # fields of terms that the fused kernel takes
 ABSENT = fields_without(FUSED)
 LOGITS = 2**18  # of a block, for all sequences and heads
 FEWEST = 8  # queries of a block
@@ -86,8 +93,8 @@ def _rows(q: Tensor, layout: Layout) -> Iterator[slice]:
 
 
 def _by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
-    if isinstance(terms.bias_full, Tensor):
-        terms = replace(terms, bias_full=RowsOf(terms.bias_full, layout))
+    if isinstance(terms.pair_bias, Tensor):
+        terms = replace(terms, pair_bias=StoredPairTerm(terms.pair_bias, layout))
 
     def block(index: int, rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if index % TRIMMED == TRIMMED - 1:
@@ -113,8 +120,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
     if dropout is not None:
         weight = dropout.apply(weight, layout.earlier)
     out = weight.to(v.dtype) @ v
-    if terms.values is not None:
-        out = out + _relative(weight, terms.values, layout).to(out.dtype)
+    if terms.relative_values is not None:
+        out = out + _relative(weight, terms.relative_values, layout).to(out.dtype)
     return out
 
 
@@ -136,11 +143,11 @@ def _relative(weight: Tensor, table: Tensor, layout: Layout) -> Tensor:
 
 def _is_plain(q: Tensor, terms: Terms, layout: Layout) -> bool:
     """Return whether the fused kernel takes the terms, and what is added is a function of i - j but for the decay."""
-    if isinstance(terms.weights, Stick) or q.dtype not in (torch.float32, torch.float64):
+    if isinstance(terms.normalizer, Stick) or q.dtype not in (torch.float32, torch.float64):
         return False
     if any(getattr(terms, name) is not None for name in ABSENT):
         return False
-    if terms.bias is not None and terms.bias.dim() == 3:
+    if terms.distance_bias is not None and terms.distance_bias.dim() == 3:
         return False
     keys = layout.of_keys
     return bool(keys.runs_on and (keys.right_padded if layout.causal else keys.one_segment))
@@ -150,9 +157,9 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Ten
     size = k.shape[2]
     distance = torch.arange(size - 1, -size, -1, device=q.device)  # as keys follow one another
     table = q.new_zeros(1, len(distance))
-    if terms.bias is not None:
-        reach = terms.bias.shape[-1] // 2
-        table = terms.bias.index_select(-1, distance.clamp(-reach, reach) + reach).to(q.dtype)
+    if terms.distance_bias is not None:
+        reach = terms.distance_bias.shape[-1] // 2
+        table = terms.distance_bias.index_select(-1, distance.clamp(-reach, reach) + reach).to(q.dtype)
     if layout.causal:
         table = table.masked_fill(distance < 0, -torch.inf)
     if terms.window is not None:

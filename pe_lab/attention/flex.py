@@ -24,14 +24,14 @@ from pe_lab.encodings.terms import Stick, Terms
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = revision
 TAKEN = (
-    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "gate", "clip", "decay"),
-    *("weights", "rotary_v", "rotary_out", "carried"),
+    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "distance_bias", "logit_factors", "clip", "decay"),
+    *("normalizer", "rotary_v", "rotary_out", "carried"),
 )
 ABSENT = fields_without(TAKEN)
 BLOCK = 128  # tokens of a tile of the mask
 SMALLEST_HEAD = 16  # head dimensions of the compiled kernels
 MOST_VARIANTS = 256  # compiled in a process: terms, dtypes, head dimensions; PyTorch allows 8
-TABLES = ("bias", "gate", "decay")
+TABLES = ("distance_bias", "logit_factors", "decay")
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
@@ -40,12 +40,12 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "flex takes as many queries as keys, these have keys of earlier tokens"
     if dropout is not None:
         return "flex drops no weights"
-    if isinstance(terms.weights, Stick):
+    if isinstance(terms.normalizer, Stick):
         return "flex takes a softmax, this encoding breaks a stick"
     for name in ABSENT:
         if getattr(terms, name) is not None:
             return f"flex has no place for {name}, which needs T x T numbers"
-    for name in ("bias", "gate"):
+    for name in ("distance_bias", "logit_factors"):
         table = getattr(terms, name)
         if table is not None and table.dim() == 3:
             return f"flex takes one {name} for all sequences"
@@ -108,7 +108,9 @@ def score_function(q: Tensor, terms: Terms, layout: Layout) -> Callable[..., Ten
     FlexAttention differentiates a tensor that is indexed once, so that the decay comes as two.
     """
     B, H, T, _ = q.shape
-    gate, bias = (None if x is None else x.expand(H, -1).contiguous() for x in (terms.gate, terms.bias))
+    gate, bias = (
+        None if x is None else x.expand(H, -1).contiguous() for x in (terms.logit_factors, terms.distance_bias)
+    )
     rows = None if terms.decay is None else terms.decay.expand(B, H, T).contiguous()
     columns = None if rows is None else -rows
     if gate is None and bias is None and rows is None:

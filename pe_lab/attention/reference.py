@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 
 from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.terms import Rotary, Stick, Terms, of_pairs
+from pe_lab.encodings.terms import Rotary, Stick, Terms, pair_tensor
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = revision
@@ -37,8 +37,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
         weight = dropout.apply(weight)
     v = rotated_values(v, terms)
     out = weight.to(v.dtype) @ v
-    if terms.values is not None:
-        relative = by_distance(terms.values, layout, 1)  # [B|1, H|1, T, S, d]
+    if terms.relative_values is not None:
+        relative = by_distance(terms.relative_values, layout, 1)  # [B|1, H|1, T, S, d]
         out = out + torch.einsum("bhij,bhijd->bhid", weight, relative).to(out.dtype)
     return rotated_out(out, terms)
 
@@ -49,11 +49,11 @@ def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     With stick-breaking, a remainder that is given to the query's own value is included.
     """
     z, allowed = logits(q, k, terms, layout), counting(terms, layout)
-    if isinstance(terms.weights, Stick):
-        weight = stick_weights(z, terms.weights, layout, allowed)
+    if isinstance(terms.normalizer, Stick):
+        weight = stick_weights(z, terms.normalizer, layout, allowed)
     else:
         weight = z.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return weight if terms.after is None else weight * by_distance(terms.after, layout)
+    return weight if terms.weight_factors is None else weight * by_distance(terms.weight_factors, layout)
 
 
 def counting(terms: Terms, layout: Layout) -> Tensor:
@@ -76,14 +76,14 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     q, k = queries_and_keys(q, k, terms)
     wide = torch.promote_types(q.dtype, torch.float32)
     z = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * scale
-    if terms.score is not None:
-        scored = terms.score(q, k, z, layout)
+    if terms.content_bias is not None:
+        scored = terms.content_bias(q, k, z, layout)
         if scored.shape != z.shape:
             letters = "T, T" if layout.keys is None else "T, S"
-            raise ValueError(f"score must return [B, H, {letters}] = {list(z.shape)}, got {list(scored.shape)}")
+            raise ValueError(f"content_bias must return [B, H, {letters}] = {list(z.shape)}, got {list(scored.shape)}")
         z = z + scored
-    if terms.gate is not None:
-        z = z * by_distance(terms.gate, layout)
+    if terms.logit_factors is not None:
+        z = z * by_distance(terms.logit_factors, layout)
     added = added_to_logits(terms, layout)
     return z if added is None else z + added
 
@@ -169,13 +169,13 @@ def by_distance(table: Tensor, layout: Layout, trailing: int = 0) -> Tensor:
 def added_to_logits(terms: Terms, layout: Layout) -> Tensor | None:
     """Return the sum of all terms added to the logits that do not depend on q and k, [B|1, H|1, T, S], or None."""
     parts = []
-    if terms.bias is not None:
-        parts.append(by_distance(terms.bias, layout))
+    if terms.distance_bias is not None:
+        parts.append(by_distance(terms.distance_bias, layout))
     if terms.decay is not None:
         first, (queries, keys) = layout.earlier, (x.segment.shape[1] for x in (layout, layout.of_keys))
         parts.append(terms.decay[..., first : first + queries, None] - terms.decay[..., None, :keys])
-    if terms.bias_full is not None:
-        parts.append(of_pairs(terms.bias_full, layout))
+    if terms.pair_bias is not None:
+        parts.append(pair_tensor(terms.pair_bias, layout))
     return sum(parts[1:], parts[0]) if parts else None
 
 

@@ -29,8 +29,8 @@ from pe_lab.encodings.terms import Stick, Terms
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = 3  # the same, in low precision
 TAKEN = (
-    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "clip", "decay", "bias_full"),
-    *("weights", "rotary_v", "rotary_out", "carried"),
+    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "distance_bias", "clip", "decay", "pair_bias"),
+    *("normalizer", "rotary_v", "rotary_out", "carried"),
 )
 ABSENT = fields_without(TAKEN)
 ROWS = 64  # queries whose weights are computed at once for the gradient of a mask
@@ -41,7 +41,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     """Return the reason why these terms cannot be computed here, or None."""
     if dropout is not None:
         return "sdpa draws a dropout mask of its own, which is not that of the other implementations"
-    if isinstance(terms.weights, Stick):
+    if isinstance(terms.normalizer, Stick):
         return "sdpa takes a softmax, this encoding breaks a stick"
     for name in ABSENT:
         if getattr(terms, name) is not None:
@@ -68,7 +68,7 @@ def masked(q: Tensor, terms: Terms, layout: Layout) -> bool:
     """Return whether attention of queries like q takes T x S numbers: a mask, or no fused kernel."""
     if terms.carried is not None or (terms.lift is not None and terms.lift.head_dim != q.shape[-1]):
         return True  # values have another head_dim
-    if any(getattr(terms, name) is not None for name in ("window", "bias", "decay", "bias_full")):
+    if any(getattr(terms, name) is not None for name in ("window", "distance_bias", "decay", "pair_bias")):
         return True
     return layout.keys is not None or not (layout.right_padded if layout.causal else layout.one_segment)
 

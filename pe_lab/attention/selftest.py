@@ -64,7 +64,7 @@ def _rotated_sequences(sizes: CaseSizes) -> Terms:
 
 def _window(sizes: CaseSizes) -> Terms:
     """Return windows that leave out tiles of both ends and keep whole tiles, for the first and for the second head."""
-    return Terms(window=(sizes.length // 3, sizes.length * 4 // 5), bias=sizes.bias(1))
+    return Terms(window=(sizes.length // 3, sizes.length * 4 // 5), distance_bias=sizes.bias(1))
 
 
 def _rotated_halves(sizes: CaseSizes) -> Terms:
@@ -73,29 +73,29 @@ def _rotated_halves(sizes: CaseSizes) -> Terms:
 
 def _rotated_stick(sizes: CaseSizes) -> Terms:
     rotary = sizes.rotary(1)
-    return Terms(rotary_q=rotary, rotary_k=rotary, bias=sizes.bias(HEADS), weights=Stick(include_self=True))
+    return Terms(rotary_q=rotary, rotary_k=rotary, distance_bias=sizes.bias(HEADS), normalizer=Stick(include_self=True))
 
 
 FAMILIES: dict[str, Callable[[CaseSizes], Terms]] = {
     "softmax": lambda sizes: Terms(),
-    "bias": lambda sizes: Terms(bias=sizes.bias(HEADS)),
-    "bias clipped": lambda sizes: Terms(bias=sizes.normal(1, 81), clip=True),
-    "gate": lambda sizes: Terms(gate=sizes.gate(1)),
-    "gate and bias": lambda sizes: Terms(gate=sizes.gate(HEADS), bias=sizes.bias(1)),
+    "bias": lambda sizes: Terms(distance_bias=sizes.bias(HEADS)),
+    "bias clipped": lambda sizes: Terms(distance_bias=sizes.normal(1, 81), clip=True),
+    "gate": lambda sizes: Terms(logit_factors=sizes.gate(1)),
+    "gate and bias": lambda sizes: Terms(logit_factors=sizes.gate(HEADS), distance_bias=sizes.bias(1)),
     "decay": lambda sizes: Terms(decay=sizes.decay()),
     "dropout": lambda sizes: Terms(),
-    "documents": lambda sizes: Terms(bias=sizes.bias(HEADS)),
+    "documents": lambda sizes: Terms(distance_bias=sizes.bias(HEADS)),
     "rotation": _rotated,
     "rotation of halves": _rotated_halves,
     "rotation of sequences": _rotated_sequences,
     "window": _window,
     "window documents": lambda sizes: Terms(window=(sizes.length // 5,)),
-    "stick": lambda sizes: Terms(weights=Stick()),
-    "stick own": lambda sizes: Terms(weights=Stick(include_self=True, remainder="own")),
-    "stick first": lambda sizes: Terms(weights=Stick("first", include_self=True)),
-    "stick first own": lambda sizes: Terms(weights=Stick("first", remainder="own")),
+    "stick": lambda sizes: Terms(normalizer=Stick()),
+    "stick own": lambda sizes: Terms(normalizer=Stick(include_self=True, remainder="own")),
+    "stick first": lambda sizes: Terms(normalizer=Stick("first", include_self=True)),
+    "stick first own": lambda sizes: Terms(normalizer=Stick("first", remainder="own")),
     "stick rotation": _rotated_stick,
-    "stick documents": lambda sizes: Terms(weights=Stick(include_self=True)),
+    "stick documents": lambda sizes: Terms(normalizer=Stick(include_self=True)),
 }
 
 
@@ -196,17 +196,19 @@ class _Inputs:
         terms = self._terms(leaves, device, wide)
         dropout = Dropout(0.2, torch.tensor(3, device=device)) if self.case.family == "dropout" else None
         out: Tensor = module.attend(leaves["q"], leaves["k"], leaves["v"], terms, layout, dropout)  # type: ignore[attr-defined]
-        real = (layout.segment != PADDING)[:, None, :, None]
-        gradients = torch.autograd.grad(out, list(leaves.values()), self.upstream.to(device, out.dtype) * real)
-        results = {"output": out * real} | {f"gradient of {name}": x for name, x in zip(leaves, gradients, strict=True)}
+        is_token = (layout.segment != PADDING)[:, None, :, None]
+        gradients = torch.autograd.grad(out, list(leaves.values()), self.upstream.to(device, out.dtype) * is_token)
+        results = {"output": out * is_token} | {
+            f"gradient of {name}": x for name, x in zip(leaves, gradients, strict=True)
+        }
         return {name: x.detach().double().cpu() for name, x in results.items()}
 
     def _terms(self, leaves: dict[str, Tensor], device: torch.device, dtype: torch.dtype) -> Terms:
         """Return the terms on a device in a precision; their tensors are added to the leaves."""
         changed: dict[str, object] = {
-            name: getattr(self.terms, name) for name in ("clip", "scale", "weights", "window")
+            name: getattr(self.terms, name) for name in ("clip", "scale", "normalizer", "window")
         }
-        for name in ("bias", "gate", "decay", "gain"):
+        for name in ("distance_bias", "logit_factors", "decay", "gain"):
             if (table := getattr(self.terms, name)) is not None:
                 changed[name] = leaves[name] = _leaf(table, device, dtype)
         for name in ("rotary_q", "rotary_k"):
@@ -233,16 +235,16 @@ def kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
     That is for terms that are nothing or a rotation; whatever is added to the logits would be T x T numbers there.
     """
     others = (
-        terms.bias,
-        terms.gate,
+        terms.distance_bias,
+        terms.logit_factors,
         terms.decay,
-        terms.bias_full,
-        terms.score,
-        terms.values,
-        terms.after,
+        terms.pair_bias,
+        terms.content_bias,
+        terms.relative_values,
+        terms.weight_factors,
         terms.window,
     )
-    if any(term is not None for term in others) or isinstance(terms.weights, Stick):
+    if any(term is not None for term in others) or isinstance(terms.normalizer, Stick):
         return None
     rotated = "nothing" if terms.rotary_q is None and terms.rotary_k is None else "rotation"
     return f"{rotated} {'causal' if layout.causal else 'both'} {str(dtype).removeprefix('torch.')}"

@@ -12,14 +12,14 @@ from pe_lab.encodings.terms import Terms
 
 SHAPES = {  # of the fields of Terms
     "gain": ("H|1", "d"),
-    "bias": ("H|1", "2R+1"),
-    "gate": ("H|1", "2R+1"),
+    "distance_bias": ("H|1", "2R+1"),
+    "logit_factors": ("H|1", "2R+1"),
     "decay": ("B|1", "H|1", "S"),
-    "bias_full": ("B|1", "H|1", "T", "S"),
-    "after": ("H|1", "2R+1"),
-    "values": ("H|1", "2R+1", "e"),
+    "pair_bias": ("B|1", "H|1", "T", "S"),
+    "weight_factors": ("H|1", "2R+1"),
+    "relative_values": ("H|1", "2R+1", "e"),
 }
-BY_DISTANCE = ("bias", "gate", "after", "values")
+BY_DISTANCE = ("distance_bias", "logit_factors", "weight_factors", "relative_values")
 BY_SEQUENCE = ("gain", *BY_DISTANCE)  # may have a first axis for the sequences
 ROTATIONS = {  # whether of keys, and the pairs that are rotated
     "rotary_q": (False, "<=d/2"),

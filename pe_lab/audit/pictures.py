@@ -51,7 +51,7 @@ def picture(subject: Subject, none: Subject, layout: Literal["constrained"] | No
 
 def _values(axes: Axes, view: View) -> None:
     """Draw the vectors that mark positions, or else the scores between equal tokens."""
-    marks, sticks = view.marks(), isinstance(view.terms.weights, Stick)
+    marks, sticks = view.marks(), isinstance(view.terms.normalizer, Stick)
     if marks is not None:
         axes.set(title=f"Values: {marks[0]}", xlabel="position", ylabel="dimension")
         _signed(axes, marks[1].T)
@@ -82,7 +82,7 @@ def _similarity(axes: Axes, view: View) -> None:
 def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
     """Draw the mean score between equal tokens against their distance, a line per head."""
     distances, scores = by_distance(subject)
-    sticks = isinstance(view.terms.weights, Stick)
+    sticks = isinstance(view.terms.normalizer, Stick)
     title = "Mean weight of two equal tokens" if sticks else "Mean logit of two equal tokens, minus that at distance 0"
     if not sticks:
         scores = scores - scores[:, :1]

@@ -73,7 +73,7 @@ class View:
     @cached_property
     def score(self) -> Tensor:
         """[B, H, T, T] logits, or weights for stick-breaking; 0 where a key may not be seen."""
-        if isinstance(self.terms.weights, Stick):
+        if isinstance(self.terms.normalizer, Stick):
             return self.weights
         logits = reference.logits(self.q, self.k, self.terms, self.layout)
         return logits.masked_fill(~self.layout.allowed, 0)

@@ -170,7 +170,10 @@ def same_terms(terms: Terms, expected: Terms, when: str) -> float:
     """Return 0 if terms have the same bits; raises BrokenError if not."""
     got, want = dict(tensors_in(terms)), dict(tensors_in(expected))
     require(got.keys() == want.keys(), f"{when}: {sorted(got)} in place of {sorted(want)}")
-    require(terms.weights == expected.weights, f"{when}: weights by {terms.weights} in place of {expected.weights}")
+    require(
+        terms.normalizer == expected.normalizer,
+        f"{when}: weights by {terms.normalizer} in place of {expected.normalizer}",
+    )
     return max((compare(got[name], want[name], f"{when}: {name}") for name in want), default=0.0)
 
 
@@ -199,6 +202,6 @@ def random_tokens(*shape: int) -> Tensor:
     return torch.randint(VOCABULARY, shape)
 
 
-def real(layout: Layout) -> Tensor:
+def token_mask(layout: Layout) -> Tensor:
     """Return [B, T], which tokens are not padding."""
     return layout.segment != PADDING

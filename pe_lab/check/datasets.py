@@ -52,8 +52,8 @@ def counted(batch: Batch) -> Tensor:
 
 def sequences(batch: Batch) -> list[tuple[int, ...]]:
     """Return the sequences without padding."""
-    real = batch.layout.segment != PADDING
-    return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, real, strict=True)]
+    is_token = batch.layout.segment != PADDING
+    return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, is_token, strict=True)]
 
 
 def same(batch: Batch, other: Batch) -> bool:

@@ -8,7 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.attention import IMPLEMENTATIONS, blocked
-from pe_lab.check.case import VOCABULARY, B, EncodingCase, T, at_positions, marked, padded, random_tokens, real, whole
+from pe_lab.check.case import (
+    VOCABULARY,
+    B,
+    EncodingCase,
+    T,
+    at_positions,
+    marked,
+    padded,
+    random_tokens,
+    token_mask,
+    whole,
+)
 from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
@@ -230,7 +241,7 @@ def ignores_padding(case: EncodingCase) -> float:
     for causal in case.masks:
         model, tokens = case.model(), random_tokens(B, T)
         layout = padded([T, 5, 1], T, causal)
-        kept = real(layout)
+        kept = token_mask(layout)
         changed = torch.where(kept, tokens, (tokens + 1) % VOCABULARY)
         got, want = (model(x, layout)[kept] for x in (changed, tokens))
         worst = max(worst, compare(got, want, "logits for other tokens at padding", EQUAL))
@@ -281,7 +292,7 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     models = {which: case.model(length, which) for which in ("reference", name)}
     models[name].load_state_dict(models["reference"].state_dict())
     layout = padded([length, length // 2 + 1], length, causal)
-    tokens, kept = random_tokens(2, length), real(layout)
+    tokens, kept = random_tokens(2, length), token_mask(layout)
     encoding, h = case.encoding(length).double(), torch.zeros(2, length, case.width, dtype=torch.float64)
     located = encoding.locate(layout)
     q, _, _ = models[name].layer(0).attention.project(h, h)

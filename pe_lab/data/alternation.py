@@ -82,13 +82,13 @@ class Alternation(Hashed):
 
     def write(self, tokens: Tensor) -> Batch:
         """Return the sequences with their answers: whether each token is in the last block."""
-        real = tokens < START
-        switch = real & (tokens != tokens.roll(1, 1))
+        is_symbol = tokens < START
+        switch = is_symbol & (tokens != tokens.roll(1, 1))
         switch[:, :2] = False
         last = (switch.cumsum(1) == self.blocks - 1).long()
-        targets = last.where(real, IGNORE)
-        layout = self.task.layout(1 + real.sum(1), self.task.length)
-        return Batch(tokens, targets, last, real, layout)
+        targets = last.where(is_symbol, IGNORE)
+        layout = self.task.layout(1 + is_symbol.sum(1), self.task.length)
+        return Batch(tokens, targets, last, is_symbol, layout)
 
     def floors(self, split: str) -> Floors:
         """Return exact mean losses on a split of predictors that know how sequences and their lengths are drawn.

@@ -185,9 +185,9 @@ def uniform(number: int, classes: int) -> Tensor:
     return torch.full((number, classes), 1 / classes, dtype=torch.float64).log()
 
 
-def counts(tokens: Tensor, real: Tensor, vocabulary: int) -> Tensor:
+def counts(tokens: Tensor, is_token: Tensor, vocabulary: int) -> Tensor:
     """Return [N, vocabulary], the count of each token in tokens [N, T] where real [N, T]."""
-    return torch.zeros(len(tokens), vocabulary, dtype=torch.long).scatter_add_(1, tokens, real.long())
+    return torch.zeros(len(tokens), vocabulary, dtype=torch.long).scatter_add_(1, tokens, is_token.long())
 
 
 def scores(log_p: Tensor, labels: Tensor) -> dict[str, float]:

@@ -30,7 +30,7 @@ INHERITED: dict[str, Callable[[Iterable[Any]], Any]] = {
     "contiguous_only": any,
     "on_grid": any,
     "three_axes": all,
-    "real_positions": all,
+    "float_positions": all,
     "whole_sequence": lambda reasons: next(filter(None, reasons), None),
 }
 
@@ -80,7 +80,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         draws_each_pass: whether it draws random numbers in every pass of training, which a graph cannot hold.
         on_grid: whether it needs positions with two axes; others read a grid row by row.
         three_axes: whether it takes positions with three axes, time, row and column, beside those on a line.
-        real_positions: whether it takes positions in float64 beside integers. A subclass says so again, as it may read
+        float_positions: whether it takes positions in float64 beside integers. A subclass says so again, as it may read
             positions in another way.
         reads_marks: whether it needs the marks of tokens.
         phased: whether `advance` changes it, so that it depends on when the training ends.
@@ -108,7 +108,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     draws_each_pass = False
     on_grid = False
     three_axes = False
-    real_positions = True
+    float_positions = True
     reads_marks = False
     phased = False
     fallback = "none"
@@ -118,7 +118,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # not inherited: a subclass that does not declare it may read positions in another way
-        cls.real_positions = bool(vars(cls).get("real_positions", False))
+        cls.float_positions = bool(vars(cls).get("float_positions", False))
         if "__init__" in vars(cls):
             setattr(cls, "__init__", _in_float32(vars(cls)["__init__"]))  # noqa: B010 types do not assign to methods
 
@@ -161,7 +161,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
             raise ValueError(
                 f"{self.name} takes positions [B, T], or [B, T, 2] on a grid{three}, got {list(layout.pos.shape)}"
             )
-        if layout.pos.is_floating_point() and not (self.real_positions and (self.on_grid or axes != (2,))):
+        if layout.pos.is_floating_point() and not (self.float_positions and (self.on_grid or axes != (2,))):
             raise ValueError(f"{self.name} takes integer positions{' on a grid' * len(axes)}, got {layout.pos.dtype}")
         self._require_nature(layout.causal, grid=axes == (2,))
 

@@ -68,7 +68,7 @@ class Alibi(PositionalEncoding):
             slopes = torch.tensor(self.of_heads, dtype=torch.float64, device=h.device).to(dtype)
         else:
             slopes = self.slope_bits.to(h.device).view(torch.float64).to(dtype)
-        return Terms(bias=-slopes[:, None] * distances(layout.max_distance, h.device).abs().to(dtype))
+        return Terms(distance_bias=-slopes[:, None] * distances(layout.max_distance, h.device).abs().to(dtype))
 
 
 class Sandwich(PositionalEncoding):
@@ -90,4 +90,4 @@ class Sandwich(PositionalEncoding):
         ratio = (
             torch.arange(1, self.sizes.num_heads + 1, dtype=torch.float64, device=h.device) * 8 / self.sizes.num_heads
         )
-        return Terms(bias=(product / ratio[:, None]).to(at_least_float32(h)))
+        return Terms(distance_bias=(product / ratio[:, None]).to(at_least_float32(h)))

@@ -10,7 +10,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, Units
 from pe_lab.encodings.rotary_content import projected
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.terms import Terms, computed
+from pe_lab.encodings.terms import Terms, prepare_pair_term
 
 
 @dataclass(frozen=True)
@@ -79,4 +79,4 @@ class Inkling(PositionalEncoding):
         x = h.to(at_least_float32(h))
         shares = projected(x, self.weight).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
         curves = self.curves[:, : layout.max_distance + 1].to(x.dtype)  # of no distance that does not occur
-        return Terms(bias_full=computed(Mixture(shares, curves, layout), layout))
+        return Terms(pair_bias=prepare_pair_term(Mixture(shares, curves, layout), layout))

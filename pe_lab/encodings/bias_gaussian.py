@@ -56,4 +56,4 @@ class BAM(PositionalEncoding):
             ahead = ahead - 2 * self.location.to(dtype)[:, None].sinh()
         beta, log_scale = (x.to(dtype)[:, None] for x in (self.beta, self.log_scale))
         magnitude = beta * (ahead.abs() + self.eps).log() + log_scale
-        return Terms(bias=-magnitude.clamp(max=math.log(self.largest)).exp())
+        return Terms(distance_bias=-magnitude.clamp(max=math.log(self.largest)).exp())

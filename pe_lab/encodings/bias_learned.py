@@ -11,7 +11,7 @@ from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.terms import Terms, computed
+from pe_lab.encodings.terms import Terms, prepare_pair_term
 
 
 def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class RelativeBias(PositionalEncoding):
         nn.init.normal_(self.table, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(bias=self.table.to(at_least_float32(h)), clip=True)
+        return Terms(distance_bias=self.table.to(at_least_float32(h)), clip=True)
 
 
 def t5_buckets(num_buckets: int, max_distance: int) -> list[int]:
@@ -117,7 +117,7 @@ class T5(PositionalEncoding):
             bucket = of_distance[offset.clamp(min=0)]
         else:
             bucket = of_distance[offset.abs()] + (offset < 0) * (self.num_buckets // 2)
-        return Terms(bias=self.table.to(at_least_float32(h))[bucket].T, clip=True)
+        return Terms(distance_bias=self.table.to(at_least_float32(h))[bucket].T, clip=True)
 
 
 def clamped(x: Tensor, lowest: float, highest: float | None = None) -> Tensor:
@@ -161,7 +161,7 @@ class KerpleLog(PositionalEncoding):
         dtype = at_least_float32(h)
         distance = distances(layout.max_distance, h.device).abs().to(dtype)
         p, a = clamped(self.p, self.lowest, self.highest_p), clamped(self.a, self.lowest)
-        return Terms(bias=self.bias(p.to(dtype)[:, None], a.to(dtype)[:, None], distance))
+        return Terms(distance_bias=self.bias(p.to(dtype)[:, None], a.to(dtype)[:, None], distance))
 
 
 class KerplePower(KerpleLog):
@@ -223,10 +223,10 @@ class Fire(PositionalEncoding):
         threshold = (self.stretch.to(dtype) * self.sizes.length).abs()  # L
         # a compiled model cannot read L: it takes the form that holds for any
         if not torch.compiler.is_compiling() and layout.pos_range[1] <= threshold.item():
-            return Terms(bias=self.bias(distances(layout.max_distance, h.device), threshold).T)
+            return Terms(distance_bias=self.bias(distances(layout.max_distance, h.device), threshold).T)
 
         def beyond(layout: Layout) -> Tensor:
             longest = threshold.clamp(min=layout.pos.to(dtype))[:, :, None]
             return self.bias(layout.distance, longest).permute(0, 3, 1, 2)
 
-        return Terms(bias_full=computed(beyond, layout))
+        return Terms(pair_bias=prepare_pair_term(beyond, layout))

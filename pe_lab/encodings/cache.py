@@ -89,8 +89,8 @@ class Cache:
 
 def require_left_padding(layout: Layout) -> None:
     """Raise ValueError if a sequence has padding on the right: decoded tokens follow its last slot."""
-    real = layout.source.segment != PADDING
-    if (real[:, :-1] & ~real[:, 1:]).any():
+    is_token = layout.source.segment != PADDING
+    if (is_token[:, :-1] & ~is_token[:, 1:]).any():
         raise ValueError("sequences that are decoded must be padded on the left, got padding behind a token")
 
 

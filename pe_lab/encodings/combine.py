@@ -99,7 +99,7 @@ class Sum(Combination):
 
     `rope` with `alibi`, say, or with the gates of forgetting attention (arXiv:2503.02130).
 
-    Vectors at the input are added one after the other. Biases, decays, scores and relative values of attention are
+    Vectors at the input are added one after the other. Biases, decays and relative values of attention are
     added; of two windows the smaller one holds. Of rotations, gains, gates, scales and other ways to weights than a
     softmax there is one at most, and one part at most changes the input of attention.
 

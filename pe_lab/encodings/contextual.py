@@ -93,7 +93,7 @@ class CoPE(PositionalEncoding):
         self.score = Counted(sizes.head_dim, max_position, std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(score=self.score)
+        return Terms(content_bias=self.score)
 
 
 class Forgetting(PositionalEncoding):

@@ -13,7 +13,7 @@ from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Range, Units, is_integer, within
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.terms import OfPairs, RowsOf, Terms
+from pe_lab.encodings.terms import PairTerm, StoredPairTerm, Terms
 
 ODD = Range("an odd integer of at least 1", lambda x: is_integer(x) and x >= 1 and x % 2 == 1, most=255)
 
@@ -26,19 +26,19 @@ class Adapted:
 
     Args:
         mlp: makes [B, H, T, S] of [B, H or 2H, T, S].
-        bias: of the other encoding, [1|H, 2R+1] by distance; None: it has none.
-        bias_full: of the other encoding, computed for a layout as [B|1, H|1, T, S]; None: it has none.
+        distance_bias: of the other encoding, [1|H, 2R+1] by distance; None: it has none.
+        pair_bias: of the other encoding, computed for a layout as [B|1, H|1, T, S]; None: it has none.
     """
 
     mlp: "MapMLP"
-    bias: Tensor | None
-    bias_full: OfPairs | None
+    distance_bias: Tensor | None
+    pair_bias: PairTerm | None
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        added = None if self.bias_full is None else self.bias_full(layout)
-        if self.bias is not None:
-            reach = self.bias.shape[-1] // 2
-            by_distance = self.bias[:, layout.distance.clamp(-reach, reach) + reach].transpose(0, 1)
+        added = None if self.pair_bias is None else self.pair_bias(layout)
+        if self.distance_bias is not None:
+            reach = self.distance_bias.shape[-1] // 2
+            by_distance = self.distance_bias[:, layout.distance.clamp(-reach, reach) + reach].transpose(0, 1)
             added = by_distance if added is None else added + by_distance
         if added is None:
             adapted: Tensor = self.mlp(z, None, layout)
@@ -277,7 +277,7 @@ class Dape(PositionalEncoding):
         width: hidden units of f, >= 1; 32 as released.
 
     Raises:
-        ValueError: an option out of range; an encoding that has a score of its own or a decay, or draws positions.
+        ValueError: an option out of range; an encoding that has its own content bias or decay, or draws positions.
     """
 
     revision = 2
@@ -299,9 +299,9 @@ class Dape(PositionalEncoding):
         self.inherit([inner])
         self.contiguous_only = self.contiguous_only or self.kernel > 1
         terms = None if inner.draws_positions else _terms_of_one_token(encoding, sizes)
-        if terms is None or terms.score is not None or terms.decay is not None:
+        if terms is None or terms.content_bias is not None or terms.decay is not None:
             raise ValueError(f"{name} needs an encoding whose terms are biases or rotations, got {inner.name}")
-        channels = sizes.num_heads if terms.bias is None and terms.bias_full is None else 2 * sizes.num_heads
+        channels = sizes.num_heads if terms.distance_bias is None and terms.pair_bias is None else 2 * sizes.num_heads
         self.mlp = MapMLP(channels, width, sizes.num_heads, self.kernel)
 
     @property
@@ -340,8 +340,10 @@ class Dape(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         inner = self.inner.terms(h, layout)
-        pairs = RowsOf(inner.bias_full, layout) if isinstance(inner.bias_full, Tensor) else inner.bias_full
-        return replace(inner, bias=None, bias_full=None, score=Adapted(self.mlp, inner.bias, pairs))
+        pairs = StoredPairTerm(inner.pair_bias, layout) if isinstance(inner.pair_bias, Tensor) else inner.pair_bias
+        return replace(
+            inner, distance_bias=None, pair_bias=None, content_bias=Adapted(self.mlp, inner.distance_bias, pairs)
+        )
 
 
 def _terms_of_one_token(encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes) -> Terms:

@@ -114,4 +114,4 @@ class Wall(PositionalEncoding):
         log_f = layout.with_earlier("log_f", log_f.masked_fill((layout.segment == PADDING)[..., None], 0))
         log_f = log_f.unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
         scale = float(self.sizes.head_dim**-0.5)
-        return Terms(score=DecayedChannels(log_f, scale), scale=scale)
+        return Terms(content_bias=DecayedChannels(log_f, scale), scale=scale)

@@ -73,4 +73,6 @@ class ExpoSB(RoPE):
         gain = self.weight.to(dtype)[:, None] * self.band(dtype, h.device)
         fade = 0.7 + 0.3 * (-0.005 * distances(layout.max_distance, h.device).abs().to(dtype)).exp()[None]
         terms = Terms(rotary_q=rotary, rotary_k=rotary, gain=gain)
-        return replace(terms, gate=fade) if self.form == "literal" else replace(terms, bias=fade.log())
+        return (
+            replace(terms, logit_factors=fade) if self.form == "literal" else replace(terms, distance_bias=fade.log())
+        )

@@ -39,4 +39,4 @@ class URPE(PositionalEncoding):
         nn.init.ones_(self.factor)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(after=self.factor.to(at_least_float32(h)), clip=True)
+        return Terms(weight_factors=self.factor.to(at_least_float32(h)), clip=True)

@@ -159,18 +159,18 @@ class Facts:
     def max_distance(self) -> int:
         """The largest |pos_i - pos_j| of tokens that may attend to each other, on any axis."""
         pos = self.flat_pos
-        real = (self.segment != PADDING)[..., None]
+        is_token = (self.segment != PADDING)[..., None]
         far = torch.iinfo(pos.dtype).max // 2
         keys = self.of_keys.flat_pos
-        real_keys = (self.of_keys.segment != PADDING)[..., None]
+        is_key = (self.of_keys.segment != PADDING)[..., None]
         if not self.packed:
-            ahead = pos.where(real, -far).amax(1) - keys.where(real_keys, far).amin(1)
-            behind = keys.where(real_keys, -far).amax(1) - pos.where(real, far).amin(1)  # columns fall in a new row
+            ahead = pos.where(is_token, -far).amax(1) - keys.where(is_key, far).amin(1)
+            behind = keys.where(is_key, -far).amax(1) - pos.where(is_token, far).amin(1)  # columns fall in a new row
             return max(0, int(ahead.max()), int(behind.max()))
         if self.of_keys is self and pos.shape[1] > LONG:
             return self._longest_document(pos)
         distance = (pos[:, :, None] - keys[:, None, :]).abs()
-        return int(distance.where(self.allowed[:, 0, :, :, None] & real[:, :, None], 0).max())
+        return int(distance.where(self.allowed[:, 0, :, :, None] & is_token[:, :, None], 0).max())
 
     def _longest_document(self, pos: Tensor) -> int:
         """Return max_distance in O(T): the largest difference of positions [B, T, axes] in one document."""
@@ -228,9 +228,9 @@ class Facts:
         """Whether a sequence has keys of more than one document."""
         if self.of_keys is not self:
             return self.of_keys.packed
-        real = self.segment != PADDING
-        first = self.segment.where(real, torch.iinfo(self.segment.dtype).min).amax(1, keepdim=True)
-        return bool(((self.segment != first) & real).any())
+        is_token = self.segment != PADDING
+        first = self.segment.where(is_token, torch.iinfo(self.segment.dtype).min).amax(1, keepdim=True)
+        return bool(((self.segment != first) & is_token).any())
 
     @fact
     def contiguous(self) -> bool:
@@ -247,8 +247,8 @@ class Facts:
     @fact
     def right_padded(self) -> bool:
         """Whether every sequence is one document with its padding, if any, at the end."""
-        real = self.segment != PADDING
-        return not self.packed and not bool((real[:, 1:] & ~real[:, :-1]).any())
+        is_token = self.segment != PADDING
+        return not self.packed and not bool((is_token[:, 1:] & ~is_token[:, :-1]).any())
 
     @fact
     def one_segment(self) -> bool:

@@ -125,7 +125,7 @@ class GrapeA(PositionalEncoding):
                 nn.init.normal_(vector, std=self.sizes.head_dim**-0.5)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(score=self)
+        return Terms(content_bias=self)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return the bias of all pairs, [B, H, T, S]."""

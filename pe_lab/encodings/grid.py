@@ -119,7 +119,7 @@ class AxialRoPE(RoPE):
             in which the size of the grid is not known.
     """
 
-    real_positions = True
+    float_positions = True
     on_grid = True
     fallback = "rope"
     neutral = {"coordinates": "index"}
@@ -136,7 +136,7 @@ class AxialRoPE(RoPE):
         if coordinates == "unit" and sizes.causal:
             raise OptionError(f"coordinates of {name} must be index with causal attention, got unit")
         self.coordinates = coordinates
-        self.real_positions = coordinates == "index"
+        self.float_positions = coordinates == "index"
         if sizes.head_dim % 4:
             raise ValueError(
                 f"{name} rotates pairs on two axes: head_dim must be a multiple of 4, got "
@@ -176,7 +176,7 @@ class MixedRoPE(AxialRoPE):
         ValueError: as AxialRoPE.
     """
 
-    real_positions = True
+    float_positions = True
     neutral = {}
     fallback = "lrope"
     per_layer = True

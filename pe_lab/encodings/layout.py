@@ -34,7 +34,7 @@ class Layout(Facts):
 
     Args:
         pos: [B|1, T] or [B|1, T, axes] positions, increasing within a segment: integers, or float64, which encodings
-            refuse that do not declare `real_positions`.
+            refuse that do not declare `float_positions`.
         segment: [B, T] integers: tokens attend within their segment (a packed document); PADDING for padding.
         causal: whether a token attends to itself and to earlier tokens only.
         seed: of the random draws of an encoding for this batch; None: from torch's global generator.

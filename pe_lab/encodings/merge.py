@@ -10,9 +10,24 @@ from torch import Tensor
 
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import OptionError
-from pe_lab.encodings.terms import ROTATIONS, SOFTMAX, Lift, OfPairs, Rotary, RowsOf, Score, Softmax, Terms
+from pe_lab.encodings.terms import (
+    ROTATIONS,
+    SOFTMAX,
+    ContentTerm,
+    Lift,
+    PairTerm,
+    Rotary,
+    Softmax,
+    StoredPairTerm,
+    Terms,
+)
 
-TABLES = {"bias": 0.0, "gate": 1.0, "after": 1.0, "values": 0.0}  # by distance, and what leaves attention as it is
+TABLES = {
+    "distance_bias": 0.0,
+    "logit_factors": 1.0,
+    "weight_factors": 1.0,
+    "relative_values": 0.0,
+}  # by distance, and what leaves attention as it is
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,7 @@ def by_head(parts: Sequence[PartTerms], head_dim: int, layout: Layout) -> Terms:
         for name, neutral in TABLES.items()
     }
     merged["decay"] = _side_by_side(of_parts("decay"), heads, 0.0)
-    merged["bias_full"] = _merged_pairs(of_parts("bias_full"), layout, lambda terms: _side_by_side(terms, heads, 0.0))
+    merged["pair_bias"] = _merged_pairs(of_parts("pair_bias"), layout, lambda terms: _side_by_side(terms, heads, 0.0))
     merged["gain"] = _without_sequences(
         _side_by_side([None if gain is None else _with_sequences(gain, 2) for gain in of_parts("gain")], heads, 1.0)
     )
@@ -71,15 +86,15 @@ def by_head(parts: Sequence[PartTerms], head_dim: int, layout: Layout) -> Terms:
         merged["window"] = tuple(
             size for part in parts for size in _each_head(part.terms.window or (None,), part.heads)
         )
-    if any(score is not None for score in of_parts("score")):
-        merged["score"] = ScoreByHead(tuple(of_parts("score")), tuple(heads))
+    if any(term is not None for term in of_parts("content_bias")):
+        merged["content_bias"] = ContentTermByHead(tuple(of_parts("content_bias")), tuple(heads))
     if any(lift is not None for lift in of_parts("lift")):
         merged["lift"] = LiftByHead(tuple(of_parts("lift")), tuple(heads), head_dim)
-    return Terms(scale=parts[0].terms.scale, weights=parts[0].terms.weights, clip=True, **merged)
+    return Terms(scale=parts[0].terms.scale, normalizer=parts[0].terms.normalizer, clip=True, **merged)
 
 
 SHARED_BY_HEADS: dict[str, Callable[[Terms, int], object]] = {
-    "weights": lambda terms, d: terms.weights,
+    "weights": lambda terms, d: terms.normalizer,
     "scale of logits": lambda terms, d: d**-0.5 if terms.scale is None else terms.scale,
     "head_dim of queries": lambda terms, d: d if terms.lift is None else terms.lift.head_dim,
 }
@@ -125,7 +140,9 @@ def _same_reach(parts: Sequence[PartTerms], name: str, layout: Layout) -> list[T
         ValueError: one does not reach the distances of the layout, and its part does not clip.
     """
     tables = [getattr(part.terms, name) for part in parts]
-    tables = [None if table is None else _with_sequences(table, 3 if name == "values" else 2) for table in tables]
+    tables = [
+        None if table is None else _with_sequences(table, 3 if name == "relative_values" else 2) for table in tables
+    ]
     reach = max([0, *(table.shape[2] // 2 for table in tables if table is not None)])  # compiled: no default=
     for part, table in zip(parts, tables, strict=True):
         if table is not None and not part.terms.clip and table.shape[2] // 2 < layout.max_distance:
@@ -174,17 +191,17 @@ def _slices(heads: Sequence[int]) -> list[slice]:
 
 
 @dataclass(frozen=True)
-class ScoreByHead:
-    """Scores of several parts, each for its own heads; None is a score of zero."""
+class ContentTermByHead:
+    """Content terms of several parts, each for its own heads; None is a term of zero."""
 
-    scores: tuple[Score | None, ...]
+    terms: tuple[ContentTerm | None, ...]
     heads: tuple[int, ...]
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         return torch.cat(
             [
-                torch.zeros_like(z[:, at]) if score is None else score(q[:, at], k[:, at], z[:, at], layout)
-                for score, at in zip(self.scores, _slices(self.heads), strict=True)
+                torch.zeros_like(z[:, at]) if term is None else term(q[:, at], k[:, at], z[:, at], layout)
+                for term, at in zip(self.terms, _slices(self.heads), strict=True)
             ],
             1,
         )
@@ -208,11 +225,19 @@ class LiftByHead:
 
 # -- added up ----------------------------------------------------------------------------------------------------------
 
-ALONE = ("lift", *ROTATIONS, "gain", "scale", "gate", "after", "carried")  # terms that at most one part may have
+ALONE = (
+    "lift",
+    *ROTATIONS,
+    "gain",
+    "scale",
+    "logit_factors",
+    "weight_factors",
+    "carried",
+)  # terms that at most one part may have
 
 
 def added(parts: Sequence[PartTerms], layout: Layout) -> Terms:
-    """Return the terms of all parts together: biases, decays, scores and relative values are added; of windows the
+    """Return the terms of all parts together: biases, decays and relative values are added; of windows the
     smaller holds; of all other terms there is one at most.
 
     Raises:
@@ -220,25 +245,26 @@ def added(parts: Sequence[PartTerms], layout: Layout) -> Terms:
         ValueError: a table does not reach the distances of the layout.
     """
     merged: dict[str, Any] = {name: _only(parts, name) for name in ALONE}
-    merged["weights"] = _only(parts, "weights") or SOFTMAX
-    for name in ("bias", "values"):
+    merged["normalizer"] = _only(parts, "normalizer") or SOFTMAX
+    for name in ("distance_bias", "relative_values"):
         merged[name] = _without_sequences(_sum(_same_reach(parts, name, layout)))
-    for name in ("gate", "after"):
+    for name in ("logit_factors", "weight_factors"):
         merged[name] = _without_sequences(next((x for x in _same_reach(parts, name, layout) if x is not None), None))
     merged["decay"] = _sum([part.terms.decay for part in parts])
-    merged["bias_full"] = _merged_pairs([part.terms.bias_full for part in parts], layout, _sum)
-    scores = [part.terms.score for part in parts if part.terms.score is not None]
-    merged["score"] = SumOfScores(tuple(scores)) if len(scores) > 1 else next(iter(scores), None)
+    merged["pair_bias"] = _merged_pairs([part.terms.pair_bias for part in parts], layout, _sum)
+    content = [part.terms.content_bias for part in parts if part.terms.content_bias is not None]
+    merged["content_bias"] = SumOfContentTerms(tuple(content)) if len(content) > 1 else next(iter(content), None)
     merged["window"] = _smallest([part.terms.window for part in parts if part.terms.window is not None])
     return Terms(clip=True, **merged)
 
 
-def limited(terms: Terms, window: int | None, score: Score | None) -> Terms:
-    """Return terms with a window and a score besides: of two windows the smaller holds, scores are added."""
+def add_limits(terms: Terms, window: int | None, content_bias: ContentTerm | None) -> Terms:
+    """Return terms with a window and a content bias besides: the smaller of two windows, the sum of two biases."""
     if window is not None:
         terms = replace(terms, window=_smallest([(window,), *([terms.window] if terms.window is not None else [])]))
-    if score is not None:
-        terms = replace(terms, score=score if terms.score is None else SumOfScores((score, terms.score)))
+    if content_bias is not None:
+        both = content_bias if terms.content_bias is None else SumOfContentTerms((content_bias, terms.content_bias))
+        terms = replace(terms, content_bias=both)
     return terms
 
 
@@ -266,11 +292,11 @@ DESCRIBED = {
     "rotary_v": "rotation of values",
     "rotary_out": "rotation of the result",
     "scale": "scale of logits",
-    "gate": "gate on logits",
+    "logit_factors": "factor on logits",
     "gain": "gain of queries and keys",
-    "after": "factor on weights",
+    "weight_factors": "factor on weights",
     "carried": "part that carries vectors from layer to layer",
-    "weights": "way from logits to weights that is no softmax",
+    "normalizer": "way from logits to weights that is no softmax",
 }
 
 
@@ -290,19 +316,19 @@ def _smallest_of_head(sizes: list[int]) -> int | None:
 Merge = Callable[[Sequence[Tensor | None]], Tensor | None]
 
 
-def _merged_pairs(values: Sequence[Tensor | OfPairs | None], layout: Layout, merge: Merge) -> Tensor | OfPairs | None:
+def _merged_pairs(values: Sequence[Tensor | PairTerm | None], layout: Layout, merge: Merge) -> Tensor | PairTerm | None:
     """Return terms of pairs as one: a tensor if all are, otherwise what computes it."""
     tensors = [x for x in values if x is None or isinstance(x, Tensor)]
     if len(tensors) == len(values):
         return merge(tensors)
-    return MergedPairs(tuple(RowsOf(x, layout) if isinstance(x, Tensor) else x for x in values), merge)
+    return MergedPairs(tuple(StoredPairTerm(x, layout) if isinstance(x, Tensor) else x for x in values), merge)
 
 
 @dataclass(frozen=True)
 class MergedPairs:
     """The terms of pairs of several parts, merged for each layout; None is a part without one."""
 
-    terms: tuple[OfPairs | None, ...]
+    terms: tuple[PairTerm | None, ...]
     merge: Merge
 
     def __call__(self, layout: Layout) -> Tensor:
@@ -317,13 +343,13 @@ def _sum(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class SumOfScores:
-    """The sum of several scores of the same logits."""
+class SumOfContentTerms:
+    """The sum of several content terms of the same logits."""
 
-    scores: tuple[Score, ...]
+    terms: tuple[ContentTerm, ...]
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        return _total([score(q, k, z, layout) for score in self.scores])
+        return _total([term(q, k, z, layout) for term in self.terms])
 
 
 def _total(tensors: Sequence[Tensor]) -> Tensor:

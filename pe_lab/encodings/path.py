@@ -140,4 +140,4 @@ class PaTH(PositionalEncoding):
         w = w * (w.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
         w, beta = layout.with_earlier("w", w), layout.with_earlier("beta", beta)
         scale = float(sizes.head_dim**-0.5)
-        return Terms(score=ReflectedKeys(w.transpose(1, 2), beta.transpose(1, 2), scale), scale=scale)
+        return Terms(content_bias=ReflectedKeys(w.transpose(1, 2), beta.transpose(1, 2), scale), scale=scale)

@@ -67,7 +67,7 @@ class AtDrawnPositions(PositionalEncoding):
         if blind or self.encoding.draws_positions:
             raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
         self.inherit([self.encoding])
-        self.real_positions = False  # positions are drawn by their number
+        self.float_positions = False  # positions are drawn by their number
 
     @property
     def embeds(self) -> bool:

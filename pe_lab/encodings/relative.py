@@ -90,7 +90,7 @@ class Shaw(PositionalEncoding):
                 nn.init.normal_(table, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(score=self, values=self.values.to(at_least_float32(h))[None], clip=True)
+        return Terms(content_bias=self, relative_values=self.values.to(at_least_float32(h))[None], clip=True)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return q_i . a^K / sqrt(d), [B, H, T, T]."""
@@ -144,7 +144,7 @@ class TransformerXL(PositionalEncoding):
         s = sinusoid(distances(layout.max_distance, h.device), self.sizes.width, self.theta, dtype)
         with torch.autocast(h.device.type, enabled=False):
             rows = linear(s, self.project.weight.to(dtype)).unflatten(-1, self.u.shape).transpose(0, 1)
-        return Terms(score=partial(self, rows=rows))
+        return Terms(content_bias=partial(self, rows=rows))
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout, rows: Tensor) -> Tensor:
         """Return (u . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d), [B, H, T, T], for the rows W_r s, [H, 2R+1, d]."""
@@ -237,7 +237,7 @@ class Deberta(PositionalEncoding):
                 for project in (self.project_q, self.project_k)
             )
         score = partial(self, position_q=position_q, position_k=position_k)
-        return Terms(score=score, scale=(3 * self.sizes.head_dim) ** -0.5)
+        return Terms(content_bias=score, scale=(3 * self.sizes.head_dim) ** -0.5)
 
     def forward(
         self, q: Tensor, k: Tensor, z: Tensor, layout: Layout, position_q: Tensor, position_k: Tensor

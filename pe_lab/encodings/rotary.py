@@ -60,7 +60,7 @@ class RoPE(PositionalEncoding):
 
     revision = 2
     neutral = {"rotary_dim": None}
-    real_positions = True
+    float_positions = True
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class LRoPE(RoPE):
         ValueError: as RoPE; share or lr out of range.
     """
 
-    real_positions = True
+    float_positions = True
     weight_decay = False
 
     def __init__(
@@ -152,7 +152,7 @@ class LeRoPE(RoPE):
         ValueError: as RoPE; lr out of range.
     """
 
-    real_positions = True
+    float_positions = True
     weight_decay = False
 
     def __init__(
@@ -190,7 +190,7 @@ class PRoPE(RoPE):
         ValueError: as RoPE; p out of range, or above 0 and too small for one pair; factor out of range.
     """
 
-    real_positions = True
+    float_positions = True
     neutral = {"factor": 1.0}
 
     def __init__(
@@ -232,7 +232,7 @@ class ClippedRoPE(RoPE):
         ValueError: as RoPE; clipped out of range.
     """
 
-    real_positions = True
+    float_positions = True
 
     def __init__(
         self,

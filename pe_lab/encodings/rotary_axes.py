@@ -36,7 +36,7 @@ class MRoPE(RoPE):
         ValueError: as RoPE; sections that do not add up to the rotated pairs, or that leave no room to alternate.
     """
 
-    real_positions = True
+    float_positions = True
     three_axes = True
 
     def __init__(

@@ -22,7 +22,7 @@ from pe_lab.encodings.terms import Pairing, Terms
 
 
 @dataclass(frozen=True)
-class FarScore:
+class FarBias:
     """Replaces the logits of pairs at least a window apart by those at other positions.
 
     Args:
@@ -76,7 +76,7 @@ class FarRoPE(RoPE):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         rotary = self.rotation(h, layout)
-        return Terms(rotary_q=rotary, rotary_k=rotary, score=FarScore(self))
+        return Terms(rotary_q=rotary, rotary_k=rotary, content_bias=FarBias(self))
 
     def moved(self, x: Tensor, pos: Tensor, far: Tensor) -> Tensor:
         """Return rotated queries or keys [B, H, T, d] at other positions, in float32 or float64.

@@ -32,7 +32,7 @@ class InterpolatedRoPE(RoPE):
         ValueError: as RoPE; factor out of range.
     """
 
-    real_positions = True
+    float_positions = True
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class NTKRoPE(RoPE):
         ValueError: as RoPE; factor out of range; head_dim below 4.
     """
 
-    real_positions = True
+    float_positions = True
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Yarn(RoPE):
             without the other, or beside an attention_factor.
     """
 
-    real_positions = True
+    float_positions = True
     neutral = {
         **RoPE.neutral,
         "attention_factor": None,

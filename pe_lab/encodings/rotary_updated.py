@@ -97,7 +97,7 @@ class TAPE(RoPE):
     revision = 1
     per_layer = True
     reads_content = True
-    real_positions = True
+    float_positions = True
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ class VORoPE(RoPE):
         ValueError: as RoPE.
     """
 
-    real_positions = True
+    float_positions = True
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class StickBreaking(PositionalEncoding):
         super().__init__(sizes, name)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(weights=Stick(order="nearest", include_self=False, remainder="own"))
+        return Terms(normalizer=Stick(order="nearest", include_self=False, remainder="own"))
 
 
 class RotaryStickBreaking(RoPE):
@@ -84,6 +84,6 @@ class RotaryStickBreaking(RoPE):
         bias = -rate[:, None] * distances(layout.max_distance, h.device).abs().to(dtype)
         return replace(
             super().terms(h, layout),
-            bias=bias,
-            weights=Stick(self.order, include_self=True, remainder="drop"),
+            distance_bias=bias,
+            normalizer=Stick(self.order, include_self=True, remainder="drop"),
         )

@@ -86,7 +86,7 @@ class Lift(Protocol):
         """Return queries [B, H, T, head_dim] and keys [B, H, S, head_dim], for q [B, H, T, d] and k [B, H, S, d]."""
 
 
-class Score(Protocol):
+class ContentTerm(Protocol):
     """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z.
 
     It may be called for a `block` of the layout that its terms were made for, some queries and the first keys. There it
@@ -97,31 +97,31 @@ class Score(Protocol):
         """Return [B, H, T, S], for q [B, H, T, d], k [B, H, S, d] and z [B, H, T, S]."""
 
 
-class OfPairs(Protocol):
+class PairTerm(Protocol):
     """Computes a term of pairs of tokens for a layout, which may be a `block` of that of the terms."""
 
     def __call__(self, layout: Layout) -> Tensor:
         """Return [B|1, H|1, T, S]."""
 
 
-def in_blocks(layout: Layout) -> bool:
+def computes_in_blocks(layout: Layout) -> bool:
     """Return whether terms of pairs are to be computed for some queries at a time: T x S numbers are many."""
     few = layout.segment.shape[1] <= LONG or layout.segment.device.type != "cpu"
     return not (torch.compiler.is_compiling() or few)
 
 
-def computed(term: OfPairs, layout: Layout) -> Tensor | OfPairs:
+def prepare_pair_term(term: PairTerm, layout: Layout) -> Tensor | PairTerm:
     """Return a term of pairs as `Terms` take it: [B|1, H|1, T, S], or as it is for a long sequence on a CPU."""
-    return term if in_blocks(layout) else term(layout)
+    return term if computes_in_blocks(layout) else term(layout)
 
 
-def of_pairs(term: Tensor | OfPairs, layout: Layout) -> Tensor:
+def pair_tensor(term: Tensor | PairTerm, layout: Layout) -> Tensor:
     """Return a term of pairs [B|1, H|1, T, S]."""
     return term if isinstance(term, Tensor) else term(layout)
 
 
 @dataclass(frozen=True)
-class RowsOf:
+class StoredPairTerm:
     """A term of pairs that is stored for all queries, of which a block takes its rows.
 
     Args:
@@ -152,15 +152,15 @@ class Terms:
         scale: factor on the logits; None: d ** -0.5, d being that before the lift.
         window: a key counts if |pos_i - pos_j| is less; an integer of at least 1, or None for no limit, for all heads
             or for each.
-        bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.
-        gate: [1|H, 2R+1] factors on the logits, before the bias.
+        distance_bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.
+        logit_factors: [1|H, 2R+1] factors on the logits, before the bias.
         clip: whether distances beyond R use the ends of a table; otherwise they are an error.
         decay: [B|1, H|1, S] cumulative log gates c; c_i - c_j is added to the logits.
-        bias_full: [B|1, H|1, T, S] added to the logits, or what computes it: see `computed`.
-        score: added to the logits z, before the gate and all else.
-        weights: how logits become weights.
-        after: [1|H, 2R+1] factors on the weights, which are not normalized again.
-        values: [1|H, 2R+1, e] relative vectors added to the values.
+        pair_bias: [B|1, H|1, T, S] added to the logits, or what computes it: see `prepare_pair_term`.
+        content_bias: added to the logits z, before the logit factors and all else.
+        normalizer: how logits become weights.
+        weight_factors: [1|H, 2R+1] factors on the weights, which are not normalized again.
+        relative_values: [1|H, 2R+1, e] relative vectors added to the values.
         rotary_v, rotary_out: applied to the values, and to the result.
         carried: vectors that are mixed by the same weights as the values, for the encoding of the next layer, which
             gets them as `Layout.carried`.
@@ -172,15 +172,15 @@ class Terms:
     gain: Tensor | None = None
     scale: float | None = None
     window: tuple[int | None, ...] | None = None
-    bias: Tensor | None = None
-    gate: Tensor | None = None
+    distance_bias: Tensor | None = None
+    logit_factors: Tensor | None = None
     clip: bool = False
     decay: Tensor | None = None
-    bias_full: Tensor | OfPairs | None = None
-    score: Score | None = None
-    weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
-    after: Tensor | None = None
-    values: Tensor | None = None
+    pair_bias: Tensor | PairTerm | None = None
+    content_bias: ContentTerm | None = None
+    normalizer: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
+    weight_factors: Tensor | None = None
+    relative_values: Tensor | None = None
     rotary_v: Rotary | None = None
     rotary_out: Rotary | None = None
     carried: Carried | None = None

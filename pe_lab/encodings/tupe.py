@@ -13,7 +13,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, OptionError, Positions, even
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
-from pe_lab.encodings.terms import Terms, computed
+from pe_lab.encodings.terms import Terms, prepare_pair_term
 
 
 class Tupe(PositionalEncoding):
@@ -87,7 +87,7 @@ class Tupe(PositionalEncoding):
         return layout
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(bias_full=computed(partial(self._added, at_least_float32(h)), layout), scale=self._scale)
+        return Terms(pair_bias=prepare_pair_term(partial(self._added, at_least_float32(h)), layout), scale=self._scale)
 
     def _added(self, dtype: torch.dtype, layout: Layout) -> Tensor:
         """Return what is added to the logits of a layout, [B|1, H, T, S]."""

@@ -85,15 +85,17 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
 
 
 def _require_attention(cfg: DictConfig, policy: str, under: PositionalEncoding, layout: Layout) -> None:
-    """Raise ValueError if the implementation of attention that is asked for has no place for the score of a policy."""
+    """Raise ValueError if the requested implementation of attention has no place for the content bias of a policy."""
     implementation = cfg.attention.implementation
     if implementation == "auto":
         return
     h = torch.zeros(*layout.segment.shape, under.sizes.width)
-    score = Stack([under], 1)(h, layout)[1].layer(0, h).terms.score
-    if score is None:
+    content_bias = Stack([under], 1)(h, layout)[1].layer(0, h).terms.content_bias
+    if content_bias is None:
         return
-    if reason := IMPLEMENTATIONS[implementation].refuses(torch.empty(1, 1, 1, 2), Terms(score=score), layout):
+    if reason := IMPLEMENTATIONS[implementation].refuses(
+        torch.empty(1, 1, 1, 2), Terms(content_bias=content_bias), layout
+    ):
         raise ValueError(
             f"evaluate.policy={policy} cannot be computed with attention.implementation={implementation}: {reason}; "
             f"use attention.implementation=auto"

@@ -46,7 +46,7 @@ def curves(subject: Subject, sliders: Mapping[str, tuple[Any, ...]]) -> Curves:
         sliders: options with their values, the default among them; may be empty.
     """
     listed = [_slider(subject, name, values) for name, values in sliders.items()]
-    stick = isinstance(subject.view(equal_tokens(2)).terms.weights, Stick)
+    stick = isinstance(subject.view(equal_tokens(2)).terms.normalizer, Stick)
     by_indices: dict[str, list[list[float]] | str] = {}
     distances: list[int] = []
     for indices in product(*(range(len(slider["values"])) for slider in listed)):

@@ -12,7 +12,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import prepared
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Memory
-from pe_lab.encodings.merge import limited
+from pe_lab.encodings.merge import add_limits
 from pe_lab.encodings.terms import Terms
 
 NAME = "pe_lab"  # of the attention function, and of the keyword argument that brings positions to it
@@ -80,7 +80,7 @@ def attention(
     if dropout and positions.layout.earlier:
         raise ValueError(f"dropout of attention must be 0 with a cache, got {dropout}: call model.eval()")
     cap = kwargs.get("softcap")
-    limits = limited(positions.terms, kwargs.get("sliding_window"), None if cap is None else SoftCap(cap))
+    limits = add_limits(positions.terms, kwargs.get("sliding_window"), None if cap is None else SoftCap(cap))
     positions = positions._replace(terms=limits)
     seeded = Dropout(dropout, torch.randint(2**32, (), device=query.device)) if dropout else None
     return _attend(query, key, value, positions, seeded).transpose(1, 2), None

@@ -115,12 +115,12 @@ class InputHook:
 
         It keeps nothing where nobody could go on from them, which is no error unless a cache was asked for.
         """
-        real, cache = layout.segment != PADDING, None
+        is_token, cache = layout.segment != PADDING, None
         try:
             cache = self.stack.cache()
             if torch.is_grad_enabled():
                 raise ValueError(WITHOUT_GRADIENTS)
-            if bool((real[:, :-1] & ~real[:, 1:]).any()):
+            if bool((is_token[:, :-1] & ~is_token[:, 1:]).any()):
                 raise ValueError("sequences that are decoded must be padded on the left, got padding behind a token")
         except ValueError as error:
             if requested:

@@ -26,13 +26,13 @@ def layout_of(
     B, T = shape
     if earlier is not None and len(earlier.segment) != B:
         raise ValueError(f"the cache must be that of this batch: it holds {len(earlier.segment)} sequences, got {B}")
-    real = torch.ones(B, T, dtype=torch.bool) if mask is None else _real(mask, shape, earlier)
+    is_token = torch.ones(B, T, dtype=torch.bool) if mask is None else _is_token(mask, shape, earlier)
     last, document = torch.tensor([[-1]]), torch.tensor([[0]])
     if earlier is not None:
         document = earlier.segment[:, -1:]
         last = earlier.pos[:, -1:].where(document != PADDING, -1)
-    segment = torch.where(real, document.clamp(min=0), PADDING)
-    pos = (last + real.cumsum(1)).clamp(min=0)
+    segment = torch.where(is_token, document.clamp(min=0), PADDING)
+    pos = (last + is_token.cumsum(1)).clamp(min=0)
     if position_ids is not None:
         pos = _positions(position_ids, shape)
         if mask is None and earlier is None and causal:
@@ -41,7 +41,7 @@ def layout_of(
     return Layout(pos[:1] if bool((pos == pos[:1]).all()) else pos, segment, causal)
 
 
-def _real(mask: Tensor, shape: tuple[int, int], earlier: Layout | None) -> Tensor:
+def _is_token(mask: Tensor, shape: tuple[int, int], earlier: Layout | None) -> Tensor:
     """Return whether new tokens are tokens and no padding, [B, T]."""
     B, T = shape
     before = 0 if earlier is None else earlier.segment.shape[1]
@@ -50,10 +50,10 @@ def _real(mask: Tensor, shape: tuple[int, int], earlier: Layout | None) -> Tenso
     mask = mask.detach().cpu()
     if not bool(((mask == 0) | (mask == 1)).all()):
         raise ValueError("attention_mask must be 0 for padding and 1 for tokens, got other values")
-    real = mask.bool()
-    if earlier is not None and not torch.equal(real[:, :before], earlier.segment != PADDING):
+    is_token = mask.bool()
+    if earlier is not None and not torch.equal(is_token[:, :before], earlier.segment != PADDING):
         raise ValueError(f"attention_mask must be what it was for the {before} tokens in the cache, got another")
-    return real[:, before:]
+    return is_token[:, before:]
 
 
 def _positions(position_ids: Tensor, shape: tuple[int, int]) -> Tensor:

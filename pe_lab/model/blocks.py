@@ -262,5 +262,5 @@ def _version(x: Tensor) -> int:
 
 def mean_over_tokens(x: Tensor, layout: Layout) -> Tensor:
     """Return [B, 1, D], the mean of x [B, T, D] over the tokens that are not padding."""
-    real = (layout.segment != PADDING)[..., None].to(x.dtype)
-    return (x * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+    is_token = (layout.segment != PADDING)[..., None].to(x.dtype)
+    return (x * is_token).sum(1, keepdim=True) / is_token.sum(1, keepdim=True).clamp(min=1)

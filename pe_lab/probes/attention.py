@@ -43,7 +43,7 @@ class AttentionProbe(Probe):
             for batch in sample(model, dataset, "test", seed):
                 distance = distances(batch.layout)
                 for total, (weight, terms, layout) in zip(sums, layer_weights(model, batch), strict=True):
-                    drops = isinstance(terms.weights, Stick) and terms.weights.remainder == "drop"
+                    drops = isinstance(terms.normalizer, Stick) and terms.normalizer.remainder == "drop"
                     total += measure(weight, layout, distance, drops).cpu()
         return [
             line
@@ -82,11 +82,11 @@ def measure(weight: Tensor, layout: Layout, distance: Tensor, drops: bool) -> Te
     outcomes = layout.allowed.sum(-1) + int(drops)  # [B, 1, T]
     if drops:
         entropy = entropy + torch.special.entr((1 - mass).clamp(min=0))
-    real = (layout.segment != PADDING)[:, None].expand_as(mass)
-    several = real & (outcomes > 1)
+    is_token = (layout.segment != PADDING)[:, None].expand_as(mass)
+    several = is_token & (outcomes > 1)
     normalised = entropy / outcomes.clamp(min=2).log()
     far = (weight * distance[:, None]).sum(-1)
-    parts = (entropy * real, normalised * several, far * real, mass * real, real, several)
+    parts = (entropy * is_token, normalised * several, far * is_token, mass * is_token, is_token, several)
     return torch.stack([part.double().sum((0, 2)) for part in parts])
 
 

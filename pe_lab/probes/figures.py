@@ -48,13 +48,13 @@ def attention_maps(model: Transformer, dataset: Dataset, seed: int, sequence: in
     if not 0 <= sequence < dataset.size("test"):
         raise ValueError(f"sequence must be in 0 ... {dataset.size('test') - 1} of the test split, got {sequence}")
     device = model.tokens.weight.device
-    batch, real = _sequence(dataset, sequence, device)
+    batch, is_token = _sequence(dataset, sequence, device)
     maps = []
     with torch.no_grad(), at_rest(model):
         seed_all(derive(seed, "picture"), device)
         for weights, _, layout in layer_weights(model, batch):
-            shown = weights[0][:, real][:, :, real].double().clamp(0, 1)
-            hidden = ~layout.allowed[0, 0][real][:, real]
+            shown = weights[0][:, is_token][:, :, is_token].double().clamp(0, 1)
+            hidden = ~layout.allowed[0, 0][is_token][:, is_token]
             maps.append(shown.masked_fill(hidden, torch.nan).cpu().numpy())
     return maps
 
@@ -79,8 +79,8 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
     """
     title = title or f"Attention of {model.encodings[0].name} on {dataset.name}, test sequence {sequence}"
     maps = attention_maps(model, dataset, seed, sequence)
-    batch, real = _sequence(dataset, sequence, model.tokens.weight.device)
-    tokens = batch.tokens[0, real].tolist()
+    batch, is_token = _sequence(dataset, sequence, model.tokens.weight.device)
+    tokens = batch.tokens[0, is_token].tolist()
     labelled = len(tokens) <= LABELLED
     side = max(SIDE, OF_TOKEN * len(tokens)) if labelled else SIDE
     heads = len(maps[0])

@@ -117,11 +117,13 @@ def capture(
         for batch in sample(model, dataset, split, seed, offset, half):
             model(batch.tokens, batch.layout)
             segment, pos = batch.layout.segment, batch.layout.pos
-            real = segment != PADDING
+            is_token = segment != PADDING
             where = pos.reshape(*pos.shape[:2], -1).expand(*segment.shape, -1)
-            sequence = seen + real.nonzero()[:, 0]
+            sequence = seen + is_token.nonzero()[:, 0]
             parts.append(
-                tuple(x.cpu() for x in (batch.tokens[real], where[real], sequence, *(h[real] for h in hidden)))
+                tuple(
+                    x.cpu() for x in (batch.tokens[is_token], where[is_token], sequence, *(h[is_token] for h in hidden))
+                )
             )
             seen += len(batch)
     tokens, pos, sequence, *states = (torch.cat(part) for part in zip(*parts, strict=True))

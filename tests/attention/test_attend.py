@@ -38,20 +38,20 @@ SUPPORTED: dict[str, Callable[[], Terms]] = {
     "rotary": lambda: Terms(rotary_q=rotary("interleaved"), rotary_k=rotary("interleaved")),
     "rotary_half": lambda: Terms(rotary_q=rotary("half"), rotary_k=rotary("half")),
     "gain_and_scale": lambda: Terms(gain=rand(H, d), scale=0.2),
-    "linear_bias": lambda: Terms(bias=linear_bias()),
-    "bias": lambda: Terms(bias=rand(H, 2 * T - 1)),
-    "bias_clipped": lambda: Terms(bias=rand(1, 9), clip=True),
+    "linear_bias": lambda: Terms(distance_bias=linear_bias()),
+    "distance_bias": lambda: Terms(distance_bias=rand(H, 2 * T - 1)),
+    "bias_clipped": lambda: Terms(distance_bias=rand(1, 9), clip=True),
     "decay": lambda: Terms(decay=rand(B, H, T)),
-    "bias_full": lambda: Terms(bias_full=rand(B, 1, T, T)),
+    "pair_bias": lambda: Terms(pair_bias=rand(B, 1, T, T)),
     "several": lambda: Terms(
-        rotary_q=rotary("half"), rotary_k=rotary("half"), bias=rand(H, 2 * T - 1), bias_full=rand(1, H, T, T)
+        rotary_q=rotary("half"), rotary_k=rotary("half"), distance_bias=rand(H, 2 * T - 1), pair_bias=rand(1, H, T, T)
     ),
 }
 REFUSED = {
-    "stick": Terms(weights=Stick()),
-    "gate": Terms(gate=torch.ones(1, 2 * T - 1)),
-    "score": Terms(score=nn.Identity()),
-    "values": Terms(values=torch.zeros(1, 2 * T - 1, d)),
+    "stick": Terms(normalizer=Stick()),
+    "logit_factors": Terms(logit_factors=torch.ones(1, 2 * T - 1)),
+    "content_bias": Terms(content_bias=nn.Identity()),
+    "relative_values": Terms(relative_values=torch.zeros(1, 2 * T - 1, d)),
 }
 
 
@@ -122,17 +122,17 @@ def test_sdpa_equals_the_reference(
     """Values, and gradients of q, k, v, bias, decay and gain."""
     monkeypatch.setattr(sdpa, "SHORT", short)
     terms, layout = SUPPORTED[case](), layout_of(segments, causal)
-    tables = [getattr(terms, name) for name in ("bias", "decay", "bias_full", "gain")]
+    tables = [getattr(terms, name) for name in ("distance_bias", "decay", "pair_bias", "gain")]
     inputs = [*rand(3, B, H, T, d), *(table for table in tables if table is not None)]
     for tensor in inputs:
         tensor.requires_grad_()
-    real = (layout.segment != PADDING)[:, None, :, None]
-    upstream = rand(B, H, T, d) * real
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    upstream = rand(B, H, T, d) * is_token
     results = {}
     for implementation in ("sdpa", "reference"):
         out = attend(*inputs[:3], terms, layout, implementation)
         assert out.isfinite().all()  # padding included
-        results[implementation] = (out * real, *torch.autograd.grad(out, inputs, upstream))
+        results[implementation] = (out * is_token, *torch.autograd.grad(out, inputs, upstream))
     for got, expected in zip(results["sdpa"], results["reference"], strict=True):
         assert_close(got, expected, **EQUAL)
         assert expected.any()
@@ -178,15 +178,15 @@ def test_the_fused_kernel_takes_low_precision_and_keys_of_earlier_tokens(fused: 
 
 @pytest.mark.covering
 @pytest.mark.parametrize("size", [1.0, 100.0])
-@pytest.mark.parametrize("terms", ["nothing", "rotary_half", "bias", "several"])
+@pytest.mark.parametrize("terms", ["nothing", "rotary_half", "distance_bias", "several"])
 @pytest.mark.parametrize("segments", SEGMENTS)
 def test_products_err_in_float32_at_most_twice_as_much_as_the_fused_kernel(
     segments: str, terms: str, size: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root mean square over the output, and over the gradients of q, k and v, against float64."""
     given, layout = SUPPORTED[terms](), layout_of(SEGMENTS[segments], causal=True)
-    real = (layout.segment != PADDING)[:, None, :, None]
-    inputs, upstream = [size**0.5 * rand(B, H, T, d) for _ in range(3)], rand(B, H, T, d) * real
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    inputs, upstream = [size**0.5 * rand(B, H, T, d) for _ in range(3)], rand(B, H, T, d) * is_token
 
     def run(dtype: torch.dtype, short: int) -> list[Tensor]:
         monkeypatch.setattr(sdpa, "SHORT", short)
@@ -194,7 +194,7 @@ def test_products_err_in_float32_at_most_twice_as_much_as_the_fused_kernel(
         cast = {name: part.to(dtype) for name, part in parts.items() if isinstance(part, Tensor)}
         leaves = [x.to(dtype).requires_grad_() for x in inputs]
         out = attend(*leaves, replace(given, **cast), layout, "sdpa")
-        return [(out * real).double(), *(x.double() for x in torch.autograd.grad(out, leaves, upstream.to(dtype)))]
+        return [(out * is_token).double(), *(x.double() for x in torch.autograd.grad(out, leaves, upstream.to(dtype)))]
 
     truth = run(torch.float64, 0)
     for exact, got, judge in zip(truth, run(torch.float32, T), run(torch.float32, 0), strict=True):
@@ -243,7 +243,7 @@ def test_sdpa_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(length: in
         return {
             "nothing": Terms(),
             "rotary": Terms(rotary_q=rotate, rotary_k=rotate),
-            "linear_bias": Terms(bias=-slopes * torch.arange(1 - length, length).abs()),
+            "linear_bias": Terms(distance_bias=-slopes * torch.arange(1 - length, length).abs()),
         }[case]
 
     def run(inputs: list[Tensor], implementation: str) -> list[Tensor]:
@@ -274,8 +274,8 @@ def test_sdpa_on_a_gpu_is_the_reference_on_a_cpu(name: str) -> None:
     q, k, v = (rand(B, H, T, d) for _ in range(3))
     expected = attend(q, k, v, terms, layout, "reference")
     found = attend(q.cuda(), k.cuda(), v.cuda(), on_gpu(terms), layout.to("cuda"), "sdpa").cpu()
-    real = (layout.segment != PADDING)[:, None, :, None].expand_as(found)
-    assert_close(found[real], expected[real], **EQUAL)
+    is_token = (layout.segment != PADDING)[:, None, :, None].expand_as(found)
+    assert_close(found[is_token], expected[is_token], **EQUAL)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -288,7 +288,7 @@ def test_gradients_of_a_trained_mask_are_those_of_the_definition(causal: bool) -
     bias = torch.randn(1, 3, length, length, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(2, 3, length, 4, dtype=torch.float64)
     got, expected = (
-        torch.autograd.grad(attend(q, k, v, Terms(bias_full=bias), layout, name), (q, k, v, bias), upstream)
+        torch.autograd.grad(attend(q, k, v, Terms(pair_bias=bias), layout, name), (q, k, v, bias), upstream)
         for name in ("sdpa", "reference")
     )
     for ours, theirs in zip(got, expected, strict=True):

@@ -36,15 +36,15 @@ class Products(torch.nn.Module):
 
 OTHERS: dict[str, Callable[[], Terms]] = {
     "window": lambda: Terms(window=(5,)),
-    "windows": lambda: Terms(window=(5, None), bias=linear_bias(), decay=rand(B, H, T)),
-    "gate": lambda: Terms(gate=rand(H, 2 * T - 1), bias=rand(1, 9), clip=True),
-    "values": lambda: Terms(values=rand(H, 9, d), clip=True),
-    "values_by_sequence": lambda: Terms(values=rand(B, 1, 2 * T - 1, d)),
-    "after": lambda: Terms(after=rand(1, 2 * T - 1), bias=rand(B, 1, 2 * T - 1)),
-    "score": lambda: Terms(score=Products()),
-    "nearest": lambda: Terms(weights=Stick(), bias=linear_bias()),
-    "own": lambda: Terms(weights=Stick(remainder="own")),
-    "first": lambda: Terms(weights=Stick("first", include_self=True), window=(30,)),
+    "windows": lambda: Terms(window=(5, None), distance_bias=linear_bias(), decay=rand(B, H, T)),
+    "logit_factors": lambda: Terms(logit_factors=rand(H, 2 * T - 1), distance_bias=rand(1, 9), clip=True),
+    "relative_values": lambda: Terms(relative_values=rand(H, 9, d), clip=True),
+    "values_by_sequence": lambda: Terms(relative_values=rand(B, 1, 2 * T - 1, d)),
+    "weight_factors": lambda: Terms(weight_factors=rand(1, 2 * T - 1), distance_bias=rand(B, 1, 2 * T - 1)),
+    "content_bias": lambda: Terms(content_bias=Products()),
+    "nearest": lambda: Terms(normalizer=Stick(), distance_bias=linear_bias()),
+    "own": lambda: Terms(normalizer=Stick(remainder="own")),
+    "first": lambda: Terms(normalizer=Stick("first", include_self=True), window=(30,)),
 }
 ALL = SUPPORTED | OTHERS
 
@@ -53,12 +53,12 @@ def gradients(terms: Terms, layout: Layout, implementation: str, dropout: Dropou
     """Return the output and the gradients of queries, keys, values and all that the terms hold."""
     torch.manual_seed(1)
     tables = [x for x in vars(terms).values() if isinstance(x, Tensor)]
-    parameters = list(terms.score.parameters()) if isinstance(terms.score, torch.nn.Module) else []
+    parameters = list(terms.content_bias.parameters()) if isinstance(terms.content_bias, torch.nn.Module) else []
     leaves = [*(rand(B, H, T, d) for _ in range(3)), *tables, *parameters]
     for leaf in leaves:
         leaf.requires_grad_()
-    real = (layout.segment != PADDING)[:, None, :, None]
-    out = attend(*leaves[:3], terms, layout, implementation, dropout) * real
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    out = attend(*leaves[:3], terms, layout, implementation, dropout) * is_token
     return [out, *torch.autograd.grad(out, leaves, rand(B, H, T, d))]
 
 
@@ -83,13 +83,14 @@ def test_blocks_equal_the_definition(case: str, segments: str, causal: bool) -> 
 def test_blocks_drop_the_weights_of_the_definition() -> None:
     dropout, layout = Dropout(0.3, torch.tensor(5)), layout_of(SEGMENTS["packed"], causal=True)
     for got, expected in zip(
-        *(gradients(Terms(bias=linear_bias()), layout, name, dropout) for name in ("blocked", "reference")), strict=True
+        *(gradients(Terms(distance_bias=linear_bias()), layout, name, dropout) for name in ("blocked", "reference")),
+        strict=True,
     ):
         assert_close(got, expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.usefixtures("in_blocks")
-@pytest.mark.parametrize("case", ["linear_bias", "several", "score", "own"])
+@pytest.mark.parametrize("case", ["linear_bias", "several", "content_bias", "own"])
 def test_queries_behind_earlier_keys_are_the_last_of_the_whole(case: str) -> None:
     """Also for a term that is there for these queries alone."""
     layout = layout_of(SEGMENTS["packed"], causal=True)
@@ -97,8 +98,8 @@ def test_queries_behind_earlier_keys_are_the_last_of_the_whole(case: str) -> Non
     later = replace(later, keys=layout)
     q, k, v = rand(3, B, H, T, d)
     expected = attend(q, k, v, replace(terms, rotary_q=None, rotary_k=None), layout, "reference")[:, :, -40:]
-    if terms.bias_full is not None:
-        terms = replace(terms, bias_full=terms.bias_full[:, :, -40:])
+    if terms.pair_bias is not None:
+        terms = replace(terms, pair_bias=terms.pair_bias[:, :, -40:])
     found = attend(q[:, :, -40:], k, v, replace(terms, rotary_q=None, rotary_k=None), later, "blocked")
     assert_close(found, expected, rtol=0, atol=1e-11)
 
@@ -126,7 +127,7 @@ def test_a_term_of_pairs_is_computed_for_some_queries_at_a_time(
     for long, name in ((T, "reference"), (T - 1, "reference"), (T - 1, "blocked")):
         monkeypatch.setattr(terms_module, "LONG", long)
         terms = encoding.terms(h, layout)
-        assert isinstance(terms.bias_full, Tensor) == (long == T)
+        assert isinstance(terms.pair_bias, Tensor) == (long == T)
         with blocked.blocks_of(B * sizes.num_heads * T * 10):
             out = attend(q, k, v, terms, layout, name)
         leaves = [q, k, v, *(p for p in encoding.parameters() if p.requires_grad)]

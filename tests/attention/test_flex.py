@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 PRESETS = presets(Path(__file__).parents[2] / "conf" / "pe")
 B, H, T, d = 2, 2, 63, 16
 EQUAL = {"rtol": 0, "atol": 1e-12}  # sums of 63 products of numbers of size 10
-TENSORS = ("bias", "gate", "decay", "gain")
+TENSORS = ("distance_bias", "logit_factors", "decay", "gain")
 
 
 def rand(*shape: int) -> Tensor:
@@ -42,15 +42,17 @@ def rotary(pairing: str, batch: int = 1) -> Rotary:
 CASES: dict[str, Callable[[], Terms]] = {
     "nothing": Terms,
     "rotary": lambda: Terms(rotary_q=rotary("interleaved"), rotary_k=rotary("half"), gain=rand(H, d), scale=0.2),
-    "bias": lambda: Terms(bias=rand(H, 2 * T - 1)),
-    "bias_clipped": lambda: Terms(bias=rand(1, 9), clip=True),
-    "gate": lambda: Terms(gate=rand(1, 2 * T - 1)),
+    "distance_bias": lambda: Terms(distance_bias=rand(H, 2 * T - 1)),
+    "bias_clipped": lambda: Terms(distance_bias=rand(1, 9), clip=True),
+    "logit_factors": lambda: Terms(logit_factors=rand(1, 2 * T - 1)),
     "decay": lambda: Terms(decay=rand(B, H, T)),
     "decay_of_all_heads": lambda: Terms(decay=rand(1, 1, T)),
     "rotary_of_each_sequence": lambda: Terms(rotary_q=rotary("half", B), rotary_k=rotary("half", B)),
     "window": lambda: Terms(window=(12,)),
     "window_of_each_head": lambda: Terms(window=(None, 1)),
-    "several": lambda: Terms(gate=rand(H, 2 * T - 1), bias=rand(1, 2 * T - 1), decay=rand(B, H, T), window=(None, 30)),
+    "several": lambda: Terms(
+        logit_factors=rand(H, 2 * T - 1), distance_bias=rand(1, 2 * T - 1), decay=rand(B, H, T), window=(None, 30)
+    ),
 }
 SEGMENTS = torch.tensor([[PADDING] * 9 + [0] * 21 + [1] * 33, [0] + [1] * 40 + [2] * 12 + [PADDING] * 10])
 LAYOUTS = {  # positions that run on, and that leave some out
@@ -78,10 +80,10 @@ def results(
             moved[name] = Rotary(term.cos.to(device, wide), term.sin.to(device, wide), term.pairing)
     inputs = [x.to(device, dtype).requires_grad_() for x in qkv]
     leaves = [*inputs, *(moved[name] for name in tables)]
-    real = (layout.segment != PADDING)[:, None, :, None].to(device)
+    is_token = (layout.segment != PADDING)[:, None, :, None].to(device)
     out = which(*inputs, replace(terms, **moved), layout.to(device))
-    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(device, out.dtype) * real
-    return [x.detach().double().cpu() for x in (out * real, *torch.autograd.grad(out, leaves, upstream))]
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(device, out.dtype) * is_token
+    return [x.detach().double().cpu() for x in (out * is_token, *torch.autograd.grad(out, leaves, upstream))]
 
 
 @pytest.mark.covering
@@ -111,15 +113,19 @@ def test_low_precision_errs_at_most_four_times_as_much_as_the_reference(
 
 
 def test_bfloat16_is_rounded_at_the_end_only_on_a_cpu() -> None:
-    terms, where, qkv = Terms(bias=CASES["bias"]().bias.float()), LAYOUTS["packed"](), torch.randn(3, B, H, T, d)
+    terms, where, qkv = (
+        Terms(distance_bias=CASES["distance_bias"]().distance_bias.float()),
+        LAYOUTS["packed"](),
+        torch.randn(3, B, H, T, d),
+    )
     rounded = attend(*qkv.bfloat16(), terms, where, "flex")
     assert rounded.dtype == torch.bfloat16
     assert torch.equal(rounded, attend(*qkv.bfloat16().float(), terms, where, "flex").bfloat16())
 
 
 def test_autocast_changes_no_logit() -> None:
-    terms, where, qkv = CASES["bias"](), LAYOUTS["padded"](), torch.randn(3, B, H, T, d)
-    terms = Terms(bias=terms.bias.float())
+    terms, where, qkv = CASES["distance_bias"](), LAYOUTS["padded"](), torch.randn(3, B, H, T, d)
+    terms = Terms(distance_bias=terms.distance_bias.float())
     plain = attend(*qkv, terms, where, "flex")
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(attend(*qkv, terms, where, "flex"), plain)
@@ -136,8 +142,12 @@ def test_every_encoding_is_computed_as_by_the_reference_or_refused(name: str) ->
     qkv = torch.randn(3, B, H, length, d)
     with torch.no_grad():
         if reason := flex.refuses(qkv[0], terms, layout):
-            stick = isinstance(terms.weights, Stick)
-            absent = [name for name in ("score", "bias_full", "values", "after") if getattr(terms, name) is not None]
+            stick = isinstance(terms.normalizer, Stick)
+            absent = [
+                name
+                for name in ("content_bias", "pair_bias", "relative_values", "weight_factors")
+                if getattr(terms, name) is not None
+            ]
             assert stick or absent
             assert reason.startswith("flex takes a softmax" if stick else f"flex has no place for {absent[0]}, ")
             return
@@ -205,13 +215,17 @@ def on_gpu(dtype: torch.dtype = torch.bfloat16, head_dim: int = 64, wanted: bool
     )
 
 
-LEARNED = Terms(bias=nn.Parameter(torch.zeros(1, 2 * T - 1)))
+LEARNED = Terms(distance_bias=nn.Parameter(torch.zeros(1, 2 * T - 1)))
 REFUSED = {
     "drops no weights": (torch.zeros(B, H, T, d), Terms(), Dropout(0.1, torch.tensor(0))),
-    "breaks a stick": (torch.zeros(B, H, T, d), Terms(weights=Stick()), None),
-    "no place for score": (torch.zeros(B, H, T, d), Terms(score=nn.Identity()), None),
-    "no place for bias_full": (torch.zeros(B, H, T, d), Terms(bias_full=torch.zeros(1, 1, T, T)), None),
-    "no place for values": (torch.zeros(B, H, T, d), Terms(values=torch.zeros(1, 2 * T - 1, d)), None),
+    "breaks a stick": (torch.zeros(B, H, T, d), Terms(normalizer=Stick()), None),
+    "no place for content_bias": (torch.zeros(B, H, T, d), Terms(content_bias=nn.Identity()), None),
+    "no place for pair_bias": (torch.zeros(B, H, T, d), Terms(pair_bias=torch.zeros(1, 1, T, T)), None),
+    "no place for relative_values": (
+        torch.zeros(B, H, T, d),
+        Terms(relative_values=torch.zeros(1, 2 * T - 1, d)),
+        None,
+    ),
     "no gradients on a CPU": (torch.zeros(B, H, T, d, requires_grad=True), Terms(), None),
     "no gradients on a CPU ": (torch.zeros(B, H, T, d), LEARNED, None),
     "a CPU or a CUDA device, these tensors are on meta": (torch.zeros(B, H, T, d, device="meta"), Terms(), None),
@@ -243,8 +257,8 @@ def test_learned_tables_are_refused_where_deterministic_algorithms_are_asked_for
     layout, q = LAYOUTS["padded"](), on_gpu()
     assert flex.refuses(q, LEARNED, layout) is None
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert "sums the gradient of bias in no fixed order" in flex.refuses(q, LEARNED, layout)
-    assert flex.refuses(q, Terms(bias=torch.zeros(1, 2 * T - 1)), layout) is None
+    assert "sums the gradient of distance_bias in no fixed order" in flex.refuses(q, LEARNED, layout)
+    assert flex.refuses(q, Terms(distance_bias=torch.zeros(1, 2 * T - 1)), layout) is None
     with torch.no_grad():
         assert flex.refuses(q, LEARNED, layout) is None
 

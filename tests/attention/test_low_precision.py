@@ -11,7 +11,7 @@ from torch import Tensor
 from configs import NAMES, pe_settings
 from pe_lab.attention import IMPLEMENTATIONS, attend
 from pe_lab.attention.selftest import INTERPRETED
-from pe_lab.check.case import COLUMNS, LARGEST_MARK, marked, real
+from pe_lab.check.case import COLUMNS, LARGEST_MARK, marked, token_mask
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
@@ -22,10 +22,10 @@ B, H = 2, 2
 PUSHED = ("relative_bias", "t5", "tupe", "fire")
 LENGTH = 49
 BIASES: dict[str, Callable[[], Terms]] = {
-    "high": lambda: Terms(bias=torch.randn(H, 2 * LENGTH - 1) + 300),
-    "low": lambda: Terms(bias=torch.randn(H, 2 * LENGTH - 1) - 300),
+    "high": lambda: Terms(distance_bias=torch.randn(H, 2 * LENGTH - 1) + 300),
+    "low": lambda: Terms(distance_bias=torch.randn(H, 2 * LENGTH - 1) - 300),
     "high for some queries": lambda: Terms(
-        bias_full=torch.randn(1, H, LENGTH, LENGTH) + 300 * (torch.arange(LENGTH) % 2)[:, None]
+        pair_bias=torch.randn(1, H, LENGTH, LENGTH) + 300 * (torch.arange(LENGTH) % 2)[:, None]
     ),
 }
 
@@ -54,7 +54,7 @@ def in_float64(terms: Terms) -> Terms:
 def errors(inputs: Tensor, terms: Terms, layout: Layout, *implementations: str) -> list[Tensor]:
     """Return the relative error of each implementation."""
     truth = attend(*inputs.double(), in_float64(terms), layout, "reference")
-    kept = real(layout)[:, None, :, None]
+    kept = token_mask(layout)[:, None, :, None]
     found = (attend(*inputs, terms, layout, which) for which in implementations)
     return [((x - truth) * kept).norm() / (truth * kept).norm() for x in found]
 
@@ -103,7 +103,7 @@ def test_a_large_bias_costs_the_only_query_of_a_step_nothing() -> None:
     layout = Layout.whole(B, 64, True)
     last = replace(layout.last(1), keys=layout)
     q, (k, v) = torch.randn(B, H, 1, 32).bfloat16(), torch.randn(2, B, H, 64, 32).bfloat16()
-    terms = Terms(bias=torch.randn(H, 127) + 300)
+    terms = Terms(distance_bias=torch.randn(H, 127) + 300)
     truth = attend(q.double(), k.double(), v.double(), in_float64(terms), last, "reference")
     error, own = ((attend(q, k, v, terms, last, which) - truth).norm() for which in ("sdpa", "reference"))
     assert error <= 2 * own
@@ -116,7 +116,7 @@ def test_the_gradient_of_a_large_bias_is_as_exact_as_that_of_the_reference() -> 
 
     def gradient(dtype: torch.dtype, implementation: str) -> Tensor:
         bias = table.to(torch.promote_types(dtype, torch.float32)).requires_grad_()
-        out = attend(*inputs.to(dtype), Terms(bias=bias), layout, implementation)
+        out = attend(*inputs.to(dtype), Terms(distance_bias=bias), layout, implementation)
         return torch.autograd.grad(out, bias, upstream.to(dtype))[0].double()
 
     truth = gradient(torch.float64, "reference")

@@ -70,28 +70,28 @@ CASES: dict[str, Callable[[], Terms]] = {
     "gain": lambda: Terms(gain=rand(H, d)),
     "gain_shared": lambda: Terms(gain=rand(1, d)),
     "scale": lambda: Terms(scale=0.3),
-    "bias": lambda: Terms(bias=rand(H, 2 * R + 1)),
-    "bias_shared_and_long": lambda: Terms(bias=rand(1, 2 * R + 9)),
-    "bias_clipped": lambda: Terms(bias=rand(H, 5), clip=True),
-    "gate": lambda: Terms(gate=rand(H, 2 * R + 1)),
-    "gate_clipped": lambda: Terms(gate=rand(1, 3), clip=True),
+    "distance_bias": lambda: Terms(distance_bias=rand(H, 2 * R + 1)),
+    "bias_shared_and_long": lambda: Terms(distance_bias=rand(1, 2 * R + 9)),
+    "bias_clipped": lambda: Terms(distance_bias=rand(H, 5), clip=True),
+    "logit_factors": lambda: Terms(logit_factors=rand(H, 2 * R + 1)),
+    "gate_clipped": lambda: Terms(logit_factors=rand(1, 3), clip=True),
     "decay": lambda: Terms(decay=rand(B, H, T)),
-    "bias_full": lambda: Terms(bias_full=rand(B, H, T, T)),
-    "bias_full_shared": lambda: Terms(bias_full=rand(1, 1, T, T)),
-    "score": lambda: Terms(score=Content()),
-    "values": lambda: Terms(values=rand(H, 2 * R + 1, d)),
-    "values_shared_and_clipped": lambda: Terms(values=rand(1, 5, d), clip=True),
+    "pair_bias": lambda: Terms(pair_bias=rand(B, H, T, T)),
+    "bias_full_shared": lambda: Terms(pair_bias=rand(1, 1, T, T)),
+    "content_bias": lambda: Terms(content_bias=Content()),
+    "relative_values": lambda: Terms(relative_values=rand(H, 2 * R + 1, d)),
+    "values_shared_and_clipped": lambda: Terms(relative_values=rand(1, 5, d), clip=True),
     "all": lambda: Terms(
         rotary_q=rotary(1, H, "interleaved"),
         rotary_k=rotary(B, 1, "interleaved"),
         gain=rand(H, d),
         scale=0.4,
-        bias=rand(H, 5),
-        gate=rand(H, 7),
+        distance_bias=rand(H, 5),
+        logit_factors=rand(H, 7),
         clip=True,
         decay=rand(B, H, T),
-        bias_full=rand(B, 1, T, T),
-        values=rand(H, 3, d),
+        pair_bias=rand(B, 1, T, T),
+        relative_values=rand(H, 3, d),
     ),
 }
 STICKS = [
@@ -169,8 +169,8 @@ def definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) ->
     segment, pos = layout.segment.tolist(), layout.pos.tolist()
     # what a score adds is the score's own business: it gets all q, k and z, and is tested without rotation or gain
     scored = None
-    if terms.score is not None:
-        scored = terms.score(q, k, torch.einsum("bhid,bhjd->bhij", q, k) / d**0.5, layout)
+    if terms.content_bias is not None:
+        scored = terms.content_bias(q, k, torch.einsum("bhid,bhjd->bhij", q, k) / d**0.5, layout)
     for b, h, i in product(range(B), range(H), range(T)):
         if segment[b][i] == PADDING:
             continue
@@ -185,19 +185,19 @@ def definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) ->
             z[j] = (query * key).sum() * (d**-0.5 if terms.scale is None else terms.scale)
             if scored is not None:
                 z[j] = z[j] + scored[b, h, i, j]
-            if terms.gate is not None:
-                z[j] = z[j] * at_distance(terms.gate, h, distance)
-            if terms.bias is not None:
-                z[j] = z[j] + at_distance(terms.bias, h, distance)
+            if terms.logit_factors is not None:
+                z[j] = z[j] * at_distance(terms.logit_factors, h, distance)
+            if terms.distance_bias is not None:
+                z[j] = z[j] + at_distance(terms.distance_bias, h, distance)
             if terms.decay is not None:
                 z[j] = z[j] + terms.decay[b, h, i] - terms.decay[b, h, j]
-            if terms.bias_full is not None:
-                z[j] = z[j] + at(terms.bias_full, b, h, i, j)
+            if terms.pair_bias is not None:
+                z[j] = z[j] + at(terms.pair_bias, b, h, i, j)
         out[b, h, i] = torch.zeros(d, dtype=torch.float64)
-        for j, weight in weights_of(z, i, terms.weights, layout.causal).items():
+        for j, weight in weights_of(z, i, terms.normalizer, layout.causal).items():
             value = v[b, h, j]
-            if terms.values is not None:
-                value = value + at_distance(terms.values, h, pos[b][i] - pos[b][j])
+            if terms.relative_values is not None:
+                value = value + at_distance(terms.relative_values, h, pos[b][i] - pos[b][j])
             out[b, h, i] = out[b, h, i] + weight * value
     return out
 
@@ -233,19 +233,19 @@ def test_softmax_with_terms_is_as_defined(case: str, segments: list[list[int]], 
 @pytest.mark.parametrize(("segments", "causal"), LAYOUTS)
 @pytest.mark.parametrize("stick", STICKS, ids=STICK_IDS)
 def test_stick_is_as_defined(stick: Stick, segments: list[list[int]], causal: bool) -> None:
-    assert_as_defined(Terms(weights=stick), layout_of(segments, causal))
+    assert_as_defined(Terms(normalizer=stick), layout_of(segments, causal))
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("stick", [STICKS[0], STICKS[-1]], ids=["nearest", "first"])
 def test_stick_with_all_terms_is_as_defined(stick: Stick, causal: bool) -> None:
-    assert_as_defined(replace(CASES["all"](), weights=stick), layout_of(SEGMENTS["right"], causal))
+    assert_as_defined(replace(CASES["all"](), normalizer=stick), layout_of(SEGMENTS["right"], causal))
 
 
-@pytest.mark.parametrize("case", ["rotary_interleaved", "bias", "score", "values", "all"])
+@pytest.mark.parametrize("case", ["rotary_interleaved", "distance_bias", "content_bias", "relative_values", "all"])
 @pytest.mark.parametrize("weights", [Softmax(), *STICKS[::3]])
 def test_gradients_are_those_of_finite_differences(case: str, weights: Softmax | Stick) -> None:
-    terms, layout = replace(CASES[case](), weights=weights), layout_of(SEGMENTS["packed"], causal=True)
+    terms, layout = replace(CASES[case](), normalizer=weights), layout_of(SEGMENTS["packed"], causal=True)
     q, k, v = (x.requires_grad_() for x in rand(3, B, H, T, d))
 
     def out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -309,14 +309,14 @@ def test_stick_stays_exact_in_float32_where_sigmoids_are_0_or_1(stick: Stick) ->
     assert_close(low.grad.double(), exact.grad, rtol=rounding, atol=rounding * upstream.abs().max().item())
 
 
-@pytest.mark.parametrize("field", ["bias", "gate", "values"])
+@pytest.mark.parametrize("field", ["distance_bias", "logit_factors", "relative_values"])
 @pytest.mark.parametrize("implementation", ["reference", "auto"])
 def test_a_table_that_is_too_short_is_an_error_unless_clipped(field: str, implementation: str) -> None:
     layout = layout_of(SEGMENTS["whole"], causal=True)
     q, k, v = rand(3, B, H, T, d)
 
     def run(reach: int, clip: bool) -> Tensor:
-        size = (H, 2 * reach + 1, d) if field == "values" else (H, 2 * reach + 1)
+        size = (H, 2 * reach + 1, d) if field == "relative_values" else (H, 2 * reach + 1)
         return attend(q, k, v, Terms(**{field: rand(*size)}, clip=clip), layout, implementation)
 
     with pytest.raises(ValueError, match=f"^{field} covers distances up to {R - 1}: got {R}$"):
@@ -343,13 +343,13 @@ def test_a_stick_of_unknown_kind_is_refused(wrong: dict[str, str]) -> None:
 
 def test_low_precision_keeps_logits_in_float32() -> None:
     q, k = torch.randn(2, B, H, T, d).bfloat16()
-    terms, layout = Terms(bias=torch.randn(H, 2 * R + 1)), layout_of(SEGMENTS["whole"], causal=True)
+    terms, layout = Terms(distance_bias=torch.randn(H, 2 * R + 1)), layout_of(SEGMENTS["whole"], causal=True)
     z = reference.logits(q, k, terms, layout)
     assert z.dtype == torch.float32
     assert attend(q, k, q, terms, layout, "reference").dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("case", ["nothing", "rotary_interleaved", "gain", "bias"])
+@pytest.mark.parametrize("case", ["nothing", "rotary_interleaved", "gain", "distance_bias"])
 def test_logits_of_bfloat16_are_those_of_float64_but_for_roundings_of_float32(case: str) -> None:
     """Queries and keys are rounded as they meet, and no more: d products and their sum have 24 bits each.
 
@@ -357,12 +357,12 @@ def test_logits_of_bfloat16_are_those_of_float64_but_for_roundings_of_float32(ca
     """
     terms, layout = CASES[case](), layout_of(SEGMENTS["whole"], causal=True)
     q, k = (4 * torch.randn(2, B, H, T, d)).bfloat16()
-    low = replace(terms, **{name: getattr(terms, name).float() for name in ("gain", "bias") if case == name})
+    low = replace(terms, **{name: getattr(terms, name).float() for name in ("gain", "distance_bias") if case == name})
     z = reference.logits(q, k, low, layout)
     met = [x.double() for x in reference.queries_and_keys(q, k, low)]
     exact = met[0] @ met[1].mT * d**-0.5
     size = met[0].abs() @ met[1].abs().mT * d**-0.5
-    if case == "bias":
+    if case == "distance_bias":
         added = reference.added_to_logits(low, layout).double()
         exact, size = exact + added, size + added.abs()
     assert z.dtype == torch.float32

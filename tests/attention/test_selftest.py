@@ -153,7 +153,7 @@ def queries(dtype: torch.dtype = torch.float32) -> SimpleNamespace:
 
 LAYOUT = Layout.of_lengths(torch.tensor([9, 7]), 9, causal=True)
 ROTARY = Rotary(torch.ones(1, 1, 9, 32), torch.zeros(1, 1, 9, 32))
-BIAS = Terms(bias=torch.zeros(1, 17))
+BIAS = Terms(distance_bias=torch.zeros(1, 17))
 
 
 def auto(terms: Terms = BIAS, layout: Layout = LAYOUT, dtype: torch.dtype = torch.float32) -> str:
@@ -179,9 +179,11 @@ def test_where_it_failed_auto_takes_others_and_one_line_says_so(
     gpu.verdict = SelftestResult("the output errs by 3.0e-02 where 2.0e-05 is allowed (bias)")
     with caplog.at_level(logging.WARNING, "pe_lab.attention"):
         assert auto() == auto(Terms()) == "sdpa"
-        assert auto(Terms(gate=torch.ones(1, 17))) == "flex"
-        assert auto(Terms(gate=torch.ones(1, 17, requires_grad=True))) == "reference"  # flex sums in no fixed order
-        assert auto(Terms(weights=Stick())) == "reference"
+        assert auto(Terms(logit_factors=torch.ones(1, 17))) == "flex"
+        assert (
+            auto(Terms(logit_factors=torch.ones(1, 17, requires_grad=True))) == "reference"
+        )  # flex sums in no fixed order
+        assert auto(Terms(normalizer=Stick())) == "reference"
     own = [record for record in caplog.records if not record.name.startswith("wandb")]  # of other tests
     assert [record.getMessage() for record in own] == [
         "Triton's kernels are not used on NVIDIA H100 80GB HBM3: the output errs by 3.0e-02 where 2.0e-05 is allowed "
@@ -210,9 +212,9 @@ def test_the_choice_has_its_reason(gpu: SimpleNamespace) -> None:
     gpu.verdict = SelftestResult("it was not done in time")
     gpu.uuid = "GPU-2"
     assert choose("auto", queries(), BIAS, LAYOUT).reason == "attention=auto; not triton: it was not done in time"
-    learned = Terms(bias=torch.zeros(1, 17, requires_grad=True))
+    learned = Terms(distance_bias=torch.zeros(1, 17, requires_grad=True))
     assert choose("flex", queries(), learned, LAYOUT).reason == (
-        "attention=flex; gradients of bias are summed in no fixed order"
+        "attention=flex; gradients of distance_bias are summed in no fixed order"
     )
     assert choose("flex", queries(), BIAS, LAYOUT).reason == "attention=flex"
     on_a_cpu = choose("auto", torch.zeros(2, 2, 9, 64), BIAS, LAYOUT)
@@ -308,8 +310,8 @@ def test_for_nothing_or_a_rotation_auto_takes_what_is_measured_faster(gpu: Simpl
     assert auto(Terms(), dtype=torch.bfloat16) == "sdpa"
     assert auto(Terms(), replace(LAYOUT, causal=False)) == "sdpa"
     assert auto(rotated, dtype=torch.bfloat16) == "triton"  # not measured
-    assert auto(replace(rotated, bias=BIAS.bias)) == "triton"  # more than a rotation
-    assert auto(Terms(weights=Stick())) == "triton"
+    assert auto(replace(rotated, distance_bias=BIAS.distance_bias)) == "triton"  # more than a rotation
+    assert auto(Terms(normalizer=Stick())) == "triton"
     assert auto(replace(rotated, window=(4, None))) == "triton"  # which skips tiles
     assert auto(replace(rotated, window=(4, None)), replace(LAYOUT, pos=2 * LAYOUT.pos)) == "sdpa"
     dropped = Dropout(0.1, torch.tensor(0))
@@ -317,7 +319,7 @@ def test_for_nothing_or_a_rotation_auto_takes_what_is_measured_faster(gpu: Simpl
 
 
 def test_what_the_kernels_refuse_asks_for_no_self_test(gpu: SimpleNamespace) -> None:
-    assert auto(Terms(values=torch.zeros(1, 17, 64))) == "reference"
+    assert auto(Terms(relative_values=torch.zeros(1, 17, 64))) == "reference"
     assert auto(dtype=torch.float64) == "sdpa"
     assert gpu.ran == 0
 

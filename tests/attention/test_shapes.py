@@ -14,7 +14,7 @@ from pe_lab.attention import IMPLEMENTATIONS, attend, blocked, flex, sdpa, trito
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.shapes import BY_SEQUENCE, ROTATIONS, SHAPES, check, fields_without
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.terms import OfPairs, Rotary, Terms
+from pe_lab.encodings.terms import PairTerm, Rotary, Terms
 
 B, H, T, d = 2, 3, 5, 4
 e = d  # dimensions of values
@@ -67,12 +67,12 @@ INPUTS: dict[str, tuple[str, Make]] = {  # the shape that each must have, and ho
         name: (shape, term(name))
         for name, shape in {
             "gain": "H|1, d",
-            "bias": "H|1, 2R+1",
-            "gate": "H|1, 2R+1",
+            "distance_bias": "H|1, 2R+1",
+            "logit_factors": "H|1, 2R+1",
             "decay": "B|1, H|1, T",
-            "bias_full": "B|1, H|1, T, T",
-            "after": "H|1, 2R+1",
-            "values": "H|1, 2R+1, e",
+            "pair_bias": "B|1, H|1, T, T",
+            "weight_factors": "H|1, 2R+1",
+            "relative_values": "H|1, 2R+1, e",
         }.items()
     },
     "layout.pos": ("B|1, T", lambda tensor: {"layout": layout_of(tensor.long())}),
@@ -117,7 +117,7 @@ def run(implementation: str = "auto", **given: object) -> Tensor:
 
 
 def test_every_tensor_of_the_terms_has_a_shape() -> None:
-    optional = (Tensor | None, Tensor | OfPairs | None)
+    optional = (Tensor | None, Tensor | PairTerm | None)
     tensors = {name for name, annotation in Terms.__annotations__.items() if annotation in optional}
     assert tensors == SHAPES.keys()
     assert tensors <= INPUTS.keys()
@@ -227,7 +227,7 @@ def test_everything_is_on_the_device_of_the_queries(name: str) -> None:
         run(**INPUTS[name][1](torch.ones(right(name), device="meta")))
 
 
-@pytest.mark.parametrize("name", ["bias", "gate", "after", "values"])
+@pytest.mark.parametrize("name", ["distance_bias", "logit_factors", "weight_factors", "relative_values"])
 def test_tables_of_distances_take_no_grid(name: str) -> None:
     """A distance is one number; terms that read none take any positions."""
     grid = Layout.of_lengths(torch.full((B,), T), T, causal=True, grid_width=3)
@@ -244,10 +244,10 @@ class Broadcast(nn.Module):
         return z[..., :1, :]
 
 
-def test_a_score_is_given_for_every_pair() -> None:
-    says = re.escape(f"score must return [B, H, T, T] = {[B, H, T, T]}, got {[B, H, 1, T]}")
+def test_a_content_bias_is_given_for_every_pair() -> None:
+    says = re.escape(f"content_bias must return [B, H, T, T] = {[B, H, T, T]}, got {[B, H, 1, T]}")
     with pytest.raises(ValueError, match=f"^{says}$"):
-        run(terms=Terms(score=Broadcast()))
+        run(terms=Terms(content_bias=Broadcast()))
 
 
 def test_no_number_is_read() -> None:

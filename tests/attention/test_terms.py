@@ -47,10 +47,10 @@ def slowly(q: Tensor, k: Tensor, v: Tensor, terms: Terms, made: Layout) -> Tenso
                     if size is not None and abs(distance) >= size:
                         continue
                     z = q[b, h, i] @ k[b, h, j] / math.sqrt(d)
-                    if terms.bias is not None:
-                        z = z + entry(terms.bias, b, h, distance)
+                    if terms.distance_bias is not None:
+                        z = z + entry(terms.distance_bias, b, h, distance)
                     logits.append(z)
-                    factor = 1.0 if terms.after is None else entry(terms.after, b, h, distance)
+                    factor = 1.0 if terms.weight_factors is None else entry(terms.weight_factors, b, h, distance)
                     value = v[b, h, j]
                     if terms.rotary_v is not None:
                         value = turned(value, terms.rotary_v, b, h, j)
@@ -82,13 +82,19 @@ def table(*shape: int) -> Tensor:
 CASES = {
     "window": Terms(window=(3,)),
     "window of each head": Terms(window=(1, None, 4)),
-    "window and bias": Terms(window=(2, 5, None), bias=table(H)),
-    "after": Terms(after=table(H)),
-    "after for all heads": Terms(after=table(1)),
-    "bias of each sequence": Terms(bias=table(B, H)),
-    "after of each sequence": Terms(after=table(B, 1)),
+    "window and bias": Terms(window=(2, 5, None), distance_bias=table(H)),
+    "weight_factors": Terms(weight_factors=table(H)),
+    "after for all heads": Terms(weight_factors=table(1)),
+    "bias of each sequence": Terms(distance_bias=table(B, H)),
+    "after of each sequence": Terms(weight_factors=table(B, 1)),
     "rotated values": Terms(rotary_v=rotary(d, 1), rotary_out=rotary(d, 2)),
-    "all": Terms(window=(2, 5, None), bias=table(H), after=table(H), rotary_v=rotary(d, 1), rotary_out=rotary(d, 2)),
+    "all": Terms(
+        window=(2, 5, None),
+        distance_bias=table(H),
+        weight_factors=table(H),
+        rotary_v=rotary(d, 1),
+        rotary_out=rotary(d, 2),
+    ),
 }
 
 
@@ -98,7 +104,7 @@ def test_a_term_is_its_definition(name: str, causal: bool) -> None:
     """Values and gradients, in each implementation that takes it."""
     terms, made, (q, k, v) = CASES[name], layout(causal), inputs()
     expected = slowly(q, k, v, terms, made)
-    trained = [q, k, v, *(x for x in (terms.bias, terms.after) if x is not None)]
+    trained = [q, k, v, *(x for x in (terms.distance_bias, terms.weight_factors) if x is not None)]
     wanted = torch.autograd.grad(expected.square().sum(), trained)
     taken = set()
     for implementation, module in IMPLEMENTATIONS.items():
@@ -110,15 +116,17 @@ def test_a_term_is_its_definition(name: str, causal: bool) -> None:
         for one, two in zip(gradients, wanted, strict=True):
             assert_close(one, two, rtol=0, atol=1e-11)
         taken.add(implementation)
-    assert taken == {"reference", "blocked"} | ({"sdpa"} if terms.after is None else set())
+    assert taken == {"reference", "blocked"} | ({"sdpa"} if terms.weight_factors is None else set())
 
 
 def test_what_cannot_be_computed_is_refused_with_the_reason() -> None:
     q = torch.randn(B, H, T, 16)
     made = Layout.whole(B, T, causal=True)
     for implementation in ("triton", "flex", "sdpa"):
-        assert "after" in str(IMPLEMENTATIONS[implementation].refuses(q, Terms(after=torch.ones(1, 11)), made))
-    for name in ("bias", "gate"):
+        assert "weight_factors" in str(
+            IMPLEMENTATIONS[implementation].refuses(q, Terms(weight_factors=torch.ones(1, 11)), made)
+        )
+    for name in ("distance_bias", "logit_factors"):
         terms = Terms(**{name: torch.ones(B, 1, 11)})
         for implementation in ("triton", "flex"):
             assert f"one {name} for all sequences" in str(IMPLEMENTATIONS[implementation].refuses(q, terms, made))
@@ -131,7 +139,7 @@ def test_a_stick_is_broken_over_the_keys_in_the_window(stick: Stick, causal: boo
     q, k, _ = inputs()
     made = Layout.whole(B, T, causal)
     near = (torch.arange(T)[:, None] - torch.arange(T)).abs() < 3
-    found = reference.weights(q, k, Terms(weights=stick, window=(3,)), made)
+    found = reference.weights(q, k, Terms(normalizer=stick, window=(3,)), made)
     z = reference.logits(q, k, Terms(), made)
     assert_close(found, reference.stick_weights(z, stick, made, made.allowed & near), rtol=0, atol=0)
     if stick.remainder == "drop":
@@ -197,9 +205,9 @@ def test_a_cache_keeps_lifted_keys_and_rotated_values(implementation: str) -> No
 
 CARRYING = {
     "nothing else": Terms(),
-    "stick": Terms(weights=Stick(include_self=True)),
+    "stick": Terms(normalizer=Stick(include_self=True)),
     "lift": Terms(lift=Doubled()),
-    "relative values": Terms(values=table(H, d).mT.contiguous()),
+    "relative values": Terms(relative_values=table(H, d).mT.contiguous()),
     **{name: CASES[name] for name in ("window and bias", "after of each sequence", "rotated values", "all")},
 }
 

@@ -70,7 +70,7 @@ class OverflowingValues(Overflowing):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         size = (1, 2 * layout.max_distance + 1, self.sizes.head_dim)
-        return Terms(values=torch.full(size, torch.inf if layout.max_distance >= 100 else 0, dtype=h.dtype))
+        return Terms(relative_values=torch.full(size, torch.inf if layout.max_distance >= 100 else 0, dtype=h.dtype))
 
 
 class Faint(PositionalEncoding):
@@ -101,7 +101,7 @@ class OnQueriesOnly(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         pos = layout.pos.to(h.dtype)
-        return Terms(bias_full=(pos[:, None, :, None] * pos[:, None, None, :]).sin())
+        return Terms(pair_bias=(pos[:, None, :, None] * pos[:, None, None, :]).sin())
 
 
 def broken(which: type[PositionalEncoding]) -> Subject:

@@ -30,7 +30,7 @@ class Sound(PositionalEncoding):
         return torch.arange(-layout.max_distance, layout.max_distance + 1).abs().to(dtype)
 
     def terms(self, h, layout):
-        return Terms(bias=-0.1 * self.slope.exp() * self.distances(h, layout))
+        return Terms(distance_bias=-0.1 * self.slope.exp() * self.distances(h, layout))
 
 
 class Renamed(Sound):
@@ -67,7 +67,7 @@ class Anneals(Sound):
         self.temperature = 2.0 - done
 
     def terms(self, h, layout):
-        return Terms(bias=super().terms(h, layout).bias / self.temperature)
+        return Terms(distance_bias=super().terms(h, layout).distance_bias / self.temperature)
 
 
 class Replaces(Anneals):
@@ -147,29 +147,29 @@ class InFloat32(Sound):
         omega = 10.0 ** -torch.arange(self.sizes.head_dim // 2)
         angle = layout.pos[:, None, :, None].to(h.dtype) * omega
         rotary = Rotary(angle.cos(), angle.sin())
-        return Terms(bias=super().terms(h, layout).bias, rotary_q=rotary, rotary_k=rotary)
+        return Terms(distance_bias=super().terms(h, layout).distance_bias, rotary_q=rotary, rotary_k=rotary)
 
 
 class ReadsInSecret(Sound):
     def terms(self, h, layout):
-        return Terms(scale=1.0, bias=h.float().mean() * self.slope.exp() * self.distances(h, layout))
+        return Terms(scale=1.0, distance_bias=h.float().mean() * self.slope.exp() * self.distances(h, layout))
 
 
 class LowPrecisionTerms(Sound):
     def terms(self, h, layout):
-        return Terms(bias=-0.1 * self.slope.exp() * self.distances(h, layout, h.dtype).float())
+        return Terms(distance_bias=-0.1 * self.slope.exp() * self.distances(h, layout, h.dtype).float())
 
 
 class Product(Sound):
     """Forms its bias by a matrix product, which autocast computes in bfloat16."""
 
     def terms(self, h, layout):
-        return Terms(bias=-0.1 * self.slope.exp() @ self.distances(h, layout)[None])
+        return Terms(distance_bias=-0.1 * self.slope.exp() @ self.distances(h, layout)[None])
 
 
 class HalfTerms(Sound):
     def terms(self, h, layout):
-        return Terms(bias=super().terms(h, layout).bias.bfloat16())
+        return Terms(distance_bias=super().terms(h, layout).distance_bias.bfloat16())
 
 
 class Vectors(Sound):
@@ -198,7 +198,9 @@ class Rounded(Vectors):
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
         angle = layout.pos.to(dtype).float()[:, None, :, None].expand(-1, -1, -1, self.sizes.head_dim // 2)
         return Terms(
-            bias=super().terms(h, layout).bias[:, :1] * 0, clip=True, rotary_q=Rotary(angle.cos(), angle.sin())
+            distance_bias=super().terms(h, layout).distance_bias[:, :1] * 0,
+            clip=True,
+            rotary_q=Rotary(angle.cos(), angle.sin()),
         )
 
 
@@ -255,17 +257,17 @@ class OutOfRange(Sound):
 
 class Detached(Sound):
     def terms(self, h, layout):
-        return Terms(bias=-0.1 * self.slope.detach().exp() * self.distances(h, layout))
+        return Terms(distance_bias=-0.1 * self.slope.detach().exp() * self.distances(h, layout))
 
 
 class DeadGradient(Sound):
     def terms(self, h, layout):
-        return Terms(bias=-0.1 * (self.slope.detach().exp() + 0 * self.slope) * self.distances(h, layout))
+        return Terms(distance_bias=-0.1 * (self.slope.detach().exp() + 0 * self.slope) * self.distances(h, layout))
 
 
 class RootAtZero(Sound):
     def terms(self, h, layout):
-        return Terms(bias=-0.1 * (self.slope.exp() * self.distances(h, layout) ** 2).sqrt())
+        return Terms(distance_bias=-0.1 * (self.slope.exp() * self.distances(h, layout) ** 2).sqrt())
 
 
 class ByIndex(Vectors):
@@ -349,14 +351,14 @@ class Stateful(Sound):
 
     def terms(self, h, layout):
         Stateful.calls += 1
-        return Terms(bias=-0.1 * Stateful.calls * self.slope.exp() * self.distances(h, layout))
+        return Terms(distance_bias=-0.1 * Stateful.calls * self.slope.exp() * self.distances(h, layout))
 
 
 class ByPlace(Sound):
     """Has a score by the places of queries and keys among those that it is called with."""
 
     def terms(self, h, layout):
-        return Terms(score=self)
+        return Terms(content_bias=self)
 
     def forward(self, q, k, z, layout):
         query, key = (torch.arange(size, device=z.device, dtype=z.dtype) for size in (q.shape[2], k.shape[2]))
@@ -367,7 +369,7 @@ class ByEnd(Sound):
     """Adds less, the later the last token is."""
 
     def terms(self, h, layout):
-        return Terms(bias=super().terms(h, layout).bias / (1 + layout.pos_range[1]))
+        return Terms(distance_bias=super().terms(h, layout).distance_bias / (1 + layout.pos_range[1]))
 
 
 class Forgets(Sound):
@@ -397,7 +399,7 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
     (ReadsInSecret, "terms depend on the tokens only if that is declared", "without reads_content: bias differ by"),
     (LowPrecisionTerms, "terms are formed in float32, also under autocast", "terms in bfloat16: bias differ by"),
     (Product, "terms are formed in float32, also under autocast", "terms under autocast: bias: (2, 799) bfloat16"),
-    (HalfTerms, "terms are formed in float32, also under autocast", "bias must be float32"),
+    (HalfTerms, "terms are formed in float32, also under autocast", "distance_bias must be float32"),
     (LowPrecisionVectors, "what is added to tokens is formed in float32", "for embeddings in bfloat16 differ by"),
     (Rounded, "positions beyond 256 stay distinct in bfloat16", "259 and 260 look alike"),
     (SecretPositions, "positions beyond 256 stay distinct in bfloat16", "the class declares reads_positions=False"),
@@ -478,7 +480,7 @@ class Idle(Sound):
         nn.init.zeros_(self.shift)
 
     def terms(self, h, layout):
-        return Terms(bias=super().terms(h, layout).bias + 0 * self.shift)
+        return Terms(distance_bias=super().terms(h, layout).distance_bias + 0 * self.shift)
 
 
 class Declares(Sound):
@@ -518,7 +520,7 @@ class Columns(Sound):
     def terms(self, h, layout):
         table = -0.1 * self.slope.exp() * self.distances(h, layout)
         row = (layout.distance[..., 1] + layout.max_distance).clamp(0, table.shape[1] - 1)
-        return Terms(bias_full=table[:, row].transpose(0, 1))
+        return Terms(pair_bias=table[:, row].transpose(0, 1))
 
 
 def test_an_encoding_of_columns_keeps_its_promises() -> None:

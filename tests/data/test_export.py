@@ -140,8 +140,8 @@ def test_csv_and_npz_say_what_the_batches_say(name: str, exported) -> None:
             assert np.array_equal(arrays[f"{split}_documents"], batch.layout.segment)
             targets = batch.targets[:, 0] if data.task.pooled else batch.targets
             assert np.array_equal(arrays[f"{split}_label" if data.task.pooled else f"{split}_targets"], targets)
-            real = batch.layout.segment != PADDING
-            for row, counts, target in zip(batch.tokens, real, targets, strict=True):
+            is_token = batch.layout.segment != PADDING
+            for row, counts, target in zip(batch.tokens, is_token, targets, strict=True):
                 line = next(lines)
                 assert line["split"] == split
                 assert line["tokens"] == " ".join(str(token) for token in row[counts].tolist())

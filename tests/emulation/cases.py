@@ -89,11 +89,11 @@ def _nothing(case: Case) -> Leaves:
 
 
 def _bias(case: Case) -> Leaves:
-    return {"bias": _table(case.heads, case)}
+    return {"distance_bias": _table(case.heads, case)}
 
 
 def _gate(case: Case) -> Leaves:
-    return {"bias": _table(1, case), "gate": _table(case.heads, case)}
+    return {"distance_bias": _table(1, case), "logit_factors": _table(case.heads, case)}
 
 
 def _decay(case: Case) -> Leaves:
@@ -128,12 +128,14 @@ FAMILIES: dict[str, tuple[Callable[[Case], Leaves], Stick | None]] = {
 def terms(case: Case, leaves: Leaves) -> Terms:
     """Return the terms that these tensors make."""
     stick = FAMILIES[case.family][1]
-    given = {} if stick is None else {"weights": stick}
+    given = {} if stick is None else {"normalizer": stick}
     if case.family == "window":  # tiles are skipped, cut and whole
         given["window"] = tuple((case.length // 3 + 1, None)[head % 2] for head in range(case.heads))
     if "cos" in leaves:
         rotary = Rotary(leaves["cos"], leaves["sin"])
-        return Terms(rotary_q=rotary, rotary_k=rotary, gain=leaves["gain"], bias=leaves["bias"], **given)
+        return Terms(
+            rotary_q=rotary, rotary_k=rotary, gain=leaves["gain"], distance_bias=leaves["distance_bias"], **given
+        )
     return Terms(**leaves, **given)
 
 
@@ -167,8 +169,8 @@ def check(case: Case, edit: Edit | None = None, backward: bool = True) -> Outcom
     inputs = packed.permute(2, 0, 3, 1, 4)
     inputs = inputs if case.strided else inputs.contiguous()
     leaves = FAMILIES[case.family][0](case)
-    real = (layout(case).segment != PADDING)[:, None, :, None]
-    upstream: Tensor | None = torch.randn(case.batch, case.heads, case.length, case.head_dim).to(case.dtype) * real
+    is_token = (layout(case).segment != PADDING)[:, None, :, None]
+    upstream: Tensor | None = torch.randn(case.batch, case.heads, case.length, case.head_dim).to(case.dtype) * is_token
     if not backward:
         upstream = None
     exact = _step(case, inputs, leaves, upstream, "reference", torch.float64)
@@ -203,8 +205,8 @@ def _step(
     if upstream is not None:
         gradients = torch.autograd.grad(out, [*qkv, *own.values()], upstream.to(dtype))
         found = dict(zip(("dq", "dk", "dv", *(f"d{name}" for name in own)), gradients, strict=True))
-    real = (layout(case).segment != PADDING)[:, None, :, None]
-    return {"out": out.detach().where(real, 0), **found}
+    is_token = (layout(case).segment != PADDING)[:, None, :, None]
+    return {"out": out.detach().where(is_token, 0), **found}
 
 
 def _wanted(inputs: Tensor, leaves: Leaves, dtype: torch.dtype) -> tuple[list[Tensor], Leaves]:

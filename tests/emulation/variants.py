@@ -23,7 +23,7 @@ def count_variants(sizes: Sizes, head_dim: int, architecture: str = "sm_90") -> 
             cos = torch.zeros(1, 1, T, head_dim // 2, requires_grad=True)
             terms = Terms(
                 rotary_q=Rotary(cos, cos),
-                bias=torch.zeros(H, 2 * T - 1, requires_grad=True),
+                distance_bias=torch.zeros(H, 2 * T - 1, requires_grad=True),
                 decay=torch.zeros(B, H, T),
             )
             inputs = [x.requires_grad_() for x in (q, k, v)]

@@ -111,7 +111,7 @@ def test_nape_has_harmonic_slopes_in_the_first_half_of_the_heads(way: str, causa
 def test_harmonic_slopes_are_exact_in_float32_and_the_same_in_low_precision() -> None:
     """Far out too: rounded once, and never in the dtype of the model."""
     encoding, layout = Alibi(Sizes(12, 3, 4), slopes="harmonic").bfloat16(), layout_of(4, causal=True)
-    bias = encoding.terms(torch.zeros(1, 4, 12, dtype=torch.bfloat16), layout.shifted(300)).bias
+    bias = encoding.terms(torch.zeros(1, 4, 12, dtype=torch.bfloat16), layout.shifted(300)).distance_bias
     third = torch.tensor(1 / 3, dtype=torch.float64).float()
     assert torch.equal(bias, -torch.stack([x * torch.arange(-3, 4).abs().float() for x in (1.0, 0.5, third)]))
 
@@ -156,7 +156,7 @@ def test_the_table_covers_what_can_be_seen_and_no_more() -> None:
     """Padding at any position, and other documents, do not make the table longer."""
     pos, segment = torch.tensor([[0, 1, 2, 0, 1, 90_000]]), torch.tensor([[0, 0, 0, 1, 1, PADDING]])
     layout = Layout(pos, segment, causal=True)
-    bias = Alibi(Sizes(8, 2, 6)).terms(torch.zeros(1, 6, 8), layout).bias
+    bias = Alibi(Sizes(8, 2, 6)).terms(torch.zeros(1, 6, 8), layout).distance_bias
     assert bias.shape == (2, 5)
     assert bias.dtype == torch.float32
 
@@ -215,7 +215,7 @@ def test_sandwich_is_rounded_once_to_float32() -> None:
     """At distance 5000 an angle in float32 would be off by 3e-4."""
     layout = replace(layout_of(2, causal=True), pos=torch.tensor([[0, 5_000]]))
     single, double = (
-        Sandwich(Sizes(8, 2, 2)).terms(torch.zeros(1, 2, 8, dtype=dtype), layout).bias
+        Sandwich(Sizes(8, 2, 2)).terms(torch.zeros(1, 2, 8, dtype=dtype), layout).distance_bias
         for dtype in (torch.float32, torch.float64)
     )
     assert torch.equal(single, double.float())

@@ -66,7 +66,7 @@ def test_inkling_equals_transformers(extent: int) -> None:
     theirs.proj = encoding.curves
     at = torch.arange(20)
     expected = theirs((h @ encoding.weight.T).unflatten(-1, (H, 3)), at, at)
-    got = encoding.terms(h, layout).bias_full
+    got = encoding.terms(h, layout).pair_bias
     assert_equal(got.where(layout.allowed, 0), expected, (h, encoding.weight, encoding.curves))
 
 
@@ -81,7 +81,7 @@ def test_inkling_equals_x_transformers(extent: int) -> None:
     theirs = RelativeProjPositionalBias(D, H, 3, extent).double()
     theirs.distance_bank, theirs.to_distance_weights[0].weight = encoding.curves, encoding.weight
     torch.nn.init.zeros_(theirs.to_distance_weights[0].bias)
-    got = encoding.terms(h, layout).bias_full
+    got = encoding.terms(h, layout).pair_bias
     assert_equal(got.where(layout.allowed, 0), theirs(h), (h, encoding.weight, encoding.curves))
 
 
@@ -95,9 +95,9 @@ def test_a_block_of_queries_has_the_rows_of_all() -> None:
 def test_the_bias_is_formed_in_float32_in_low_precision() -> None:
     encoding, layout = random().float(), Layout.whole(1, 300, True)
     h = torch.randn(1, 300, D).bfloat16()
-    expected = encoding.terms(h.float(), layout).bias_full
+    expected = encoding.terms(h.float(), layout).pair_bias
     with torch.autocast("cpu", torch.bfloat16):
-        got = encoding.terms(h, layout).bias_full
+        got = encoding.terms(h, layout).pair_bias
     assert got.dtype == torch.float32
     assert torch.equal(got, expected)
 
@@ -119,4 +119,4 @@ def test_without_curves_it_is_no_encoding() -> None:
     encoding, layout = random(), Layout.whole(2, 9, True)
     with torch.no_grad():
         encoding.curves.zero_()
-    assert not encoding.terms(torch.randn(2, 9, D, dtype=torch.float64), layout).bias_full.any()
+    assert not encoding.terms(torch.randn(2, 9, D, dtype=torch.float64), layout).pair_bias.any()

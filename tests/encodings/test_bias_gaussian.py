@@ -62,7 +62,7 @@ def test_the_bias_is_the_codes(causal: bool, beta: list[float], location: bool) 
 @pytest.mark.parametrize("causal", [True, False])
 def test_it_starts_as_alibi(heads: int, causal: bool) -> None:
     sizes, layout = Sizes(4 * heads, heads, 63, causal), Layout.whole(1, 63, causal)
-    ours, theirs = (kind(sizes).terms(torch.zeros(1, 63, 1), layout).bias for kind in (BAM, Alibi))
+    ours, theirs = (kind(sizes).terms(torch.zeros(1, 63, 1), layout).distance_bias for kind in (BAM, Alibi))
     # 1e-5 of a position, and float32 logarithms: of a number up to 63, of a slope down to 1/256
     assert_close(ours, theirs, rtol=4 * 6 * torch.finfo(torch.float32).eps, atol=1.1e-5)
     assert not torch.equal(ours, theirs)
@@ -71,7 +71,7 @@ def test_it_starts_as_alibi(heads: int, causal: bool) -> None:
 def test_a_head_may_look_back_at_one_place() -> None:
     """mu < 0 lies before the query: 2 sinh(m) = -3."""
     encoding = trained(BAM(SIZES), [2.0] * 3, [math.asinh(-1.5)] * 3)
-    bias = reference.by_distance(terms(encoding, Layout.whole(1, 7, False)).bias, Layout.whole(1, 7, False))[0]
+    bias = reference.by_distance(terms(encoding, Layout.whole(1, 7, False)).distance_bias, Layout.whole(1, 7, False))[0]
     assert bias[:, 5].argmax(-1).tolist() == [2, 2, 2]
 
 
@@ -91,9 +91,11 @@ def test_a_row_whose_keys_are_all_shut_out_is_finite(beta: float) -> None:
 def test_the_bias_has_the_same_bits_in_low_precision_far_out() -> None:
     encoding = BAM(SIZES)
     layout = Layout(torch.tensor([[0, 259, 260, 70_000]]), torch.zeros(1, 4, dtype=torch.long), True)
-    expected = encoding.terms(torch.zeros(1, 4, H * d), layout).bias
+    expected = encoding.terms(torch.zeros(1, 4, H * d), layout).distance_bias
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(encoding.terms(torch.zeros(1, 4, H * d, dtype=torch.bfloat16), layout).bias, expected)
+        assert torch.equal(
+            encoding.terms(torch.zeros(1, 4, H * d, dtype=torch.bfloat16), layout).distance_bias, expected
+        )
     reach = expected.shape[1] // 2
     assert (expected[:, reach + 259] > expected[:, reach + 260]).all()
 

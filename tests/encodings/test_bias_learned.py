@@ -152,7 +152,7 @@ def test_gradient_is_that_of_finite_differences(kind: type[PositionalEncoding], 
     def bias(*values: Tensor) -> Tensor:
         given = {f"encoding.{name}": value for name, value in zip(names, values, strict=True)}
         terms = torch.func.functional_call(_Terms(encoding), given, (layout,))
-        return terms.bias if terms.bias_full is None else terms.bias_full
+        return terms.distance_bias if terms.pair_bias is None else terms.pair_bias
 
     assert torch.autograd.gradcheck(bias, tuple(encoding.parameters()), eps=1e-6, atol=1e-5)
 
@@ -213,7 +213,7 @@ def test_bias_beyond_l_has_the_same_bits_in_low_precision(kind: type[PositionalE
     expected = encoding.terms(h, layout)
     with torch.autocast("cpu", torch.bfloat16):
         got = encoding.terms(h.bfloat16(), layout)
-    for name in ("bias", "bias_full"):
+    for name in ("distance_bias", "pair_bias"):
         if (want := getattr(expected, name)) is not None:
             assert want.dtype == torch.float32
             assert torch.equal(getattr(got, name), want)
@@ -223,7 +223,7 @@ def test_bias_beyond_l_has_the_same_bits_in_low_precision(kind: type[PositionalE
 def test_a_model_in_bfloat16_forms_its_bias_in_float32(kind: type[PositionalEncoding]) -> None:
     for pos in (list(range(5)), FAR):
         terms = terms_of(kind(SIZES).bfloat16(), layout_at(pos), torch.bfloat16)
-        assert (terms.bias if terms.bias_full is None else terms.bias_full).dtype == torch.float32
+        assert (terms.distance_bias if terms.pair_bias is None else terms.pair_bias).dtype == torch.float32
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -361,10 +361,10 @@ def test_fire_starts_at_the_training_length() -> None:
     encoding = Fire(Sizes(H * d, H, 77))
     assert encoding.c.item() == pytest.approx(0.1)
     at_l, beyond = terms_of(encoding, layout_at([0, 77])), terms_of(encoding, layout_at([0, 78]))
-    assert at_l.bias is not None
-    assert at_l.bias_full is None
-    assert beyond.bias is None
-    assert beyond.bias_full is not None
+    assert at_l.distance_bias is not None
+    assert at_l.pair_bias is None
+    assert beyond.distance_bias is None
+    assert beyond.pair_bias is not None
 
 
 def test_fire_compares_positions_and_not_distances_with_l() -> None:
@@ -375,7 +375,7 @@ def test_fire_is_one_function_below_and_beyond_l() -> None:
     """The table by distance and the full bias agree for queries at positions up to L."""
     encoding = moved(Fire)
     table, full = layout_at([0, 1, 5, 12]), layout_at([0, 1, 5, 12, 90])
-    assert terms_of(encoding, table).bias is not None
+    assert terms_of(encoding, table).distance_bias is not None
     assert_close(added(encoding, full)[:, :4, :4], added(encoding, table), rtol=0, atol=1e-15)
 
 
@@ -393,7 +393,7 @@ def test_fire_follows_its_trained_l(stretch: float) -> None:
     with torch.no_grad():
         encoding.stretch.fill_(stretch)
     for end in (int(abs(stretch) * L), int(abs(stretch) * L) + 1):
-        assert (terms_of(encoding, layout_at([0, end])).bias is None) is (end > abs(stretch) * L)
+        assert (terms_of(encoding, layout_at([0, end])).distance_bias is None) is (end > abs(stretch) * L)
         assert_as_in_the_source(encoding, [0, 3, end - 1, end + 1], causal=True)
 
 

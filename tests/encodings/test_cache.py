@@ -192,5 +192,5 @@ def test_decoded_with_a_cache_products_of_earlier_tokens_are_those_of_the_whole_
             own = replace(layout, pos=layout.pos[:, now], segment=segment[:, now])
             parts.append(run(x[:, now], own, cache))
             start += size
-    real = segment != PADDING
-    assert_close(torch.cat(parts, 1)[real], expected[real], rtol=0, atol=1e-12)
+    is_token = segment != PADDING
+    assert_close(torch.cat(parts, 1)[is_token], expected[is_token], rtol=0, atol=1e-12)

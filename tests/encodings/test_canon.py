@@ -51,11 +51,11 @@ def test_canon_is_the_papers_formula(layout: Layout) -> None:
     h = torch.randn(*layout.segment.shape, D, dtype=torch.float64, requires_grad=True)
     got, value = encoding.mix(h, encoding.locate(layout))
     assert value is got
-    real = (layout.segment != PADDING)[..., None]
-    expected = paper(h, encoding.weight, layout.segment) * real
-    assert_close(got * real, expected, **EQUAL)
+    is_token = (layout.segment != PADDING)[..., None]
+    expected = paper(h, encoding.weight, layout.segment) * is_token
+    assert_close(got * is_token, expected, **EQUAL)
     upstream, wanted = torch.randn_like(expected), (h, encoding.weight)
-    for g, e in zip(*(torch.autograd.grad(y, wanted, upstream) for y in (got * real, expected)), strict=True):
+    for g, e in zip(*(torch.autograd.grad(y, wanted, upstream) for y in (got * is_token, expected)), strict=True):
         assert_close(g, e, rtol=1e-13, atol=1e-13)
 
 

@@ -88,7 +88,7 @@ def reason(name: str) -> str | None:
         return "head_dim of queries, which all heads share"
     if terms.carried is not None:
         return "nothing from layer to layer"
-    return "all heads share" if terms.weights != SOFTMAX or terms.scale not in (None, HEAD**-0.5) else None
+    return "all heads share" if terms.normalizer != SOFTMAX or terms.scale not in (None, HEAD**-0.5) else None
 
 
 # -- head by head ------------------------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ def test_each_head_is_that_of_its_part(name: str, other: str) -> None:
 
 def test_parts_are_made_for_their_own_heads() -> None:
     both = Heads(SIZES, parts=[maker("alibi"), maker("none")])
-    bias = both.terms(inputs()[0], LAYOUT).bias
-    alone = maker("alibi")(replace(SIZES, num_heads=2, width=D // 2)).terms(inputs()[0], LAYOUT).bias
+    bias = both.terms(inputs()[0], LAYOUT).distance_bias
+    alone = maker("alibi")(replace(SIZES, num_heads=2, width=D // 2)).terms(inputs()[0], LAYOUT).distance_bias
     assert_close(bias, torch.cat((alone, torch.zeros_like(alone))), rtol=0, atol=0)
 
 
@@ -135,22 +135,30 @@ def test_heads_side_by_side_keep_tables_of_other_reach_windows_and_sequences() -
     torch.manual_seed(0)
     short, long = torch.randn(1, 3), torch.randn(2, B, 2 * T - 1).transpose(0, 1)
     parts = [
-        PartTerms("a", 1, Terms(bias=short, clip=True, window=(2,))),
-        PartTerms("b", 2, Terms(bias=long, window=(None, 3))),
-        PartTerms("c", 1, Terms(after=torch.full((1, 1), 2.0), clip=True)),
+        PartTerms("a", 1, Terms(distance_bias=short, clip=True, window=(2,))),
+        PartTerms("b", 2, Terms(distance_bias=long, window=(None, 3))),
+        PartTerms("c", 1, Terms(weight_factors=torch.full((1, 1), 2.0), clip=True)),
     ]
     merged = by_head(parts, HEAD, LAYOUT)
     assert merged.window == (2, None, 3, None)
-    assert merged.bias.shape == (B, H, 2 * T - 1)
+    assert merged.distance_bias.shape == (B, H, 2 * T - 1)
     expected = torch.cat((short[:, :1].expand(1, T - 2), short, short[:, 2:].expand(1, T - 2)), 1)
-    assert_close(merged.bias[:, 0], expected.expand(B, -1), rtol=0, atol=0)
-    assert_close(merged.bias[:, 1:3], long, rtol=0, atol=0)
-    assert not merged.bias[:, 3].any()
-    assert_close(merged.after, torch.tensor([1.0, 1, 1, 2])[:, None].expand(H, merged.after.shape[1]), rtol=0, atol=0)
+    assert_close(merged.distance_bias[:, 0], expected.expand(B, -1), rtol=0, atol=0)
+    assert_close(merged.distance_bias[:, 1:3], long, rtol=0, atol=0)
+    assert not merged.distance_bias[:, 3].any()
+    assert_close(
+        merged.weight_factors,
+        torch.tensor([1.0, 1, 1, 2])[:, None].expand(H, merged.weight_factors.shape[1]),
+        rtol=0,
+        atol=0,
+    )
 
 
 def test_a_table_that_is_too_short_is_refused_beside_a_longer_one() -> None:
-    parts = [PartTerms("a", 2, Terms(bias=torch.zeros(1, 3))), PartTerms("b", 2, Terms(bias=torch.zeros(1, 2 * T - 1)))]
+    parts = [
+        PartTerms("a", 2, Terms(distance_bias=torch.zeros(1, 3))),
+        PartTerms("b", 2, Terms(distance_bias=torch.zeros(1, 2 * T - 1))),
+    ]
     for merge in (partial(by_head, head_dim=HEAD), added):
         with pytest.raises(ValueError, match=f"bias of a covers distances up to 1: got {T - 1}"):
             merge(parts, layout=LAYOUT)
@@ -239,13 +247,13 @@ def test_scores_are_of_the_same_logits_and_windows_the_smallest() -> None:
     torch.manual_seed(0)
     z, q, k = torch.randn(3, B, H, T, T)
     parts = [
-        PartTerms("a", H, Terms(score=lambda q, k, z, layout: 2 * z, window=(5,))),
-        PartTerms("b", H, Terms(score=lambda q, k, z, layout: z + q, window=(None, 3, 7, None))),
+        PartTerms("a", H, Terms(content_bias=lambda q, k, z, layout: 2 * z, window=(5,))),
+        PartTerms("b", H, Terms(content_bias=lambda q, k, z, layout: z + q, window=(None, 3, 7, None))),
         PartTerms("c", H, Terms(window=(None,))),
     ]
     merged = added(parts, LAYOUT)
     assert merged.window == (5, 3, 5, 5)
-    assert_close(merged.score(q, k, z, LAYOUT), 3 * z + q)
+    assert_close(merged.content_bias(q, k, z, LAYOUT), 3 * z + q)
     assert added([PartTerms("c", H, Terms(window=(None, None)))], LAYOUT).window == (None, None)
     assert added([PartTerms("c", H, Terms())], LAYOUT).window is None
 
@@ -259,12 +267,14 @@ SINGLE = {
     "rotary_out": ROTARY,
     "gain": torch.ones(1, HEAD),
     "scale": 1.0,
-    "gate": torch.ones(1, 2 * T - 1),
-    "after": torch.ones(1, 2 * T - 1),
+    "logit_factors": torch.ones(1, 2 * T - 1),
+    "weight_factors": torch.ones(1, 2 * T - 1),
     "carried": Carried(torch.ones(1, 1, T, 3)),
-    "weights": make("stick_breaking", width=D, num_heads=H, depth=1, length=T).first.terms(inputs()[0], LAYOUT).weights,
+    "normalizer": make("stick_breaking", width=D, num_heads=H, depth=1, length=T)
+    .first.terms(inputs()[0], LAYOUT)
+    .normalizer,
 }
-SEVERAL = {"bias", "decay", "bias_full", "score", "values", "window"}
+SEVERAL = {"distance_bias", "decay", "pair_bias", "content_bias", "relative_values", "window"}
 
 
 def test_every_term_is_added_or_there_is_one() -> None:
@@ -323,7 +333,7 @@ def test_what_a_part_declares_holds_for_what_is_made_of_it(declared: str, kind: 
     assert getattr(without, declared) is bool(getattr(type(without), declared))
 
 
-@pytest.mark.parametrize("declared", ["three_axes", "real_positions"])
+@pytest.mark.parametrize("declared", ["three_axes", "float_positions"])
 def test_what_all_parts_take_is_taken(declared: str) -> None:
     taking, other = partial(declaring, **{declared: True}), partial(declaring, **{declared: False})
     assert getattr(Sum(SIZES, parts=[taking, taking]), declared)
@@ -368,7 +378,7 @@ def test_layers_take_turns() -> None:
     stack = Stack.build(make_it, Sizes(D, H, T), 6)
     _, positions = stack(torch.randn(B, T, D))
     terms = [positions.layer(index, torch.randn(B, T, D)).terms for index in range(6)]
-    kinds = ["rope" if one.rotary_q else "alibi" if one.bias is not None else "none" for one in terms]
+    kinds = ["rope" if one.rotary_q else "alibi" if one.distance_bias is not None else "none" for one in terms]
     assert kinds == ["rope", "rope", "alibi", "none", "rope", "rope"]
 
 

@@ -219,8 +219,8 @@ def test_padded_sequences_are_exported_with_their_lengths_as_an_input(name: str)
     model, x = Padded(stack(name)), embeddings()
     traced = (x, torch.tensor([2, 8, 7]), *marks_of(name))
     program, given = torch.export.export(model, traced, strict=False).module(), (x, LENGTHS, *marks_of(name, seed=1))
-    real = torch.arange(T) < LENGTHS[:, None]
-    assert_close(seeded(program, *given)[real], seeded(model, *given)[real], **EQUAL)
+    is_token = torch.arange(T) < LENGTHS[:, None]
+    assert_close(seeded(program, *given)[is_token], seeded(model, *given)[is_token], **EQUAL)
 
 
 @torch.no_grad()
@@ -228,17 +228,17 @@ def test_bidirectional_attention_over_padded_sequences_is_exported() -> None:
     for name in ("alibi", "rope", "t5"):
         model, x = Padded(stack(name, causal=False)), embeddings()
         program = torch.export.export(model, (x, torch.tensor([2, 8, 7])), strict=False).module()
-        real = torch.arange(T) < LENGTHS[:, None]
-        assert_close(program(x, LENGTHS)[real], model(x, LENGTHS)[real], **EQUAL)
+        is_token = torch.arange(T) < LENGTHS[:, None]
+        assert_close(program(x, LENGTHS)[is_token], model(x, LENGTHS)[is_token], **EQUAL)
 
 
 @pytest.mark.parametrize("name", ["alibi", "cpe", "fire", "forgetting", "learnable", "normalized", "rope_dynamic_ntk"])
 @torch.no_grad()
 def test_a_layout_that_was_read_is_compiled_in_one_graph(name: str) -> None:
     model, x = Model(stack(name)), embeddings()
-    real = packed().segment != PADDING
+    is_token = packed().segment != PADDING
     got = torch.compile(model, fullgraph=True, backend="eager")(x, packed().read())
-    assert_close(got[real], model(x, packed())[real], **EQUAL)
+    assert_close(got[is_token], model(x, packed())[is_token], **EQUAL)
 
 
 def test_a_layout_that_is_not_known_is_refused_in_one_line() -> None:

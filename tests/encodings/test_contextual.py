@@ -93,7 +93,7 @@ def test_gradient_of_cope_through_attention_is_that_of_finite_differences() -> N
     def out(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
         z = torch.einsum("bhid,bhjd->bhij", q, k) / 2
         bias = torch.func.functional_call(encoding.score, {"table": table}, (q, k, z, layout))
-        return reference.attend(q, k, v, Terms(bias_full=bias), layout)
+        return reference.attend(q, k, v, Terms(pair_bias=bias), layout)
 
     assert torch.autograd.gradcheck(out, (*inputs, encoding.score.table), eps=1e-6, atol=1e-6)
 

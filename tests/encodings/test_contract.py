@@ -109,8 +109,8 @@ def needs_more_than_sdpa(name: str) -> bool:
     """Return whether terms are not a product of queries and keys, a softmax with a mask, and a sum of values."""
     encoding, layout = case(name).encoding(), whole(B, T)
     terms = encoding.terms(torch.randn(B, T, D), encoding.locate(layout))
-    others = (terms.score, terms.gate, terms.after, terms.values)
-    return isinstance(terms.weights, Stick) or any(term is not None for term in others)
+    others = (terms.content_bias, terms.logit_factors, terms.weight_factors, terms.relative_values)
+    return isinstance(terms.normalizer, Stick) or any(term is not None for term in others)
 
 
 def applies(promise: str, name: str) -> bool:
@@ -303,14 +303,14 @@ def test_positions_of_every_integer_type_mean_the_same(name: str, dtype: torch.d
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_real_positions_are_taken_where_that_is_declared_and_refused_elsewhere(name: str) -> None:
+def test_float_positions_are_taken_where_that_is_declared_and_refused_elsewhere(name: str) -> None:
     model, tokens, layout = case(name).model(), random_tokens(B, T), whole(B, T, causal=True)
-    real = replace(layout, pos=layout.pos.double())
-    if model.encodings[0].real_positions:
-        assert torch.equal(model(tokens, real), model(tokens, layout))
+    floating = replace(layout, pos=layout.pos.double())
+    if model.encodings[0].float_positions:
+        assert torch.equal(model(tokens, floating), model(tokens, layout))
     else:
         with pytest.raises(ValueError, match=r"^\w+ takes integer positions"):
-            model(tokens, real)
+            model(tokens, floating)
 
 
 @pytest.mark.parametrize("name", NAMES)

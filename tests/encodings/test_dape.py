@@ -118,9 +118,9 @@ def test_dape_is_the_papers_formula(name: str, inner: type, causal: bool, length
     encoding, layout = made(name, inner, causal), given.shifted(3)
     batch, slots = layout.segment.shape
     q, k, v = (torch.randn(batch, H, slots, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    real = (layout.segment != PADDING)[:, None, :, None]
+    is_token = (layout.segment != PADDING)[:, None, :, None]
     terms = encoding.terms(torch.zeros(batch, slots, D, dtype=torch.float64), encoding.locate(layout))
-    got = attend(q, k, v, terms, layout, "reference") * real
+    got = attend(q, k, v, terms, layout, "reference") * is_token
     expected = papers(encoding, q, k, v, layout)
     assert_close(got, expected, rtol=0, atol=1e-12)
     inputs, upstream = (q, k, v, *encoding.parameters()), torch.randn_like(expected)
@@ -185,11 +185,11 @@ def test_logits_in_low_precision_enter_the_mlp_in_float32() -> None:
         encoding, (q, k) = made(name).float(), torch.randn(2, 1, H, 300, d).bfloat16()
         expected = reference.logits(q.float(), k.float(), encoding.terms(h, layout), layout)
         with torch.autocast("cpu", torch.bfloat16):
-            score = encoding.terms(h.bfloat16(), layout).score
+            score = encoding.terms(h.bfloat16(), layout).content_bias
             z = torch.randn(1, H, 300, 300)
             low = score(q, k, z, layout)
         assert expected.dtype == low.dtype == torch.float32
-        assert torch.equal(low, encoding.terms(h, layout).score(q.float(), k.float(), z, layout))
+        assert torch.equal(low, encoding.terms(h, layout).content_bias(q.float(), k.float(), z, layout))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -66,8 +66,8 @@ def test_wall_is_the_sources_formula(name: int | str) -> None:
     batch, length = layout.segment.shape
     encoding, h = random_wall(), torch.randn(batch, length, D, dtype=torch.float64, requires_grad=True)
     q, k, v = (torch.randn(batch, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    real = (layout.segment != PADDING)[:, None, :, None]
-    got = attend(q, k, v, encoding.terms(h, layout), layout, "reference") * real
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    got = attend(q, k, v, encoding.terms(h, layout), layout, "reference") * is_token
     expected = papers(encoding, h, q, k, v, layout)
     assert_close(got, expected, rtol=0, atol=1e-12)
     inputs, upstream = (q, k, v, h, *encoding.parameters()), torch.randn_like(expected)
@@ -117,10 +117,10 @@ def test_gates_and_logits_are_formed_in_float32_in_low_precision() -> None:
     expected = encoding.terms(h.float(), layout)
     with torch.autocast("cpu", torch.bfloat16):
         got = encoding.terms(h, layout)
-        assert torch.equal(got.score.log_f, expected.score.log_f)
+        assert torch.equal(got.content_bias.log_f, expected.content_bias.log_f)
         z = torch.zeros(1, H, 300, 300)
-        term = got.score(q, k, z, layout)
-    assert torch.equal(term, expected.score(q.float(), k.float(), z, layout))
+        term = got.content_bias(q, k, z, layout)
+    assert torch.equal(term, expected.content_bias(q.float(), k.float(), z, layout))
     assert term.dtype == torch.float32
 
 

@@ -59,12 +59,12 @@ def test_values_and_gradients_are_those_of_rope_before_the_drop_and_of_none_afte
     encoding = DroPE(SIZES, theta=500.0, drop_at=0.5).double()
     encoding.advance(0.49 if rotates else 0.5)
     for layout in layouts():
-        real = (layout.segment != PADDING)[:, None, :, None]
+        is_token = (layout.segment != PADDING)[:, None, :, None]
         qkv = [torch.randn(B, H, T, d, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-        upstream = torch.randn(B, H, T, d, dtype=torch.float64) * real
+        upstream = torch.randn(B, H, T, d, dtype=torch.float64) * is_token
         terms = encoding.terms(torch.zeros(B, T, H * d, dtype=torch.float64), layout)
         got, expected = attend(*qkv, terms, layout), by_definition(*qkv, layout, rotates)
-        assert_close(got * real, expected * real, rtol=0, atol=1e-12)
+        assert_close(got * is_token, expected * is_token, rtol=0, atol=1e-12)
         for one, other in zip(*(torch.autograd.grad(out, qkv, upstream) for out in (got, expected)), strict=True):
             assert_close(one, other, rtol=0, atol=1e-12)
 

@@ -113,9 +113,9 @@ def test_exposb_starts_at_the_reports_values(form: str) -> None:
     assert terms.gain[0, d // 4].item() == pytest.approx(1.2, rel=1e-6)
     # one width away: 0.8 + 0.4 e^(-1/2)
     assert terms.gain[1, d // 4 + d // 8].item() == pytest.approx(1.0426123, rel=1e-6)
-    fade = terms.bias.exp() if form == "stable" else terms.gate
-    assert (terms.gate is None) is (form == "stable")
-    assert (terms.bias is None) is (form == "literal")
+    fade = terms.distance_bias.exp() if form == "stable" else terms.logit_factors
+    assert (terms.logit_factors is None) is (form == "stable")
+    assert (terms.distance_bias is None) is (form == "literal")
     middle = fade.shape[1] // 2
     assert fade[0, middle].item() == 1
     # 0.7 + 0.3 e^(-5)
@@ -136,7 +136,7 @@ def test_a_pair_has_one_gain_unless_literal(pairing: str) -> None:
 
 def test_exposb_has_a_softmax_and_nothing_else() -> None:
     layout = layout_of(5)
-    for form, table in (("stable", "bias"), ("literal", "gate")):
+    for form, table in (("stable", "distance_bias"), ("literal", "logit_factors")):
         terms = terms_of(trained(form=form), layout)
         assert terms == replace(Terms(), **{x: getattr(terms, x) for x in ("rotary_q", "rotary_k", "gain", table)})
 
@@ -146,7 +146,7 @@ def test_without_its_own_parts_exposb_is_rope() -> None:
     encoding = ExpoSB(SIZES).double()
     with torch.no_grad():
         encoding.raw.fill_(1e3)  # the amplitude is 1 from position 1 on
-    terms = replace(terms_of(encoding, layout), gain=None, bias=None)
+    terms = replace(terms_of(encoding, layout), gain=None, distance_bias=None)
     rope = reference.logits(q, k, terms_of(RoPE(SIZES), layout), layout)
     assert_close(reference.logits(q, k, terms, layout)[..., 1:, 1:], rope[..., 1:, 1:], **EQUAL)
 

@@ -89,7 +89,7 @@ def test_factors_are_float32_in_low_precision() -> None:
     torch.nn.init.normal_(encoding.factor)
     with torch.autocast("cpu", torch.bfloat16):
         found = encoding.terms(torch.zeros(1, 5, H * d, dtype=torch.bfloat16), layout)
-    assert torch.equal(found.after, encoding.factor)
+    assert torch.equal(found.weight_factors, encoding.factor)
 
 
 def test_all_layers_have_one_table() -> None:

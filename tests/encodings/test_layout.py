@@ -112,8 +112,8 @@ def test_the_largest_distance_of_a_step_on_a_grid_is_that_of_any_axis(length: in
     lengths = torch.tensor([11, length][-sequences:])
     whole = Layout.of_lengths(lengths, max(lengths), causal=True, grid_width=5)
     step = replace(whole.last(count), keys=whole)
-    real = (step.segment != PADDING)[:, :, None] & (whole.segment != PADDING)[:, None, :]
-    assert step.max_distance == step.distance.abs().amax(-1).masked_fill(~real, 0).max()
+    is_token = (step.segment != PADDING)[:, :, None] & (whole.segment != PADDING)[:, None, :]
+    assert step.max_distance == step.distance.abs().amax(-1).masked_fill(~is_token, 0).max()
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 6])

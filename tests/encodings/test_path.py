@@ -76,8 +76,8 @@ def test_path_is_the_papers_formula(name: int | str) -> None:
     batch, length = layout.segment.shape
     encoding, h = random_path(), torch.randn(batch, length, D, dtype=torch.float64, requires_grad=True)
     q, k, v = (torch.randn(batch, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    real = (layout.segment != PADDING)[:, None, :, None]
-    got = attend(q, k, v, encoding.terms(h, layout), layout, "reference") * real
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    got = attend(q, k, v, encoding.terms(h, layout), layout, "reference") * is_token
     expected = papers(encoding, h, q, k, v, layout)
     assert_close(got, expected, rtol=0, atol=1e-12)
     inputs, upstream = (q, k, v, h, *encoding.parameters()), torch.randn_like(expected)
@@ -169,10 +169,10 @@ def test_terms_and_logits_are_formed_in_float32_in_low_precision() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         got = encoding.terms(h, layout)
         for name in ("w", "beta"):
-            assert torch.equal(getattr(got.score, name), getattr(expected.score, name))
+            assert torch.equal(getattr(got.content_bias, name), getattr(expected.content_bias, name))
         z = torch.zeros(1, H, 300, 300)
-        term = got.score(q, k, z, layout)
-    assert torch.equal(term, expected.score(q.float(), k.float(), z, layout))
+        term = got.content_bias(q, k, z, layout)
+    assert torch.equal(term, expected.content_bias(q.float(), k.float(), z, layout))
     assert term.dtype == torch.float32
 
 
@@ -180,7 +180,7 @@ def test_it_has_the_parameters_of_the_source_and_starts_as_it() -> None:
     encoding = PaTH(Sizes(64, 4, 16))
     assert sum(p.numel() for p in encoding.parameters()) == 32 * 128 + 3 * 64 + 65 * 4
     terms = encoding.terms(torch.zeros(1, 5, 64), Layout.whole(1, 5, True))
-    assert (terms.score.beta == 1).all()
+    assert (terms.content_bias.beta == 1).all()
     assert encoding.down.detach().std().item() == pytest.approx(0.02, rel=0.1)
 
 

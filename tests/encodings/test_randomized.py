@@ -40,9 +40,9 @@ def test_it_is_the_other_encoding_at_the_drawn_positions(name: str) -> None:
     at = Layout(drawn[None], torch.zeros(3, 9, dtype=torch.long), causal=True)
     assert torch.equal(wrapped.embed(x, layout), inner.embed(x, at))
     got, want = wrapped.terms(x, layout), inner.terms(x, at)
-    assert (got.bias is None) == (want.bias is None)
-    if want.bias is not None:
-        assert torch.equal(got.bias, want.bias)
+    assert (got.distance_bias is None) == (want.distance_bias is None)
+    if want.distance_bias is not None:
+        assert torch.equal(got.distance_bias, want.distance_bias)
     if want.rotary_q is not None:
         assert torch.equal(got.rotary_q.cos, want.rotary_q.cos)
         assert torch.equal(got.rotary_k.sin, want.rotary_k.sin)

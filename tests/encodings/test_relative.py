@@ -218,10 +218,10 @@ def test_score_has_the_same_bits_in_low_precision(kind: type[PositionalEncoding]
     encoding, layout = kind(SIZES), layout_of(400)  # bfloat16 cannot count past 256
     q, k = torch.randn(2, B, H, 400, d).bfloat16()
     z = torch.zeros(B, H, 400, 400)
-    expected = terms_of(encoding, layout, torch.float32).score(q.float(), k.float(), z, layout)
+    expected = terms_of(encoding, layout, torch.float32).content_bias(q.float(), k.float(), z, layout)
     assert expected.dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
-        score = terms_of(encoding, layout, torch.bfloat16).score
+        score = terms_of(encoding, layout, torch.bfloat16).content_bias
         assert torch.equal(score(q, k, z, layout), expected)
         assert torch.equal(score(q.float(), k.float(), z, layout), expected)
 
@@ -331,11 +331,11 @@ def test_layers_still_share_after_a_move_and_a_copy(moved: Callable[[Transformer
     model = model_of(Deberta, 3)
     other, layout = moved(model), layout_of(4)
     q, k = torch.randn(2, B, H, 4, d, dtype=torch.float64)
-    before = [terms_of(encoding, layout).score(q, k, q, layout) for encoding in other.encodings]
+    before = [terms_of(encoding, layout).content_bias(q, k, q, layout) for encoding in other.encodings]
     with torch.no_grad():
         other.encodings[0].table.mul_(3)
     for encoding, score in zip(other.encodings, before, strict=True):
-        assert_close(terms_of(encoding, layout).score(q, k, q, layout), 3 * score, **EQUAL)
+        assert_close(terms_of(encoding, layout).content_bias(q, k, q, layout), 3 * score, **EQUAL)
     if other is not model:
         kept = model.encodings[0].table.detach().double()
         assert_close(other.encodings[0].table.detach(), 3 * kept, **EQUAL)
@@ -415,7 +415,7 @@ def test_deberta_equals_transformers(kind: str, buckets: str) -> None:
     q, k_ = torch.randn(2, B, H, length, head_dim, dtype=torch.float64)
     expected = theirs.disentangled_attention_bias(q.flatten(0, 1), k_.flatten(0, 1), None, table, 3)
     layout = layout_of(length, causal=False)
-    score = terms_of(ours, layout).score
+    score = terms_of(ours, layout).content_bias
     assert_close(score(q, k_, q, layout).flatten(0, 1), expected, **EQUAL)
 
 
@@ -466,5 +466,5 @@ def test_shaw_equals_transformers_on_the_keys() -> None:
         project(x).view(B, length, H, d).transpose(1, 2)
         for project in (theirs.linear_q, theirs.linear_k, theirs.linear_v)
     )
-    got = attend(q, k, v, replace(terms_of(encoding, layout), values=None), layout, "reference")
+    got = attend(q, k, v, replace(terms_of(encoding, layout), relative_values=None), layout, "reference")
     assert_close(got.transpose(1, 2).reshape(B, length, D), theirs(x)[0], **EQUAL)

@@ -140,10 +140,10 @@ def test_packed_documents_continue_with_a_cache(kind: type[PositionalEncoding], 
             _, positions = stack(x[:, a:b], Layout(pos[:, a:b], segment[:, a:b], causal=True), cache)
             found.append(positions.layer(0, x[:, a:b]).terms.rotary_k)
             assert found[-1].cos.shape == (2, H, b - a, d // 2)
-    real = (segment != PADDING)[:, None, :, None]
+    is_token = (segment != PADDING)[:, None, :, None]
     for part in ("cos", "sin"):
         got = torch.cat([getattr(one, part) for one in found], 2)
-        assert_close(got * real, getattr(expected, part) * real, rtol=0, atol=1e-13)
+        assert_close(got * is_token, getattr(expected, part) * is_token, rtol=0, atol=1e-13)
 
 
 def complex_turns(steps: Tensor) -> list[complex]:

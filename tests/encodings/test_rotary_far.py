@@ -81,16 +81,18 @@ def by_pairs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, distance, pairing:
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_definition(name: str, kind: str) -> None:
     (encoding, distance), layout = CASES[name], layouts()[kind]
-    real = (layout.segment != PADDING)[:, None, :, None]
+    is_token = (layout.segment != PADDING)[:, None, :, None]
     qkv = [torch.randn(B, H, T, d, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    upstream = torch.randn(B, H, T, d, dtype=torch.float64) * real
+    upstream = torch.randn(B, H, T, d, dtype=torch.float64) * is_token
     terms = encoding.terms(torch.zeros(B, T, H * d, dtype=torch.float64), layout)
     got = attend(*qkv, terms, layout)
     expected = by_pairs(*qkv, layout, distance, encoding.pairing, encoding.rotary_dim)
-    assert_close(got * real, expected * real, rtol=0, atol=1e-12)
+    assert_close(got * is_token, expected * is_token, rtol=0, atol=1e-12)
     for one, other in zip(*(torch.autograd.grad(out, qkv, upstream) for out in (got, expected)), strict=True):
         assert_close(one, other, rtol=0, atol=1e-12)
-    assert not torch.allclose(got * real, attend(*qkv, RoPE(SIZES, theta=THETA).terms(got, layout), layout) * real)
+    assert not torch.allclose(
+        got * is_token, attend(*qkv, RoPE(SIZES, theta=THETA).terms(got, layout), layout) * is_token
+    )
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 8])
@@ -174,7 +176,7 @@ def test_no_implementation_but_the_reference_computes_them() -> None:
     terms = CASES["rerope"][0].terms(torch.zeros(B, T, H * d), layout)
     assert choose("auto", q, terms, layout).name == "reference"
     for module in (sdpa, flex, triton):
-        assert "no place for score" in str(module.refuses(q, terms, layout))
+        assert "no place for content_bias" in str(module.refuses(q, terms, layout))
 
 
 def test_bidirectional_attention_is_refused() -> None:

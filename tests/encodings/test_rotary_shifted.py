@@ -61,8 +61,8 @@ def test_half_of_each_key_is_rotated_and_half_is_that_of_the_token_before(
     layout = Layout(pos, segment, causal=True)
     encoding = KeyOffsetRoPE(Sizes(H * size, H, 7), theta=theta, pairing=pairing)
     q, k, v = (torch.randn(1, H, 10, size, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    real = (segment != PADDING)[:, None, :, None]
-    got = attend(q, k, v, terms(encoding, layout), layout, implementation) * real
+    is_token = (segment != PADDING)[:, None, :, None]
+    got = attend(q, k, v, terms(encoding, layout), layout, implementation) * is_token
     parts = []
     for document in (slice(2, 6), slice(6, 9)):
         queries, keys = (published(x[:, :, document], pos[:, document], theta, pairing) for x in (q, k))

@@ -98,8 +98,8 @@ def test_tape_is_the_codes_formula(causal: bool, pairing: str) -> None:
     """Values, and gradients of all inputs of three layers and of all parameters."""
     layout, stack = loops.mixed(causal), random_stack(pairing)
     inputs = random_inputs(*layout.segment.shape)
-    real = (layout.segment != PADDING)[:, None, :, None]
-    got, expected = run(stack, inputs, layout) * real, papers(stack, inputs, layout, pairing)
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    got, expected = run(stack, inputs, layout) * is_token, papers(stack, inputs, layout, pairing)
     assert_close(got, expected, rtol=0, atol=1e-12)
     given = read(inputs, stack)
     upstream = torch.randn_like(expected)
@@ -114,8 +114,8 @@ def test_every_implementation_mixes_what_layers_carry(implementation: str, lengt
     layout = Layout.of_lengths(torch.tensor([length, (length + 1) // 2]), length, True)
     stack, inputs = random_stack().requires_grad_(False), random_inputs(2, length)
     inputs = [tuple(x.detach() for x in layer) for layer in inputs]
-    real = (layout.segment != PADDING)[:, None, :, None]
-    got, expected = (run(stack, inputs, layout, name) * real for name in (implementation, "reference"))
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    got, expected = (run(stack, inputs, layout, name) * is_token for name in (implementation, "reference"))
     assert_close(got, expected, rtol=0, atol=1e-11)
 
 

@@ -64,8 +64,8 @@ def test_ssmax_is_the_papers_formula(name: str, causal: bool, implementation: st
     batch, length = layout.segment.shape
     q, k, v = (torch.randn(batch, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     terms = encoding.terms(torch.zeros(batch, length, D, dtype=torch.float64), encoding.locate(layout))
-    real = (layout.segment != PADDING)[:, None, :, None]
-    got = attend(q, k, v, terms, layout, implementation) * real
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    got = attend(q, k, v, terms, layout, implementation) * is_token
     expected = paper(q, k, v, encoding.s, layout)
     assert_close(got, expected, **EQUAL)
     inputs, upstream = (q, k, v, encoding.s), torch.randn_like(expected)
@@ -172,11 +172,11 @@ def test_logits_are_multiplied_by_a_factor_of_the_position(
     factors = torch.tensor([[1 + 0.7 * math.log(1 + n) for n in row] for row in steps], dtype=torch.float64)
     z = factors[:, None, :, None] * (q @ k.mT) / d**0.5
     expected = z.masked_fill(~layout.allowed, -torch.inf).softmax(-1).nan_to_num() @ v
-    real = (layout.segment != PADDING)[:, None, :, None]
-    got = attend(q, k, v, terms, layout, implementation) * real
-    assert_close(got, expected * real, **EQUAL)
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    got = attend(q, k, v, terms, layout, implementation) * is_token
+    assert_close(got, expected * is_token, **EQUAL)
     upstream = torch.randn_like(expected)
-    for g, e in zip(*(torch.autograd.grad(x, (q, k, v), upstream) for x in (got, expected * real)), strict=True):
+    for g, e in zip(*(torch.autograd.grad(x, (q, k, v), upstream) for x in (got, expected * is_token)), strict=True):
         assert_close(g, e, rtol=1e-12, atol=1e-12)
 
 

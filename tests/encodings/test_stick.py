@@ -128,7 +128,7 @@ def test_every_stick_is_the_product_loop(stick: Stick, length: int, causal: bool
     segment = torch.tensor([[5, *[0] * length, PADDING, 7]] * B)
     layout = Layout(torch.arange(length + 3)[None], segment, causal)
     middle = slice(1, length + 1)
-    got = attend(q, k, v, Terms(weights=stick), layout, "reference")[..., middle, :]
+    got = attend(q, k, v, Terms(normalizer=stick), layout, "reference")[..., middle, :]
     z = q[..., middle, :] @ k[..., middle, :].mT / math.sqrt(d)
     expected = paper_attention(z, v[..., middle, :], causal, stick)
     assert_close(got, expected, rtol=0, atol=1e-12)
@@ -147,8 +147,8 @@ def test_stick_breaking_is_the_papers(length: int, causal: bool) -> None:
     q, k, v = (torch.randn(B, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     layout = layout_of(length, causal)
     terms = terms_of(StickBreaking(SIZES), layout)
-    assert terms == Terms(weights=Stick("nearest", include_self=False, remainder="own"))
-    expected = paper_attention(q @ k.mT / math.sqrt(d), v, causal, terms.weights)
+    assert terms == Terms(normalizer=Stick("nearest", include_self=False, remainder="own"))
+    expected = paper_attention(q @ k.mT / math.sqrt(d), v, causal, terms.normalizer)
     got = attend(q, k, v, terms, layout, "reference")
     assert_close(got, expected, rtol=0, atol=1e-12)
     upstream = torch.randn_like(expected)
@@ -202,7 +202,7 @@ def test_stick_breaking_gives_the_rest_to_the_querys_own_value() -> None:
     full = torch.zeros(1, 1, 6, 6, dtype=torch.float64)
     full[0, 0, 5, :5] = beta.logit().flip(0)
     q = torch.zeros(B, H, 6, d, dtype=torch.float64)
-    terms = replace(terms_of(StickBreaking(SIZES), layout), bias_full=full)
+    terms = replace(terms_of(StickBreaking(SIZES), layout), pair_bias=full)
     row = reference.weights(q, q, terms, layout)[0, 0, 5]
     expected = torch.tensor([0.102375, 0.300, 0.175, 0.210, 0.110, 0.102], dtype=torch.float64)
     assert_close(row.flip(0), expected, rtol=0, atol=0.0005)
@@ -212,8 +212,8 @@ def test_stick_breaking_gives_the_rest_to_the_querys_own_value() -> None:
 def test_rse_is_as_before_at_its_neutral_order() -> None:
     assert RotaryStickBreaking.neutral == {"order": "nearest"}
     layout = layout_of(3)
-    assert terms_of(RotaryStickBreaking(SIZES), layout).weights.order == "nearest"
-    assert terms_of(RotaryStickBreaking(SIZES, order="first"), layout).weights.order == "first"
+    assert terms_of(RotaryStickBreaking(SIZES), layout).normalizer.order == "nearest"
+    assert terms_of(RotaryStickBreaking(SIZES, order="first"), layout).normalizer.order == "first"
 
 
 def test_rse_is_rope_with_a_decay_and_a_stick() -> None:
@@ -221,8 +221,10 @@ def test_rse_is_rope_with_a_decay_and_a_stick() -> None:
     terms, rope = terms_of(RotaryStickBreaking(SIZES), layout), terms_of(RoPE(SIZES), layout)
     assert torch.equal(terms.rotary_q.cos, rope.rotary_q.cos)
     assert torch.equal(terms.rotary_k.sin, rope.rotary_k.sin)
-    assert terms.weights == Stick(order="nearest", include_self=True, remainder="drop")
-    assert terms == replace(Terms(), **{x: getattr(terms, x) for x in ("rotary_q", "rotary_k", "bias", "weights")})
+    assert terms.normalizer == Stick(order="nearest", include_self=True, remainder="drop")
+    assert terms == replace(
+        Terms(), **{x: getattr(terms, x) for x in ("rotary_q", "rotary_k", "distance_bias", "normalizer")}
+    )
 
 
 def test_lambda_starts_at_one_hundredth() -> None:
@@ -230,7 +232,7 @@ def test_lambda_starts_at_one_hundredth() -> None:
     # ln(e^0.01 - 1)
     assert encoding.raw.item() == pytest.approx(-4.600, abs=0.0005)
     assert encoding.raw.item() == pytest.approx(math.log(math.exp(0.01) - 1), rel=1e-7)
-    bias = terms_of(encoding, layout, torch.float32).bias
+    bias = terms_of(encoding, layout, torch.float32).distance_bias
     # raw of size 4.6 rounds by 4.6 eps, which moves lambda by as much, relatively
     expected = torch.tensor([[-0.02, -0.01, 0.0, -0.01, -0.02]])
     assert_close(bias, expected, rtol=8 * torch.finfo(torch.float32).eps, atol=0)
@@ -239,7 +241,7 @@ def test_lambda_starts_at_one_hundredth() -> None:
 @pytest.mark.parametrize("decay", [1e-6, 0.01, 1.0, 100.0, 1_000.0])
 def test_lambda_starts_at_the_given_decay(decay: float) -> None:
     encoding = RotaryStickBreaking(SIZES, decay=decay)
-    rate = -terms_of(encoding, layout_of(2), torch.float32).bias[0, 0].item()
+    rate = -terms_of(encoding, layout_of(2), torch.float32).distance_bias[0, 0].item()
     # raw, of size |ln decay| below 1, rounds by half an eps of itself, and softplus passes that on relatively
     assert rate == pytest.approx(decay, rel=(abs(math.log(decay)) + 4) * torch.finfo(torch.float32).eps, abs=0)
 
@@ -249,7 +251,7 @@ def test_lambda_is_never_negative(raw: float) -> None:
     encoding = RotaryStickBreaking(SIZES)
     with torch.no_grad():
         encoding.raw.fill_(raw)
-    bias = terms_of(encoding, layout_of(9), torch.float32).bias
+    bias = terms_of(encoding, layout_of(9), torch.float32).distance_bias
     assert (bias <= 0).all()
     assert bias.isfinite().all()
 
@@ -271,7 +273,7 @@ def test_logits_of_40_stay_finite_and_rows_within_one(sign: str, dtype: torch.dt
     q, k, v = (torch.randn(B, H, length, d, dtype=dtype, requires_grad=True) for _ in range(3))
     signs = {"plus": 1.0, "minus": -1.0, "random": torch.randn(B, H, length, length, dtype=dtype).sign()}[sign]
     extreme = (40.0 * signs * torch.ones(B, H, length, length, dtype=dtype)).requires_grad_()
-    terms = replace(terms_of(encoding, layout, dtype), bias_full=extreme)
+    terms = replace(terms_of(encoding, layout, dtype), pair_bias=extreme)
     total = reference.weights(q, k, terms, layout).sum(-1)
     assert (total >= 0).all()
     # a row sums 63 numbers whose own sum is at most 1
@@ -288,7 +290,7 @@ def test_a_saturated_key_takes_all_and_a_shut_one_nothing() -> None:
     terms = terms_of(RotaryStickBreaking(SIZES).double(), layout)
     for logit, expected in ((40.0, v), (-40.0, torch.zeros_like(v))):
         full = torch.full((1, 1, 9, 9), logit, dtype=torch.float64)
-        out = attend(0 * v, 0 * v, v, replace(terms, bias_full=full), layout, "reference")
+        out = attend(0 * v, 0 * v, v, replace(terms, pair_bias=full), layout, "reference")
         # e^-40 is 4e-18
         assert_close(out, expected, rtol=0, atol=1e-15)
 

@@ -107,13 +107,13 @@ def test_tupe_is_the_papers_formula(name: str, causal: bool, options: dict) -> N
     batch, length = layout.segment.shape
     q, k, v = (torch.randn(batch, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     terms = encoding.terms(torch.zeros(batch, length, D, dtype=torch.float64), encoding.locate(layout))
-    assert len(terms.bias_full) == (batch if name == "mixed" else 1)
-    real = (layout.segment != PADDING)[:, None, :, None]
+    assert len(terms.pair_bias) == (batch if name == "mixed" else 1)
+    is_token = (layout.segment != PADDING)[:, None, :, None]
     expected = papers(encoding, q, k, v, layout)
     inputs, upstream = (q, k, v, *encoding.parameters()), torch.randn_like(expected)
     wanted = torch.autograd.grad(expected, inputs, upstream, materialize_grads=True, allow_unused=True)
     for implementation in ("reference", "sdpa"):
-        got = attend(q, k, v, terms, layout, implementation) * real
+        got = attend(q, k, v, terms, layout, implementation) * is_token
         assert_close(got, expected, rtol=0, atol=1e-12)
         gradients = torch.autograd.grad(
             got, inputs, upstream, materialize_grads=True, allow_unused=True, retain_graph=True
@@ -133,9 +133,9 @@ def test_buckets_are_those_of_t5(causal: bool) -> None:
         encoding.bias.zero_()
         encoding.distance_bias.copy_(t5.table.normal_())
     layout, h = Layout.whole(1, 300, causal), torch.zeros(1, 300, D, dtype=torch.float64)
-    bias = t5.terms(h, layout).bias
+    bias = t5.terms(h, layout).distance_bias
     index = layout.distance[0].clamp(-128, 128) + 128
-    got, expected = encoding.terms(h, layout).bias_full[0], bias[:, index]
+    got, expected = encoding.terms(h, layout).pair_bias[0], bias[:, index]
     if causal:
         got, expected = got.tril(), expected.tril()
     assert_close(got, expected, rtol=0, atol=1e-15)
@@ -162,11 +162,11 @@ def test_it_starts_as_in_the_source() -> None:
 def test_terms_are_formed_in_float32_in_low_precision() -> None:
     encoding, layout = Tupe(Sizes(D, H, 400)), Layout.whole(1, 400, True)
     h = torch.zeros(1, 400, D)
-    expected = encoding.terms(h, layout).bias_full
+    expected = encoding.terms(h, layout).pair_bias
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(encoding.terms(h.bfloat16(), layout).bias_full, expected)
+        assert torch.equal(encoding.terms(h.bfloat16(), layout).pair_bias, expected)
     assert expected.dtype == torch.float32
-    exact = encoding.double().terms(h.double(), layout).bias_full
+    exact = encoding.double().terms(h.double(), layout).pair_bias
     assert_close(expected.double(), exact, rtol=0, atol=1e-6)
 
 

@@ -303,7 +303,7 @@ def test_attention_is_chosen_for_trained_queries_of_the_precision_that_runs(prec
     asked = []
 
     def choose(implementation, q, terms, layout, dropout=None):
-        asked.append((q.dtype, q.requires_grad, terms.bias.requires_grad, torch.is_grad_enabled()))
+        asked.append((q.dtype, q.requires_grad, terms.distance_bias.requires_grad, torch.is_grad_enabled()))
         return attention.choose(implementation, q, terms, layout, dropout)
 
     monkeypatch.setattr(cell_module, "choose", choose)

@@ -293,7 +293,8 @@ def test_two_processes_measure_once(start, tmp_path):
         ),
         (
             ["evaluate.policy=[rerope]", "pe=rope", "attention.implementation=sdpa"],
-            "evaluate.policy=rerope cannot be computed with attention.implementation=sdpa: sdpa has no place for score",
+            "evaluate.policy=rerope cannot be computed with attention.implementation=sdpa: sdpa has no "
+            "place for content_bias",
         ),
         (["evaluate.policy=[ya]"], "evaluate.policy must be a list, each one of raw, pi, ntk"),
         (["evaluate.offset=[-1]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24, got [-1]"),

@@ -89,13 +89,13 @@ def test_generate_with_and_without_a_cache(kind: str, name: str, beams: int) -> 
     """Of a padded batch, greedily and with beam search, which reorders the cache."""
     model, encoder = replaced(kind, name), kind == "t5"
     mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4] if encoder else [[1] * 9, [0] * 4 + [1] * 5])
-    ids, real = tokens() * mask, mask[1].bool()
+    ids, is_token = tokens() * mask, mask[1].bool()
     settings = {"max_new_tokens": 6, "do_sample": False, "num_beams": beams, "attention_mask": mask}
     settings |= {"no_repeat_ngram_size": 1, "suppress_tokens": [0]}
     made = model.generate(ids, **settings)
     assert torch.equal(made, model.generate(ids, **settings, use_cache=False))
     assert all(len(row.unique()) == 6 for row in made[:, -6:])
-    alone = model.generate(ids[1:, real], **{**settings, "attention_mask": mask[1:, real]})
+    alone = model.generate(ids[1:, is_token], **{**settings, "attention_mask": mask[1:, is_token]})
     assert torch.equal(made[1, -6:], alone[0, -6:])
 
 

@@ -92,9 +92,9 @@ def test_with_its_own_encoding_a_model_computes_what_it_did(kind: str, padded: b
     model, tokens = small(kind).to(torch.float32 if padded and kind in INFINITE else torch.float64), inputs(kind)
     if kind in ROTATING and model.dtype == torch.float64:
         part_of(model).rotary_emb = Exact(model.config)
-    mask, real = (MASK, MASK.bool()) if padded else (None, MASK >= 0)
+    mask, is_token = (MASK, MASK.bool()) if padded else (None, MASK >= 0)
     if kind == "roberta" and padded:
-        tokens = tokens.where(real, model.config.pad_token_id)  # by which it counts positions
+        tokens = tokens.where(is_token, model.config.pad_token_id)  # by which it counts positions
     given = {} if mask is None else {"attention_mask": mask}
     if kind in CAUSAL and padded and kind != "mpt":  # which takes no positions
         given["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
@@ -109,7 +109,7 @@ def test_with_its_own_encoding_a_model_computes_what_it_did(kind: str, padded: b
     if kind == "vit":
         assert_close(got, expected, **tolerance)
     else:
-        assert_close(got[real], expected[real], **tolerance)
+        assert_close(got[is_token], expected[is_token], **tolerance)
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def zeroed(model: Any) -> Any:
 def test_without_an_encoding_a_model_is_the_original_without_its_positions(kind: str) -> None:
     """All else is there: windows, soft cap, scale, norms, the convolution of DeBERTa, ranges of MPT."""
     given = {"attention_mask": MASK} if kind not in ("vit", "t5", "mt5") else {}
-    real = MASK.bool() if given else MASK >= 0
+    is_token = MASK.bool() if given else MASK >= 0
     if kind == "bloom":
         given = {"attention_mask": torch.ones_like(MASK)}
-        real = MASK >= 0
+        is_token = MASK >= 0
     dtype = torch.float32 if kind in INFINITE else torch.float64
     expected = logits(zeroed(small(kind).to(dtype)), inputs(kind), **given)
     got = logits(replace(small(kind).to(dtype), "none", length=LENGTH), inputs(kind), **given)
@@ -161,7 +161,7 @@ def test_without_an_encoding_a_model_is_the_original_without_its_positions(kind:
     if kind == "vit":
         assert_close(got, expected, **tolerance)
     else:
-        assert_close(got[real], expected[real], **tolerance)
+        assert_close(got[is_token], expected[is_token], **tolerance)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ def mask_of(side: str) -> torch.Tensor:
 def test_masked_positions_of_bert_are_not_seen(name: str, side: str) -> None:
     """A padded sequence has the logits that it has alone, whatever stands where it is padded."""
     model, ids, mask = replaced("bert", name), tokens(3), mask_of(side)
-    got, real = logits(model, ids, attention_mask=mask), mask.bool()
-    assert torch.equal(logits(model, ids.where(real, 7), attention_mask=real)[real], got[real])
+    got, is_token = logits(model, ids, attention_mask=mask), mask.bool()
+    assert torch.equal(logits(model, ids.where(is_token, 7), attention_mask=is_token)[is_token], got[is_token])
     for row in range(3):
-        assert_close(got[row, real[row]], logits(model, ids[row : row + 1, real[row]])[0], **CLOSE)
+        assert_close(got[row, is_token[row]], logits(model, ids[row : row + 1, is_token[row]])[0], **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["rope", "alibi", "learnable", "forgetting", "cpe", "stick_breaking"])

@@ -325,12 +325,12 @@ def random_terms(name: str, layout: Layout) -> Terms:
     values = torch.randn(1, 2 * R + 1, D // H, dtype=torch.float64)
     return {
         "rotary": Terms(rotary_q=rotary, rotary_k=rotary, scale=0.3),
-        "bias and decay": Terms(bias=table, decay=decay),
-        "gate": Terms(gate=table),
-        "decay and stick": Terms(decay=decay, weights=Stick()),
+        "bias and decay": Terms(distance_bias=table, decay=decay),
+        "logit_factors": Terms(logit_factors=table),
+        "decay and stick": Terms(decay=decay, normalizer=Stick()),
         "gain": Terms(gain=1 + 0.1 * torch.randn(H, D // H, dtype=torch.float64)),
-        "bias_full": Terms(bias_full=full),
-        "values": Terms(values=values),
+        "pair_bias": Terms(pair_bias=full),
+        "relative_values": Terms(relative_values=values),
     }[name]
 
 
@@ -339,12 +339,14 @@ def of_queries(terms: Terms, count: int) -> Terms:
     changes = {}
     if terms.rotary_q is not None:
         changes["rotary_q"] = Rotary(*(x[..., -count:, :] for x in (terms.rotary_q.cos, terms.rotary_q.sin)))
-    if terms.bias_full is not None:
-        changes["bias_full"] = terms.bias_full[:, :, -count:]
+    if terms.pair_bias is not None:
+        changes["pair_bias"] = terms.pair_bias[:, :, -count:]
     return replace(terms, **changes)
 
 
-@pytest.mark.parametrize("name", ["rotary", "bias and decay", "decay and stick", "gain", "gate", "bias_full", "values"])
+@pytest.mark.parametrize(
+    "name", ["rotary", "bias and decay", "decay and stick", "gain", "logit_factors", "pair_bias", "relative_values"]
+)
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_last_queries_have_the_rows_of_all(name: str, count: int) -> None:
     torch.manual_seed(0)
@@ -382,8 +384,8 @@ def test_a_table_that_does_not_reach_the_first_key_is_refused_before_a_key_is_ke
     keys = Layout(torch.arange(T)[None], torch.zeros(2, T, dtype=torch.long), causal=True)
     memory = Memory()
     step = replace(keys.last(1), keys=keys).remembering(memory)
-    with pytest.raises(ValueError, match="bias covers distances up to 11: got 12"):
-        attend(q, q, q, Terms(bias=torch.zeros(H, 23)), step)
+    with pytest.raises(ValueError, match="distance_bias covers distances up to 11: got 12"):
+        attend(q, q, q, Terms(distance_bias=torch.zeros(H, 23)), step)
     assert not memory.kept
 
 

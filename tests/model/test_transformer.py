@@ -137,9 +137,9 @@ def by_definition(
 def assert_is_definition(model: Transformer, config: Model, layout: Layout, mix: Mix = as_given) -> None:
     """Compare logits of tokens that are not padding, and gradients of every parameter."""
     tokens = random_tokens()
-    real = layout.segment != PADDING
+    is_token = layout.segment != PADDING
     weights = dict(model.named_parameters())
-    got = model(tokens, layout)[real]
+    got = model(tokens, layout)[is_token]
     expected = by_definition(weights, config, tokens, layout, mix)
     assert_close(got, expected, **EQUAL)
     upstream = torch.randn_like(got)
@@ -558,10 +558,10 @@ def test_answers_of_mixed_inputs_are_the_logits_of_forward(encoding: type, norm:
 @pytest.mark.parametrize("slots", ["all", "none", "first", "last", "one_sequence"])
 def test_any_slots_can_be_asked(slots: str) -> None:
     layout, tokens = in_segments(), torch.randint(VOCABULARY, SEGMENTS.shape)
-    real = (SEGMENTS != PADDING).flatten().nonzero()[:, 0]
+    is_token = (SEGMENTS != PADDING).flatten().nonzero()[:, 0]
     if slots == "one_sequence":
-        layout, tokens, real = Layout(layout.pos[4:5], SEGMENTS[4:5], True), tokens[4:5], torch.arange(1, 8)
-    slot = {"none": real[:0], "first": real[:1], "last": real[-1:]}.get(slots, real)
+        layout, tokens, is_token = Layout(layout.pos[4:5], SEGMENTS[4:5], True), tokens[4:5], torch.arange(1, 8)
+    slot = {"none": is_token[:0], "first": is_token[:1], "last": is_token[-1:]}.get(slots, is_token)
     model = elsewhere(transformer(small(), "cope"))
     if slots != "none":
         assert_answers_are_those_of_forward(model, tokens, layout, slot)

@@ -59,14 +59,14 @@ class Previous(PositionalEncoding):
         query = torch.arange(size)
         bias[0, 0, query, (query - 1).clamp(min=0)] = 1e4
         bias[0, 1, query, query] = 1e4
-        return Terms(bias_full=bias)
+        return Terms(pair_bias=bias)
 
 
 class Halves(PositionalEncoding):
     """Every key takes half of the rest of the stick, the query's own first; the rest is dropped."""
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(weights=Stick(include_self=True, remainder="drop"))
+        return Terms(normalizer=Stick(include_self=True, remainder="drop"))
 
 
 def model(

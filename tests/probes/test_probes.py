@@ -65,12 +65,12 @@ class Toy(InMemory):
         if self.kind == "packed":
             segment = layout.segment.where((layout.segment == PADDING) | (slot < 2), 1)
             layout = Layout(slot[:1] - 2 * (slot[:1] >= 2), segment, True)
-        real = layout.segment != PADDING
-        tokens = torch.randint(VOCABULARY - 1, (SIZE, T), generator=draw).gather(1, slot).where(real, self.mark)
+        is_token = layout.segment != PADDING
+        tokens = torch.randint(VOCABULARY - 1, (SIZE, T), generator=draw).gather(1, slot).where(is_token, self.mark)
         if self.task.pooled:
             targets = torch.randint(2, (SIZE, 1), generator=draw)
         else:
-            targets = torch.randint(VOCABULARY, (SIZE, T), generator=draw).gather(1, slot).where(real, IGNORE)
+            targets = torch.randint(VOCABULARY, (SIZE, T), generator=draw).gather(1, slot).where(is_token, IGNORE)
         return Batch(tokens, targets, torch.zeros_like(targets), targets != IGNORE, marked(layout))
 
     def floors(self, split: str) -> Floors:
@@ -249,22 +249,22 @@ def test_states_are_those_of_the_tokens_that_count(kind: str) -> None:
     pos = whole.layout.pos.expand(*whole.layout.segment.shape, *whole.layout.pos.shape[2:])
     start = 0
     for number in range(SIZE):
-        real = whole.layout.segment[number] != PADDING
-        count = int(real.sum())
+        is_token = whole.layout.segment[number] != PADDING
+        count = int(is_token.sum())
         mine = slice(start, start + count)
         assert states.sequence[mine].tolist() == [number] * count
-        assert torch.equal(states.tokens[mine], whole.tokens[number][real])
-        assert torch.equal(states.pos[mine], pos[number][real].reshape(count, -1))
+        assert torch.equal(states.tokens[mine], whole.tokens[number][is_token])
+        assert torch.equal(states.pos[mine], pos[number][is_token].reshape(count, -1))
         start += count
     assert start == len(states.tokens) == len(states.pos)
     with torch.no_grad():
         x, positions = model.encodings(model.tokens(whole.tokens), whole.layout)
-        real = whole.layout.segment != PADDING
-        assert_close(states.hidden[0], x[real])
+        is_token = whole.layout.segment != PADDING
+        assert_close(states.hidden[0], x[is_token])
         assert len(states.hidden) == DEPTH + 1
         for number, layer in enumerate(model.layers, 1):
             x = layer(x, number - 1, positions, "reference")
-            assert_close(states.hidden[number], x[real], rtol=1e-4, atol=1e-5)
+            assert_close(states.hidden[number], x[is_token], rtol=1e-4, atol=1e-5)
 
 
 def test_what_an_encoding_draws_depends_on_seed_and_split_and_changes_between_batches() -> None:

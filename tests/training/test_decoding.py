@@ -193,10 +193,10 @@ def test_the_marks_of_an_answer_are_those_of_the_dataset() -> None:
     of_prompt, segment, of_answer = given
     assert of_answer.shape == (40, 5)
     for row, expected in enumerate(batch.layout.marks.tolist()):
-        real = int((batch.layout.segment[row] != PADDING).sum())
+        is_token = int((batch.layout.segment[row] != PADDING).sum())
         asked = int(batch.headline[row].sum())
         prompt = of_prompt[row][segment[row] != PADDING].tolist()
-        assert prompt + of_answer[row, :asked].tolist() == expected[:real]
+        assert prompt + of_answer[row, :asked].tolist() == expected[:is_token]
 
 
 def test_marks_to_come_are_asked_for() -> None:

@@ -37,13 +37,13 @@ MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
 # TRITON_PTXAS_PATH takes another ptxas.
 EXAMINED = "3.7."
 TAKEN = (
-    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "gate", "clip", "decay"),
-    *("weights", "rotary_v", "rotary_out", "carried"),
+    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "distance_bias", "logit_factors", "clip", "decay"),
+    *("normalizer", "rotary_v", "rotary_out", "carried"),
 )
 ABSENT = fields_without(TAKEN)
 TAKEN_BY_STICK = (
-    *("lift", "rotary_q", "rotary_k", "gain", "scale", "bias", "clip"),
-    *("weights", "rotary_v", "rotary_out", "carried"),
+    *("lift", "rotary_q", "rotary_k", "gain", "scale", "distance_bias", "clip"),
+    *("normalizer", "rotary_v", "rotary_out", "carried"),
 )
 ABSENT_OF_STICK = tuple(name for name in TAKEN if name not in TAKEN_BY_STICK)
 ANY_VERSION = "PE_LAB_TRITON_ANY"  # set to 1, it allows every version
@@ -53,7 +53,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     """Return the reason why these terms cannot be computed here, or None."""
     if layout.keys is not None:
         return "triton takes as many queries as keys, these have keys of earlier tokens"
-    if isinstance(terms.weights, Stick):
+    if isinstance(terms.normalizer, Stick):
         for name in ABSENT_OF_STICK:
             if getattr(terms, name) is not None:
                 return f"the kernels of stick-breaking have no place for {name}"
@@ -62,7 +62,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     for name in ABSENT:
         if getattr(terms, name) is not None:
             return f"the kernels have no place for {name}, which needs T x T numbers"
-    for name, axes in (("gain", 2), ("bias", 2), ("gate", 2)):
+    for name, axes in (("gain", 2), ("distance_bias", 2), ("logit_factors", 2)):
         table = getattr(terms, name)
         if table is not None and table.dim() > axes:
             return f"the kernels take one {name} for all sequences"
@@ -87,7 +87,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         )
     if q.device.type not in ("cpu", "cuda"):
         return f"the kernels need a CUDA device, these tensors are on {q.device.type}"
-    by_place = [name for name in ("bias", "gate", "window") if getattr(terms, name) is not None]
+    by_place = [name for name in ("distance_bias", "logit_factors", "window") if getattr(terms, name) is not None]
     if by_place and not layout.runs_on:
         return (
             f"the kernels read {by_place[0]} by the distance in the sequence, and these positions do not run on by one"
@@ -125,8 +125,8 @@ def _attended(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dro
     """Return attention of queries and keys that are rotated already."""
     whole = layout.one_segment or (layout.causal and layout.right_padded)
     segment = None if whole else layout.segment.expand(len(q), -1)
-    if isinstance(terms.weights, Stick):
-        return _stick(q, k, v, terms, terms.weights, segment, layout.causal)
+    if isinstance(terms.normalizer, Stick):
+        return _stick(q, k, v, terms, terms.normalizer, segment, layout.causal)
     return _softmax(q, k, v, terms, segment, layout.causal, dropout)
 
 
@@ -135,7 +135,9 @@ def _softmax(
 ) -> Tensor:
     from pe_lab.attention.triton.operators import softmax_attention
 
-    bias, gate, decay = (None if x is None else x.float() for x in (terms.bias, terms.gate, terms.decay))
+    bias, gate, decay = (
+        None if x is None else x.float() for x in (terms.distance_bias, terms.logit_factors, terms.decay)
+    )
     decay = None if decay is None else decay.expand(q.shape[:3])
     window = None if terms.window is None else _windows(terms.window, q.shape[1], q.device)
     seed, p = (None, 0.0) if dropout is None else (dropout.seed, dropout.p)
@@ -154,7 +156,7 @@ def _windows(window: tuple[int | None, ...], heads: int, device: torch.device) -
 def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: Tensor | None, causal: bool) -> Tensor:
     from pe_lab.attention.triton.stick_operators import stick_attention
 
-    bias = None if terms.bias is None else terms.bias.float()
+    bias = None if terms.distance_bias is None else terms.distance_bias.float()
     nearest, to_itself = kind.order == "nearest", kind.remainder == "own"
 
     def broken(down: bool, side: int, include_self: bool) -> Tensor:

@@ -71,8 +71,8 @@ def step(made: Transformer, implementation: str, layout: Layout) -> Gradients:
     draw = torch.Generator().manual_seed(2)
     tokens, target = torch.randint(VOCABULARY, (2, *layout.segment.shape), generator=draw).to(DEVICE)
     logits = made(tokens, layout)
-    real = layout.segment != PADDING
-    loss = cross_entropy(logits[real], target[real])
+    is_token = layout.segment != PADDING
+    loss = cross_entropy(logits[is_token], target[is_token])
     names, parameters = zip(*made.named_parameters(), strict=True)
     gradients = torch.autograd.grad(loss, parameters)
     return {"loss": loss.detach(), **dict(zip(names, gradients, strict=True))}
@@ -80,12 +80,12 @@ def step(made: Transformer, implementation: str, layout: Layout) -> Gradients:
 
 def no_place_in_the_kernels(terms: Terms, layout: Layout) -> bool:
     """Whether these terms need T x T numbers, distances of other positions, or a stick with more than a bias."""
-    none = (terms.score, terms.bias_full, terms.values, terms.after)
-    if isinstance(terms.weights, Stick):
-        none += (terms.gate, terms.decay, terms.window)
-    by_place = any(x is not None for x in (terms.bias, terms.gate, terms.window))
-    real = layout.segment[:, 1:] != PADDING
-    runs_on = layout.pos.dim() == 2 and bool((layout.pos.diff() == 1).expand_as(real)[real].all())
+    none = (terms.content_bias, terms.pair_bias, terms.relative_values, terms.weight_factors)
+    if isinstance(terms.normalizer, Stick):
+        none += (terms.logit_factors, terms.decay, terms.window)
+    by_place = any(x is not None for x in (terms.distance_bias, terms.logit_factors, terms.window))
+    is_token = layout.segment[:, 1:] != PADDING
+    runs_on = layout.pos.dim() == 2 and bool((layout.pos.diff() == 1).expand_as(is_token)[is_token].all())
     return any(x is not None for x in none) or (by_place and not runs_on)
 
 

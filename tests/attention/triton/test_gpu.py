@@ -42,18 +42,18 @@ CASES: dict[str, Callable[[], Terms]] = {
     "rotary_of_each_sequence": lambda: Terms(rotary_q=rotary(H, B), rotary_k=rotary(1, B)),
     "window": lambda: Terms(window=(200,)),
     # not a window of 1: its gradients of queries and keys are 0, and what bfloat16 makes of 0 has no judge
-    "window_per_head_and_bias": lambda: Terms(window=(16, 64, 400, None), bias=table(1, 2 * T - 1)),
-    "bias": lambda: Terms(bias=table(H, 2 * T - 1)),
-    "bias_clipped": lambda: Terms(bias=table(1, 257), clip=True),
-    "gate_and_bias": lambda: Terms(gate=1 + table(1, 2 * T - 1) / 5, bias=table(H, 2 * T - 1)),
+    "window_per_head_and_bias": lambda: Terms(window=(16, 64, 400, None), distance_bias=table(1, 2 * T - 1)),
+    "distance_bias": lambda: Terms(distance_bias=table(H, 2 * T - 1)),
+    "bias_clipped": lambda: Terms(distance_bias=table(1, 257), clip=True),
+    "gate_and_bias": lambda: Terms(logit_factors=1 + table(1, 2 * T - 1) / 5, distance_bias=table(H, 2 * T - 1)),
     "decay": lambda: Terms(decay=-table(B, H, T).abs().cumsum(-1) / 10),
     "rotary_stick": lambda: Terms(
-        rotary_q=rotary(H), rotary_k=rotary(H), bias=table(1, 2 * T - 1), weights=Stick(include_self=True)
+        rotary_q=rotary(H), rotary_k=rotary(H), distance_bias=table(1, 2 * T - 1), normalizer=Stick(include_self=True)
     ),
-    "stick": lambda: Terms(weights=Stick(remainder="own")),
-    "stick_from_the_first": lambda: Terms(weights=Stick("first", include_self=True)),
+    "stick": lambda: Terms(normalizer=Stick(remainder="own")),
+    "stick_from_the_first": lambda: Terms(normalizer=Stick("first", include_self=True)),
 }
-TENSORS = ("bias", "gate", "decay", "gain")
+TENSORS = ("distance_bias", "logit_factors", "decay", "gain")
 
 
 def in_dtype(terms: Terms, dtype: torch.dtype) -> tuple[Terms, list[Tensor]]:
@@ -64,7 +64,7 @@ def in_dtype(terms: Terms, dtype: torch.dtype) -> tuple[Terms, list[Tensor]]:
         leaves.append(value.detach().to(dtype).requires_grad_())
         return leaves[-1]
 
-    made: dict[str, object] = {"clip": terms.clip, "weights": terms.weights, "window": terms.window}
+    made: dict[str, object] = {"clip": terms.clip, "normalizer": terms.normalizer, "window": terms.window}
     for name in TENSORS:
         if getattr(terms, name) is not None:
             made[name] = leaf(getattr(terms, name))
@@ -91,12 +91,13 @@ def results(
     """The output, and the gradients of q, k, v and all terms, in float64."""
     made, leaves = in_dtype(terms, wide)
     inputs = [x.to(dtype).requires_grad_() for x in qkv]
-    real = (layout.segment != PADDING)[:, None, :, None]
-    upstream = torch.randn(B, H, T, d, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) * real
+    is_token = (layout.segment != PADDING)[:, None, :, None]
+    upstream = torch.randn(B, H, T, d, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) * is_token
     dropout = Dropout(p, torch.tensor(3, device="cuda")) if p else None
     out = attend(*inputs, made, layout, which, dropout)
     return [
-        x.detach().double() for x in (out * real, *torch.autograd.grad(out, inputs + leaves, upstream.to(out.dtype)))
+        x.detach().double()
+        for x in (out * is_token, *torch.autograd.grad(out, inputs + leaves, upstream.to(out.dtype)))
     ]
 
 
@@ -111,7 +112,7 @@ def error(found: Tensor, truth: Tensor) -> float:
 def test_values_and_all_gradients(case: str, layout: Callable[[bool], Layout], causal: bool, p: float) -> None:
     """Against float64: float32 to 1e-5, as three TF32 products keep 21 bits; bfloat16 at most twice its reference's."""
     terms, where = CASES[case](), layout(causal)
-    if p and isinstance(terms.weights, Stick):
+    if p and isinstance(terms.normalizer, Stick):
         pytest.skip("the kernels of stick-breaking drop no weights")
     qkv = torch.randn(3, B, H, T, d, device="cuda").bfloat16().double()
     truth = results(qkv, terms, where, "reference", torch.float64, torch.float64, p)
@@ -131,7 +132,7 @@ def test_values_and_all_gradients(case: str, layout: Callable[[bool], Layout], c
 def test_thousands_of_backward_passes_give_the_same_bits(case: str, times: int) -> None:
     terms, leaves = in_dtype(CASES[case](), torch.float32)
     inputs = [torch.randn(B, H, T, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
-    dropout = None if isinstance(terms.weights, Stick) else Dropout(0.1, torch.tensor(3, device="cuda"))
+    dropout = None if isinstance(terms.normalizer, Stick) else Dropout(0.1, torch.tensor(3, device="cuda"))
     out = attend(*inputs, terms, padded(True), "triton", dropout)
     upstream = torch.randn_like(out)
     first = torch.autograd.grad(out, inputs + leaves, upstream, retain_graph=True)
@@ -140,7 +141,7 @@ def test_thousands_of_backward_passes_give_the_same_bits(case: str, times: int) 
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("case", ["rotary", "bias", "decay", "stick"])
+@pytest.mark.parametrize("case", ["rotary", "distance_bias", "decay", "stick"])
 def test_memory_grows_linearly(case: str) -> None:
     """Twice the length takes twice the memory, within the allocator's rounding."""
 
@@ -153,9 +154,11 @@ def test_memory_grows_linearly(case: str) -> None:
             "rotary": lambda: Terms(
                 rotary_q=Rotary(angle.cos(), angle.sin()), rotary_k=Rotary(angle.cos(), angle.sin())
             ),
-            "bias": lambda: Terms(bias=torch.zeros(H, 2 * length - 1, device="cuda", requires_grad=True)),
+            "distance_bias": lambda: Terms(
+                distance_bias=torch.zeros(H, 2 * length - 1, device="cuda", requires_grad=True)
+            ),
             "decay": lambda: Terms(decay=torch.zeros(B, H, length, device="cuda", requires_grad=True)),
-            "stick": lambda: Terms(weights=Stick(include_self=True)),
+            "stick": lambda: Terms(normalizer=Stick(include_self=True)),
         }[case]()
         qkv = [torch.randn(B, H, length, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
         layout = Layout.of_lengths(torch.full((B,), length, device="cuda"), length, True)
@@ -171,7 +174,7 @@ def test_memory_grows_linearly(case: str) -> None:
 
 
 def test_inductor_compiles_through_it() -> None:
-    terms, leaves = in_dtype(CASES["bias"](), torch.float32)
+    terms, leaves = in_dtype(CASES["distance_bias"](), torch.float32)
     from pe_lab.attention.triton.operators import softmax_attention
 
     inputs = [torch.randn(B, H, T, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
@@ -184,4 +187,4 @@ def test_inductor_compiles_through_it() -> None:
     compiled = torch.compile(step, fullgraph=True)
     for found, want in zip(torch.autograd.grad(compiled(*inputs, *leaves), inputs + leaves), expected, strict=True):
         assert torch.allclose(found.float(), want.float(), rtol=2e-2, atol=1e-6)
-    assert terms.bias is leaves[0]
+    assert terms.distance_bias is leaves[0]

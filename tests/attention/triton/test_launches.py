@@ -129,7 +129,7 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
                 assert not launches
                 continue
             assert refusal is None
-            stick = isinstance(given[1].weights, Stick)
+            stick = isinstance(given[1].normalizer, Stick)
             assert assert_sound(launches, looked_up) >= FORWARD[stick] | BACKWARD[stick]
 
 
@@ -138,7 +138,7 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
 
 def tables(names: tuple[str, ...]) -> Iterator[tuple[dict[str, Tensor], set[str]]]:
     """Every choice of these terms, and of those that are trained."""
-    shapes = {"bias": (H, 2 * T - 1), "gate": (1, 2 * T - 1), "decay": (B, H, T)}
+    shapes = {"distance_bias": (H, 2 * T - 1), "logit_factors": (1, 2 * T - 1), "decay": (B, H, T)}
     for there in product(("", "given", "trained"), repeat=len(names)):
         chosen = dict(zip(names, there, strict=True))
         trained = {name for name, how in chosen.items() if how == "trained"}
@@ -158,19 +158,27 @@ def test_softmax_launches_its_kernels_and_that_of_tables_where_one_is_trained(
     dtype: torch.dtype, causal: bool, launches: list, looked_up: set[str]
 ) -> None:
     dropout = Dropout(0.1, torch.tensor(0, device=DEVICE))
-    for (given, trained), packed, drop in product(tables(("bias", "gate", "decay")), (False, True), (None, dropout)):
+    for (given, trained), packed, drop in product(
+        tables(("distance_bias", "logit_factors", "decay")), (False, True), (None, dropout)
+    ):
         launches.clear()
         looked_up.clear()
         window = (3, None) if packed == (drop is None) else None
         step(Terms(**given, window=window), layout_of(causal, packed), drop, dtype)
-        by_table = {"backward_tables"} if trained & {"bias", "gate"} else set()
-        spread = {"spread_table"} if given.keys() & {"bias", "gate"} else set()
+        by_table = {"backward_tables"} if trained & {"distance_bias", "logit_factors"} else set()
+        spread = {"spread_table"} if given.keys() & {"distance_bias", "logit_factors"} else set()
         assert assert_sound(launches, looked_up) == FORWARD[False] | BACKWARD[False] | by_table | spread
         for launch in launches:
             if launch.kernel not in UNCHOSEN:
-                there = {**given, "segmented": packed or None, "dropout": drop, "window": window}
-                for name in ("bias", "gate", "decay", "segmented", "dropout", "window"):
-                    assert launch.arguments[name.upper()] == (there.get(name) is not None)
+                switches = {
+                    "BIAS": "distance_bias" in given,
+                    "GATE": "logit_factors" in given,
+                    "DECAY": "decay" in given,
+                    "SEGMENTED": packed,
+                    "DROPOUT": drop is not None,
+                    "WINDOW": window is not None,
+                }
+                assert {name: launch.arguments[name] for name in switches} == switches
 
 
 @pytest.mark.parametrize(("window", "expected"), [((3,), [3, 3]), ((None, 5), [2**30, 5]), ((2**70, 1), [2**30, 1])])
@@ -237,10 +245,10 @@ def test_a_stick_launches_its_kernels_and_that_of_tables_where_one_is_trained(
     dtype: torch.dtype, causal: bool, launches: list, looked_up: set[str]
 ) -> None:
     sticks = [Stick(*how) for how in product(("nearest", "first"), (True, False), ("drop", "own"))]
-    for (given, trained), packed, stick in product(tables(("bias",)), (False, True), sticks):
+    for (given, trained), packed, stick in product(tables(("distance_bias",)), (False, True), sticks):
         launches.clear()
         looked_up.clear()
-        step(Terms(**given, weights=stick), layout_of(causal, packed), None, dtype)
+        step(Terms(**given, normalizer=stick), layout_of(causal, packed), None, dtype)
         by_table = {"stick_backward_tables"} if trained else set()
         by_table |= {"spread_table"} if given else set()
         assert assert_sound(launches, looked_up) == FORWARD[True] | BACKWARD[True] | by_table
@@ -282,8 +290,13 @@ def test_every_launch_is_on_the_device_of_its_tensors(
     monkeypatch.setattr(torch.cuda, "device_of", device_of)
     cos, sin = torch.randn(2, 1, 1, T, d // 2, device=DEVICE).requires_grad_()
     rotary, bias = Rotary(cos, sin), torch.rand(H, 2 * T - 1, device=DEVICE).requires_grad_()
-    weights = {"weights": Stick()} if name == "stick" else {}
-    step(Terms(rotary_q=rotary, rotary_k=rotary, bias=bias, **weights), layout_of(True, False), None, torch.bfloat16)
+    weights = {"normalizer": Stick()} if name == "stick" else {}
+    step(
+        Terms(rotary_q=rotary, rotary_k=rotary, distance_bias=bias, **weights),
+        layout_of(True, False),
+        None,
+        torch.bfloat16,
+    )
     assert len(launches) >= 8
     assert sum(inside) == len(launches)
 

@@ -40,13 +40,15 @@ Case = dict[str, object]
 CASES: dict[str, Callable[[int, int], Case]] = {
     "nothing": lambda T, d: {},
     "scale": lambda T, d: {"scale": 0.4},
-    "bias_per_head": lambda T, d: {"bias": (H, 2 * T - 1)},
-    "bias_shared": lambda T, d: {"bias": (1, 2 * T - 1)},
-    "bias_clipped": lambda T, d: {"bias": (H, 2 * (T // 3) + 1), "clip": True},
-    "bias_of_one_number": lambda T, d: {"bias": (1, 1), "clip": True},
-    "bias_beyond_the_length": lambda T, d: {"bias": (H, 2 * T + 39)},
-    "gate": lambda T, d: {"gate": (H, 2 * T - 1)},
-    "gate_and_bias": lambda T, d: {"gate": (1, 2 * T - 1), "bias": (H, 9), "clip": True, "scale": 0.3},
+    "bias_per_head": lambda T, d: {"distance_bias": (H, 2 * T - 1)},
+    "bias_shared": lambda T, d: {"distance_bias": (1, 2 * T - 1)},
+    "bias_clipped": lambda T, d: {"distance_bias": (H, 2 * (T // 3) + 1), "clip": True},
+    "bias_of_one_number": lambda T, d: {"distance_bias": (1, 1), "clip": True},
+    "bias_beyond_the_length": lambda T, d: {"distance_bias": (H, 2 * T + 39)},
+    "logit_factors": lambda T, d: {"logit_factors": (H, 2 * T - 1)},
+    "gate_and_bias": lambda T, d: {
+        "logit_factors": (1, 2 * T - 1), "distance_bias": (H, 9), "clip": True, "scale": 0.3,
+    },
     "decay": lambda T, d: {"decay": (B, H, T)},
     "rotary": lambda T, d: {"cos": (1, 1, T, d // 2), "sin": (1, 1, T, d // 2)},
     "rotary_half_per_head": lambda T, d: {"cos": (1, H, T, d // 2), "sin": (1, H, T, d // 2), "pairing": "half"},
@@ -60,13 +62,15 @@ CASES: dict[str, Callable[[int, int], Case]] = {
     "dropout": lambda T, d: {"p": 0.3},
     "window": lambda T, d: {"window": (T // 3 + 1,)},
     "window_of_one": lambda T, d: {"window": (1,)},
-    "window_per_head": lambda T, d: {"window": (None, 7), "bias": (H, 2 * T - 1)},
+    "window_per_head": lambda T, d: {"window": (None, 7), "distance_bias": (H, 2 * T - 1)},
     "window_and_all": lambda T, d: {
-        "window": (T // 2 + 1, 18), "bias": (1, 9), "gate": (H, 2 * T - 1), "clip": True, "decay": (B, H, T), "p": 0.2,
+        "window": (T // 2 + 1, 18), "distance_bias": (1, 9), "logit_factors": (H, 2 * T - 1), "clip": True,
+        "decay": (B, H, T), "p": 0.2,
     },
     "several": lambda T, d: {
         "cos": (B, H, T, d // 2), "sin": (B, H, T, d // 2), "pairing": "half", "gain": (H, d), "scale": 0.2,
-        "bias": (H, 2 * T - 1), "gate": (H, 2 * (T // 2) + 1), "clip": True, "decay": (B, H, T), "p": 0.2,
+        "distance_bias": (H, 2 * T - 1), "logit_factors": (H, 2 * (T // 2) + 1), "clip": True,
+        "decay": (B, H, T), "p": 0.2,
     },
 }  # fmt: skip
 
@@ -85,7 +89,7 @@ def terms_of(given: Given, options: Case) -> Terms:
         cos, sin = (given.get(f"{name}_{side}", given.get(name)) for name in ("cos", "sin"))
         return None if cos is None else Rotary(cos, sin, options.get("pairing", "interleaved"))
 
-    tables = {name: given[name] for name in ("bias", "gate", "decay", "gain") if name in given}
+    tables = {name: given[name] for name in ("distance_bias", "logit_factors", "decay", "gain") if name in given}
     options = {name: options[name] for name in ("scale", "clip", "window") if name in options}
     return Terms(rotary_q=rotary("q"), rotary_k=rotary("k"), **tables, **options)
 
@@ -124,7 +128,7 @@ LAYOUTS: dict[str, Callable[[int, bool], Layout]] = {
 }
 
 
-def real(layout: Layout) -> Tensor:
+def token_mask(layout: Layout) -> Tensor:
     """[B, 1, T, 1] tokens that count."""
     return (layout.segment != PADDING)[:, None, :, None]
 
@@ -143,13 +147,13 @@ def run(
     assert out.dtype == dtype
     assert out.isfinite().all()  # padding included
     gradients = torch.autograd.grad(out, list(inputs.values()), upstream.to(dtype))
-    named = {"out": out.detach() * real(layout), **dict(zip(inputs, gradients, strict=True))}
+    named = {"out": out.detach() * token_mask(layout), **dict(zip(inputs, gradients, strict=True))}
     return {name: x.double() for name, x in named.items()}
 
 
 def upstream_for(given: Given, layout: Layout) -> Tensor:
     """Random, and zero where tokens do not count."""
-    return rand(*given["q"].shape) * real(layout)
+    return rand(*given["q"].shape) * token_mask(layout)
 
 
 def assert_equal_but_for_rounding(given: Given, options: Case, layout: Layout, largest_logit: float = 0.0) -> None:
@@ -193,12 +197,14 @@ def test_sequences_of_a_few_tokens_are_right(case: str, T: int, causal: bool) ->
 
 def test_a_head_of_one_dim_is_right() -> None:
     T = 20
-    assert_equal_but_for_rounding(*drawn({"bias": (H, 2 * T - 1), "gain": (H, 1)}, T, 1), whole(T, causal=True))
+    assert_equal_but_for_rounding(
+        *drawn({"distance_bias": (H, 2 * T - 1), "gain": (H, 1)}, T, 1), whole(T, causal=True)
+    )
 
 
 def test_a_table_covers_no_more_than_the_longest_document() -> None:
     layout = layout_of([[0] * 12 + [1] * 13 + [2] * 8, [3] * 13 + [PADDING] * 20], causal=False)
-    assert_equal_but_for_rounding(*drawn({"bias": (H, 25), "gate": (1, 25)}, 33, 16), layout)
+    assert_equal_but_for_rounding(*drawn({"distance_bias": (H, 25), "logit_factors": (1, 25)}, 33, 16), layout)
 
 
 def test_positions_need_not_run_on_where_no_table_is_read() -> None:
@@ -214,7 +220,7 @@ def test_positions_need_not_run_on_where_no_table_is_read() -> None:
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize(("layout", "causal"), [("whole", False), ("left_padded_late_and_packed", True)])
 def test_logits_of_ten_thousand_are_right(layout: str, causal: bool) -> None:
-    given, options = drawn({"bias": (H, 89)}, 45, 16)
+    given, options = drawn({"distance_bias": (H, 89)}, 45, 16)
     given["q"] *= 128
     given["k"] *= 32
     largest = float((given["q"] @ given["k"].transpose(-2, -1)).abs().max() / 4)
@@ -225,9 +231,9 @@ def test_logits_of_ten_thousand_are_right(layout: str, causal: bool) -> None:
 @pytest.mark.parametrize(("case", "causal"), [("bias_per_head", True), ("gate_and_bias", False)])
 def test_distances_may_be_forbidden_by_minus_infinity(case: str, causal: bool) -> None:
     T = 45
-    given, options = drawn(CASES[case](T, 16) | {"bias": (H, 2 * T - 1)}, T, 16)
-    given["bias"][:, T + 1 : T + 30] = -torch.inf  # 2, ..., 30 back
-    given["bias"][0, : T - 4] = -torch.inf  # more than 3 ahead
+    given, options = drawn(CASES[case](T, 16) | {"distance_bias": (H, 2 * T - 1)}, T, 16)
+    given["distance_bias"][:, T + 1 : T + 30] = -torch.inf  # 2, ..., 30 back
+    given["distance_bias"][0, : T - 4] = -torch.inf  # more than 3 ahead
     layout = LAYOUTS["left_padded_late_and_packed"](T, causal)
     assert_equal_but_for_rounding(given, options, layout)
 
@@ -240,7 +246,9 @@ def test_a_row_that_sees_nothing_is_nan_and_disturbs_no_other(causal: bool) -> N
     bias[0, T - 1 : T + 20] = -torch.inf  # itself, and 1, ..., 20 back
     bias[0, : T - 1] = -torch.inf
     q, k, v = (given[name].float() for name in "qkv")
-    got, expected = (attend(q, k, v, Terms(bias=bias), whole(T, causal), name) for name in ("triton", "reference"))
+    got, expected = (
+        attend(q, k, v, Terms(distance_bias=bias), whole(T, causal), name) for name in ("triton", "reference")
+    )
     nothing = torch.arange(T) < 21
     assert got[:, 0, nothing].isnan().all()
     assert expected[:, 0, nothing].isnan().all()
@@ -258,7 +266,7 @@ def test_a_row_that_sees_nothing_is_nan_and_disturbs_no_other(causal: bool) -> N
     [
         ("nothing", "whole", False),
         ("bias_per_head", "left_padded_late_and_packed", False),
-        ("gate", "right_padded_and_empty", True),
+        ("logit_factors", "right_padded_and_empty", True),
         ("decay", "whole", True),
         ("rotary_half_per_head", "right_padded_and_empty", False),
         ("gain_after_rotary", "whole", True),
@@ -275,7 +283,7 @@ def test_it_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(case: str, l
     T, d = 45, 24
     given, options = drawn(CASES[case](T, d), T, d)
     given |= {name: given[name].bfloat16().double() for name in "qkv"}
-    for name, near in {"bias": 0, "gate": 1, "gain": 1}.items():
+    for name, near in {"distance_bias": 0, "logit_factors": 1, "gain": 1}.items():
         if name in given:
             given[name] = (near + given[name] / 4).float().double()
     layout = LAYOUTS[layout](T, causal)
@@ -325,7 +333,7 @@ def test_the_same_inputs_give_the_same_bits(several, expected) -> None:
     assert_same_bits(bits(*several), expected)
 
 
-@pytest.mark.parametrize("wanted", ["q", "k", "v", "cos", "sin", "gain", "bias", "gate", "decay"])
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "cos", "sin", "gain", "distance_bias", "logit_factors", "decay"])
 def test_a_gradient_does_not_depend_on_which_others_are_asked_for(wanted: str, several, expected) -> None:
     got = bits(*several, wanted)
     assert got.keys() == {"out", wanted}
@@ -360,7 +368,7 @@ def test_inputs_may_be_expanded() -> None:
     T, d = 33, 16
     q, k, v = torch.randn(3, 1, 1, T, d, device=DEVICE).expand(3, B, H, T, d)
     bias, decay = torch.randn(1, 2 * T - 1, device=DEVICE), torch.randn(1, 1, T, device=DEVICE)
-    given = {"q": q, "k": k, "v": v, "bias": bias.expand(H, -1), "decay": decay.expand(B, H, -1)}
+    given = {"q": q, "k": k, "v": v, "distance_bias": bias.expand(H, -1), "decay": decay.expand(B, H, -1)}
     compact = {name: x.contiguous() for name, x in given.items()}
     assert_same_bits(bits(given, {}, whole(T, True)), bits(compact, {}, whole(T, True)))
 
@@ -391,7 +399,7 @@ def test_blocks_change_the_result_within_rounding_only(
 
     monkeypatch.setattr(operators, "choose", choose)
     T = 130
-    given, options = drawn({"bias": (1, 2 * T - 1)}, T, 16)
+    given, options = drawn({"distance_bias": (1, 2 * T - 1)}, T, 16)
     single = {name: x[:1, :1] if name in "qkv" else x for name, x in given.items()}
     layout = Layout.of_lengths(torch.tensor([T]), T, causal).to(DEVICE)
     assert_equal_but_for_rounding(single, options, layout)
@@ -420,7 +428,7 @@ def test_tiles_of_other_documents_are_not_computed(causal: bool) -> None:
     """What stands there is not read: NaN there changes neither values nor gradients of a document in whole tiles."""
     T, own = 96, slice(32, 64)
     layout = layout_of([[4] * 32 + [9] * 32 + [2] * 32], causal)
-    given, options = drawn({"bias": (1, 2 * T - 1)}, T, 16)
+    given, options = drawn({"distance_bias": (1, 2 * T - 1)}, T, 16)
     given = {name: x[:1, :1] if name in "qkv" else x for name, x in given.items()}
     results = []
     for elsewhere in (0.0, torch.nan):
@@ -453,7 +461,7 @@ def test_windows_at_the_edges_of_tiles_are_right(m: int, n: int, causal: bool, m
     monkeypatch.setattr(operators, "choose", choose)
     T, d = 97, 16
     for window in ((18, 33), (49, 63)):  # 18: the last key of a tile is the first that a block sees
-        given, options = drawn({"bias": (1, 2 * T - 1), "window": window}, T, d)
+        given, options = drawn({"distance_bias": (1, 2 * T - 1), "window": window}, T, d)
         single = {name: x[:1] if name in "qkv" else x for name, x in given.items()}
         assert_equal_but_for_rounding(single, options, Layout.of_lengths(torch.tensor([T]), T, causal).to(DEVICE))
         packed = [0] * 50 + [3] * 30 + [0] * 12 + [PADDING] * 5 if m > n else [PADDING] * 7 + [2] * 90
@@ -550,49 +558,49 @@ def queries(d: int = 16, dtype: torch.dtype = torch.float32) -> Tensor:
         (queries(257), Terms(), LINE, "the kernels take a head_dim of at most 128, got 257", "sdpa"),
         (
             queries(),
-            Terms(score=nn.Identity()),
+            Terms(content_bias=nn.Identity()),
             LINE,
-            "the kernels have no place for score, which needs T x T numbers",
+            "the kernels have no place for content_bias, which needs T x T numbers",
             "reference",
         ),
         (
             queries(),
-            Terms(bias_full=torch.zeros(1, 1, 9, 9, device=DEVICE)),
+            Terms(pair_bias=torch.zeros(1, 1, 9, 9, device=DEVICE)),
             LINE,
-            "the kernels have no place for bias_full, which needs T x T numbers",
+            "the kernels have no place for pair_bias, which needs T x T numbers",
             "sdpa",
         ),
         (
             queries(),
-            Terms(values=torch.zeros(1, 41, 16, device=DEVICE)),
+            Terms(relative_values=torch.zeros(1, 41, 16, device=DEVICE)),
             LINE,
-            "the kernels have no place for values, which needs T x T numbers",
+            "the kernels have no place for relative_values, which needs T x T numbers",
             "reference",
         ),
         (
             queries(),
-            Terms(weights=Stick(), gate=TABLE),
+            Terms(normalizer=Stick(), logit_factors=TABLE),
             LINE,
-            "the kernels of stick-breaking have no place for gate",
+            "the kernels of stick-breaking have no place for logit_factors",
             "reference",
         ),
         (
             queries(),
-            Terms(weights=Stick(), decay=torch.zeros(1, 1, 9, device=DEVICE)),
+            Terms(normalizer=Stick(), decay=torch.zeros(1, 1, 9, device=DEVICE)),
             LINE,
             "the kernels of stick-breaking have no place for decay",
             "reference",
         ),
         (
             queries(),
-            Terms(weights=Stick(), window=(3,)),
+            Terms(normalizer=Stick(), window=(3,)),
             LINE,
             "the kernels of stick-breaking have no place for window",
             "reference",
         ),
-        (queries(), Terms(bias=TABLE), SKIPPING, NOT_ONE_BY_ONE.format("bias"), "sdpa"),
+        (queries(), Terms(distance_bias=TABLE), SKIPPING, NOT_ONE_BY_ONE.format("distance_bias"), "sdpa"),
         (queries(), Terms(window=(3,)), SKIPPING, NOT_ONE_BY_ONE.format("window"), "sdpa"),
-        (queries(), Terms(gate=TABLE), SKIPPING, NOT_ONE_BY_ONE.format("gate"), "reference"),
+        (queries(), Terms(logit_factors=TABLE), SKIPPING, NOT_ONE_BY_ONE.format("logit_factors"), "reference"),
     ],
 )
 def test_what_it_cannot_compute_is_refused_in_one_line(
@@ -608,7 +616,7 @@ def test_what_it_cannot_compute_is_refused_in_one_line(
 def test_dropout_with_stick_breaking_is_refused() -> None:
     says = "^attention=triton cannot compute this: the kernels of stick-breaking drop no weights; use attention=auto, "
     with pytest.raises(ValueError, match=says + "which takes reference$"):
-        resolve("triton", queries(), Terms(weights=Stick()), LINE, Dropout(0.1, torch.tensor(0)))
+        resolve("triton", queries(), Terms(normalizer=Stick()), LINE, Dropout(0.1, torch.tensor(0)))
 
 
 @pytest.mark.covering
@@ -630,12 +638,14 @@ def test_a_cpu_is_refused_unless_the_interpreter_is_on(monkeypatch: pytest.Monke
     assert resolve("triton", torch.zeros(1, 1, 9, 16), Terms(), LINE) == "triton"
 
 
-@pytest.mark.parametrize("terms", [Terms(), Terms(bias=TABLE), Terms(gate=TABLE), Terms(decay=torch.zeros(1, 1, 9))])
+@pytest.mark.parametrize(
+    "terms", [Terms(), Terms(distance_bias=TABLE), Terms(logit_factors=TABLE), Terms(decay=torch.zeros(1, 1, 9))]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_auto_never_takes_the_interpreter(terms: Terms, dtype: torch.dtype) -> None:
     q = torch.zeros(1, 1, 9, 16, dtype=dtype)
     assert resolve("triton", q, terms, LINE) == "triton"
-    assert resolve("auto", q, terms, LINE) == ("sdpa" if terms.gate is None else "reference")
+    assert resolve("auto", q, terms, LINE) == ("sdpa" if terms.logit_factors is None else "reference")
 
 
 # -- which layouts need no segments, and which no positions ------------------------------------------------------------

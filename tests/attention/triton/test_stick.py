@@ -131,13 +131,13 @@ def by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout)
         q, k = q * terms.gain[:, None, :], k * terms.gain[:, None, :]
     scale = q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
     z = (q[..., :, None, :] * k[..., None, :, :]).sum(-1) * scale
-    if terms.bias is not None:
-        reach = terms.bias.shape[1] // 2
+    if terms.distance_bias is not None:
+        reach = terms.distance_bias.shape[1] // 2
         distance = (layout.pos[:, :, None] - layout.pos[:, None, :]).clamp(-reach, reach)
-        z = z + terms.bias[:, distance + reach].transpose(0, 1)
-    weight, left = product_weights(z, terms.weights, layout)
+        z = z + terms.distance_bias[:, distance + reach].transpose(0, 1)
+    weight, left = product_weights(z, terms.normalizer, layout)
     out = (weight[..., None] * v[..., None, :, :]).sum(-2)
-    return out + left[..., None] * v if terms.weights.remainder == "own" else out
+    return out + left[..., None] * v if terms.normalizer.remainder == "own" else out
 
 
 def by_kernels(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
@@ -177,7 +177,7 @@ LAYOUTS: dict[str, Callable[[int, bool], Layout]] = {
 }
 
 
-def real(layout: Layout) -> Tensor:
+def token_mask(layout: Layout) -> Tensor:
     """[B, 1, T, 1] tokens that count."""
     return (layout.segment != PADDING)[:, None, :, None]
 
@@ -187,8 +187,8 @@ def real(layout: Layout) -> Tensor:
 Case = dict[str, Any]
 BIASES: dict[str, Callable[[int], Case]] = {
     "none": lambda T: {},
-    "per_head": lambda T: {"bias": (H, 2 * T - 1)},
-    "shared_clipped": lambda T: {"bias": (1, 2 * (T // 3) + 1), "clip": True},
+    "per_head": lambda T: {"distance_bias": (H, 2 * T - 1)},
+    "shared_clipped": lambda T: {"distance_bias": (1, 2 * (T // 3) + 1), "clip": True},
 }
 ROTATIONS: dict[str, Callable[[int, int], Case]] = {
     "plain": lambda T, d: {},
@@ -206,8 +206,8 @@ def drawn(case: Case, layout: Layout, d: int) -> tuple[Given, Case]:
 
 def terms_of(given: Given, options: Case) -> Terms:
     rotary = Rotary(given["cos"], given["sin"], options.get("pairing", "interleaved")) if "cos" in given else None
-    tables = {name: given[name] for name in ("bias", "gain") if name in given}
-    options = {name: options[name] for name in ("scale", "clip", "weights") if name in options}
+    tables = {name: given[name] for name in ("distance_bias", "gain") if name in given}
+    options = {name: options[name] for name in ("scale", "clip", "normalizer") if name in options}
     return Terms(rotary_q=rotary, rotary_k=rotary, **tables, **options)
 
 
@@ -225,13 +225,13 @@ def run(
     assert out.isfinite().all()  # padding included
     # a stick with no key does not look at the query
     gradients = torch.autograd.grad(out, list(inputs.values()), upstream.to(dtype), materialize_grads=True)
-    named = {"out": out.detach() * real(layout), **dict(zip(inputs, gradients, strict=True))}
+    named = {"out": out.detach() * token_mask(layout), **dict(zip(inputs, gradients, strict=True))}
     return {name: x.double() for name, x in named.items()}
 
 
 def upstream_for(given: Given, layout: Layout) -> Tensor:
     """Random, and zero where tokens do not count."""
-    return rand(*given["q"].shape) * real(layout)
+    return rand(*given["q"].shape) * token_mask(layout)
 
 
 def rms(x: Tensor) -> float:
@@ -287,7 +287,7 @@ def test_values_and_gradients_are_those_of_the_product_formula(
     causal: bool, order: str, include_self: bool, remainder: str, bias: str, layout: str, rotate: str, d: int, T: int
 ) -> None:
     where = LAYOUTS[layout](T, causal)
-    case = BIASES[bias](T) | ROTATIONS[rotate](T, d) | {"weights": Stick(order, include_self, remainder)}
+    case = BIASES[bias](T) | ROTATIONS[rotate](T, d) | {"normalizer": Stick(order, include_self, remainder)}
     assert_equal_but_for_rounding(*drawn(case, where, d), where)
 
 
@@ -301,7 +301,7 @@ STICKS = [Stick(*case) for case in product(("nearest", "first"), (True, False), 
 def test_the_reference_is_the_product_formula(stick: Stick, causal: bool, layout: str) -> None:
     """So that both may judge the kernels."""
     where = LAYOUTS[layout](21, causal)
-    given, options = drawn(BIASES["shared_clipped"](21) | ROTATIONS["rotated"](21, 6) | {"weights": stick}, where, 6)
+    given, options = drawn(BIASES["shared_clipped"](21) | ROTATIONS["rotated"](21, 6) | {"normalizer": stick}, where, 6)
     upstream = upstream_for(given, where)
     found, expected = (
         run(attention, given, options, where, upstream, torch.float64) for attention in (by_reference, by_definition)
@@ -316,21 +316,21 @@ def test_the_reference_is_the_product_formula(stick: Stick, causal: bool, layout
     [(Stick("nearest", True), True), (Stick("nearest", False, "own"), False), (Stick("first", False), True)],
 )
 def test_sequences_of_a_few_tokens_are_right(stick: Stick, causal: bool, T: int) -> None:
-    case = BIASES["per_head"](T) | {"weights": stick}
+    case = BIASES["per_head"](T) | {"normalizer": stick}
     assert_equal_but_for_rounding(*drawn(case, whole(T, causal), 10), whole(T, causal))
 
 
-@pytest.mark.parametrize("table", [{"bias": (1, 1), "clip": True}, {"bias": (H, 81)}])
+@pytest.mark.parametrize("table", [{"distance_bias": (1, 1), "clip": True}, {"distance_bias": (H, 81)}])
 def test_a_table_may_be_shorter_and_longer_than_the_sequence(table: Case) -> None:
     where = whole(21, causal=False)
-    assert_equal_but_for_rounding(*drawn(table | {"weights": Stick("nearest", True, "own")}, where, 16), where)
+    assert_equal_but_for_rounding(*drawn(table | {"normalizer": Stick("nearest", True, "own")}, where, 16), where)
 
 
 def test_positions_need_not_run_on_where_no_table_is_read() -> None:
     """The places of the tokens order the stick."""
     T = 21
     skipping = Layout(3 * torch.arange(T)[None], torch.zeros(1, T).long(), causal=True).to(DEVICE)
-    assert_equal_but_for_rounding(*drawn({"weights": Stick("nearest", False, "own")}, skipping, 16), skipping)
+    assert_equal_but_for_rounding(*drawn({"normalizer": Stick("nearest", False, "own")}, skipping, 16), skipping)
 
 
 # -- numbers at the edge -----------------------------------------------------------------------------------------------
@@ -393,8 +393,8 @@ EDGES = [
 def test_logits_of_ten_thousand_are_right(stick: Stick, causal: bool) -> None:
     """And so are their gradients; some shares are one, some zero."""
     T = 21
-    given, options = drawn({"bias": (H, 2 * T - 1), "weights": stick}, whole(T, causal), 16)
-    given["bias"] = 1e4 * given["bias"].round().clamp(-1, 1)
+    given, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, whole(T, causal), 16)
+    given["distance_bias"] = 1e4 * given["distance_bias"].round().clamp(-1, 1)
     assert_equal_but_for_rounding(given, options, whole(T, causal))
 
 
@@ -402,7 +402,7 @@ def test_logits_of_ten_thousand_are_right(stick: Stick, causal: bool) -> None:
 def test_queries_and_keys_may_be_large(stick: Stick, causal: bool) -> None:
     """Gradients of logits are as small as what a share of one leaves."""
     T = 21
-    given, options = drawn({"weights": stick}, whole(T, causal), 16)
+    given, options = drawn({"normalizer": stick}, whole(T, causal), 16)
     given["q"] *= 128
     given["k"] *= 32
     assert float((given["q"] @ given["k"].mT).abs().max() / 4) > 1e4
@@ -414,11 +414,11 @@ def test_distances_may_be_shut_by_minus_infinity_and_given_all_by_plus_infinity(
     """The reference's error is taken at 10^4, where shares are as much 0 and 1."""
     T = 25
     where = whole(T, causal)
-    given, options = drawn({"bias": (H, 2 * T - 1), "weights": stick}, where, 16)
-    given["bias"][:, T : T + 9] = -torch.inf  # 1, ..., 9 back
-    given["bias"][0, : T - 9] = -torch.inf  # 9 ahead and more
-    given["bias"][1, [T - 5, T + 20]] = torch.inf  # 4 ahead, 21 back
-    finite = given | {"bias": given["bias"].clamp(-1e4, 1e4)}
+    given, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, where, 16)
+    given["distance_bias"][:, T : T + 9] = -torch.inf  # 1, ..., 9 back
+    given["distance_bias"][0, : T - 9] = -torch.inf  # 9 ahead and more
+    given["distance_bias"][1, [T - 5, T + 20]] = torch.inf  # 4 ahead, 21 back
+    finite = given | {"distance_bias": given["distance_bias"].clamp(-1e4, 1e4)}
     upstream = upstream_for(given, where)
     truth = run(by_definition, given, options, where, upstream, torch.float64)
     judge = run(by_reference, finite, options, where, upstream, torch.float32)
@@ -443,7 +443,7 @@ def test_it_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(
     """Root mean square over the output, and over the gradients of every input, against float64."""
     T, d = 21, 24
     where = LAYOUTS[layout](T, causal)
-    given, options = drawn(BIASES[bias](T) | ROTATIONS[rotate](T, d) | {"weights": stick}, where, d)
+    given, options = drawn(BIASES[bias](T) | ROTATIONS[rotate](T, d) | {"normalizer": stick}, where, d)
     given |= {name: given[name].bfloat16().double() for name in "qkv"}
     upstream = upstream_for(given, where).bfloat16().double()
     truth = run(by_definition, given, options, where, upstream, torch.float64)
@@ -580,7 +580,7 @@ def test_blocks_change_the_result_within_rounding_only(
         return Blocks(m_keys, 128, 4, 1) if kernel == "stick_backward_keys" else Blocks(m, n, 4, 1)
 
     monkeypatch.setattr(stick_operators, "choose", choose)
-    given, options = drawn({"bias": (H, 89), "weights": stick}, whole(45, causal), 16)
+    given, options = drawn({"distance_bias": (H, 89), "normalizer": stick}, whole(45, causal), 16)
     assert_equal_but_for_rounding(given, options, whole(45, causal))
     assert {"stick_forward", "stick_backward_queries", "stick_backward_keys"} <= set(asked)
 
@@ -600,7 +600,7 @@ def test_marks_held_a_few_queries_at_a_time_change_the_result_within_rounding_on
     monkeypatch.setattr(stick_operators, "choose", lambda *_: Blocks(32, 32, 4, 1))
     monkeypatch.setattr(stick_operators, "CHUNK", 32)
     where = whole(70, causal)
-    assert_equal_but_for_rounding(*drawn({"bias": (H, 139), "weights": stick}, where, 16), where)
+    assert_equal_but_for_rounding(*drawn({"distance_bias": (H, 139), "normalizer": stick}, where, 16), where)
 
 
 # -- to the bit --------------------------------------------------------------------------------------------------------
@@ -626,7 +626,7 @@ def assert_same_bits(got: dict[str, Tensor], expected: dict[str, Tensor]) -> Non
 def several() -> tuple[Given, Case, Layout]:
     torch.manual_seed(1)
     layout = layout_of([[0] * 12 + [1] * 9], causal=True)
-    case = BIASES["per_head"](21) | ROTATIONS["rotated"](21, 16) | {"weights": Stick("nearest", True, "own")}
+    case = BIASES["per_head"](21) | ROTATIONS["rotated"](21, 16) | {"normalizer": Stick("nearest", True, "own")}
     given, options = drawn(case, layout, 16)
     return {name: x.float() for name, x in given.items()}, options, layout
 
@@ -640,7 +640,7 @@ def test_the_same_inputs_give_the_same_bits(several, expected) -> None:
     assert_same_bits(bits(*several), expected)
 
 
-@pytest.mark.parametrize("wanted", ["q", "k", "v", "bias"])
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "distance_bias"])
 def test_a_gradient_does_not_depend_on_which_others_are_asked_for(wanted: str, several, expected) -> None:
     got = bits(*several, wanted)
     assert got.keys() == {"out", wanted}
@@ -650,7 +650,7 @@ def test_a_gradient_does_not_depend_on_which_others_are_asked_for(wanted: str, s
 def test_strides_of_the_inputs_do_not_matter(several, expected) -> None:
     """Numbers of the last axis lie apart in one case; in the other, queries, keys and values in one projection."""
     given, options, layout = several
-    apart = {name: given[name].mT.contiguous().mT for name in ("q", "k", "v", "bias")}
+    apart = {name: given[name].mT.contiguous().mT for name in ("q", "k", "v", "distance_bias")}
     assert not any(x.is_contiguous() for x in apart.values())
     assert_same_bits(bits(given | apart, options, layout), expected)
     projected = torch.stack([given[name] for name in "qkv"]).permute(1, 3, 0, 2, 4).contiguous()
@@ -663,13 +663,15 @@ def test_inputs_and_the_upstream_gradient_may_be_expanded() -> None:
     T, d = 21, 16
     q, k, v = torch.randn(3, 1, 1, T, d, device=DEVICE).expand(3, 1, H, T, d).detach().requires_grad_()
     bias = torch.randn(1, 2 * T - 1, device=DEVICE).expand(H, -1).detach().requires_grad_()
-    terms = Terms(bias=bias, weights=Stick("nearest", False, "own"))
+    terms = Terms(distance_bias=bias, normalizer=Stick("nearest", False, "own"))
     out = by_kernels(q, k, v, terms, whole(T, causal=True))
     (upstream,) = torch.autograd.grad(out.sum(), out, retain_graph=True)
     assert upstream.stride() == (0, 0, 0, 0)
     got = torch.autograd.grad(out.sum(), (q, k, v, bias))
     compact = [x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in (q, k, v, bias)]
-    again = by_kernels(*compact[:3], Terms(bias=compact[3], weights=terms.weights), whole(T, causal=True))
+    again = by_kernels(
+        *compact[:3], Terms(distance_bias=compact[3], normalizer=terms.normalizer), whole(T, causal=True)
+    )
     assert torch.equal(out, again)
     expected = torch.autograd.grad(again, compact, upstream.contiguous())
     assert all(torch.equal(*pair) for pair in zip(got, expected, strict=True))
@@ -725,25 +727,27 @@ GRID = Layout.of_lengths(torch.tensor([9]), 9, causal=True, grid_width=3).to(DEV
 TABLE = torch.zeros(1, 41, device=DEVICE)
 NO_PLACE = "the kernels of stick-breaking have no place for {}"
 TOO_MANY = "the kernels have no place for {}, which needs T x T numbers"
-NOT_ONE_BY_ONE = "the kernels read bias by the distance in the sequence, and these positions do not run on by one"
+NOT_ONE_BY_ONE = (
+    "the kernels read distance_bias by the distance in the sequence, and these positions do not run on by one"
+)
 
 
 @pytest.mark.parametrize(
     ("term", "layout", "dropout", "reason"),
     [
-        ({"gate": TABLE}, LINE, None, NO_PLACE.format("gate")),
+        ({"logit_factors": TABLE}, LINE, None, NO_PLACE.format("logit_factors")),
         ({"decay": torch.zeros(1, 1, 9, device=DEVICE)}, LINE, None, NO_PLACE.format("decay")),
         ({}, LINE, Dropout(0.1, torch.tensor(0, device=DEVICE)), "the kernels of stick-breaking drop no weights"),
-        ({"score": nn.Identity()}, LINE, None, TOO_MANY.format("score")),
-        ({"bias_full": torch.zeros(1, 1, 9, 9, device=DEVICE)}, LINE, None, TOO_MANY.format("bias_full")),
-        ({"values": torch.zeros(1, 41, 16, device=DEVICE)}, LINE, None, TOO_MANY.format("values")),
-        ({"bias": TABLE}, SKIPPING, None, NOT_ONE_BY_ONE),
+        ({"content_bias": nn.Identity()}, LINE, None, TOO_MANY.format("content_bias")),
+        ({"pair_bias": torch.zeros(1, 1, 9, 9, device=DEVICE)}, LINE, None, TOO_MANY.format("pair_bias")),
+        ({"relative_values": torch.zeros(1, 41, 16, device=DEVICE)}, LINE, None, TOO_MANY.format("relative_values")),
+        ({"distance_bias": TABLE}, SKIPPING, None, NOT_ONE_BY_ONE),
     ],
 )
 def test_what_it_cannot_compute_is_refused_in_one_line(
     term: dict[str, object], layout: Layout, dropout: Dropout | None, reason: str
 ) -> None:
-    q, terms = torch.zeros(1, 1, 9, 16, device=DEVICE), Terms(weights=Stick(), **term)
+    q, terms = torch.zeros(1, 1, 9, 16, device=DEVICE), Terms(normalizer=Stick(), **term)
     says = f"^attention=triton cannot compute this: {reason}; use attention=auto, which takes reference$"
     for refuse in (
         lambda: resolve("triton", q, terms, layout, dropout),
@@ -757,8 +761,8 @@ def test_what_it_cannot_compute_is_refused_in_one_line(
 def test_every_stick_is_taken_where_nothing_is_in_its_way() -> None:
     q = torch.zeros(1, 1, 9, 16, device=DEVICE)
     for stick, layout in product(STICKS, (LINE, SKIPPING, GRID)):
-        assert resolve("triton", q, Terms(gain=torch.ones(1, 16), weights=stick), layout) == "triton"
-    assert resolve("triton", q, Terms(bias=TABLE, weights=Stick()), LINE) == "triton"
+        assert resolve("triton", q, Terms(gain=torch.ones(1, 16), normalizer=stick), layout) == "triton"
+    assert resolve("triton", q, Terms(distance_bias=TABLE, normalizer=Stick()), LINE) == "triton"
 
 
 # -- in training -------------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def test_every_kernel_computes_the_tiles_of_its_heads_window_and_no_others(
     T, windows = 50, (16, 17, 18)
     q, k, v = torch.randn(3, 1, len(windows), T, 16).requires_grad_()
     bias = torch.randn(1, 2 * T - 1).requires_grad_()
-    attend(q, k, v, Terms(bias=bias, window=windows), Layout.whole(1, T, causal), "triton").sum().backward()
+    attend(q, k, v, Terms(distance_bias=bias, window=windows), Layout.whole(1, T, causal), "triton").sum().backward()
     distance = torch.arange(T)[:, None] - torch.arange(T)
     limits = torch.tensor([size or T for size in windows])
     seen = (distance.abs() < limits[:, None, None]) & ((distance >= 0) | (not causal))
