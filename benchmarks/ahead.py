@@ -16,7 +16,7 @@ from triton.compiler import ASTSource
 
 from pe_lab.attention.triton import rotation, softmax, stick, stick_operators, tiles
 from pe_lab.attention.triton.launch_parameters import Blocks, choose, tile_dims
-from pe_lab.attention.triton.operators import SPREAD, switches
+from pe_lab.attention.triton.operators import ENTRIES_PER_PROGRAM, switches
 
 SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes per program
 STICK = (stick.stick_forward, stick.stick_mark)
@@ -127,9 +127,9 @@ def disassemble(cubin: bytes) -> str:
 
 def _constants(case: KernelCase, blocks: Blocks | None) -> dict[str, Any]:
     if case.kernel == "spread_table":
-        return {"BLOCK": SPREAD}
+        return {"BLOCK": ENTRIES_PER_PROGRAM}
     if case.kernel.startswith("rotate"):
-        sizes: dict[str, Any] = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MEMBERS}
+        sizes: dict[str, Any] = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MAX_MEMBERS}
         sizes |= {name: name in case.there for name in ("HALF", "GAIN", "TABLES")}
         return sizes if "STRIDED" in case.there else sizes | {"table_rows": 1}  # as Triton specialises a 1
     if blocks is None:

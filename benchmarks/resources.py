@@ -19,7 +19,7 @@ import torch
 from benchmarks import CONFIGS, run_benchmark
 from benchmarks.ahead import SHARED_MEMORY, STICK, KernelCase, Resources, compile_ahead
 from benchmarks.presets import presets, terms_of
-from pe_lab.attention.triton.operators import OPTIONAL
+from pe_lab.attention.triton.operators import OPTIONAL_TERMS
 from pe_lab.encodings.terms import Softmax
 from pe_lab.system.arguments import Parser
 from pe_lab.system.names import unknown_name
@@ -36,7 +36,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "dtype": (torch.bfloat16, torch.float32),
     "head_dim": (64, 128, 80, 32, 16),
     "causal": (True, False),
-    **dict.fromkeys(OPTIONAL, (False, True)),
+    **dict.fromkeys(OPTIONAL_TERMS, (False, True)),
 }
 Choice = dict[str, Any]  # a value of each factor
 Pair = tuple[tuple[str, Any], tuple[str, Any]]  # two factors, each with a value
@@ -124,7 +124,9 @@ def of_presets(configs: Path) -> Iterator[KernelCase]:
         tables = {"BIAS": terms.distance_bias, "GATE": terms.logit_factors, "DECAY": terms.decay}
         there = frozenset(name for name, table in tables.items() if table is not None)
         for architecture in ARCHITECTURES:
-            yield from _cases({"architecture": architecture} | PRESET | {name: name in there for name in OPTIONAL})
+            yield from _cases(
+                {"architecture": architecture} | PRESET | {name: name in there for name in OPTIONAL_TERMS}
+            )
 
 
 def every() -> Iterator[KernelCase]:
@@ -147,7 +149,7 @@ def _pairs(choice: Choice, names: list[str]) -> set[Pair]:
 
 def _cases(choice: Choice) -> Iterator[KernelCase]:
     """Yield a case per softmax kernel that a choice needs."""
-    there = frozenset(option for option in OPTIONAL if choice[option])
+    there = frozenset(option for option in OPTIONAL_TERMS if choice[option])
     for kernel in SOFTMAX:
         if kernel != "backward_tables" or there & {"BIAS", "GATE"}:
             yield KernelCase(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pe_lab.statistics import FEWEST_SEEDS, Endpoint, Verdict, holm, paired_tests, verdicts_on, with_baseline
-from pe_lab.statistics.looks import LOOKS, SPENT, check_looks
+from pe_lab.statistics.looks import LOOKS, SPENT_SHARES, check_looks
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def sequential(
     endpoint: Endpoint,
     solved: np.ndarray | None = None,
     looks: tuple[int, ...] = LOOKS,
-    spent: tuple[float, ...] = SPENT,
+    spent: tuple[float, ...] = SPENT_SHARES,
 ) -> Sequential:
     """Test at each look, as far as there are seeds; decided comparisons get no more seeds.
 

@@ -15,7 +15,7 @@ from scipy import special
 
 from benchmarks import ROOT
 from pe_lab.statistics import steps_to_solve
-from pe_lab.statistics.looks import LOOKS, SPENT
+from pe_lab.statistics.looks import LOOKS, SPENT_SHARES
 from pe_lab.statistics.steps import first_pass
 
 CAP, LEVEL = 4000, 0.95
@@ -69,7 +69,7 @@ class Design:
     margin: float = 1.0
     cap: int = CAP
     looks: tuple[int, ...] = LOOKS
-    spent: tuple[float, ...] = SPENT
+    spent: tuple[float, ...] = SPENT_SHARES
 
 
 @dataclass

@@ -164,7 +164,7 @@ def text() -> str:
 def settings() -> str:
     """Return every setting, a table for each group: default, range, what it is, what it changes."""
     from pe_lab.config import reference
-    from pe_lab.config.trainer import ALIASES, DECIDED
+    from pe_lab.config.trainer import ALIASES, DECIDED_ARGUMENTS
 
     groups = [one for one in reference.groups() if one.name != "attention"]
     sections = [f"## Groups\n\n{rows_of([('', one) for one in reference.groups()])}"]
@@ -184,7 +184,7 @@ def settings() -> str:
             lines += [f"| `{name}` | another name of `{setting}` |" for name, (setting, _) in sorted(ALIASES.items())]
             lines += [
                 f"| `{name}` | {' or '.join(map(str, ('left out', *values)))}: {why} |"
-                for name, (values, why) in sorted(DECIDED.items())
+                for name, (values, why) in sorted(DECIDED_ARGUMENTS.items())
             ]
             sections[-1] += "\n\n" + "\n".join(lines)
     return "\n\n".join(sections)

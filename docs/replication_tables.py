@@ -108,7 +108,7 @@ def claims() -> str:
     """Return a table of claims (in their own setting, in others, the command) and one of their decided parts."""
     from pe_lab.gallery.claims import states
     from pe_lab.replication import universe
-    from pe_lab.replication.entry import UNIVERSE
+    from pe_lab.replication.entry import UNIVERSE_SUFFIX
     from pe_lab.replication.findings import PARTS
 
     found = findings()
@@ -122,7 +122,7 @@ def claims() -> str:
         entry, short = finding.entry, name.partition("/")[2]
         if not entry.studies or entry.everywhere:
             continue
-        everywhere, where = found.get(f"{name}/{UNIVERSE}"), "none declared"
+        everywhere, where = found.get(f"{name}/{UNIVERSE_SUFFIX}"), "none declared"
         if everywhere is not None:
             where = in_settings(universe.states(everywhere)) if everywhere.compared else f"not run: {everywhere.why}"
         command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"

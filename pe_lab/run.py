@@ -27,13 +27,13 @@ from pe_lab.ledger.processes import register
 from pe_lab.system.arguments import Parser, unrecognized
 from pe_lab.system.devices import gpus, groups, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
-from pe_lab.system.paths import SAFE, safe_path
+from pe_lab.system.paths import SAFE_PATH_VARIABLE, safe_path
 from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising
 from pe_lab.tracking.wandb_mode import agent_run
 
 COMMAND = "pe-lab"
-SETTINGS = tuple(config.Config.__dataclass_fields__)
-OVERWRITTEN = (
+TOP_SETTINGS = tuple(config.Config.__dataclass_fields__)
+OVERWRITTEN_SETTINGS = (
     *("hydra.runtime.", "hydra.overrides.", "hydra.job.override_dirname.", "hydra.job.config_name."),
     "hydra.job.env_copy.",  # for a launcher that starts machines
 )
@@ -107,7 +107,7 @@ class HydraTask:
             # a single worker may be this process
             sweep_name = register(Path(served[0].ledger)) if launcher.elsewhere else None
             gpus_of_workers = shared if workers > 1 else []
-            work = Worker(served, gpus_of_workers, parent, list(sys.path), SAFE in os.environ, sweep_name)
+            work = Worker(served, gpus_of_workers, parent, list(sys.path), SAFE_PATH_VARIABLE in os.environ, sweep_name)
             with safe_path():
                 launch(work, fixed, workers)
 
@@ -155,7 +155,7 @@ class Worker:
         """Serve cells; the config is the same for all workers."""
         sys.path += [folder for folder in self.path if folder not in sys.path]
         if not self.safe:
-            os.environ.pop(SAFE, None)
+            os.environ.pop(SAFE_PATH_VARIABLE, None)
         if self.parent is not None:
             end_with(self.parent)
         use_gpu_of(HydraConfig.get().job.num, self.shared)
@@ -272,8 +272,8 @@ def _thread_ended(by: threading.ExceptHookArgs) -> None:
 def _run(words: list[str], train: bool) -> None:
     """Bring the cells that a command line's arguments ask for into the ledger, or show what they ask Hydra for."""
     for word in words:
-        if word.startswith("-") and word.lstrip("-").partition("=")[0].partition(".")[0] in SETTINGS:
-            refuse(unrecognized([word], words, [], SETTINGS))  # -pe would be read as -p e
+        if word.startswith("-") and word.lstrip("-").partition("=")[0].partition(".")[0] in TOP_SETTINGS:
+            refuse(unrecognized([word], words, [], TOP_SETTINGS))  # -pe would be read as -p e
     arguments = _parser().parse_intermixed_args(words)
     _require_flags(arguments)
     overrides, completes = arguments.overrides, arguments.shell_completion
@@ -330,7 +330,7 @@ def _prepare_completion() -> None:
 
 def _parser() -> Parser:
     """Return a parser of Hydra's options, as its manual lists them, with errors in one line."""
-    parser = Parser(settings=SETTINGS, add_help=False)
+    parser = Parser(settings=TOP_SETTINGS, add_help=False)
     parser.add_argument("overrides", nargs="*")
     for flags in ("-h --help", "--hydra-help", "--version", "--resolve", "-r --run", "-m --multirun"):
         parser.add_argument(*flags.split(), action="store_true")
@@ -356,7 +356,7 @@ def _require_used(settings: DictConfig, alone: bool) -> None:
     words: Any = OmegaConf.to_container(settings.overrides.hydra)  # as they were written
     for word in words:
         key = word.partition("=")[0].lstrip("+~").replace("/", ".") + "."
-        if key.startswith(OVERWRITTEN) or (not alone and key.startswith(("hydra.job.num.", "hydra.job.id."))):
+        if key.startswith(OVERWRITTEN_SETTINGS) or (not alone and key.startswith(("hydra.job.num.", "hydra.job.id."))):
             raise ValueError(f"{word} must be left out: it is set by Hydra, or read by nothing here")
         if alone and key.startswith(("hydra.launcher.", "hydra.sweeper.", "hydra.sweep.")):
             raise ValueError(f"{word} needs a sweep, and is not used for a single cell: add -m, or leave it out")

@@ -19,10 +19,10 @@ from pe_lab.ledger.processes import is_alive
 from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot, Upcoming
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line, printable
-from pe_lab.system.files import COMMANDS, LedgerError, entries, read_json, unread
+from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, entries, read_json, unread
 from pe_lab.system.names import unknown_name
 
-INTERVAL = 2.0  # seconds between two looks with --follow
+LOOK_SECONDS = 2.0  # seconds between two looks with --follow
 MOST_LINES = 10  # of a kind, per command
 
 
@@ -71,7 +71,7 @@ def main() -> None:
                     print(f"partial: {unknown} cells or commands could not be read", file=sys.stderr)
                 complete = all(_is_complete(*pair) for pair in zip(commands, snapshots, strict=True))
                 return int(bool(left_out) or not complete)
-            time.sleep(INTERVAL)
+            time.sleep(LOOK_SECONDS)
 
     run_program(program)
 
@@ -86,7 +86,7 @@ def read_commands(folder: Path, study: str | None = None, left_out: list[Path] |
         ValueError: there are none, or none with this study_name; the ledger has another format.
     """
     ledger, commands = Ledger(folder), []
-    for path in entries(folder / COMMANDS, "[!.]*.json"):
+    for path in entries(folder / COMMANDS_FOLDER, "[!.]*.json"):
         try:
             commands.append(_command(ledger, read_json(path)))
         except OSError as error:

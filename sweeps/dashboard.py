@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser
-from pe_lab.tracking.wandb_config import FLAT, flat, in_words
+from pe_lab.tracking.wandb_config import FLAT_NAMES, flat, in_words
 from pe_lab.tracking.wandb_mode import has_key
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NAME = "Positional encodings"
 RUNS = 10_000  # W&B runs per panel: as many as W&B advises for a project; its default is 10
 # columns of the table of W&B runs, in order: settings, then results
-SETTINGS = (*FLAT, "seed", "attention_resolved")
+SETTINGS = (*FLAT_NAMES, "seed", "attention_resolved")
 RESULTS = ("test/loss", "test/way_to_bayes", "validation/loss.min", "floor/bayes/loss", "floor/position_blind/loss")
 COSTS = ("cost/parameters", "cost/positional_parameters", "cost/flops_per_token", "cost/seconds")
 COLUMNS = [f"config:{name}.value" for name in SETTINGS] + [f"summary:{name}" for name in (*RESULTS, *COSTS)]
@@ -50,7 +50,7 @@ class Study:
     def facets(self) -> list[dict[str, Any]]:
         """Combinations of the settings, other than encoding and seed, that vary in the study."""
         cells = [flat(settings) for settings in self.settings]
-        varying = [name for name in FLAT if name != "encoding" and len({cell.get(name) for cell in cells}) > 1]
+        varying = [name for name in FLAT_NAMES if name != "encoding" and len({cell.get(name) for cell in cells}) > 1]
         found = {tuple(cell[name] for name in varying) for cell in cells}
         return [dict(zip(varying, values, strict=True)) for values in sorted(found)]
 

@@ -253,11 +253,11 @@ def program(
 @pytest.fixture(scope="session")
 def sign() -> Callable[[Path], None]:
     """Gives a checkpoint's folder checksums that fit, as a stranger would make them."""
-    from pe_lab.system.files import CHECKSUMS, file_digest
+    from pe_lab.system.files import CHECKSUMS_FILE, file_digest
 
     def make(checkpoint: Path) -> None:
-        names = [path.name for path in checkpoint.iterdir() if path.name != CHECKSUMS]
-        (checkpoint / CHECKSUMS).write_text(json.dumps({name: file_digest(checkpoint / name) for name in names}))
+        names = [path.name for path in checkpoint.iterdir() if path.name != CHECKSUMS_FILE]
+        (checkpoint / CHECKSUMS_FILE).write_text(json.dumps({name: file_digest(checkpoint / name) for name in names}))
 
     return make
 

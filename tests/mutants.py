@@ -280,7 +280,7 @@ MUTANTS = [
         ),
         ("            vectors = vectors + self.factor", "            _ = vectors + self.factor"),
         ("torch.cat((start.cos, start.sin), -1)", "torch.cat((start.cos, -start.sin), -1)"),
-        ("nn.init.zeros_(self.up)", "nn.init.normal_(self.up, std=STD)"),
+        ("nn.init.zeros_(self.up)", "nn.init.normal_(self.up, std=INITIAL_STD)"),
     ),
     *of(
         "tape",

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from hydra_plugins.pe_lab_sweeper import PeLabSweeper
 from pe_lab import run
 from pe_lab.run import Worker
-from pe_lab.system.paths import SAFE
+from pe_lab.system.paths import SAFE_PATH_VARIABLE
 
 
 class Launched:
@@ -109,7 +109,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_worker_finds_classes_ends_with_its_parent_and_sees_its_gpu(
     served: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, safe: bool
 ) -> None:
-    monkeypatch.setenv(SAFE, "1")
+    monkeypatch.setenv(SAFE_PATH_VARIABLE, "1")
     cfgs = [OmegaConf.create({"seed": 0})]
     known = sys.path[0]
     times = sys.path.count(known)
@@ -119,7 +119,7 @@ def test_a_worker_finds_classes_ends_with_its_parent_and_sees_its_gpu(
     assert path[-1] == str(tmp_path)
     assert path.count(known) == times
     assert variables["CUDA_VISIBLE_DEVICES"] == "6,7"  # of job 4 of three
-    assert variables.get(SAFE) == ("1" if safe else None)
+    assert variables.get(SAFE_PATH_VARIABLE) == ("1" if safe else None)
 
 
 def test_a_worker_elsewhere_has_no_parent_and_the_gpu_of_its_scheduler(served: list[Any]) -> None:

@@ -33,7 +33,7 @@ def row(task: BenchmarkTask, pe: str, seed: int, y: float | None = None, **more:
     for number, rate in enumerate(RATES, 1):
         late = None if y is None or not task.solvable else y + (0, 0.5, 1)[abs(number - 2)]
         known = (rate, None, late, 0.9 - 0.1 * abs(number - 2), 0.9, 480)
-        made |= {f"try{number}_{name}": value for name, value in zip(task_rows.TRY, known, strict=True)}
+        made |= {f"try{number}_{name}": value for name, value in zip(task_rows.CANDIDATE_FIELDS, known, strict=True)}
     made |= {"parameters": 9000, "positional_parameters": 0, "flops_per_token": 2000.0, "attention": "sdpa"}
     made |= {"run": f"{seed:016x}", "python": "3.11.9", "torch": "2.8.0", "pe_lab": "1", "commit": "c", "hardware": "h"}
     return made | {"threads": 1} | more

@@ -11,7 +11,7 @@ from pe_lab.attention import blocked, flex, reference, sdpa, selftest, triton, t
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import prepared
 from pe_lab.attention.shapes import check
-from pe_lab.encodings.facts import LONG
+from pe_lab.encodings.facts import LONG_SEQUENCE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Terms
 
@@ -101,11 +101,11 @@ def _auto(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> C
 
 def _not_by_default(name: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> str | None:
     """Return why auto does not take an implementation that could compute this, or None."""
-    long = q.shape[2] > LONG and q.device.type == "cpu"
+    long = q.shape[2] > LONG_SEQUENCE and q.device.type == "cpu"
     if name == "blocked":
-        return None if long else f"for more than {LONG} tokens on a CPU"
+        return None if long else f"for more than {LONG_SEQUENCE} tokens on a CPU"
     if name == "sdpa" and long and not torch.compiler.is_compiling() and sdpa.masked(q, terms, layout):
-        return f"it takes T x T numbers, for more than {LONG} tokens"
+        return f"it takes T x T numbers, for more than {LONG_SEQUENCE} tokens"
     if name not in ("triton", "flex"):
         return None
     if q.device.type != "cuda":

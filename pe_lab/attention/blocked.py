@@ -26,7 +26,7 @@ from pe_lab.encodings.terms import Stick, StoredPairTerm, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = revision
-FUSED = (
+FUSED_TERMS = (
     "scale",
     "window",
     "distance_bias",
@@ -34,21 +34,21 @@ FUSED = (
     "decay",
     "normalizer",
 )  # fields of terms that the fused kernel takes
-ABSENT = fields_without(FUSED)
-LOGITS = 2**18  # of a block, for all sequences and heads
-FEWEST = 8  # queries of a block
-TRIMMED = 8  # blocks after which freed memory is returned to the system
+UNSUPPORTED_TERMS = fields_without(FUSED_TERMS)
+MAX_BLOCK_LOGITS = 2**18  # of a block, for all sequences and heads
+MIN_BLOCK_QUERIES = 8  # queries of a block
+BLOCKS_PER_TRIM = 8  # blocks after which freed memory is returned to the system
 
 
 @contextmanager
 def blocks_of(logits: int) -> Iterator[None]:
     """Compute blocks of so many logits at most, for tests with short sequences."""
-    global LOGITS
-    before, LOGITS = LOGITS, logits
+    global MAX_BLOCK_LOGITS
+    before, MAX_BLOCK_LOGITS = MAX_BLOCK_LOGITS, logits
     try:
         yield
     finally:
-        LOGITS = before
+        MAX_BLOCK_LOGITS = before
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
@@ -75,16 +75,16 @@ def _return_freed_memory() -> None:
 
 
 def _rows(q: Tensor, layout: Layout) -> Iterator[slice]:
-    """Yield the queries of each block: as many as have LOGITS logits together with the keys that they may see.
+    """Yield the queries of each block: MAX_BLOCK_LOGITS logits with the keys that they may see, at most.
 
     Blocks are of equal size, so that the memory of one is used again by the next.
     """
     B, H, T, _ = q.shape
-    most, keys, start = LOGITS // (B * H), layout.of_keys.segment.shape[1], 0
+    most, keys, start = MAX_BLOCK_LOGITS // (B * H), layout.of_keys.segment.shape[1], 0
     while start < T:
         before = layout.earlier + start
         size = (isqrt(before**2 + 4 * most) - before) // 2 if layout.causal else most // keys
-        end = min(start + max(FEWEST, size), T)
+        end = min(start + max(MIN_BLOCK_QUERIES, size), T)
         yield slice(start, end)
         start = end
 
@@ -97,7 +97,7 @@ def _by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout
         terms = replace(terms, pair_bias=StoredPairTerm(terms.pair_bias, layout))
 
     def block(index: int, rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if index % TRIMMED == TRIMMED - 1:
+        if index % BLOCKS_PER_TRIM == BLOCKS_PER_TRIM - 1:
             _return_freed_memory()  # blocks differ in size: their pieces do not fit into each other's place
         part = layout.block(rows.start, rows.stop)
         keys = part.of_keys.segment.shape[1]
@@ -145,7 +145,7 @@ def _is_plain(q: Tensor, terms: Terms, layout: Layout) -> bool:
     """Return whether the fused kernel takes the terms, and what is added is a function of i - j but for the decay."""
     if isinstance(terms.normalizer, Stick) or q.dtype not in (torch.float32, torch.float64):
         return False
-    if any(getattr(terms, name) is not None for name in ABSENT):
+    if any(getattr(terms, name) is not None for name in UNSUPPORTED_TERMS):
         return False
     if terms.distance_bias is not None and terms.distance_bias.dim() == 3:
         return False

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 ROW, COLUMN = 0x9E3779B1, 0x85EBCA77  # odd: 2^32 / golden ratio, and a prime of xxHash
-MIX = (0x7FEB352D, 0x846CA68B)  # the multipliers of lowbias32, github.com/skeeto/hash-prospector
-WORD = 0xFFFFFFFF
+MIX_MULTIPLIERS = (0x7FEB352D, 0x846CA68B)  # the multipliers of lowbias32, github.com/skeeto/hash-prospector
+WORD_MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Dropout:
 
     def keys(self, batch: int, heads: int) -> Tensor:
         """Return the key of every head's random numbers, [B, H] int64 in [0, 2^32)."""
-        row = _mix((self.seed & WORD) + torch.arange(batch, device=self.seed.device) * ROW)
+        row = _mix((self.seed & WORD_MASK) + torch.arange(batch, device=self.seed.device) * ROW)
         return _mix(row[:, None] + torch.arange(heads, device=self.seed.device) * COLUMN)
 
     def apply(self, weight: Tensor, start: int = 0) -> Tensor:
@@ -57,7 +57,7 @@ class Dropout:
 
 def _mix(x: Tensor) -> Tensor:
     """Return lowbias32, an invertible hash of 32-bit words, in int64; of larger numbers, the low 32 bits are used."""
-    x = x & WORD
-    x = ((x ^ (x >> 16)) * MIX[0]) & WORD
-    x = ((x ^ (x >> 15)) * MIX[1]) & WORD
+    x = x & WORD_MASK
+    x = ((x ^ (x >> 16)) * MIX_MULTIPLIERS[0]) & WORD_MASK
+    x = ((x ^ (x >> 15)) * MIX_MULTIPLIERS[1]) & WORD_MASK
     return x ^ (x >> 16)

@@ -23,15 +23,15 @@ from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = revision
-TAKEN = (
+SUPPORTED_TERMS = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "distance_bias", "logit_factors", "clip", "decay"),
     *("normalizer", "rotary_v", "rotary_out", "carried"),
 )
-ABSENT = fields_without(TAKEN)
-BLOCK = 128  # tokens of a tile of the mask
+UNSUPPORTED_TERMS = fields_without(SUPPORTED_TERMS)
+TILE_TOKENS = 128  # tokens of a tile of the mask
 SMALLEST_HEAD = 16  # head dimensions of the compiled kernels
 MOST_VARIANTS = 256  # compiled in a process: terms, dtypes, head dimensions; PyTorch allows 8
-TABLES = ("distance_bias", "logit_factors", "decay")
+TABLE_TERMS = ("distance_bias", "logit_factors", "decay")
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
@@ -42,7 +42,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "flex drops no weights"
     if isinstance(terms.normalizer, Stick):
         return "flex takes a softmax, this encoding breaks a stick"
-    for name in ABSENT:
+    for name in UNSUPPORTED_TERMS:
         if getattr(terms, name) is not None:
             return f"flex has no place for {name}, which needs T x T numbers"
     for name in ("distance_bias", "logit_factors"):
@@ -69,7 +69,7 @@ def summed_in_any_order(q: Tensor, terms: Terms) -> list[str]:
     """Return the terms whose gradients differ in their last bits between runs: they are summed by atomics on a GPU."""
     if q.device.type != "cuda" or not torch.is_grad_enabled():
         return []
-    tables = {name: getattr(terms, name) for name in TABLES}
+    tables = {name: getattr(terms, name) for name in TABLE_TERMS}
     return [name for name, table in tables.items() if table is not None and table.requires_grad]
 
 
@@ -152,7 +152,7 @@ def block_mask(layout: Layout, batch: int, heads: int = 1, limit: Tensor | None 
         apart = (low[..., :, None] - high[..., None, :]).maximum(low[..., None, :] - high[..., :, None])
         farthest = (high[..., :, None] - low[..., None, :]).maximum(high[..., None, :] - low[..., :, None])
         meet, same = (x & (far < limit[:, None, None]) for x, far in ((meet, apart), (same, farthest)))
-    if T % BLOCK:  # what is beyond the end must be cut
+    if T % TILE_TOKENS:  # what is beyond the end must be cut
         same[..., -1, :] = same[..., :, -1] = False
     if causal:
         meet, same = meet.tril(), same.tril(-1)
@@ -160,14 +160,14 @@ def block_mask(layout: Layout, batch: int, heads: int = 1, limit: Tensor | None 
         (tiles.sum(-1, dtype=torch.int32), tiles.byte().argsort(dim=-1, descending=True, stable=True).int())
         for tiles in (meet & ~same, same)
     )
-    return BlockMask.from_kv_blocks(*partial, *full, BLOCK, _pairs(layout, batch, heads, limit), (T, T))
+    return BlockMask.from_kv_blocks(*partial, *full, TILE_TOKENS, _pairs(layout, batch, heads, limit), (T, T))
 
 
 def _bounds(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Return the smallest and the largest of numbers [B|1, T] in every tile, [B|1, 1, tiles]."""
     T = numbers.shape[1]
-    index = torch.arange(T + -T % BLOCK, device=numbers.device).clamp(max=T - 1)
-    tiles = numbers[:, None, index].unflatten(-1, (-1, BLOCK))
+    index = torch.arange(T + -T % TILE_TOKENS, device=numbers.device).clamp(max=T - 1)
+    tiles = numbers[:, None, index].unflatten(-1, (-1, TILE_TOKENS))
     return tiles.amin(-1), tiles.amax(-1)
 
 
@@ -190,6 +190,6 @@ def _pairs(layout: Layout, batch: int, heads: int, limit: Tensor | None) -> Call
 
 def _trained(q: Tensor, terms: Terms) -> bool:
     """Return whether attention of queries like q is differentiated."""
-    tables = (getattr(terms, name) for name in TABLES)
+    tables = (getattr(terms, name) for name in TABLE_TERMS)
     wanted = q.requires_grad or any(table is not None and table.requires_grad for table in tables)
     return torch.is_grad_enabled() and wanted

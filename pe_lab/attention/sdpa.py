@@ -22,19 +22,19 @@ from pe_lab.attention.reference import (
     scale_of,
 )
 from pe_lab.attention.shapes import fields_without
-from pe_lab.encodings.facts import LONG
+from pe_lab.encodings.facts import LONG_SEQUENCE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = 3  # the same, in low precision
-TAKEN = (
+SUPPORTED_TERMS = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "distance_bias", "clip", "decay", "pair_bias"),
     *("normalizer", "rotary_v", "rotary_out", "carried"),
 )
-ABSENT = fields_without(TAKEN)
-ROWS = 64  # queries whose weights are computed at once for the gradient of a mask
-SHORT = 48  # tokens, up to which matrix products take less time on a CPU than the fused kernel
+UNSUPPORTED_TERMS = fields_without(SUPPORTED_TERMS)
+BLOCK_QUERIES = 64  # queries whose weights are computed at once for the gradient of a mask
+MAX_SHORT_LENGTH = 48  # tokens, up to which matrix products take less time on a CPU than the fused kernel
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
@@ -43,7 +43,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "sdpa draws a dropout mask of its own, which is not that of the other implementations"
     if isinstance(terms.normalizer, Stick):
         return "sdpa takes a softmax, this encoding breaks a stick"
-    for name in ABSENT:
+    for name in UNSUPPORTED_TERMS:
         if getattr(terms, name) is not None:
             return f"sdpa has no place for {name}"
     return None
@@ -79,7 +79,7 @@ def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:
     if unlimited and layout.keys is None and added is None and layout.causal and layout.right_padded:
         return {"is_causal": True}
     every_key = unlimited and layout.keys is not None and layout.all_allowed
-    if not layout.causal and unlimited and q.device.type == "cpu" and q.shape[2] > LONG:
+    if not layout.causal and unlimited and q.device.type == "cpu" and q.shape[2] > LONG_SEQUENCE:
         every_key = layout.one_segment
     if added is None:
         return {"attn_mask": None if every_key else counting(terms, layout)}
@@ -137,7 +137,10 @@ class _TrainedMask(torch.autograd.Function):
         q, k, v, added, out = ctx.saved_tensors
         T, S = q.shape[2], k.shape[2]
         of_added = added.new_zeros(added.shape)
-        pairs = [(slice(n, n + ROWS), slice(0, n + ROWS if ctx.causal else S)) for n in range(0, T, ROWS)]
+        pairs = [
+            (slice(n, n + BLOCK_QUERIES), slice(0, n + BLOCK_QUERIES if ctx.causal else S))
+            for n in range(0, T, BLOCK_QUERIES)
+        ]
 
         def collect(number: int, gradient: Tensor) -> None:
             place = of_added[(..., *pairs[number])]
@@ -166,7 +169,7 @@ def _is_short(q: Tensor, layout: Layout) -> bool:
     """
     if q.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    return q.dtype in (torch.float32, torch.float64) and layout.keys is None and q.shape[2] <= SHORT
+    return q.dtype in (torch.float32, torch.float64) and layout.keys is None and q.shape[2] <= MAX_SHORT_LENGTH
 
 
 def _by_products(q: Tensor, k: Tensor, v: Tensor, scale: float | None, terms: Terms, layout: Layout) -> Tensor:

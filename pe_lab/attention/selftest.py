@@ -21,10 +21,10 @@ from pe_lab.encodings.terms import Rotary, Stick, Terms
 DTYPES = (torch.float32, torch.bfloat16)
 BATCH, HEADS, LENGTH = 2, 2, 300  # tiles have at most 128 tokens: two in a row are uncut
 HEAD_DIMS = (64, 128, 16, 32, 40)
-OWN = 4  # times the reference's own error in the same precision that a kernel may err
+ERROR_FACTOR = 4  # times the reference's own error in the same precision that a kernel may err
 # and what it may err anyway: three TF32 products keep 21 bits of 24, and one keeps 11
-FLOOR = {torch.float32: 2e-5, torch.bfloat16: 2.0**-8}
-INTERPRETED = 2  # times more in Triton's interpreter, which cuts off the bits that a GPU rounds
+ERROR_FLOORS = {torch.float32: 2e-5, torch.bfloat16: 2.0**-8}
+INTERPRETER_FACTOR = 2  # times more in Triton's interpreter, which cuts off the bits that a GPU rounds
 
 
 @dataclass(frozen=True)
@@ -156,12 +156,12 @@ def compare(case: SelftestCase, device: torch.device) -> SelftestRow:
     truth = inputs.results(reference, torch.device("cpu"), torch.float64)
     judge = inputs.results(reference, torch.device("cpu"), case.dtype)
     outputs = inputs.results(triton, device, case.dtype)
-    factor = INTERPRETED if device.type == "cpu" else 1
+    factor = INTERPRETER_FACTOR if device.type == "cpu" else 1
     rows = []
     for name, exact in truth.items():
         size = float(exact.abs().max())
         error, judge_error = (float((x[name] - exact).abs().max()) / size for x in (outputs, judge))
-        rows.append((error, factor * max(OWN * judge_error, FLOOR[case.dtype]), name))
+        rows.append((error, factor * max(ERROR_FACTOR * judge_error, ERROR_FLOORS[case.dtype]), name))
     error, bound, tensor = max(rows, key=lambda row: float("inf") if row[0] != row[0] else row[0] / row[1])
     return SelftestRow(case.name, case.family, str(case.dtype).removeprefix("torch."), tensor, error, bound)
 
@@ -224,7 +224,7 @@ def _leaf(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return x.detach().to(device, dtype).requires_grad_()
 
 
-ROUNDS = 5  # of each timing
+TIMING_ROUNDS = 5  # of each timing
 TIMED_LENGTHS = (64, 512, 4096)
 TIMED_TOKENS, TIMED_HEADS, TIMED_HEAD_DIM = 8192, 8, 64
 
@@ -292,7 +292,7 @@ def _milliseconds(run: Callable[[], object]) -> float:
     """Return the median time that a caller waits for a call: in small models the launches take most of it."""
     run()  # compiles
     taken = []
-    for _ in range(ROUNDS):
+    for _ in range(TIMING_ROUNDS):
         torch.cuda.synchronize()
         began = time.perf_counter()
         run()

@@ -10,7 +10,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Terms
 
-SHAPES = {  # of the fields of Terms
+TERM_SHAPES = {  # of the fields of Terms
     "gain": ("H|1", "d"),
     "distance_bias": ("H|1", "2R+1"),
     "logit_factors": ("H|1", "2R+1"),
@@ -21,15 +21,15 @@ SHAPES = {  # of the fields of Terms
 }
 BY_DISTANCE = ("distance_bias", "logit_factors", "weight_factors", "relative_values")
 BY_SEQUENCE = ("gain", *BY_DISTANCE)  # may have a first axis for the sequences
-ROTATIONS = {  # whether of keys, and the pairs that are rotated
+ROTARY_SHAPES = {  # whether of keys, and the pairs that are rotated
     "rotary_q": (False, "<=d/2"),
     "rotary_k": (True, "<=d/2"),
     "rotary_v": (True, "<=e/2"),
     "rotary_out": (False, "<=e/2"),
 }
-ANY = ("axes", "n")  # letters for any size
-FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-ANGLES = (torch.float32, torch.float64)
+FREE_LETTERS = ("axes", "n")  # letters for any size
+FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+ANGLE_DTYPES = (torch.float32, torch.float64)
 
 
 def fields_without(taken: Collection[str], terms: type[Terms] = Terms) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
     Raises:
         ValueError: the input, the requirement and what was given.
     """
-    if q.dim() != 4 or q.dtype not in FLOATING:
+    if q.dim() != 4 or q.dtype not in FLOAT_DTYPES:
         raise ValueError(f"q must be floating point [B, H, T, d], got {_name(q.dtype)} {list(q.shape)}")
     B, H, T, d = q.shape
     lifted = d if terms.lift is None else terms.lift.head_dim
@@ -78,7 +78,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
             shape = ("B|1", *shape)
         fits = len(actual) == len(shape)
         for size, letter in zip(actual, shape, strict=fits):
-            fits = fits and (size % 2 == 1 if letter == "2R+1" else letter in ANY or size in sizes[letter])
+            fits = fits and (size % 2 == 1 if letter == "2R+1" else letter in FREE_LETTERS or size in sizes[letter])
         if not fits:
             keys = "" if layout.keys is None else f" and S = {S} keys"
             letters = ["T" if letter == "S" and not keys else letter for letter in shape]
@@ -95,7 +95,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
         )
     if dropout is not None and layout.keys is not None:
         raise ValueError("dropout must be None where there are keys of earlier tokens, as in decoding")
-    for name in ROTATIONS:
+    for name in ROTARY_SHAPES:
         rotary = getattr(terms, name)
         if rotary is not None and rotary.sin.shape != rotary.cos.shape:
             raise ValueError(f"{name}.sin must be {list(rotary.cos.shape)} as its cos, got {list(rotary.sin.shape)}")
@@ -113,20 +113,20 @@ def _requirements(
     keys = "T" if layout.memory is not None else "S"  # keys that the caller has
     yield "k", k, ("B", "H", keys, "d"), (q.dtype,)
     yield "v", v, ("B", "H", keys, "e"), (q.dtype,)
-    for name, (of_keys, half) in ROTATIONS.items():
+    for name, (of_keys, half) in ROTARY_SHAPES.items():
         rotary = getattr(terms, name)
         if rotary is not None:
             wanted = ("B|1", "H|1", keys if of_keys else "T", half)
-            yield f"{name}.cos", rotary.cos, wanted, ANGLES
+            yield f"{name}.cos", rotary.cos, wanted, ANGLE_DTYPES
             yield f"{name}.sin", rotary.sin, wanted, (rotary.cos.dtype,)
     if terms.carried is not None:
-        yield "carried.vectors", terms.carried.vectors, ("B|1", "H|1", "S", "n"), FLOATING
+        yield "carried.vectors", terms.carried.vectors, ("B|1", "H|1", "S", "n"), FLOAT_DTYPES
     by_distance = terms.window is not None
-    for name, shape in SHAPES.items():
+    for name, shape in TERM_SHAPES.items():
         tensor = getattr(terms, name)
         if isinstance(tensor, Tensor):
             by_distance |= name in BY_DISTANCE
-            yield name, tensor, shape, FLOATING
+            yield name, tensor, shape, FLOAT_DTYPES
     grid = layout.pos.dim() == 3 and not by_distance  # a distance is one number
     yield "layout.pos", layout.pos, ("B|1", "T", "axes") if grid else ("B|1", "T"), ()
     yield "layout.segment", layout.segment, ("B|1", "T"), ()

@@ -25,11 +25,11 @@ from filelock import FileLock
 
 from pe_lab.attention import triton
 
-SECONDS = 600  # that the self-test may take
+TIME_LIMIT = 600  # that the self-test may take
 MOST_PROCESSES = 8  # that compile kernels side by side
-MARGIN = 1.05  # times that sdpa must be slower for the kernels to be taken: a tie must not change with the noise
-DRIVER = Path("/sys/module/nvidia/version")
-AGAIN = "python -m pe_lab.attention selftest"
+SPEED_MARGIN = 1.05  # times that sdpa must be slower for the kernels to be taken: a tie must not change with the noise
+DRIVER_FILE = Path("/sys/module/nvidia/version")
+SELFTEST_COMMAND = "python -m pe_lab.attention selftest"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SelftestResult:
     def faster(self, kind: str) -> str | None:
         """Return the faster of sdpa and triton for a kind of terms; None: not measured."""
         taken = self.milliseconds.get(kind)
-        return None if taken is None else "sdpa" if taken["sdpa"] <= MARGIN * taken["triton"] else "triton"
+        return None if taken is None else "sdpa" if taken["sdpa"] <= SPEED_MARGIN * taken["triton"] else "triton"
 
 
 def selftest_result(device: torch.device) -> SelftestResult:
@@ -67,7 +67,7 @@ def _selftest_result(index: int, key: tuple[tuple[str, str], ...]) -> SelftestRe
         _say(f"the verdict on Triton's kernels cannot be kept, and every process makes it anew: {error}")
         result = run(device)
     if result.failed:
-        _say(f"Triton's kernels are not used on {made_with['device']}: {result.failed} (again: {AGAIN})")
+        _say(f"Triton's kernels are not used on {made_with['device']}: {result.failed} (again: {SELFTEST_COMMAND})")
     return result
 
 
@@ -93,7 +93,7 @@ def identity(device: torch.device) -> dict[str, str]:
     return {
         "device": str(properties.name),
         "uuid": str(getattr(properties, "uuid", "")),
-        "driver": DRIVER.read_text(encoding="utf-8").strip() if DRIVER.is_file() else "",
+        "driver": DRIVER_FILE.read_text(encoding="utf-8").strip() if DRIVER_FILE.is_file() else "",
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "triton": str(triton.version()),
@@ -145,7 +145,7 @@ def write(path: Path, made_with: dict[str, str], verdict: SelftestResult) -> Non
     os.replace(temporary, path)
 
 
-def run(device: torch.device, processes: int | None = None, seconds: float = SECONDS) -> SelftestResult:
+def run(device: torch.device, processes: int | None = None, seconds: float = TIME_LIMIT) -> SelftestResult:
     """Run the self-test on a device, or with device cpu in Triton's interpreter, and return its verdict.
 
     Args:

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
-from pe_lab.system.names import CHOICES, did_you_mean, unknown_name
+from pe_lab.system.names import HELP_COMMAND, did_you_mean, unknown_name
 from pe_lab.system.termination import no_exit
 
 
@@ -74,7 +74,7 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     names = names_known if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
     for name in names:
         if name not in names_known:
-            raise ValueError(unknown_name("pe", names_known, name, listing=CHOICES))
+            raise ValueError(unknown_name("pe", names_known, name, listing=HELP_COMMAND))
     return settings, [config.expand([f"pe={name}", *options], multirun=False)[0] for name in names]
 
 

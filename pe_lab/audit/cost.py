@@ -17,7 +17,7 @@ from pe_lab.audit.subject import LENGTH, WIDTH, Subject
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 FLOPS_LENGTH = 512
 REPETITIONS = (3, 9)  # at least, at most
-MEMORY = 3 * 2**30  # bytes; limit of one measurement
+MAX_MEMORY = 3 * 2**30  # bytes; limit of one measurement
 
 LEGEND = {
     "attention": "The implementation that runs one layer on a CPU: sdpa, PyTorch's fused attention, or the reference, "
@@ -101,7 +101,7 @@ def costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, An
     Args:
         none: the encoding it is compared with.
         seconds: limit of all measurements of time and memory together. A length that is expected to exceed the
-            remaining time, or MEMORY bytes, is not measured, nor any longer one.
+            remaining time, or MAX_MEMORY bytes, is not measured, nor any longer one.
     """
     cells: dict[str, Any] = {}
     try:
@@ -126,8 +126,8 @@ def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: fl
         # the cost of T x T: four times that of half the length, and more for cache misses
         if 5 * took > remaining:
             return f"beyond {seconds:g} s"
-        if 4 * peak > MEMORY:
-            return f"beyond {MEMORY / 2**30:g} GB"
+        if 4 * peak > MAX_MEMORY:
+            return f"beyond {MAX_MEMORY / 2**30:g} GB"
         pair, start = [attention_layers(s, depth, length, "auto") for s in (subject, none)], perf_counter()
         meters = [_meter(forward) for forward in pair]
         took, peak = perf_counter() - start, meters[0].peak

@@ -26,7 +26,7 @@ from pe_lab.data.seeding import generator
 REACH_LENGTH = 16
 REACHES = (1, 2, 4, 8, 16, 32, 64)
 EDGE = 8
-MANY = 512  # positions: more than dimensions, so that a linear map cannot fit arbitrary vectors
+MANY_POSITIONS = 512  # positions: more than dimensions, so that a linear map cannot fit arbitrary vectors
 
 
 def uniqueness(subject: Subject) -> float:
@@ -123,7 +123,7 @@ def linear_shift(subject: Subject) -> float:
     """Residual of the best affine map from a position's vector to that of the position k further on, over 512
     positions, relative to the spread of the vectors, the worse of k = 8 and 64; the property claimed for sinusoids.
     The vector is what is added to equal tokens or to the attention's input, or else a rotated query."""
-    marks = subject.view(equal_tokens(MANY)).marks()
+    marks = subject.view(equal_tokens(MANY_POSITIONS)).marks()
     if marks is None:
         raise ValueError("no vector belongs to a position")
     vectors, residuals = marks[1], []

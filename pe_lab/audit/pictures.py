@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pe_lab.audit.measures import MANY, by_distance
+from pe_lab.audit.measures import MANY_POSITIONS, by_distance
 from pe_lab.audit.subject import LENGTH, Subject, View, equal_tokens, random_tokens
 from pe_lab.encodings.terms import Stick
 
-LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#7F7F7F", ":"))  # a head each
-TOKENS = 24  # shown in attention matrices
+HEAD_LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#7F7F7F", ":"))  # a head each
+SHOWN_TOKENS = 24  # shown in attention matrices
 
 
 def draw(subject: Subject, none: Subject, path: Path) -> None:
@@ -89,7 +89,7 @@ def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
     if scores.max() - scores.min() < 1e-9:
         _does_not_apply(axes, title, "the same at every distance")
         return
-    for head, (score, (colour, style)) in enumerate(zip(scores, LINES, strict=True)):
+    for head, (score, (colour, style)) in enumerate(zip(scores, HEAD_LINES, strict=True)):
         axes.plot(distances.numpy(), score.numpy(), style, color=colour, label=f"head {head + 1}")
     axes.set(title=title, xlabel="distance", ylabel="weight" if sticks else "logit")
     if sticks:
@@ -100,7 +100,7 @@ def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
 
 def _attention(without: Axes, with_it: Axes, subject: Subject, none: Subject) -> None:
     """Draw attention between random tokens without and with the encoding."""
-    x = random_tokens(TOKENS)
+    x = random_tokens(SHOWN_TOKENS)
     views = none.view(x), subject.view(x)
     weights = [view.weights[0].mean(0).masked_fill(~view.allowed, torch.nan) for view in views]
     for axes, weight, title in zip((without, with_it), weights, ("without it", "with it"), strict=True):
@@ -117,18 +117,18 @@ def _clipping(before: Axes, after: Axes, subject: Subject) -> None:
         _signed(before, (pos[:, None] - pos).abs().sum(-1).double())
         _does_not_apply(after, title, "distances have two axes")
         return
-    causal, pos = subject.causal_only, torch.arange(MANY)
+    causal, pos = subject.causal_only, torch.arange(MANY_POSITIONS)
     offset = pos[:, None] - pos
     hidden = (offset < 0) & causal
-    before.set(title=f"Distances of {MANY} positions,\nbefore clipping", xlabel="key", ylabel="query")
+    before.set(title=f"Distances of {MANY_POSITIONS} positions,\nbefore clipping", xlabel="key", ylabel="query")
     _signed(before, offset.double().masked_fill(hidden, torch.nan))
     try:
-        seen = effective_distance(subject.view(equal_tokens(MANY), causal=causal).score[0], causal)
+        seen = effective_distance(subject.view(equal_tokens(MANY_POSITIONS), causal=causal).score[0], causal)
     except ValueError as error:
         _does_not_apply(after, title, "\n".join(wrap(str(error), 30)))
         return
     after.set(title=f"{title}:\n{len(seen.unique())} of {len(seen)} distinguished", xlabel="key", ylabel="query")
-    _signed(after, seen[offset + len(seen) - MANY].double().masked_fill(hidden, torch.nan))
+    _signed(after, seen[offset + len(seen) - MANY_POSITIONS].double().masked_fill(hidden, torch.nan))
 
 
 def effective_distance(score: Tensor, causal: bool) -> Tensor:

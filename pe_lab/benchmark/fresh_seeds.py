@@ -8,14 +8,23 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.benchmark.task_statistics import FRESH, endpoint, fresh, published, runs
+from pe_lab.benchmark.task_statistics import FRESH_SEEDS, endpoint, fresh, published, runs
 from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import TWINS
 from pe_lab.benchmark.undefined import defined
-from pe_lab.statistics import DIFFERENT, LEVEL, Verdict, decide, interval, paired_tests, prior_of, share_interval
+from pe_lab.statistics import (
+    DIFFERENT_VERDICTS,
+    LEVEL,
+    Verdict,
+    decide,
+    interval,
+    paired_tests,
+    prior_of,
+    share_interval,
+)
 from pe_lab.statistics.pairs import NUGGET, all_pairs, as_arrays
 
-DRAWN = 0.25  # share of the cells
+DRAWN_SHARE = 0.25  # share of the cells
 
 
 def cells() -> list[tuple[str, str]]:
@@ -27,7 +36,7 @@ def cells() -> list[tuple[str, str]]:
     drawn: set[tuple[str, str]] = set()
     for each in benchmark_tasks():
         order = sorted((_digest(each.name, pe), pe) for pe in defined(each))
-        drawn |= {(each.name, pe) for place, (number, pe) in enumerate(order) if number < DRAWN or place < 2}
+        drawn |= {(each.name, pe) for place, (number, pe) in enumerate(order) if number < DRAWN_SHARE or place < 2}
     for group in TWINS:
         shared = [task.name for task in benchmark_tasks() if set(group) <= set(defined(task)) and task.solvable]
         drawn |= {(name, pe) for name in sorted(shared, key=lambda name: _digest(name, *group))[:1] for pe in group}
@@ -41,7 +50,7 @@ def _digest(*names: str) -> float:
 
 def commands() -> list[str]:
     """Return the commands that run them, one per task."""
-    seeds = ",".join(map(str, FRESH))
+    seeds = ",".join(map(str, FRESH_SEEDS))
     chosen = {task.name: [pe for name, pe in cells() if name == task.name] for task in benchmark_tasks()}
     return [
         f"pe-lab run -m +study={STUDY}_{name} pe={','.join(names)} seed={seeds}"
@@ -105,7 +114,7 @@ class FreshSeeds:
     @property
     def contradicted(self) -> Share:
         """Published verdicts of which the fresh seeds say the contrary, see `contrary`."""
-        said = self.pairs[self.pairs["verdict"].isin([*DIFFERENT, Verdict.EQUIVALENT])]
+        said = self.pairs[self.pairs["verdict"].isin([*DIFFERENT_VERDICTS, Verdict.EQUIVALENT])]
         pairs = zip(said["verdict"], said["fresh_verdict"], strict=True)
         return Share(sum(contrary(Verdict(first), Verdict(other)) for first, other in pairs), len(said))
 

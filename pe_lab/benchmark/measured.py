@@ -13,7 +13,7 @@ from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.results.columns import cut
 from pe_lab.statistics import FEWEST_SEEDS, Verdict
 
-FEW = 3  # encodings that are named at a length at which there are no verdicts
+MAX_NAMED_ENCODINGS = 3  # encodings that are named at a length at which there are no verdicts
 USE, SLOWER, HIGHER_LOSS, UNRELIABLE, AVOID = "use", "slower", "higher loss", "unreliable", "avoid"
 
 
@@ -95,14 +95,17 @@ class TaskResults:
 
     @cached_property
     def highest_at(self) -> dict[float, list[dict[str, Any]]]:
-        """The lines of `scores` with the FEW highest means above 0 and enough seeds, by length beyond training.
+        """The lines of `scores` with the highest means above 0 and enough seeds, by length beyond training.
+
+        At most MAX_NAMED_ENCODINGS of each length.
 
         They are no verdicts: no margin is declared for scores. Empty for a task that is compared by its loss.
         """
         longer = [length for length in task_rows.lengths(self.rows) if length > 1] if self.task.solvable else []
         enough = self.scores[(self.scores["runs"] >= FEWEST_SEEDS) & (self.scores["mean"] > 0)]
         return {
-            length: enough[enough["length"] == length].nlargest(FEW, "mean").to_dict("records") for length in longer
+            length: enough[enough["length"] == length].nlargest(MAX_NAMED_ENCODINGS, "mean").to_dict("records")
+            for length in longer
         }
 
     @cached_property

@@ -14,7 +14,7 @@ from pe_lab import config
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks
 from pe_lab.config import LR, resolved
-from pe_lab.data.score import BEST
+from pe_lab.data.score import BEST_FLOOR
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, outcome
@@ -130,7 +130,7 @@ def _metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Return the columns of rows at a length; the level is NaN where a task has none, the best loss 0."""
     floors = [name.removesuffix("/loss") for name in metrics if name.endswith("/loss")]
     level = next((metrics[f"{name}/loss"] for name in levels(floors)), float("nan"))
-    columns = {"loss": metrics["loss"], "level": level, "best": metrics.get(f"{BEST}/loss", 0.0)}
+    columns = {"loss": metrics["loss"], "level": level, "best": metrics.get(f"{BEST_FLOOR}/loss", 0.0)}
     return columns | {name: metrics.get(name) for name in ("accuracy", "exact_match")}
 
 
@@ -197,5 +197,5 @@ def _tries(tuned: TunedSeed) -> dict[str, Any]:
             passed = float(y) if solved else None
         last = max(curve, default=None)
         values = (attempt.rate, attempt.scale, passed, curve.get(task.choice), last and curve[last], last)
-        row |= {f"try{number}_{name}": value for name, value in zip(task_rows.TRY, values, strict=True)}
+        row |= {f"try{number}_{name}": value for name, value in zip(task_rows.CANDIDATE_FIELDS, values, strict=True)}
     return row

@@ -22,23 +22,23 @@ from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError
 
-FOLDER = Path(__file__).with_name("results")  # that come with the package
-SUMS = "SHA256SUMS"  # of its files
-KEY = ["pe", "seed"]
+RESULTS_FOLDER = Path(__file__).with_name("results")  # that come with the package
+CHECKSUM_FILE = "SHA256SUMS"  # of its files
+KEY_COLUMNS = ["pe", "seed"]
 METRICS = ("loss", "level", "best", "accuracy", "exact_match")  # at a length, as loss_x2
-TRY = ("lr", "scale", "pass", "quarter", "last", "steps")  # of a try, as try1_lr
+CANDIDATE_FIELDS = ("lr", "scale", "pass", "quarter", "last", "steps")  # of a try, as try1_lr
 COSTS = ("parameters", "positional_parameters", "flops_per_token")
 COLUMNS = (
     *("benchmark", "task", "pe", "seed", "settings", "encoding", "revision"),
     *("y", "solved", "lr", "start_scale", "edge", "steps", "trained_steps", "core_seconds"),
 )  # the first ones; then those of lengths, tries and costs
-NEEDED = (*COLUMNS[:7], "solved", "edge", "trained_steps", "core_seconds", "try1_lr", "try2_lr")
+REQUIRED_COLUMNS = (*COLUMNS[:7], "solved", "edge", "trained_steps", "core_seconds", "try1_lr", "try2_lr")
 # columns that may differ between machines whose results are equal
-OWN = {"core_seconds", "attention", *ENVIRONMENT}
+MACHINE_COLUMNS = {"core_seconds", "attention", *ENVIRONMENT}
 
-LARGEST = 2**53  # up to which numbers of a CSV file are whole numbers in every program
-COUNT = Range(f"an integer from 1 to {LARGEST}", lambda x: is_integer(x) and 1 <= x <= LARGEST)
-COUNT_OR_0 = Range(f"an integer from 0 to {LARGEST}", lambda x: is_integer(x) and 0 <= x <= LARGEST)
+MAX_EXACT_INTEGER = 2**53  # up to which numbers of a CSV file are whole numbers in every program
+COUNT = Range(f"an integer from 1 to {MAX_EXACT_INTEGER}", lambda x: is_integer(x) and 1 <= x <= MAX_EXACT_INTEGER)
+COUNT_OR_0 = Range(f"an integer from 0 to {MAX_EXACT_INTEGER}", lambda x: is_integer(x) and 0 <= x <= MAX_EXACT_INTEGER)
 _NUMBER = Range("a finite number", is_number)
 _NOT_NEGATIVE = Range("a finite number of at least 0", lambda x: is_number(x) and x >= 0)
 _SHARE = Range("a number in [0, 1]", lambda x: is_number(x) and 0 <= x <= 1)
@@ -70,7 +70,7 @@ def _range(column: str) -> Range:
     """Return what values of a column may be."""
     if of_length := re.fullmatch(rf"({'|'.join(METRICS)})_x[\d.]+", column):
         column = of_length[1]
-    elif of_try := re.fullmatch(rf"try\d+_({'|'.join(TRY)})", column):
+    elif of_try := re.fullmatch(rf"try\d+_({'|'.join(CANDIDATE_FIELDS)})", column):
         column = of_try[1]
     elif column in _TEXTS and column not in _RANGES:
         return _TEXT
@@ -115,7 +115,7 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame([{name: _written(value) for name, value in row.items()} for row in rows])
     if table.empty:
         return pd.DataFrame(columns=list(COLUMNS))
-    return table.sort_values(KEY, kind="stable", ignore_index=True)
+    return table.sort_values(KEY_COLUMNS, kind="stable", ignore_index=True)
 
 
 def _written(value: Any) -> Any:
@@ -129,7 +129,7 @@ def write(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = None) -
     Raises:
         ValueError: a row cannot be.
     """
-    folder = folder or FOLDER
+    folder = folder or RESULTS_FOLDER
     path = folder / f"{task.study}.csv"
     require(rows, task, "rows to be packed")
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def read(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
         LedgerError: the file was changed since it was packed.
         ValueError: a row cannot be.
     """
-    path = (folder or FOLDER) / f"{task.study}.csv"
+    path = (folder or RESULTS_FOLDER) / f"{task.study}.csv"
     if not path.is_file():
         return frame([])
     content = BytesIO(_compared(path))
@@ -173,7 +173,7 @@ def read(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
 def _write_sums(folder: Path) -> None:
     """Write the digests of all files of a folder of shipped results."""
     files = sorted(folder.glob("*.csv"))
-    (folder / SUMS).write_text(
+    (folder / CHECKSUM_FILE).write_text(
         "".join(f"{_sha256(file.read_bytes())}  {file.name}\n" for file in files), encoding="utf-8"
     )
 
@@ -185,7 +185,7 @@ def _compared(path: Path) -> bytes:
         LedgerError: there is no such file, or it was changed.
     """
     try:
-        content, sums = path.read_bytes(), (path.parent / SUMS).read_text(encoding="utf-8")
+        content, sums = path.read_bytes(), (path.parent / CHECKSUM_FILE).read_text(encoding="utf-8")
     except OSError as error:
         raise LedgerError(f"shipped results must be in {path}, got {error.strerror}") from None
     lines = [line.split() for line in sums.splitlines()]
@@ -210,11 +210,13 @@ def require(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
     """
     for number, row in enumerate(rows.to_dict("records"), 1):
         plain = {str(name): _typed(str(name), value) for name, value in row.items()}
-        wrong = _complaint(plain, NEEDED if task.solvable else [name for name in NEEDED if name != "solved"])
+        wrong = _complaint(
+            plain, REQUIRED_COLUMNS if task.solvable else [name for name in REQUIRED_COLUMNS if name != "solved"]
+        )
         if wrong := wrong or _contradiction(plain, task):
             raise ValueError(f"{where} {wrong} in row {number}, {row.get('pe')}, seed {row.get('seed')}")
-    if len(twice := rows[rows.duplicated(KEY)]):
-        pe, seed = twice.iloc[0][KEY]
+    if len(twice := rows[rows.duplicated(KEY_COLUMNS)]):
+        pe, seed = twice.iloc[0][KEY_COLUMNS]
         raise ValueError(f"{where} must have each seed of an encoding once, got {pe}, seed {seed} twice")
     for name, part in [("settings", rows), *(("encoding", part) for _, part in rows.groupby("pe"))]:
         if part[name].nunique() > 1:
@@ -273,7 +275,7 @@ def merged(
         before, after = (f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], by_pe.loc[pe]))
         _refused(f"rows of {pe} on {task.name}", before, after, where, replace)
     dropped |= stale
-    left = shipped[~dropped].set_index(KEY)
+    left = shipped[~dropped].set_index(KEY_COLUMNS)
     for row in new.to_dict("records"):
         key = (row["pe"], row["seed"])
         if key in left.index and (name := _difference(left.loc[key], row)):
@@ -281,7 +283,7 @@ def merged(
             _refused(f"{row['pe']}, seed {row['seed']}, of {task.name}", *what, where, replace)
             left = left.drop(index=key)
     both = pd.concat([part for part in (left.reset_index(), new) if len(part)], ignore_index=True)
-    kept = both.drop_duplicates(KEY).sort_values(KEY, kind="stable", ignore_index=True)
+    kept = both.drop_duplicates(KEY_COLUMNS).sort_values(KEY_COLUMNS, kind="stable", ignore_index=True)
     return kept[[*(name for name in new if name in kept), *(name for name in kept if name not in new)]]
 
 
@@ -295,7 +297,7 @@ def _difference(shipped: Mapping[str, Any], new: Mapping[str, Any]) -> str | Non
     """Return the first result in which two rows of a cell differ."""
     for name in new:
         value, other = (_typed(name, row.get(name)) for row in (shipped, new))
-        if name not in OWN and name not in KEY and value != other:
+        if name not in MACHINE_COLUMNS and name not in KEY_COLUMNS and value != other:
             return name
     return None
 

@@ -11,9 +11,9 @@ from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined import defined
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE, endpoint_of
 from pe_lab.statistics import (
-    DIFFERENT,
+    COMPARISON_COLUMNS,
+    DIFFERENT_VERDICTS,
     FEWEST_SEEDS,
-    LINE,
     Endpoint,
     Verdict,
     compare,
@@ -23,7 +23,7 @@ from pe_lab.statistics import (
     share_interval,
 )
 
-FRESH = range(100, 105)  # fresh seeds; all others are published
+FRESH_SEEDS = range(100, 105)  # fresh seeds; all others are published
 
 
 @cache
@@ -40,12 +40,12 @@ def margin_in_words(task: BenchmarkTask) -> str:
 
 def published(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without those of fresh seeds."""
-    return rows[~rows["seed"].isin(FRESH)]
+    return rows[~rows["seed"].isin(FRESH_SEEDS)]
 
 
 def fresh(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of fresh seeds."""
-    return rows[rows["seed"].isin(FRESH)]
+    return rows[rows["seed"].isin(FRESH_SEEDS)]
 
 
 def runs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """
     outcomes = runs(rows, task)
     if outcomes["pe"].nunique() < 2:
-        return pd.DataFrame(columns=LINE)
+        return pd.DataFrame(columns=COMPARISON_COLUMNS)
     comparisons = compare(outcomes, endpoint(task))
     words = comparisons["verdict"].astype(object).mask(_are_equal(rows, comparisons), str(Verdict.EQUAL))
     return comparisons.assign(verdict=words.where(comparisons["seeds"] >= FEWEST_SEEDS, str(Verdict.TOO_FEW_SEEDS)))
@@ -152,7 +152,8 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
     for row in used.to_dict("records"):
         numbers = {str(name): np.nan if pd.isna(value) else value for name, value in row.items()}
         tries = [
-            {name: numbers[f"try{k}_{name}"] for name in task_rows.TRY} for k in range(1, task_rows.tries(rows) + 1)
+            {name: numbers[f"try{k}_{name}"] for name in task_rows.CANDIDATE_FIELDS}
+            for k in range(1, task_rows.tries(rows) + 1)
         ]
         best = row["y"] if task.solvable else pd.Series([attempt["quarter"] for attempt in tries]).max()
         for attempt in tries:
@@ -188,7 +189,7 @@ def decided(verdicts: pd.DataFrame) -> dict[str, int]:
         *(Verdict.EQUIVALENT, Verdict.EQUAL, Verdict.BOTH_UNSOLVED, Verdict.UNDECIDED),
         Verdict.TOO_FEW_SEEDS,
     )
-    counts = {"differ": words.isin(DIFFERENT)} | {str(word): words == word for word in others}
+    counts = {"differ": words.isin(DIFFERENT_VERDICTS)} | {str(word): words == word for word in others}
     return {word: int(mask.sum()) for word, mask in counts.items()}
 
 

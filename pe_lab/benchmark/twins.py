@@ -16,10 +16,10 @@ import pandas as pd
 
 from pe_lab.benchmark.task_statistics import pairs, runs
 from pe_lab.benchmark.tasks import task_named
-from pe_lab.statistics import DIFFERENT, share_interval
+from pe_lab.statistics import DIFFERENT_VERDICTS, share_interval
 
 TWINS: tuple[tuple[str, ...], ...] = (("none", "integer", "normalized", "temperature"), ("rope", "rope_dynamic_ntk"))
-NEAR: tuple[tuple[str, str], ...] = (
+NEAR_TWINS: tuple[tuple[str, str], ...] = (
     *(("rope", pe) for pe in ("carope", "clipped_rope", "lerope", "lrope", "p_rope", "tape", "xpos")),
     *(("none", pe) for pe in ("cope", "selective_rope", "urpe", "wall")),
     ("alibi", "bam"),
@@ -46,7 +46,7 @@ def placebo(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     for name, rows in results.items():
         task = task_named(name)
         outcomes = runs(rows, task)
-        both = [("twins", *pair) for pair in twin_pairs()] + [("near", *pair) for pair in NEAR]
+        both = [("twins", *pair) for pair in twin_pairs()] + [("near", *pair) for pair in NEAR_TWINS]
         present = set(outcomes["pe"])
         verdicts = pairs(rows, task)
         for kind, pe, other in both:
@@ -74,6 +74,6 @@ def _verdict(verdicts: pd.DataFrame, pe: str, other: str) -> str:
 def called_different(lines: pd.DataFrame, column: str) -> tuple[int, int, float, float]:
     """Return how many of the lines of twins say *different* in a column, of how many, with the exact interval."""
     words = lines.loc[lines["kind"] == "twins", column]
-    wrong = int(words.isin(DIFFERENT).sum())
+    wrong = int(words.isin(DIFFERENT_VERDICTS).sum())
     low, high = share_interval(wrong, len(words)) if len(words) else (0.0, 1.0)
     return wrong, len(words), float(low), float(high)

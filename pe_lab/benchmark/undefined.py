@@ -14,13 +14,13 @@ from pe_lab.system.errors import in_one_line
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import write_text
 
-FILE = Path(__file__).with_name("undefined.csv")
+UNDEFINED_FILE = Path(__file__).with_name("undefined.csv")
 
 
 @cache
 def undefined() -> dict[tuple[str, str], str]:
     """Return why encodings are not measured on tasks that are for them, by encoding and task."""
-    lines = read_csv(FILE, keep_default_na=False)
+    lines = read_csv(UNDEFINED_FILE, keep_default_na=False)
     return {(line.pe, line.task): line.reason for line in lines.itertuples()}
 
 
@@ -31,7 +31,7 @@ def defined(task: BenchmarkTask) -> list[str]:
 
 def write(names: list[str] | None = None) -> None:
     """Write the file of the package again; the lines of other encodings stay if names are given."""
-    replace(FILE, measured(names), names, [task.name for task in benchmark_tasks()])
+    replace(UNDEFINED_FILE, measured(names), names, [task.name for task in benchmark_tasks()])
 
 
 def replace(file: Path, lines: pd.DataFrame, names: list[str] | None, order: list[str]) -> None:

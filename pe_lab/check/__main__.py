@@ -15,11 +15,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.names import CHOICES, unknown_name
+from pe_lab.system.names import HELP_COMMAND, unknown_name
 
-SMALL = ["model.width=16", "model.num_heads=2"]  # each overridden by one that is given
+SMALL_MODEL = ["model.width=16", "model.num_heads=2"]  # each overridden by one that is given
 # the settings that each kind of check reads; of pe and data, with all of their options
-TAKEN = {"pe": ("pe", "model.width", "model.num_heads"), "data": ("data", "seed")}
+CHECKED_SETTINGS = {"pe": ("pe", "model.width", "model.num_heads"), "data": ("data", "seed")}
 
 
 def main() -> None:
@@ -44,21 +44,21 @@ def read(overrides: list[str]) -> tuple[str, list[DictConfig]]:
         ValueError: an override that is no setting of the check; a name that does not exist.
         HydraException: an option that the class does not have.
     """
-    chosen = [override for override in overrides if override.partition("=")[0] in TAKEN]
+    chosen = [override for override in overrides if override.partition("=")[0] in CHECKED_SETTINGS]
     if len(chosen) != 1:
         raise ValueError(f"one of pe=NAME and data=NAME must be given, got {' '.join(chosen) or 'neither'}")
     kind, _, names = chosen[0].partition("=")
     others = [override for override in overrides if override not in chosen]
     for override in others:
         key, equals, _ = override.lstrip("+").partition("=")
-        if not equals or not (key in TAKEN[kind] or key.startswith(f"{kind}.")):
-            taken = ", ".join([f"{kind}.<option>", *TAKEN[kind][1:]])
+        if not equals or not (key in CHECKED_SETTINGS[kind] or key.startswith(f"{kind}.")):
+            taken = ", ".join([f"{kind}.<option>", *CHECKED_SETTINGS[kind][1:]])
             raise ValueError(f"a check of {kind} takes {taken}, got {override!r}")
     listed, names_of_kind = list(dict.fromkeys(names.split(","))), config.folders().names(kind)
     for name in listed:
         if name not in names_of_kind:
-            raise ValueError(unknown_name(kind, names_of_kind, name, listing=CHOICES))
-    return kind, [config.expand([*SMALL, f"{kind}={name}", *others], multirun=False)[0] for name in listed]
+            raise ValueError(unknown_name(kind, names_of_kind, name, listing=HELP_COMMAND))
+    return kind, [config.expand([*SMALL_MODEL, f"{kind}={name}", *others], multirun=False)[0] for name in listed]
 
 
 def check(kind: str, cfg: DictConfig) -> bool:

@@ -21,12 +21,12 @@ from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
 
 B, T, VOCABULARY = 3, 9, 11
-COLUMNS = 3  # of the grid that T tokens make
-DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
+GRID_WIDTH = 3  # of the grid that T tokens make
+MIN_DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
 LARGEST_MARK = 3  # the largest mark of a token
-SEED = 4  # of the layouts: what is drawn is the same in every pass
-SHIFT = 3  # of positions, in place of random ones
-EVEN = 500  # shorter random draws of positions are replaced by every third position
+LAYOUT_SEED = 4  # of the layouts: what is drawn is the same in every pass
+POSITION_SHIFT = 3  # of positions, in place of random ones
+MIN_RANDOM_POSITIONS = 500  # shorter random draws of positions are replaced by every third position
 
 
 class EncodingCase:
@@ -58,9 +58,9 @@ class EncodingCase:
         try:
             encoding = make(Sizes(width, num_heads, T, marks=LARGEST_MARK))
         except UnfitError:
-            encoding = make(Sizes(width, num_heads, T, grid_width=COLUMNS, marks=LARGEST_MARK))
+            encoding = make(Sizes(width, num_heads, T, grid_width=GRID_WIDTH, marks=LARGEST_MARK))
         self.cls = type(encoding)
-        self.depth = max(DEPTH, encoding.period)
+        self.depth = max(MIN_DEPTH, encoding.period)
         self.on_grid, self.causal_only, self.reads_marks = encoding.on_grid, encoding.causal_only, encoding.reads_marks
         self.contiguous_only = encoding.contiguous_only
         self.reads_content, self.reads_positions = encoding.reads_content, encoding.reads_positions
@@ -68,7 +68,7 @@ class EncodingCase:
     @property
     def grid(self) -> int | None:
         """The columns of the grid that the encoding needs; None: it needs none."""
-        return COLUMNS if self.on_grid else None
+        return GRID_WIDTH if self.on_grid else None
 
     @property
     def masks(self) -> tuple[bool, ...]:
@@ -137,7 +137,7 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
 
     def located(layout: Layout) -> Layout:
         if encoding.on_grid:
-            layout = replace(layout, pos=torch.stack((layout.pos // COLUMNS, layout.pos % COLUMNS), -1))
+            layout = replace(layout, pos=torch.stack((layout.pos // GRID_WIDTH, layout.pos % GRID_WIDTH), -1))
         return locate(layout)
 
     encoding.locate = located  # type: ignore[method-assign]
@@ -145,14 +145,14 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
         draw = encoding.draw
 
         def drawn(count: int, seed: int | None = None) -> Tensor:
-            return 3 * torch.arange(count) if count < EVEN else draw(count, seed)
+            return 3 * torch.arange(count) if count < MIN_RANDOM_POSITIONS else draw(count, seed)
 
         encoding.draw = drawn  # type: ignore[method-assign]
     for module in encoding.modules():
         if isinstance(module, Marked):
             module.draw = lambda count, seed=None: torch.zeros(count).long()  # type: ignore[method-assign]
     if isinstance(encoding, Shape):
-        encoding.draw = lambda count, seed=None: torch.full((count,), SHIFT)  # type: ignore[method-assign]
+        encoding.draw = lambda count, seed=None: torch.full((count,), POSITION_SHIFT)  # type: ignore[method-assign]
     return encoding
 
 
@@ -184,12 +184,12 @@ def whole(batch: int, length: int, causal: bool = True, grid_width: int | None =
 
 def padded(lengths: list[int], length: int, causal: bool, grid_width: int | None = None) -> Layout:
     """Return the layout of sequences that are padded on the right to `length`."""
-    return marked(replace(Layout.of_lengths(torch.tensor(lengths), length, causal, grid_width), seed=SEED))
+    return marked(replace(Layout.of_lengths(torch.tensor(lengths), length, causal, grid_width), seed=LAYOUT_SEED))
 
 
 def at_positions(pos: list[int], causal: bool = True) -> Layout:
     """Return the layout of one sequence at given positions."""
-    return marked(Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal, SEED))
+    return marked(Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal, LAYOUT_SEED))
 
 
 def marked(layout: Layout) -> Layout:

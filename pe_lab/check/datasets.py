@@ -12,11 +12,11 @@ from pe_lab.check.promise import Check, InapplicableError, refusal, require
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.encodings.layout import PADDING
 
-USUAL = ("train", "validation", "test")
-PARTS = ("tokens", "targets", "role", "headline")
-FACTORS = (1.5, 2.0, 4.0)
-BEYOND = 3000.0  # times as long as any sequence in training
-WRONG = 5.0  # nats, the loss of a wrong answer
+USUAL_SPLITS = ("train", "validation", "test")
+BATCH_FIELDS = ("tokens", "targets", "role", "headline")
+LENGTH_FACTORS = (1.5, 2.0, 4.0)
+MAX_LENGTH_FACTOR = 3000.0  # times as long as any sequence in training
+WRONG_LOSS = 5.0  # nats, the loss of a wrong answer
 MOST_MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
 
 
@@ -59,7 +59,7 @@ def sequences(batch: Batch) -> list[tuple[int, ...]]:
 def same(batch: Batch, other: Batch) -> bool:
     """Return whether two batches are equal."""
     layouts = all(torch.equal(getattr(batch.layout, part), getattr(other.layout, part)) for part in ("pos", "segment"))
-    return layouts and all(torch.equal(getattr(batch, part), getattr(other, part)) for part in PARTS)
+    return layouts and all(torch.equal(getattr(batch, part), getattr(other, part)) for part in BATCH_FIELDS)
 
 
 def keeps_its_name(case: DatasetCase) -> None:
@@ -70,11 +70,16 @@ def keeps_its_name(case: DatasetCase) -> None:
 def makes_what_its_task_says(case: DatasetCase) -> None:
     """Check shapes, dtypes and ranges of every split against the task."""
     data, task = case.data, case.data.task
-    require(set(USUAL) <= set(data.splits), f"splits must contain {', '.join(USUAL)}, got {', '.join(data.splits)}")
+    require(
+        set(USUAL_SPLITS) <= set(data.splits),
+        f"splits must contain {', '.join(USUAL_SPLITS)}, got {', '.join(data.splits)}",
+    )
     for split in data.splits:
         require(data.size(split) >= 1, f"{split} is empty")
         batch, size = whole(data, split), data.size(split)
-        shapes = dict.fromkeys(PARTS, (size, 1 if task.pooled else task.length)) | {"tokens": (size, task.length)}
+        shapes = dict.fromkeys(BATCH_FIELDS, (size, 1 if task.pooled else task.length)) | {
+            "tokens": (size, task.length)
+        }
         for part, shape in shapes.items():
             tensor = getattr(batch, part)
             dtype = torch.bool if part == "headline" else torch.int64
@@ -139,7 +144,7 @@ def returns_what_is_asked_for(case: DatasetCase) -> None:
 def changes_only_questions_with_the_epoch(case: DatasetCase) -> None:
     """Check that an epoch of training changes what is asked and no more, and that other splits stay."""
     data = case.data
-    for split in USUAL:
+    for split in USUAL_SPLITS:
         first, second = (whole(data, split, epoch) for epoch in (0, 1))
         require(split == "train" or same(first, second), f"{split} changes with the epoch")
         for part in ("pos", "segment"):
@@ -162,9 +167,9 @@ def can_be_copied(case: DatasetCase) -> None:
 
 def lengthens_its_task(case: DatasetCase) -> None:
     """Check longer sequences: of the same task, none of them trained on; or refused in one line."""
-    refused = [_lengthen(case, factor) for factor in FACTORS]
+    refused = [_lengthen(case, factor) for factor in LENGTH_FACTORS]
     results: list[Dataset] = []
-    message = refusal(lambda: results.append(case.data.longer(BEYOND)))
+    message = refusal(lambda: results.append(case.data.longer(MAX_LENGTH_FACTOR)))
     require(
         message is None or message.startswith("evaluate.lengths"), f"the refusal must name evaluate.lengths: {message}"
     )
@@ -225,7 +230,7 @@ def has_the_metrics_that_it_declares(case: DatasetCase) -> None:
     for split in data.splits:
         batch = whole(data, split)
         answered = (batch.targets != IGNORE).float()
-        right, wrong = (data.metrics(nats * answered, batch) for nats in (0.0, WRONG))
+        right, wrong = (data.metrics(nats * answered, batch) for nats in (0.0, WRONG_LOSS))
         unknown = sorted((right.keys() | wrong.keys()) - declared.keys())
         require(not unknown, f"own_metrics must declare each metric of {split}, got {', '.join(unknown)}")
         require(right.keys() == wrong.keys(), f"metrics of {split} are others for other losses")
@@ -236,7 +241,7 @@ def has_the_metrics_that_it_declares(case: DatasetCase) -> None:
             require(
                 ordered,
                 f"{name} of {split}, declared {declared[name].better}, must be {order} {wrong[name]:g}, its value for "
-                f"losses of {WRONG:g} nats, where losses are 0: got {best:g}",
+                f"losses of {WRONG_LOSS:g} nats, where losses are 0: got {best:g}",
             )
         returned |= right.keys()
     require(returned == declared.keys(), f"no split has the metrics {', '.join(sorted(declared.keys() - returned))}")

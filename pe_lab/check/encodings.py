@@ -17,7 +17,7 @@ from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import Layout
 
-LONG = 400  # bfloat16 cannot count past 256
+LONG_LENGTH = 400  # bfloat16 cannot count past 256
 
 
 def keeps_its_name(case: EncodingCase) -> None:
@@ -111,8 +111,8 @@ def forms_terms_in_float32(case: EncodingCase) -> float:
     """Check that terms have the same bits in low precision."""
     worst = 0.0
     for causal in case.masks:
-        encoding, h = case.encoding(LONG), torch.randn(1, LONG, case.width).bfloat16()
-        layout = encoding.locate(whole(1, LONG, causal))
+        encoding, h = case.encoding(LONG_LENGTH), torch.randn(1, LONG_LENGTH, case.width).bfloat16()
+        layout = encoding.locate(whole(1, LONG_LENGTH, causal))
         expected = encoding.terms(h.float(), layout)
         for name, tensor in tensors_in(expected):
             require(tensor.dtype == torch.float32, f"{name} must be float32 for float32 inputs, got {tensor.dtype}")
@@ -125,8 +125,8 @@ def forms_terms_in_float32(case: EncodingCase) -> float:
 
 def forms_vectors_in_float32(case: EncodingCase) -> float:
     """Check that what is added to embeddings has the same bits under autocast."""
-    encoding, zero = case.encoding(LONG), torch.zeros(1, LONG, case.width)
-    layout = encoding.locate(whole(1, LONG))
+    encoding, zero = case.encoding(LONG_LENGTH), torch.zeros(1, LONG_LENGTH, case.width)
+    layout = encoding.locate(whole(1, LONG_LENGTH))
     expected = encoding.embed(zero, layout)
     with torch.autocast("cpu", torch.bfloat16):
         full, low = encoding.embed(zero, layout), encoding.embed(zero.bfloat16(), layout)
@@ -166,10 +166,10 @@ def stays_in_float32_when_cast(case: EncodingCase) -> float:
     worst = 0.0
     for dtype in (torch.bfloat16, torch.float16):
         state = torch.get_rng_state()
-        encoding = case.encoding(LONG)
+        encoding = case.encoding(LONG_LENGTH)
         torch.set_rng_state(state)
         with _default_dtype(dtype):
-            model = nn.ModuleList([case.encoding(LONG)]).to(dtype)
+            model = nn.ModuleList([case.encoding(LONG_LENGTH)]).to(dtype)
             worst = max(worst, _same_state(model[0], encoding, f"made and cast where {dtype} is the default"))
             _move_off(encoding)
             model.load_state_dict({f"0.{key}": value for key, value in encoding.state_dict().items()})
@@ -177,10 +177,13 @@ def stays_in_float32_when_cast(case: EncodingCase) -> float:
             model.load_state_dict({key: value.to(dtype) for key, value in model.state_dict().items()}, assign=True)
             _same_state(model[0], encoding, f"made of weights in {dtype}", at_most=torch.inf)
             model.load_state_dict({f"0.{key}": value for key, value in encoding.state_dict().items()})
-        x, qkv = torch.randn(1, LONG, case.width), torch.randn(3, 1, case.num_heads, LONG, case.width // case.num_heads)
+        x, qkv = (
+            torch.randn(1, LONG_LENGTH, case.width),
+            torch.randn(3, 1, case.num_heads, LONG_LENGTH, case.width // case.num_heads),
+        )
         cast = model[0]
         assert isinstance(cast, PositionalEncoding)
-        layout, cast_layout = encoding.locate(whole(1, LONG)), cast.locate(whole(1, LONG))
+        layout, cast_layout = encoding.locate(whole(1, LONG_LENGTH)), cast.locate(whole(1, LONG_LENGTH))
         for activations in (torch.float32, dtype):
             try:
                 expected = _results(encoding, x.to(activations), qkv.to(activations), layout)

@@ -25,12 +25,12 @@ from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model.transformer import Transformer
 
-LABEL = {"sdpa": "PyTorch's attention", "blocked": "attention in blocks"}
-EQUAL = 1e-11  # logits of size 10, some 1e3 roundings of 1e-16 each on their way
-LONG = 80  # tokens that are decoded, more than a cache has room for at first
-SHORT = 4  # a training length below that of the sequences
+IMPLEMENTATION_LABELS = {"sdpa": "PyTorch's attention", "blocked": "attention in blocks"}
+LOGIT_TOLERANCE = 1e-11  # logits of size 10, some 1e3 roundings of 1e-16 each on their way
+DECODED_TOKENS = 80  # tokens that are decoded, more than a cache has room for at first
+SHORT_TRAINED_LENGTH = 4  # a training length below that of the sequences
 LENGTHS = (2, 63)  # no multiples of a kernel's blocks
-FAR = [0, 4_999, 5_000]
+FAR_POSITIONS = [0, 4_999, 5_000]
 PHASES = (0.0, 0.25, 0.5, 0.75, 0.999)  # of a training, early and late
 OFFSETS = (999, 65_535, 999_999, 2**22 - 1, 2**24 - 1)  # multiples of 3, the columns of a grid
 
@@ -75,7 +75,7 @@ def _matters(model: Transformer, parameter: nn.Parameter, tokens: Tensor, layout
         parameter.add_(0.1)
         after = model(tokens, layout)
         parameter.sub_(0.1)
-    return bool((after - before).abs().max() > EQUAL)
+    return bool((after - before).abs().max() > LOGIT_TOLERANCE)
 
 
 def has_finite_gradients_in_mixed_precision(case: EncodingCase) -> None:
@@ -97,7 +97,7 @@ def _worst(case: EncodingCase, check: Callable[[EncodingCase, bool, int], float]
     """
     if case.draws:
         raise InapplicableError("it draws at random for each layout")
-    return max(check(case, causal, trained) for causal in case.masks for trained in (T, SHORT))
+    return max(check(case, causal, trained) for causal in case.masks for trained in (T, SHORT_TRAINED_LENGTH))
 
 
 def takes_padding_on_the_left(case: EncodingCase) -> float:
@@ -112,7 +112,10 @@ def _left_padding(case: EncodingCase, causal: bool, trained: int) -> float:
     layout = marked(Layout(pos, torch.where(pos < 0, PADDING, 0), causal))
     left = model(torch.stack([row.roll(T - n) for row, n in zip(tokens, lengths, strict=True)]), layout)
     pairs = ((left[b, T - n :], right[b, :n]) for b, n in enumerate(lengths))
-    return max(compare(got, want, "logits of the same sequence, padded left and right,", EQUAL) for got, want in pairs)
+    return max(
+        compare(got, want, "logits of the same sequence, padded left and right,", LOGIT_TOLERANCE)
+        for got, want in pairs
+    )
 
 
 def takes_lengths_together(case: EncodingCase) -> float:
@@ -125,7 +128,7 @@ def _together(case: EncodingCase, causal: bool, trained: int) -> float:
     together = model(tokens, padded(lengths, T, causal))
     alone = (model(tokens[b : b + 1, :n], whole(1, n, causal))[0] for b, n in enumerate(lengths))
     pairs = zip((together[b, :n] for b, n in enumerate(lengths)), alone, strict=True)
-    return max(compare(got, want, "logits of a sequence in a batch and alone", EQUAL) for got, want in pairs)
+    return max(compare(got, want, "logits of a sequence in a batch and alone", LOGIT_TOLERANCE) for got, want in pairs)
 
 
 def sees_distances_alone_anywhere(case: EncodingCase) -> float:
@@ -140,7 +143,7 @@ def sees_distances_alone_anywhere(case: EncodingCase) -> float:
             continue
         with torch.no_grad():
             moved = (model(tokens, layout.shifted(3)) - model(tokens, layout)).abs().max().item()
-            if moved > EQUAL:
+            if moved > LOGIT_TOLERANCE:
                 continue
             tested, at_start = True, model.float()(tokens, layout)
             for offset in OFFSETS:
@@ -159,7 +162,7 @@ def _marks_positions(encoding: PositionalEncoding, layout: Layout) -> bool:
         located = encoding.locate(at)
         return torch.cat((encoding.embed(x, located), *encoding.mix(x, located)))
 
-    return not torch.allclose(vectors(layout), vectors(layout.shifted(3)), rtol=0, atol=EQUAL)
+    return not torch.allclose(vectors(layout), vectors(layout.shifted(3)), rtol=0, atol=LOGIT_TOLERANCE)
 
 
 def takes_packed_documents(case: EncodingCase) -> float:
@@ -178,7 +181,7 @@ def _packed(case: EncodingCase, causal: bool, trained: int) -> float:
         for start, n in ((0, first), (first, second)):
             alone = model(tokens[b : b + 1, start : start + n], whole(1, n, causal))[0]
             got = packed[b, start : start + n]
-            worst = max(worst, compare(got, alone, "logits of a packed document and of it alone", EQUAL))
+            worst = max(worst, compare(got, alone, "logits of a packed document and of it alone", LOGIT_TOLERANCE))
     return worst
 
 
@@ -201,7 +204,7 @@ def _scattered(case: EncodingCase, causal: bool, trained: int) -> float:
             in_document = segment[0] == document
             alone = model(tokens[:, in_document], whole(1, int(in_document.sum()), causal))
             what = "logits of a document between others or with padding inside, and of it alone"
-            worst = max(worst, compare(logits[:, in_document], alone, what, EQUAL))
+            worst = max(worst, compare(logits[:, in_document], alone, what, LOGIT_TOLERANCE))
     return worst
 
 
@@ -212,7 +215,7 @@ def hides_the_future(case: EncodingCase) -> float:
     for t in range(1, T):
         changed = torch.cat((tokens[:, :t], (tokens[:, t:] + 1) % VOCABULARY), 1)
         after = model(changed, layout)
-        worst = max(worst, compare(after[:, :t], before[:, :t], "logits before a changed token", EQUAL))
+        worst = max(worst, compare(after[:, :t], before[:, :t], "logits before a changed token", LOGIT_TOLERANCE))
         require((after[:, t] - before[:, t]).abs().max() > 1e-3, "a token changes nothing at its own slot")
     return worst
 
@@ -244,7 +247,7 @@ def ignores_padding(case: EncodingCase) -> float:
         kept = token_mask(layout)
         changed = torch.where(kept, tokens, (tokens + 1) % VOCABULARY)
         got, want = (model(x, layout)[kept] for x in (changed, tokens))
-        worst = max(worst, compare(got, want, "logits for other tokens at padding", EQUAL))
+        worst = max(worst, compare(got, want, "logits for other tokens at padding", LOGIT_TOLERANCE))
     return worst
 
 
@@ -253,7 +256,7 @@ def is_defined_or_refuses_beyond_training(case: EncodingCase) -> None:
     model, tokens = case.model(), random_tokens(1, 4 * T)
     for what, inputs, layout in (
         ("four times the training length", tokens, whole(1, 4 * T)),
-        (f"positions {FAR}", tokens[:, :3], at_positions(FAR)),
+        (f"positions {FAR_POSITIONS}", tokens[:, :3], at_positions(FAR_POSITIONS)),
     ):
         if refusal(partial(model, inputs, layout)) is None:
             require(model(inputs, layout).isfinite().all(), f"logits at {what} are not finite")
@@ -297,19 +300,24 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     located = encoding.locate(layout)
     q, _, _ = models[name].layer(0).attention.project(h, h)
     if reason := IMPLEMENTATIONS[name].refuses(q, encoding.terms(h, located), located):
-        raise InapplicableError(f"{LABEL[name]} cannot compute it: {reason}")
+        raise InapplicableError(f"{IMPLEMENTATION_LABELS[name]} cannot compute it: {reason}")
     upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[kept]
     logits = {which: model(tokens, layout)[kept] for which, model in models.items()}
     for each in logits.values():
         each.backward(upstream)
-    worst = compare(logits[name], logits["reference"], f"logits of {LABEL[name]} and of the reference", EQUAL)
+    worst = compare(
+        logits[name],
+        logits["reference"],
+        f"logits of {IMPLEMENTATION_LABELS[name]} and of the reference",
+        LOGIT_TOLERANCE,
+    )
     expected = dict(models["reference"].named_parameters())
     for key, parameter in models[name].named_parameters():
         assert parameter.grad is not None
         want = expected[key].grad
         assert want is not None
         # sums over all slots: 1e-12 of the largest entry, and a floor for keys whose gradient is zero (the key's bias)
-        atol = 1e-12 * want.abs().max().item() + EQUAL
+        atol = 1e-12 * want.abs().max().item() + LOGIT_TOLERANCE
         worst = max(worst, compare(parameter.grad, want, f"gradients of {key}", atol))
     return worst
 
@@ -318,12 +326,17 @@ def decodes_with_a_cache(case: EncodingCase) -> float:
     """Check that tokens decoded with a cache, one by one and in chunks, have the logits of the whole sequence."""
     if True not in case.masks:
         raise InapplicableError("it has no causal attention")
-    model, tokens, layout, worst = case.model().eval(), random_tokens(B, LONG), whole(B, LONG, True), 0.0
+    model, tokens, layout, worst = (
+        case.model().eval(),
+        random_tokens(B, DECODED_TOKENS),
+        whole(B, DECODED_TOKENS, True),
+        0.0,
+    )
     if reason := model.encodings.first.whole_sequence:
         raise InapplicableError(f"it refuses a cache: {reason}")
     with torch.no_grad():
         expected = model(tokens, layout)
-        for borders in (range(LONG + 1), (0, LONG // 3, LONG // 3 + 1, LONG)):
+        for borders in (range(DECODED_TOKENS + 1), (0, DECODED_TOKENS // 3, DECODED_TOKENS // 3 + 1, DECODED_TOKENS)):
             cache = model.encodings.cache()
             parts = [model(tokens[:, a:b], layout.part(a, b), cache) for a, b in pairwise(borders)]
             worst = max(worst, compare(torch.cat(parts, 1), expected, "logits decoded with a cache", 1e-10))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pe_lab.check.promise import PromiseOutcome
 from pe_lab.system.errors import printable
 
-WORDS = {True: "holds", False: "BROKEN", None: "n/a"}
-WIDTH = 66  # of the column of promises
+OUTCOME_WORDS = {True: "holds", False: "BROKEN", None: "n/a"}
+PROMISE_WIDTH = 66  # of the column of promises
 
 
 def line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:
@@ -21,13 +21,13 @@ def line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:
     reasons = {_without_numbers(earlier.reason) for earlier in before if earlier.holds is False}
     again = outcome.holds is False and _without_numbers(outcome.reason) in reasons
     reason = "the same as above" if again else printable(outcome.reason)
-    text = f"{WORDS[outcome.holds]:7} {outcome.promise:{WIDTH}} {difference:>8}  {reason}"
+    text = f"{OUTCOME_WORDS[outcome.holds]:7} {outcome.promise:{PROMISE_WIDTH}} {difference:>8}  {reason}"
     return text.rstrip()
 
 
 def summary(subject: str, outcomes: Sequence[PromiseOutcome]) -> str:
     """Return how many promises hold, are broken and do not apply."""
-    count = {holds: sum(outcome.holds is holds for outcome in outcomes) for holds in WORDS}
+    count = {holds: sum(outcome.holds is holds for outcome in outcomes) for holds in OUTCOME_WORDS}
     return f"{subject}: {count[True]} promises hold, {count[False]} are broken, {count[None]} do not apply"
 
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config import trainer
-from pe_lab.config.overrides import TWICE, of_checkpoint, parsed
+from pe_lab.config.overrides import NULL_SWEEP, of_checkpoint, parsed
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.rules import check
 from pe_lab.config.schema import OF_STUDIES, folder, require
@@ -27,7 +27,7 @@ OF_SWEEPERS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a 
 # configs that Hydra composed, 0.5 MB each: it takes 0.13 s for one, and a cell of the same files then 0.03 s (one core
 # of 2026). A study with more combinations of files composes each cell again: 640 cells of 64 encodings took 100 s with
 # 64 configs, and 21 s with 128
-KEPT = 128
+CACHED_CONFIGS = 128
 _composed: dict[tuple[tuple[str, ...], State], Composed] = {}  # by words
 
 
@@ -211,7 +211,7 @@ def _jobs(overrides: list[str], conf: Folders) -> Iterator[tuple[str, ...]]:
             words[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
             values = list(override.sweep_string_iterator())
-            words[key] = [f"{key}={value}" for value in (values[:1] if ",".join(values) == TWICE else values)]
+            words[key] = [f"{key}={value}" for value in (values[:1] if ",".join(values) == NULL_SWEEP else values)]
         else:
             line = shown(override.input_line)
             raise ValueError(f"a sweep must have values that can be listed, as 1,2 or range(3), got {line}")
@@ -252,7 +252,7 @@ def _fingerprint(conf: Folders) -> State:
 def _of_files(words: tuple[str, ...], state: State) -> Composed:
     """Return what Hydra composes of words, not to be changed: once, while no file changes."""
     if (words, state) not in _composed:
-        while len(_composed) >= KEPT:
+        while len(_composed) >= CACHED_CONFIGS:
             del _composed[next(iter(_composed))]
         _composed[words, state] = _by_hydra(list(words))
     return _composed[words, state]

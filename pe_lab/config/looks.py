@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-USUAL = (2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300, 450, 675)
+USUAL_LOOKS = (2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300, 450, 675)
 MOST_SEEDS = 1000
 _SEEDS = re.compile(r"([0-9]{1,4})\.\.([0-9]{1,4})")
 
 
 def looks_between(first: int, most: int) -> tuple[int, ...]:
     """Return the usual looks from the first to the largest number of seeds."""
-    return tuple(dict.fromkeys([first, *(look for look in USUAL if first < look < most), most]))
+    return tuple(dict.fromkeys([first, *(look for look in USUAL_LOOKS if first < look < most), most]))
 
 
 def parse_seeds(text: str) -> tuple[int, int]:

@@ -15,23 +15,23 @@ from omegaconf import DictConfig
 from pe_lab.config.trainer import devices_of
 from pe_lab.config.users import FLAGS, Folders, folders
 from pe_lab.encodings.hf_config import read
-from pe_lab.encodings.options import SHOWN, shown, within
+from pe_lab.encodings.options import MAX_SHOWN_CHARACTERS, shown, within
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.names import CHOICES, unknown_name
+from pe_lab.system.names import HELP_COMMAND, unknown_name
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
-LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe", "callbacks", "logger")
-CHECKPOINT = "pe=from_checkpoint"
-MOST = 100_000  # cells of a sweep
+LIST_SETTINGS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe", "callbacks", "logger")
+CHECKPOINT_OVERRIDE = "pe=from_checkpoint"
+MAX_SWEEP_CELLS = 100_000  # cells of a sweep
 
 
 def as_lists(overrides: list[str]) -> list[str]:
-    """Return overrides with brackets around the values of LISTS."""
+    """Return overrides with brackets around the values of LIST_SETTINGS."""
     listed = []
     for override in overrides:
         key, equals, value = override.partition("=")
-        bare = key.lstrip("+") in LISTS and equals and "[" not in value and "(" not in value
+        bare = key.lstrip("+") in LIST_SETTINGS and equals and "[" not in value and "(" not in value
         listed.append(f"{key}=[{value.rstrip(',')}]" if bare else override)
     return listed
 
@@ -44,7 +44,7 @@ def of_checkpoint(overrides: list[str]) -> list[str]:
     Raises:
         ValueError: no path is given, or there is no encoding of the lab in it.
     """
-    if CHECKPOINT not in overrides:
+    if CHECKPOINT_OVERRIDE not in overrides:
         if any(override.startswith("pe=") and "from_checkpoint" in override for override in overrides):
             raise ValueError(
                 f"pe must be from_checkpoint alone, with pe.path=DIR, or other names without it: {overrides}"
@@ -52,10 +52,12 @@ def of_checkpoint(overrides: list[str]) -> list[str]:
         return overrides
     paths = [override.partition("=")[2] for override in overrides if override.startswith("pe.path=")]
     if not paths:
-        raise ValueError(f"{CHECKPOINT} needs pe.path=DIR, a folder with a config.json: got none")
+        raise ValueError(f"{CHECKPOINT_OVERRIDE} needs pe.path=DIR, a folder with a config.json: got none")
     with within("pe"):
         name, options = read(paths[-1].strip("'\""))
-    others = [override for override in overrides if override != CHECKPOINT and not override.startswith("pe.path=")]
+    others = [
+        override for override in overrides if override != CHECKPOINT_OVERRIDE and not override.startswith("pe.path=")
+    ]
     return [f"pe={name}", *(f"pe.{option}={_written(value)}" for option, value in options.items()), *others]
 
 
@@ -97,7 +99,7 @@ def studies(words: list[str]) -> list[list[str]]:
     return [[*as_lists(line.split()), *others] for line in made_of[size]]
 
 
-TWICE = "null,null"  # how a sweep has null as its only value
+NULL_SWEEP = "null,null"  # how a sweep has null as its only value
 
 
 def of_jobs(overrides: list[str]) -> list[str]:
@@ -111,7 +113,7 @@ def of_jobs(overrides: list[str]) -> list[str]:
         key, equals, value = override.partition("=")
         fixed = key.startswith(("pe.", "data.")) and equals and value and ("," not in value or value[0] in "[{\"'")
         if fixed and value.lower() == "null":
-            jobs.append(f"{key}={TWICE}")
+            jobs.append(f"{key}={NULL_SWEEP}")
         else:
             jobs.append(f"{key}=choice({value})" if fixed and "(" not in value else override)
     return jobs
@@ -142,8 +144,8 @@ def parsed(overrides: list[str], conf: Folders, loader: ConfigLoader | None = No
         if hydra_override.is_sweep_override():
             sizes[override.key] = _swept(override.value)
         parsed.append(hydra_override)
-    if math.prod(sizes.values()) > MOST:
-        raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")
+    if math.prod(sizes.values()) > MAX_SWEEP_CELLS:
+        raise ValueError(f"a sweep must have at most {MAX_SWEEP_CELLS:,} cells, got more with {', '.join(sizes)}")
     return parsed
 
 
@@ -157,7 +159,7 @@ def _read(parser: Any, text: str) -> Any:
         (override,) = parser.parse_overrides([text])
         return override
     except (HydraException, ValueError, RecursionError) as error:
-        reason = in_one_line(error).partition(" See https://")[0][:SHOWN]
+        reason = in_one_line(error).partition(" See https://")[0][:MAX_SHOWN_CHARACTERS]
         if any(text.count(opening) != text.count(closing) for opening, closing in ("()", "[]", "{}")):
             reason = "each opening bracket must have a closing one"
         reason = reason if text.isascii() else "letters outside of ASCII must stand in quotes, as \"key='é'\""
@@ -239,7 +241,7 @@ def _searchpath(override: Override) -> str | None:
 
 
 def _numbers(override: Override) -> str | None:
-    for name in LISTS:  # messages of the others are elsewhere
+    for name in LIST_SETTINGS:  # messages of the others are elsewhere
         index = override.key.removeprefix(f"{name}.")
         if name.startswith("evaluate.") and index != override.key and not index.partition(".")[0].isdecimal():
             return f"{name} must be a list, as {name}=[...], got {shown(override.text)}"
@@ -248,7 +250,7 @@ def _numbers(override: Override) -> str | None:
 
 def _once(override: Override) -> str | None:
     earlier = sum(other.key_or_group == override.key for other in override.earlier)
-    if override.key in LISTS and override.parsed.is_add() + earlier > 1:
+    if override.key in LIST_SETTINGS and override.parsed.is_add() + earlier > 1:
         return f"{override.key} must be given once, as {override.key}=[...], got {shown(override.text)} beside another"
     return None
 
@@ -265,13 +267,13 @@ def _choice(override: Override) -> str | None:
         return None
     if key not in override.conf.files or key.startswith("hydra"):  # plugins add names there
         return None
-    if isinstance(value, list) and key not in LISTS:  # Hydra would merge them into one
+    if isinstance(value, list) and key not in LIST_SETTINGS:  # Hydra would merge them into one
         return f"{key} must be one name, got {shown(override.text)}: a sweep over several has no brackets"
     names, options = value if isinstance(value, list) else [value], override.conf.names(key)
     written = all(isinstance(name, str) and "${" not in name for name in names)
     if not written or (isinstance(value, list) and not set(names) <= set(options)):
         wrong = next((name for name in names if name not in options), value)
-        return unknown_name(key, options, wrong, listing=CHOICES)
+        return unknown_name(key, options, wrong, listing=HELP_COMMAND)
     return None
 
 
@@ -280,7 +282,7 @@ RULES = (_study, _launcher_package, _logger, _help, _of_hydra, _searchpath, _num
 
 
 def _swept(value: Any) -> int:
-    """Return the number of values in a sweep over a setting, at most MOST + 1."""
+    """Return the number of values in a sweep over a setting, at most MAX_SWEEP_CELLS + 1."""
     from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
 
     if isinstance(value, ChoiceSweep):
@@ -291,9 +293,9 @@ def _swept(value: Any) -> int:
     assert value.stop is not None  # the parser refuses a range without
     try:
         steps = (value.stop - value.start) / value.step
-        return max(0, math.ceil(min(steps, MOST + 1)))
+        return max(0, math.ceil(min(steps, MAX_SWEEP_CELLS + 1)))
     except (ArithmeticError, ValueError):  # no step, or no end
-        return MOST + 1
+        return MAX_SWEEP_CELLS + 1
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ BASELINE = Range("an encoding, all pairs or best", is_text)
 CORE_HOURS = Range("a number of core-hours above 0", lambda x: is_number(x) and 0 < x < float("inf"))
 GRAPH = Range("true, false or auto", lambda x: isinstance(x, bool) or x == "auto")
 SEEDS = Range("first..most, as 5..12", is_text)
-POLICY = Range(f"one of {', '.join(policy_names.WRITTEN)}", policy_names.holds, names=policy_names.NAMES)
+POLICY = Range(f"one of {', '.join(policy_names.POLICY_FORMS)}", policy_names.holds, names=policy_names.POLICY_NAMES)
 OFFSET = Range("an integer in 0 ... 2^24", lambda x: isinstance(x, int) and 0 <= x <= 2**24)
 
 

@@ -17,7 +17,7 @@ from pe_lab.config.schema import RANGES, folder
 from pe_lab.encodings.options import BOOLEAN, Range
 
 # in the order of --help
-COMMON = (
+COMMON_SETTINGS = (
     "pe",
     "data",
     "model",
@@ -40,7 +40,11 @@ COMMON = (
     "study_name",
     "workers",
 )
-READING = ("device_stats_monitor", "learning_rate_monitor", "model_checkpoint")  # callbacks that change no training
+READING_CALLBACKS = (
+    "device_stats_monitor",
+    "learning_rate_monitor",
+    "model_checkpoint",
+)  # callbacks that change no training
 # what a setting changes: the longest beginning of its name decides, and without one the training
 TRAINING, ON_GPU, WITH_CALLBACKS = "results", "results on a GPU", "results with callbacks"
 MEASURED, CELLS, NOTHING = "what is measured", "which cells", "nothing"
@@ -49,12 +53,12 @@ _CHANGES = {
     **dict.fromkeys(("tune", "decide", "budget"), CELLS),
     **dict.fromkeys(("logger", "ledger", "study_name", "workers", "margin", "hydra"), NOTHING),
     **dict.fromkeys(("trainer.log_every", "trainer.save_every"), NOTHING),
-    **dict.fromkeys((f"callbacks.{name}" for name in READING), NOTHING),
+    **dict.fromkeys((f"callbacks.{name}" for name in READING_CALLBACKS), NOTHING),
     **dict.fromkeys(("trainer.graph", "model.checkpointing"), ON_GPU),
-    **dict.fromkeys((f"trainer.{name}" for name in trainer.TAKEN), NOTHING),
-    **dict.fromkeys((f"trainer.{name}" for name in trainer.NEUTRAL), TRAINING),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer.TAKEN_ARGUMENTS), NOTHING),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer.NEUTRAL_ARGUMENTS), TRAINING),
     **dict.fromkeys((f"trainer.{name}" for name in trainer.ON_GPU), ON_GPU),
-    **dict.fromkeys((f"trainer.{name}" for name in trainer.VALIDATION), WITH_CALLBACKS),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer.VALIDATION_ARGUMENTS), WITH_CALLBACKS),
 }
 _UNLISTED = ("_target_", "_partial_", "name", "defaults", "hydra")
 _COMMENT = re.compile(r"\s+# (.*)")
@@ -108,11 +112,11 @@ def settings(file: Path, group: str = "") -> list[Setting]:
 
 
 def common() -> list[Setting]:
-    """Return the settings that are changed most, in the order of COMMON."""
+    """Return the settings that are changed most, in the order of COMMON_SETTINGS."""
     by_name = {setting.name: setting for setting in groups()}
-    chosen = {name.partition(".")[0] for name in COMMON if "." in name}
+    chosen = {name.partition(".")[0] for name in COMMON_SETTINGS if "." in name}
     by_name |= {setting.name: setting for setting in of_config([group for group in by_name if group in chosen])}
-    return [by_name[name] for name in COMMON]
+    return [by_name[name] for name in COMMON_SETTINGS]
 
 
 def of_config(chosen: list[str] | None = None) -> list[Setting]:

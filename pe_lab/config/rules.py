@@ -13,7 +13,7 @@ from pe_lab.config.declarations import declarations
 from pe_lab.config.looks import looks_of
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME
-from pe_lab.config.schema import NAMED, RANGES, TYPED, Config, Decide, Model, Solve, Tune, require
+from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config, Decide, Model, Solve, Tune, require
 from pe_lab.config.trainer import check_trainer
 from pe_lab.config.users import Folders, find_classes, folders, is_package
 from pe_lab.encodings import options
@@ -22,7 +22,7 @@ from pe_lab.system.errors import unknown_setting
 from pe_lab.system.plain import complaint
 
 DECAY_FRACTION = 0.2  # of optimizer.decay_fraction, the default
-OPTIMIZER = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
+OPTIMIZER_SETTINGS = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
 
 
 def check(cfg: DictConfig, conf: Folders | None = None) -> None:
@@ -60,7 +60,7 @@ def check(cfg: DictConfig, conf: Folders | None = None) -> None:
 
 def _named(cfg: DictConfig) -> list[str]:
     """Return the places of what is chosen as a list: each file stands in its group under its name."""
-    return [f"{group}.{name}" for group in NAMED for name in cfg[group]]
+    return [f"{group}.{name}" for group in LIST_GROUPS for name in cfg[group]]
 
 
 def _check_module(leaf: DictConfig, path: str) -> None:
@@ -228,17 +228,17 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
         raise ValueError(f"{setting} must be set, got nothing")
     allowed: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
     _require_known(cfg, "", allowed[""])
-    for group in ("pe", "data", "optimizer", *NAMED, *dict(TYPED)):
+    for group in ("pe", "data", "optimizer", *LIST_GROUPS, *dict(TYPED_GROUPS)):
         if not OmegaConf.is_dict(cfg[group]):
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
-    for group, typed in TYPED:
+    for group, typed in TYPED_GROUPS:
         allowed[group] = {field.name for field in fields(typed)}
     for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer"]:
         allowed |= _check_choice(leaf, OmegaConf.select(cfg, leaf), files)
-    for key in OPTIMIZER:
+    for key in OPTIMIZER_SETTINGS:
         if key not in cfg.optimizer:
             raise ValueError(f"optimizer.{key} must be set, got nothing")
-    for group in NAMED:
+    for group in LIST_GROUPS:
         _check_named(group, cfg[group], files)
     allowed |= _check_loggers(cfg.logger, files)
     for leaf, names in allowed.items():

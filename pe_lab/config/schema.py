@@ -207,7 +207,7 @@ def require(setting: str, value: Any) -> None:
     options.require(setting, value, RANGES[setting])
 
 
-TYPED = (
+TYPED_GROUPS = (
     ("model", Model),
     ("trainer", Trainer),
     ("attention", Attention),
@@ -218,7 +218,11 @@ TYPED = (
 )
 OF_STUDIES = tuple(each.name for each in fields(Study))
 LR = "optimizer.lr"  # the learning rate, a setting and a column of tables
-NAMED = ("probe", "callbacks", "logger")  # groups of which several files are chosen; each has a package of its own
+LIST_GROUPS = (
+    "probe",
+    "callbacks",
+    "logger",
+)  # groups of which several files are chosen; each has a package of its own
 ConfigStore.instance().store(name="schema", node=Config)
 
 
@@ -266,6 +270,6 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     assert isinstance(plain, dict)
     if isinstance(arguments := plain.get("trainer"), dict):
         plain["trainer"] = {
-            name: value for name, value in arguments.items() if value is not None or name not in trainer.NAMES
+            name: value for name, value in arguments.items() if value is not None or name not in trainer.ARGUMENT_NAMES
         }
     return plain

@@ -12,23 +12,25 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, is_integer, is_number, is_text, one_of, whole
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
-NOTHING: tuple[Any, ...] = ()
-DECIDED: dict[str, tuple[tuple[Any, ...], str]] = {  # arguments that are left to others: what may be given, and why
-    "barebones": (NOTHING, "the lab needs its callbacks"),
-    "callbacks": (NOTHING, "callbacks=... adds some"),
-    "enable_autolog_hparams": (NOTHING, "loggers get all settings"),
-    "enable_checkpointing": (NOTHING, "callbacks=model_checkpoint writes some beside those of the ledger"),
-    "fast_dev_run": (NOTHING, "steps=5 is a short run"),
-    "limit_predict_batches": (NOTHING, "nothing is predicted"),
-    "limit_test_batches": (NOTHING, "the test is the whole split"),
-    "logger": (NOTHING, "logger=... chooses it"),
-    "min_epochs": (NOTHING, "callbacks that end a training have a patience of their own"),
-    "min_steps": (NOTHING, "callbacks that end a training have a patience of their own"),
-    "model_registry": (NOTHING, "there is none"),
+NO_VALUES: tuple[Any, ...] = ()
+DECIDED_ARGUMENTS: dict[
+    str, tuple[tuple[Any, ...], str]
+] = {  # arguments that are left to others: what may be given, and why
+    "barebones": (NO_VALUES, "the lab needs its callbacks"),
+    "callbacks": (NO_VALUES, "callbacks=... adds some"),
+    "enable_autolog_hparams": (NO_VALUES, "loggers get all settings"),
+    "enable_checkpointing": (NO_VALUES, "callbacks=model_checkpoint writes some beside those of the ledger"),
+    "fast_dev_run": (NO_VALUES, "steps=5 is a short run"),
+    "limit_predict_batches": (NO_VALUES, "nothing is predicted"),
+    "limit_test_batches": (NO_VALUES, "the test is the whole split"),
+    "logger": (NO_VALUES, "logger=... chooses it"),
+    "min_epochs": (NO_VALUES, "callbacks that end a training have a patience of their own"),
+    "min_steps": (NO_VALUES, "callbacks that end a training have a patience of their own"),
+    "model_registry": (NO_VALUES, "there is none"),
     "num_nodes": ((1,), "a run is trained on one machine, and cell.training() by any Trainer"),
-    "plugins": (NOTHING, "the lab writes its own checkpoints, and trainer.precision chooses the precision"),
-    "sync_batchnorm": (NOTHING, "there is no batch norm"),
-    "use_distributed_sampler": (NOTHING, "batches are split by the lab"),
+    "plugins": (NO_VALUES, "the lab writes its own checkpoints, and trainer.precision chooses the precision"),
+    "sync_batchnorm": (NO_VALUES, "there is no batch norm"),
+    "use_distributed_sampler": (NO_VALUES, "batches are split by the lab"),
 }
 # names that Lightning has for settings of the lab
 ALIASES: dict[str, tuple[str, Range]] = {
@@ -62,7 +64,7 @@ def _text_or_target(words: str) -> Range:
     )
 
 
-TAKEN: dict[str, Range] = {
+TAKEN_ARGUMENTS: dict[str, Range] = {
     "accumulate_grad_batches": whole(1),
     "benchmark": BOOLEAN,
     "check_val_every_n_epoch": whole(1),
@@ -88,7 +90,7 @@ TAKEN: dict[str, Range] = {
     ),
 }
 # those that change numbers, with the values that do not
-NEUTRAL: dict[str, Any] = {
+NEUTRAL_ARGUMENTS: dict[str, Any] = {
     "accumulate_grad_batches": 1,
     "devices": 1,
     "gradient_clip_algorithm": "norm",
@@ -97,29 +99,31 @@ NEUTRAL: dict[str, Any] = {
 }
 ON_GPU = {"benchmark": False, "deterministic": False}  # likewise on a GPU
 # of the validation that callbacks read, and may end a training by
-VALIDATION = {
+VALIDATION_ARGUMENTS = {
     "check_val_every_n_epoch": 1,
     "inference_mode": True,
     "limit_val_batches": 1.0,
     "num_sanity_val_steps": 0,
     "val_check_interval": 1.0,
 }
-NAMES = sorted({**TAKEN, **DECIDED, **ALIASES})  # of all arguments but `precision`, which the lab has too
+ARGUMENT_NAMES = sorted(
+    {**TAKEN_ARGUMENTS, **DECIDED_ARGUMENTS, **ALIASES}
+)  # of all arguments but `precision`, which the lab has too
 
 
 def ranges() -> dict[str, Range]:
     """Return the ranges of all arguments of lightning.Trainer, by name."""
-    allowed = TAKEN | {name: accepted for name, (_, accepted) in ALIASES.items()}
-    for name, (values, why) in DECIDED.items():
+    allowed = TAKEN_ARGUMENTS | {name: accepted for name, (_, accepted) in ALIASES.items()}
+    for name, (values, why) in DECIDED_ARGUMENTS.items():
         words = f"left out{''.join(f' or {value}' for value in values)}: {why}"
         allowed[name] = Range(words, partial(_is_one_of, values))
-    return {name: replace(allowed[name], optional=True) for name in NAMES}
+    return {name: replace(allowed[name], optional=True) for name in ARGUMENT_NAMES}
 
 
 def arguments(trainer: DictConfig) -> dict[str, Any]:
     """Return the arguments of lightning.Trainer that are given, as plain data."""
     plain: Any = OmegaConf.to_container(trainer, resolve=True)
-    options = {name: plain[name] for name in TAKEN if plain.get(name) is not None}
+    options = {name: plain[name] for name in TAKEN_ARGUMENTS if plain.get(name) is not None}
     return options | ({"gradient_clip_val": plain["clip"]} if "gradient_clip_algorithm" in options else {})
 
 
@@ -129,7 +133,7 @@ def changing(trainer: DictConfig, gpu: bool, watched: bool) -> dict[str, Any]:
     Args:
         watched: by callbacks that may change its training.
     """
-    neutral = NEUTRAL | (ON_GPU if gpu else {}) | (VALIDATION if watched else {})
+    neutral = NEUTRAL_ARGUMENTS | (ON_GPU if gpu else {}) | (VALIDATION_ARGUMENTS if watched else {})
     options = arguments(trainer)
     changes = {name: options[name] for name, usual in neutral.items() if name in options and options[name] != usual}
     if "accumulate_grad_batches" in changes:
@@ -170,7 +174,7 @@ def check_trainer(cfg: DictConfig) -> None:
         ValueError: they do not, in one line.
     """
     trainer = cfg.trainer
-    for name in [] if cfg.callbacks else VALIDATION:
+    for name in [] if cfg.callbacks else VALIDATION_ARGUMENTS:
         if trainer[name] is not None:
             raise ValueError(
                 f"trainer.{name} needs callbacks, which read Lightning's validation, as callbacks=early_stopping: got "

@@ -30,14 +30,16 @@ from pe_lab.system.files import kind
 from pe_lab.system.names import did_you_mean
 from pe_lab.system.plain import require_small
 
-VARIABLE = "PE_LAB_CONFIG_DIR"  # folders, joined like those of PATH; processes started by this one inherit it
+CONFIG_DIR_VARIABLE = (
+    "PE_LAB_CONFIG_DIR"  # folders, joined like those of PATH; processes started by this one inherit it
+)
 ENTRY_POINTS = "pe_lab.conf"
 FLAGS = ("--config-dir", "-cd")
-GIVEN = f"{FLAGS[0]}, or {VARIABLE},"
+CONFIG_DIR_SOURCES = f"{FLAGS[0]}, or {CONFIG_DIR_VARIABLE},"
 HELP = "a folder of your own with configs, like conf/: its names join those of the package"
 WITH_CLASS = ("pe", "data", "optimizer", "logger", "probe", "callbacks")  # groups whose files name a class
 MADE_LATER = ("pe", "data", "logger")  # of these, groups whose classes need more than the file's options
-DEEPEST = 2  # levels of folders in which files are looked for, as hydra/launcher
+MAX_FOLDER_DEPTH = 2  # levels of folders in which files are looked for, as hydra/launcher
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def folders() -> Folders:
         files.setdefault(_group(folder(), file), {})[file.stem] = file
     groups = sorted(group for group in files if group)
     users: list[Path] = []
-    for source, path in [*((GIVEN, place) for place in _from_environment()), *_installed()]:
+    for source, path in [*((CONFIG_DIR_SOURCES, place) for place in _from_environment()), *_installed()]:
         place = path.resolve()
         if place in (folder().resolve(), *users):
             continue
@@ -104,18 +106,18 @@ def joining(arguments: list[str]) -> Iterator[list[str]]:
         ValueError: a folder is not there, or cannot be used.
     """
     places, rest = _split(arguments)
-    before, paths = os.environ.get(VARIABLE), list(sys.path)
+    before, paths = os.environ.get(CONFIG_DIR_VARIABLE), list(sys.path)
     try:
         if places:
-            os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_from_environment(), *places])))
+            os.environ[CONFIG_DIR_VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_from_environment(), *places])))
         folders()
         yield rest
     finally:
         sys.path[:] = [path for path in sys.path if path in paths]
         if before is None:
-            os.environ.pop(VARIABLE, None)
+            os.environ.pop(CONFIG_DIR_VARIABLE, None)
         else:
-            os.environ[VARIABLE] = before
+            os.environ[CONFIG_DIR_VARIABLE] = before
 
 
 def find_classes(settings: Any) -> None:
@@ -203,7 +205,7 @@ def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
 
 
 def _from_environment() -> list[Path]:
-    return [Path(place) for place in os.environ.get(VARIABLE, "").split(os.pathsep) if place]
+    return [Path(place) for place in os.environ.get(CONFIG_DIR_VARIABLE, "").split(os.pathsep) if place]
 
 
 def _installed() -> Iterator[tuple[str, Path]]:
@@ -247,7 +249,7 @@ def _files(place: Path, depth: int = 0) -> Iterator[Path]:
             continue
         if path.suffix in (".yaml", ".yml"):
             yield path
-        elif depth < DEEPEST and path.is_dir():
+        elif depth < MAX_FOLDER_DEPTH and path.is_dir():
             yield from _files(path, depth + 1)
 
 

@@ -20,7 +20,7 @@ from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
 from pe_lab.system.names import did_you_mean
 
-OUT = "exports"
+DEFAULT_FOLDER = "exports"
 NAMES = ("data", "seed", "out")
 
 
@@ -47,7 +47,7 @@ def read(words: list[str]) -> tuple[Path, DictConfig]:
     if words[:1] != ["export"]:
         command = words[0] if words else "nothing"
         raise ValueError(f"the command must be export, got {command}{did_you_mean(command, ['export'])}")
-    out, overrides = OUT, []
+    out, overrides = DEFAULT_FOLDER, []
     for word in words[1:]:
         key, _, value = word.partition("=")
         if key == "out" and value:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
-from pe_lab.data.copying import KEYS
+from pe_lab.data.copying import SORT_KEYS
 from pe_lab.data.hashed import Hashed
-from pe_lab.data.problem import BLOCK
+from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.encodings.options import Count, Length, OptionError, whole
 
 A, B, START, PAD = range(4)
@@ -71,11 +71,11 @@ class Alternation(Hashed):
         return Alternation(self.seed, self.name, self.blocks, n, n, **self.sizes)
 
     def draw(self, source: torch.Generator) -> Tensor:
-        """Draw BLOCK sequences of tokens."""
-        n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK, 1), generator=source)
+        """Draw BLOCK_PROBLEMS sequences of tokens."""
+        n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK_PROBLEMS, 1), generator=source)
         place = torch.arange(self.n[-1])
-        key = torch.randint(KEYS, (BLOCK, self.n[-1]), generator=source)
-        key = key.masked_fill((place == 0) | (place >= n), KEYS)
+        key = torch.randint(SORT_KEYS, (BLOCK_PROBLEMS, self.n[-1]), generator=source)
+        key = key.masked_fill((place == 0) | (place >= n), SORT_KEYS)
         switch = key.argsort(dim=1, stable=True).argsort(1) < self.blocks - 1
         tokens = (switch.cumsum(1) % 2).where(place < n, PAD)
         return torch.nn.functional.pad(tokens, (1, 0), value=START)

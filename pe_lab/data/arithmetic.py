@@ -10,9 +10,9 @@ from pe_lab.data.problem import RandomProblems
 from pe_lab.encodings.layout import UNMARKED
 from pe_lab.encodings.options import Count, Length, Positions
 
-PLUS = 10  # the symbol after the digits
-END = PLUS + 1  # index of END among the possible next tokens
-LISTED = 3  # most digits of numbers whose pairs are enumerated: a million pairs
+PLUS_SYMBOL = 10  # the symbol after the digits
+END_INDEX = PLUS_SYMBOL + 1  # index of END among the possible next tokens
+MAX_LISTED_DIGITS = 3  # most digits of numbers whose pairs are enumerated: a million pairs
 
 
 class Addition(RandomProblems):
@@ -54,11 +54,11 @@ class Addition(RandomProblems):
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
         self.little = order == "little"
-        super().__init__(seed, name, PLUS + 1, shortest, longest, sizes)
+        super().__init__(seed, name, PLUS_SYMBOL + 1, shortest, longest, sizes)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         digits = torch.randint(10, (len(n), 2 * self.n[-1] + 1), generator=source)
-        return digits.where(torch.arange(digits.shape[1]) != n[:, None], PLUS)
+        return digits.where(torch.arange(digits.shape[1]) != n[:, None], PLUS_SYMBOL)
 
     def largest_mark(self, n: int) -> int:
         return n + 1  # of the sum's first or last digit
@@ -102,31 +102,31 @@ class Addition(RandomProblems):
     def marginal(self, share: Tensor) -> Tensor:
         # all digits but the most significant are uniform; that one is the last carry, which is 1 with probability
         # (1 - 10^-n) / 2
-        expected = torch.zeros(PLUS + 1, dtype=torch.float64)
+        expected = torch.zeros(PLUS_SYMBOL + 1, dtype=torch.float64)
         for n in self.n:
             carry = (1 - 10.0**-n) / 2
-            expected[:PLUS] += n / 10 * share[n]
+            expected[:PLUS_SYMBOL] += n / 10 * share[n]
             expected[:2] += torch.tensor([1 - carry, carry], dtype=torch.float64) * share[n]
         return expected
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor | None:
         """Enumerate all problems, and count those with each multiset of digits by the next token."""
-        if self.n[-1] > LISTED:
+        if self.n[-1] > MAX_LISTED_DIGITS:
             return None
-        base = 16 ** torch.arange(PLUS)  # a digit occurs at most 3 LISTED + 1 times
-        prefixes, row = (counts[:, :PLUS] @ base).unique(return_inverse=True)
-        weights = torch.zeros(len(prefixes), END + 1, dtype=torch.float64)
+        base = 16 ** torch.arange(PLUS_SYMBOL)  # a digit occurs at most 3 MAX_LISTED_DIGITS + 1 times
+        prefixes, row = (counts[:, :PLUS_SYMBOL] @ base).unique(return_inverse=True)
+        weights = torch.zeros(len(prefixes), END_INDEX + 1, dtype=torch.float64)
         most = self.n[-1]
         for n in self.n:
             digits = torch.arange(100**n)[:, None] // 10 ** torch.arange(2 * n) % 10
-            prompt = torch.full((len(digits), 2 * most + 1), PLUS)
+            prompt = torch.full((len(digits), 2 * most + 1), PLUS_SYMBOL)
             prompt[:, :n], prompt[:, n + 1 : 2 * n + 1] = digits[:, :n], digits[:, n:]
             answer = self.answer(torch.full((len(digits),), n), prompt)
             seen = base[digits].sum(1)
             for slot in range(n + 2):
-                follows = answer[:, slot] if slot <= n else torch.full_like(seen, END)
+                follows = answer[:, slot] if slot <= n else torch.full_like(seen, END_INDEX)
                 place = torch.searchsorted(prefixes, seen).clamp(max=len(prefixes) - 1)
-                cell = (place * (END + 1) + follows)[prefixes[place] == seen]
+                cell = (place * (END_INDEX + 1) + follows)[prefixes[place] == seen]
                 weights += cell.bincount(minlength=weights.numel()).view_as(weights) * (share[n] * 100 ** (most - n))
                 if slot <= n:
                     seen = seen + base[follows]

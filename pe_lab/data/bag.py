@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from pe_lab.data.base import Dataset, Task
-from pe_lab.data.labelled import SIZES, Sampled, certain, counts
+from pe_lab.data.labelled import SPLIT_SIZES, Sampled, certain, counts
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError, whole
 
 
@@ -37,10 +37,10 @@ class Bag(Sampled):
         name: str = "bag",
         length: Length = 32,
         vocabulary: Annotated[int, whole(1, most=65_536)] = 10,
-        train: Count = SIZES["train"],
-        validation: Count = SIZES["validation"],
-        test: Count = SIZES["test"],
-        demo: Count = SIZES["demo"],
+        train: Count = SPLIT_SIZES["train"],
+        validation: Count = SPLIT_SIZES["validation"],
+        test: Count = SPLIT_SIZES["test"],
+        demo: Count = SPLIT_SIZES["demo"],
         path: FileOrFolder | None = None,
     ) -> None:
         task = Task(vocabulary, length, outputs=vocabulary, causal=False, pooled=True)

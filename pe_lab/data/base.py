@@ -17,7 +17,7 @@ from pe_lab.encodings.options import CheckedOptions
 from pe_lab.encodings.sizes import Sizes
 
 IGNORE = -100  # a target where nothing is asked
-PARTS = ("tokens", "targets", "role", "headline", "layout")  # of a batch
+BATCH_FIELDS = ("tokens", "targets", "role", "headline", "layout")  # of a batch
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,14 @@ class Batch:
         Args:
             non_blocking: do not wait for the copy, which must be from pinned memory.
         """
-        return replace(self, **{name: getattr(self, name).to(device, non_blocking=non_blocking) for name in PARTS})
+        return replace(
+            self, **{name: getattr(self, name).to(device, non_blocking=non_blocking) for name in BATCH_FIELDS}
+        )
 
     def pinned(self) -> "Batch":
         """Return the batch in pinned memory, for asynchronous copies to a GPU."""
         return replace(
-            self, **{name: getattr(self, name).pin_memory() for name in PARTS[:-1]}, layout=self.layout.pinned()
+            self, **{name: getattr(self, name).pin_memory() for name in BATCH_FIELDS[:-1]}, layout=self.layout.pinned()
         )
 
     def __len__(self) -> int:

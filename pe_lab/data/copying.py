@@ -9,7 +9,7 @@ from torch import Tensor
 from pe_lab.data.sequence import Copy, ascending
 from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
 
-KEYS = 2**62  # to sort by: two of them are equal once in 10^15 sequences of a hundred tokens
+SORT_KEYS = 2**62  # to sort by: two of them are equal once in 10^15 sequences of a hundred tokens
 
 
 class UniqueCopy(Copy):
@@ -139,9 +139,9 @@ class SelectiveCopy(Copy):
         per_n, more = self.prompt_length
         most = per_n * self.n[-1] + more
         symbols = torch.randint(self.blank, (len(n), most), generator=source)
-        key = torch.randint(KEYS, (len(n), most), generator=source)
+        key = torch.randint(SORT_KEYS, (len(n), most), generator=source)
         beyond = torch.arange(most) >= (per_n * n + more)[:, None]
-        rank = key.masked_fill(beyond, KEYS).argsort(dim=1, stable=True).argsort(1)
+        rank = key.masked_fill(beyond, SORT_KEYS).argsort(dim=1, stable=True).argsort(1)
         return symbols.where(rank < n[:, None], self.blank)
 
     def prompts(self, n: int) -> int:
@@ -181,4 +181,4 @@ def one_hot(n: int) -> Tensor:
 
 def different(rows: int, symbols: int, source: torch.Generator) -> Tensor:
     """Draw all symbols in a random order, [rows, symbols]."""
-    return torch.randint(KEYS, (rows, symbols), generator=source).argsort(dim=1, stable=True)
+    return torch.randint(SORT_KEYS, (rows, symbols), generator=source).argsort(dim=1, stable=True)

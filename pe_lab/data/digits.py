@@ -11,9 +11,9 @@ from pe_lab.data.seeding import derive
 from pe_lab.encodings.options import FileOrFolder
 
 IMAGES = 1797
-SIDE = 8
-LEVELS = 17
-SIZES = {"train": 1078, "validation": 359, "test": 360}  # 60 %, 20 %, 20 %
+IMAGE_SIDE = 8
+GREY_LEVELS = 17
+SPLIT_SIZES = {"train": 1078, "validation": 359, "test": 360}  # 60 %, 20 %, 20 %
 
 
 class Digits(Labelled):
@@ -42,8 +42,8 @@ class Digits(Labelled):
     """
 
     def __init__(self, seed: int, name: str = "digits", path: FileOrFolder | None = None) -> None:
-        task = Task(LEVELS, SIDE**2, outputs=10, causal=False, pooled=True, grid_width=SIDE)
-        super().__init__(seed, name, task, SIZES, path)
+        task = Task(GREY_LEVELS, IMAGE_SIDE**2, outputs=10, causal=False, pooled=True, grid_width=IMAGE_SIDE)
+        super().__init__(seed, name, task, SPLIT_SIZES, path)
 
     def sequences(self, split: str) -> tuple[Tensor, Tensor]:
         from sklearn.datasets import load_digits
@@ -52,5 +52,5 @@ class Digits(Labelled):
         # by a hash of the image, so that the split is the same on every machine
         order = sorted(range(IMAGES), key=lambda image: derive(self.seed, "digits", *pixels[image].tolist()))
         rest = iter(order)
-        chosen = {split: torch.tensor(list(islice(rest, size))) for split, size in SIZES.items()}[split]
+        chosen = {split: torch.tensor(list(islice(rest, size))) for split, size in SPLIT_SIZES.items()}[split]
         return pixels[chosen], labels[chosen]

@@ -14,9 +14,9 @@ import torch
 from pe_lab.data.base import IGNORE, Batch, Dataset, Task, in_batches
 from pe_lab.encodings.layout import PADDING
 
-LARGEST = 100_000, 5_000_000  # most sequences and tokens of a split that is written
-CHUNK = 4096  # sequences of a batch
-NOTHING = "-"  # in the CSV, for a target where nothing is asked
+MAX_SPLIT_SIZE = 100_000, 5_000_000  # most sequences and tokens of a split that is written
+CHUNK_SEQUENCES = 4096  # sequences of a batch
+NO_TARGET = "-"  # in the CSV, for a target where nothing is asked
 
 
 def write(dataset: Dataset, folder: Path, seed: int, settings: dict[str, Any]) -> list[Path]:
@@ -66,10 +66,10 @@ def sizes(dataset: Dataset) -> dict[str, int]:
 def _require_exportable(dataset: Dataset) -> None:
     """Raise ValueError if a split is too large to be written."""
     for split, size in sizes(dataset).items():
-        if size > LARGEST[0] or size * dataset.task.length > LARGEST[1]:
+        if size > MAX_SPLIT_SIZE[0] or size * dataset.task.length > MAX_SPLIT_SIZE[1]:
             raise ValueError(
-                f"data must have at most {LARGEST[0]:,} sequences and {LARGEST[1]:,} tokens in a split to be exported, "
-                f"got {size:,} of {dataset.task.length} in {split} of data={dataset.name}"
+                f"data must have at most {MAX_SPLIT_SIZE[0]:,} sequences and {MAX_SPLIT_SIZE[1]:,} tokens in a split "
+                f"to be exported, got {size:,} of {dataset.task.length} in {split} of data={dataset.name}"
             )
 
 
@@ -78,7 +78,7 @@ def _arrays(dataset: Dataset) -> tuple[dict[str, np.ndarray], bool]:
     arrays: dict[str, np.ndarray] = {}
     packed = False
     for split, size in sizes(dataset).items():
-        parts = list(in_batches(dataset, split, torch.arange(size), CHUNK))
+        parts = list(in_batches(dataset, split, torch.arange(size), CHUNK_SEQUENCES))
         packed = packed or any(part.layout.packed for part in parts)
         arrays |= {f"{split}_{name}": array for name, array in _arrays_of_split(parts, dataset.task).items()}
     return arrays, packed
@@ -112,7 +112,7 @@ def _line(split: str, tokens: np.ndarray, documents: np.ndarray, targets: np.nda
         line.append(" ".join(map(str, documents[counts].tolist())))
     if targets.ndim == 0:
         return [*line, int(targets)]
-    return [*line, " ".join(NOTHING if target == IGNORE else str(target) for target in targets[counts].tolist())]
+    return [*line, " ".join(NO_TARGET if target == IGNORE else str(target) for target in targets[counts].tolist())]
 
 
 def _schema(
@@ -128,7 +128,7 @@ def _schema(
         "name": dataset.name,
         "fields": _fields(task, list(there), packed),
         "missingValues": [""],
-        "nothing_asked": {"csv": NOTHING, "npz": IGNORE},
+        "nothing_asked": {"csv": NO_TARGET, "npz": IGNORE},
         "padding": {"csv": "left out", "npz": f"where documents is {PADDING}"},
         "arrays": {name: {"shape": list(array.shape), "type": str(array.dtype)} for name, array in arrays.items()},
         "sizes": there,
@@ -162,10 +162,10 @@ def _fields(task: Task, splits: list[str], packed: bool) -> list[dict[str, Any]]
         fields.append(_field("label", "integer", "the sequence's class", minimum=0, maximum=task.outputs - 1))
     else:
         says = (
-            f"for each token, what a model is asked there: an integer from 0 to {task.outputs - 1}, or {NOTHING} "
+            f"for each token, what a model is asked there: an integer from 0 to {task.outputs - 1}, or {NO_TARGET} "
             f"where nothing is asked"
         )
-        fields.append(_field("targets", "string", says, pattern=rf"(\d+|{NOTHING})( (\d+|{NOTHING}))*"))
+        fields.append(_field("targets", "string", says, pattern=rf"(\d+|{NO_TARGET})( (\d+|{NO_TARGET}))*"))
     return fields
 
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Batch, Floors, Task, averages
 from pe_lab.data.hashed import Hashed
 from pe_lab.data.metric import Metric
-from pe_lab.data.problem import BLOCK, FEWEST
+from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS
 from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number
 
 WRITE, READ, PASS, ZERO, ONE = range(5)
-SCALE = 2**20  # of probabilities as integers
-PUBLISHED = {"sparse": 0.98, "dense": 0.1}  # probability to ignore, of the parts of the published tests
+PROBABILITY_SCALE = 2**20  # of probabilities as integers
+PUBLISHED_SPLITS = {"sparse": 0.98, "dense": 0.1}  # probability to ignore, of the parts of the published tests
 
 
 class FlipFlop(Hashed):
@@ -65,7 +65,7 @@ class FlipFlop(Hashed):
         published_tests: bool = False,
     ) -> None:
         instructions = length // 2
-        if length % 2 or 2 * 5 ** (instructions - 2) < FEWEST:
+        if length % 2 or 2 * 5 ** (instructions - 2) < MIN_PROBLEMS:
             raise OptionError(f"length must be even and at least 12, so that sequences can be split, got {length}")
         super().__init__(seed, name, {"train": train, "validation": validation, "test": test})
         self.ignore = ignore
@@ -74,18 +74,18 @@ class FlipFlop(Hashed):
         self.task = Task(vocabulary=5, length=length, outputs=5, causal=True)
         self.published_tests = published_tests
         if published_tests:
-            self.roles = ("read", *(f"read_{part}" for part in PUBLISHED))
-            names = ("error", *(f"error_{part}" for part in PUBLISHED))
+            self.roles = ("read", *(f"read_{part}" for part in PUBLISHED_SPLITS))
+            names = ("error", *(f"error_{part}" for part in PUBLISHED_SPLITS))
             self.own_metrics = tuple(Metric(metric, "min", "share") for metric in names)
 
     def size(self, split: str) -> int:
-        parts = 1 + len(PUBLISHED) if self.published_tests and split == "test" else 1
+        parts = 1 + len(PUBLISHED_SPLITS) if self.published_tests and split == "test" else 1
         return parts * super().size(split)
 
     def make(self, split: str) -> Batch:
         if not self.published_tests:
             return super().make(split)
-        parts = [self.ignore, *PUBLISHED.values()] if split == "test" else [self.ignore]
+        parts = [self.ignore, *PUBLISHED_SPLITS.values()] if split == "test" else [self.ignore]
         batches = [self._alike(ignore=ignore).anew(self.epoch).whole(split) for ignore in parts]
         batch = self.write(torch.cat([part.tokens for part in batches]))
         number = torch.arange(len(batches)).repeat_interleave(len(batches[0]))[:, None]
@@ -113,9 +113,9 @@ class FlipFlop(Hashed):
         return ["wri01"[token] for token in tokens.tolist()]  # in the order of WRITE, READ, PASS, ZERO, ONE
 
     def draw(self, source: torch.Generator) -> Tensor:
-        """Draw BLOCK sequences of tokens."""
-        shape = BLOCK, self.instructions
-        passed = torch.randint(SCALE, shape, generator=source) < round(SCALE * self.ignore)
+        """Draw BLOCK_PROBLEMS sequences of tokens."""
+        shape = BLOCK_PROBLEMS, self.instructions
+        passed = torch.randint(PROBABILITY_SCALE, shape, generator=source) < round(PROBABILITY_SCALE * self.ignore)
         kind = torch.randint(2, shape, generator=source).masked_fill(passed, PASS)
         kind[:, 0], kind[:, -1] = WRITE, READ
         bit = torch.randint(2, shape, generator=source)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, InMemory, averages, fresh
-from pe_lab.data.problem import FEWEST, IDLE, ROOM, split_of
+from pe_lab.data.problem import MAX_IDLE_DRAWS, MIN_PROBLEMS, PROBLEMS_PER_SEQUENCE, split_of
 from pe_lab.data.seeding import generator
-from pe_lab.encodings.options import LONGEST, OptionError
+from pe_lab.encodings.options import MAX_LENGTH, OptionError
 
 
 class Hashed(InMemory):
@@ -58,7 +58,7 @@ class Hashed(InMemory):
             total = sum(map(len, blocks))
             if total >= self.size(split):
                 return self.write(torch.cat(blocks)[: self.size(split)])
-            if idle == IDLE:
+            if idle == MAX_IDLE_DRAWS:
                 raise ValueError(
                     f"data.{split} must be at most {total}, the different sequences found for data={self.name}, got "
                     f"{self.size(split)}"
@@ -75,13 +75,13 @@ class Hashed(InMemory):
         Raises:
             OptionError: fewer than 500, or fewer than 20 times as many as are asked for in validation or test.
         """
-        if total < FEWEST:
-            raise OptionError(f"{option} must leave at least {FEWEST} different sequences to split, got {value}")
+        if total < MIN_PROBLEMS:
+            raise OptionError(f"{option} must leave at least {MIN_PROBLEMS} different sequences to split, got {value}")
         for split in ("validation", "test"):
-            if total < ROOM * self.sizes[split]:
+            if total < PROBLEMS_PER_SEQUENCE * self.sizes[split]:
                 raise OptionError(
-                    f"{split} must be at most {total // ROOM}, a twentieth of the {total:,} sequences of {self.name}, "
-                    f"so that none comes twice, got {self.sizes[split]}"
+                    f"{split} must be at most {total // PROBLEMS_PER_SEQUENCE}, a twentieth of the {total:,} sequences "
+                    f"of {self.name}, so that none comes twice, got {self.sizes[split]}"
                 )
 
     def level(self, batch: Batch, p: Tensor) -> dict[str, float]:
@@ -121,8 +121,8 @@ class Hashed(InMemory):
                 f"evaluate.lengths must lead to sequences longer than data.{option}, {now}, for data={self.name}, got "
                 f"{factor:g}, which leads to {length}"
             )
-        if length > LONGEST:
+        if length > MAX_LENGTH:
             raise ValueError(
-                f"evaluate.lengths must lead to at most {LONGEST} tokens for data={self.name}, got {factor:g}, which "
-                f"leads to {length}"
+                f"evaluate.lengths must lead to at most {MAX_LENGTH} tokens for data={self.name}, got {factor:g}, "
+                f"which leads to {length}"
             )

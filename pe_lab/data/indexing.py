@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import Batch, Floors
-from pe_lab.data.copying import KEYS, different
+from pe_lab.data.copying import SORT_KEYS, different
 from pe_lab.data.problem import RandomProblems
 from pe_lab.encodings.options import Count, OptionError, whole
 
@@ -74,7 +74,7 @@ class IndirectIndexing(RandomProblems):
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         letters = different(len(n), self.letters, source)[:, : self.n[-1]]
-        number = torch.randint(KEYS, (len(n),), generator=source)
+        number = torch.randint(SORT_KEYS, (len(n),), generator=source)
         first, second = torch.zeros(2, len(n), dtype=torch.long)
         for size in self.n:
             place = torch.arange(size)

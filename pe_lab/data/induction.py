@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
 from pe_lab.data.hashed import Hashed
-from pe_lab.data.problem import BLOCK
+from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.encodings.options import Count, Length, OptionError, whole
 
 
@@ -74,11 +74,11 @@ class Induction(Hashed):
         return Induction(self.seed, self.name, length, self.task.vocabulary, asked, **self.sizes)
 
     def draw(self, source: torch.Generator) -> Tensor:
-        """Draw BLOCK sequences of tokens."""
+        """Draw BLOCK_PROBLEMS sequences of tokens."""
         length, last = self.task.length, self.task.vocabulary - 1
-        tokens = torch.randint(last + 1 - self.special, (BLOCK, length), generator=source)
+        tokens = torch.randint(last + 1 - self.special, (BLOCK_PROBLEMS, length), generator=source)
         if self.special:
-            first = torch.randint(length - 2, (BLOCK, 1), generator=source)
+            first = torch.randint(length - 2, (BLOCK_PROBLEMS, 1), generator=source)
             tokens = tokens.scatter(1, first, last)
             tokens[:, -1] = last
         return tokens

@@ -15,9 +15,9 @@ from pe_lab.data.seeding import generator
 from pe_lab.encodings.layout import PADDING
 from pe_lab.encodings.options import FileOrFolder, OptionError
 
-SIZES = {"train": 5000, "validation": 1000, "test": 1000, "demo": 100}
-BLOCK = 4096  # most sequences of a draw
-DRAWN = 2**24  # most tokens of a draw
+SPLIT_SIZES = {"train": 5000, "validation": 1000, "test": 1000, "demo": 100}
+MAX_DRAWN_SEQUENCES = 4096  # most sequences of a draw
+MAX_DRAWN_TOKENS = 2**24  # most tokens of a draw
 
 
 class Labelled(InMemory):
@@ -123,9 +123,9 @@ class Sampled(Labelled):
         self, seed: int, name: str, task: Task, sizes: dict[str, int], path: FileOrFolder | None = None
     ) -> None:
         for split, size in sizes.items():
-            if path is not None and size != SIZES[split]:
+            if path is not None and size != SPLIT_SIZES[split]:
                 raise OptionError(
-                    f"{split} must be left at {SIZES[split]} with path, whose rows name their splits, got {size}"
+                    f"{split} must be left at {SPLIT_SIZES[split]} with path, whose rows name their splits, got {size}"
                 )
         super().__init__(seed, name, task, sizes, path)
 
@@ -147,7 +147,7 @@ class Sampled(Labelled):
             fresh(self.whole(earlier).tokens, seen)
         parts: list[tuple[Tensor, Tensor]] = []
         missing = self.sizes[split]
-        rows = max(1, min(BLOCK, DRAWN // self.task.length))
+        rows = max(1, min(MAX_DRAWN_SEQUENCES, MAX_DRAWN_TOKENS // self.task.length))
         for block in count():
             tokens, labels = self.draw(rows, generator(self.seed, self.purpose, self.task.length, split, block))
             new = fresh(tokens, seen)[:missing]

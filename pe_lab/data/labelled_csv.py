@@ -11,7 +11,7 @@ from pe_lab.data.base import Task
 
 SPLITS = ("train", "validation", "test", "demo")
 COLUMNS = ["split", "tokens", "label"]
-LISTED = 20  # most malformed rows that a message names
+MAX_LISTED_ROWS = 20  # most malformed rows that a message names
 
 Rows = tuple[Tensor, Tensor, Tensor]  # tokens [N, T], labels [N], tokens that count [N]
 
@@ -48,10 +48,10 @@ def read(content: bytes, source: str, task: Task) -> dict[str, Rows]:
     for number, line in rows[1:]:
         form.take(number, line)
     if form.malformed:
-        more = len(form.malformed) - LISTED
+        more = len(form.malformed) - MAX_LISTED_ROWS
         raise ValueError(
             f"data.path must have rows of {','.join(COLUMNS)}, got {len(form.malformed)} malformed in {source}: "
-            + "; ".join(form.malformed[:LISTED])
+            + "; ".join(form.malformed[:MAX_LISTED_ROWS])
             + (f"; and {more} more" if more > 0 else "")
         )
     for split in SPLITS[:3]:

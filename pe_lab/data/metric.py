@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-LOWER = ("loss", "bits", "perplexity", "error")  # `statistics.cells.LOWER`, by which verdicts are made
+LOWER_IS_BETTER = (
+    "loss",
+    "bits",
+    "perplexity",
+    "error",
+)  # `statistics.cells.LOWER_IS_BETTER`, by which verdicts are made
 METRIC_UNITS = {"loss": "nats", "bits": "bits"}  # `statistics.cells.METRIC_UNITS`, in which margins are declared
 
 
@@ -13,7 +18,7 @@ class Metric:
 
     Args:
         name: as in the tables. `<name>_all` and `<name>_<role>` are the same metric over other answers. Rows have no
-            more of it, so that it says which value is the best: it contains one of LOWER, or the highest is.
+            more of it, so that it says which value is the best: it contains one of LOWER_IS_BETTER, or the highest is.
         better: which of its values is the best.
         unit: of the number: nats if the name contains loss, bits if it contains bits. Margins and reports take any
             other number for a share.
@@ -27,9 +32,9 @@ class Metric:
     unit: str
 
     def __post_init__(self) -> None:
-        lowest = any(word in self.name for word in LOWER)
+        lowest = any(word in self.name for word in LOWER_IS_BETTER)
         if (self.better == "min") != lowest:
-            words = f"{', '.join(LOWER[:-1])} or {LOWER[-1]}"
+            words = f"{', '.join(LOWER_IS_BETTER[:-1])} or {LOWER_IS_BETTER[-1]}"
             raise ValueError(
                 f"name of a metric must contain {words} if the lowest value is the best, and only then, "
                 f"got {self.name} with better={self.better}"

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages
-from pe_lab.data.problem import BLOCK, FEWEST, split_of
+from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS, split_of
 from pe_lab.data.seeding import generator
 from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number, whole
 
-BLANK = 0
-SCALE = 2**20  # weights of gaps as integers
+BLANK_TOKEN = 0
+WEIGHT_SCALE = 2**20  # weights of gaps as integers
 
 
 class MQAR(InMemory):
@@ -70,8 +70,10 @@ class MQAR(InMemory):
         keys = values - 1
         if vocabulary % 2 or keys < pairs:
             raise OptionError(f"vocabulary must be even and at least 2 x pairs + 2, {2 * pairs + 2}, got {vocabulary}")
-        if prod((keys - i) * (values - i) for i in range(pairs)) < FEWEST:
-            raise OptionError(f"vocabulary must leave at least {FEWEST} lists of pairs to split, got {vocabulary}")
+        if prod((keys - i) * (values - i) for i in range(pairs)) < MIN_PROBLEMS:
+            raise OptionError(
+                f"vocabulary must leave at least {MIN_PROBLEMS} lists of pairs to split, got {vocabulary}"
+            )
         self.seed = seed
         self.name = name
         self.keys, self.values = keys, values
@@ -98,7 +100,7 @@ class MQAR(InMemory):
         return MQAR(self.seed, self.name, length, pairs, self.task.vocabulary, self.power, **self.sizes)
 
     def spelled(self, tokens: Tensor) -> list[str]:
-        return ["·" if token == BLANK else str(token) for token in tokens.tolist()]
+        return ["·" if token == BLANK_TOKEN else str(token) for token in tokens.tolist()]
 
     def size(self, split: str) -> int:
         return self.sizes[split]
@@ -121,12 +123,12 @@ class MQAR(InMemory):
     def weights(self) -> Tensor:
         """Return [G] integers proportional to the weights of the gaps."""
         gaps = self.task.length // 2 - self.pairs
-        return torch.tensor([round(SCALE * (g + 1) ** (self.power - 1)) for g in range(gaps)])
+        return torch.tensor([round(WEIGHT_SCALE * (g + 1) ** (self.power - 1)) for g in range(gaps)])
 
     def write(self, keys: Tensor, values: Tensor, gaps: Tensor) -> Batch:
         """Return the sequences with these keys, values and gaps, [N, pairs] each."""
         size, length, context = len(keys), self.task.length, 2 * self.pairs
-        tokens = torch.full((size, length), BLANK)
+        tokens = torch.full((size, length), BLANK_TOKEN)
         tokens[:, :context:2], tokens[:, 1:context:2] = keys, values
         queries = context + 2 * gaps
         tokens.scatter_(1, queries, keys)
@@ -154,14 +156,16 @@ class MQAR(InMemory):
 
 
 def _different(weights: Tensor, number: int, source: torch.Generator) -> Tensor:
-    """Draw [BLOCK, number] indices by integer weights, without repetition within a row."""
+    """Draw [BLOCK_PROBLEMS, number] indices by integer weights, without repetition within a row."""
     ends = weights.cumsum(0)
-    drawn = torch.full((BLOCK, 0), -1)
+    drawn = torch.full((BLOCK_PROBLEMS, 0), -1)
     for _ in range(number):
-        index = torch.full((BLOCK, 1), -1)
-        again = torch.ones(BLOCK, dtype=torch.bool)
+        index = torch.full((BLOCK_PROBLEMS, 1), -1)
+        again = torch.ones(BLOCK_PROBLEMS, dtype=torch.bool)
         while again.any():
-            fresh = torch.searchsorted(ends, torch.randint(int(ends[-1]), (BLOCK, 1), generator=source), right=True)
+            fresh = torch.searchsorted(
+                ends, torch.randint(int(ends[-1]), (BLOCK_PROBLEMS, 1), generator=source), right=True
+            )
             index = index.where(~again[:, None], fresh)
             again = (index == drawn).any(1)
         drawn = torch.cat((drawn, index), 1)

@@ -6,14 +6,14 @@ import torch
 from torch import Generator, Tensor
 
 from pe_lab.data.base import Dataset, Task
-from pe_lab.data.labelled import SIZES, Sampled, uniform
+from pe_lab.data.labelled import SPLIT_SIZES, Sampled, uniform
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError
 
 VOCABULARY = 20
 CLASS_TOKENS = torch.tensor([[5, 8], [3, 9], [7, 4]])  # by class: two tokens
-PLACES = torch.tensor([[3, 7], [5, 10], [15, 20]])  # and their positions, from 0
-CLASSES = len(CLASS_TOKENS)
-FILLERS = torch.tensor([token for token in range(VOCABULARY) if token not in CLASS_TOKENS])
+CLASS_POSITIONS = torch.tensor([[3, 7], [5, 10], [15, 20]])  # and their positions, from 0
+NUM_CLASSES = len(CLASS_TOKENS)
+FILLER_TOKENS = torch.tensor([token for token in range(VOCABULARY) if token not in CLASS_TOKENS])
 
 
 class Pattern(Sampled):
@@ -47,15 +47,15 @@ class Pattern(Sampled):
         seed: int,
         name: str = "pattern",
         length: Length = 32,
-        train: Count = SIZES["train"],
-        validation: Count = SIZES["validation"],
-        test: Count = SIZES["test"],
-        demo: Count = SIZES["demo"],
+        train: Count = SPLIT_SIZES["train"],
+        validation: Count = SPLIT_SIZES["validation"],
+        test: Count = SPLIT_SIZES["test"],
+        demo: Count = SPLIT_SIZES["demo"],
         path: FileOrFolder | None = None,
     ) -> None:
-        if length <= PLACES.max() and path is None:
-            raise OptionError(f"length must be at least {PLACES.max() + 1}, to hold every pair, got {length}")
-        task = Task(VOCABULARY, length, outputs=CLASSES, causal=False, pooled=True)
+        if length <= CLASS_POSITIONS.max() and path is None:
+            raise OptionError(f"length must be at least {CLASS_POSITIONS.max() + 1}, to hold every pair, got {length}")
+        task = Task(VOCABULARY, length, outputs=NUM_CLASSES, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
 
     def longer(self, factor: float) -> Dataset:
@@ -66,8 +66,8 @@ class Pattern(Sampled):
 
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(VOCABULARY, (number, self.task.length), generator=random)
-        labels = torch.randint(CLASSES, (number,), generator=random)
-        tokens.scatter_(1, PLACES[labels], CLASS_TOKENS[labels])
+        labels = torch.randint(NUM_CLASSES, (number,), generator=random)
+        tokens.scatter_(1, CLASS_POSITIONS[labels], CLASS_TOKENS[labels])
         unique = in_place(tokens).sum(1) == 1
         return tokens[unique], labels[unique]
 
@@ -118,20 +118,20 @@ class PatternHard(Pattern):
 
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:
         size = (number, self.task.length)
-        tokens = FILLERS[torch.randint(len(FILLERS), size, generator=random)]
-        labels = torch.randint(CLASSES, (number,), generator=random)
+        tokens = FILLER_TOKENS[torch.randint(len(FILLER_TOKENS), size, generator=random)]
+        labels = torch.randint(NUM_CLASSES, (number,), generator=random)
         # a random order of the positions, the class's own two first
-        rank = torch.randint(2**62, size, generator=random).scatter_(1, PLACES[labels], -1)
+        rank = torch.randint(2**62, size, generator=random).scatter_(1, CLASS_POSITIONS[labels], -1)
         elsewhere = rank.argsort(dim=1, stable=True)[:, 2:6]
-        others = torch.stack([CLASS_TOKENS.roll(-label, 0)[1:].flatten() for label in range(CLASSES)])
-        tokens.scatter_(1, elsewhere, others[labels]).scatter_(1, PLACES[labels], CLASS_TOKENS[labels])
+        others = torch.stack([CLASS_TOKENS.roll(-label, 0)[1:].flatten() for label in range(NUM_CLASSES)])
+        tokens.scatter_(1, elsewhere, others[labels]).scatter_(1, CLASS_POSITIONS[labels], CLASS_TOKENS[labels])
         unique = in_place(tokens).sum(1) == 1
         return tokens[unique], labels[unique]
 
     def position_blind(self, tokens: Tensor) -> Tensor:
-        return uniform(len(tokens), CLASSES)
+        return uniform(len(tokens), NUM_CLASSES)
 
 
 def in_place(tokens: Tensor) -> Tensor:
     """Return [N, classes] bool: whether each pair is in its place in tokens [N, T]."""
-    return (tokens[:, PLACES] == CLASS_TOKENS).all(-1)
+    return (tokens[:, CLASS_POSITIONS] == CLASS_TOKENS).all(-1)

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
 from pe_lab.data.hashed import Hashed
-from pe_lab.data.problem import BLOCK
+from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.data.seeding import generator
 from pe_lab.encodings.options import Count, Length, OptionError, whole
 
-LISTED = 2**18  # sequences, at most, where prefixes are counted
+MAX_LISTED_SEQUENCES = 2**18  # sequences, at most, where prefixes are counted
 
 
 class PosGen(Hashed):
@@ -73,7 +73,7 @@ class PosGen(Hashed):
         return PosGen(self.seed, self.name, length, self.modulus, self.near, self.far, self.kind, **self.sizes)
 
     def draw(self, source: torch.Generator) -> Tensor:
-        return self.continued(torch.randint(self.modulus, (BLOCK, self.near + self.far), generator=source))
+        return self.continued(torch.randint(self.modulus, (BLOCK_PROBLEMS, self.near + self.far), generator=source))
 
     def continued(self, first: Tensor) -> Tensor:
         """Return the sequences [N, T] with these first terms [N, near + far]."""
@@ -98,7 +98,7 @@ class PosGen(Hashed):
         has_target = batch.targets != IGNORE
         right = torch.nn.functional.one_hot(batch.targets[has_target], self.task.vocabulary).double()
         floors = {"bayes": self.level(batch, right) | {"exact_match": 1.0}}
-        if self.modulus ** (self.near + self.far) <= LISTED:
+        if self.modulus ** (self.near + self.far) <= MAX_LISTED_SEQUENCES:
             floors["position_blind"] = self.level(batch, self._blind(batch)[has_target])
         return floors | {"prior": self.level(batch, self._prior().expand_as(right))}
 

@@ -13,11 +13,13 @@ from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, fr
 from pe_lab.data.seeding import derive, generator
 from pe_lab.encodings.options import OptionError
 
-SHARES = 10  # one share of the problems is for the test, one for validation, the others for training
-FEWEST = 500  # different problems to draw from: then a split without any has a chance below 1e-22
-ROOM = 20  # problems for each that is asked of a split without copies: about half of its share are drawn
-BLOCK = 4096  # problems of a draw
-IDLE = 100  # draws in a row without a new problem, after which a split is complete
+NUM_SHARES = 10  # one share of the problems is for the test, one for validation, the others for training
+MIN_PROBLEMS = 500  # different problems to draw from: then a split without any has a chance below 1e-22
+PROBLEMS_PER_SEQUENCE = (
+    20  # problems for each that is asked of a split without copies: about half of its share are drawn
+)
+BLOCK_PROBLEMS = 4096  # problems of a draw
+MAX_IDLE_DRAWS = 100  # draws in a row without a new problem, after which a split is complete
 ANSWER, LAST = range(2)
 MARKERS = ("START", "SEP", "END", "PAD")  # the tokens after the symbols
 
@@ -213,16 +215,16 @@ class RandomProblems(Problems):
     def __init__(self, seed: int, name: str, symbols: int, shortest: int, longest: int, sizes: dict[str, int]) -> None:
         super().__init__(seed, name, symbols, shortest, longest)
         self.sizes = sizes
-        if not any(total >= FEWEST for total in accumulate(map(self.different, self.n))):
-            raise OptionError(f"longest must leave at least {FEWEST} different problems to split, got {longest}")
+        if not any(total >= MIN_PROBLEMS for total in accumulate(map(self.different, self.n))):
+            raise OptionError(f"longest must leave at least {MIN_PROBLEMS} different problems to split, got {longest}")
         for split in ("validation", "test"):
             for total in accumulate(map(self.prompts, self.n)):
-                if total >= ROOM * sizes[split]:
+                if total >= PROBLEMS_PER_SEQUENCE * sizes[split]:
                     break
             else:
                 raise OptionError(
-                    f"{split} must be at most {total // ROOM}, a twentieth of the {total:,} problems of "
-                    f"{name}, so that none comes twice, got {sizes[split]}"
+                    f"{split} must be at most {total // PROBLEMS_PER_SEQUENCE}, a twentieth of the {total:,} problems "
+                    f"of {name}, so that none comes twice, got {sizes[split]}"
                 )
 
     @abstractmethod
@@ -249,7 +251,7 @@ class RandomProblems(Problems):
         seen: set[bytes] = set()
         for block in count():
             source = generator(self.seed, self.name, *self.draw_name(split), self.n[0], self.n[-1], block)
-            n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK,), generator=source)
+            n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK_PROBLEMS,), generator=source)
             prompt = self.draw(n, source)
             if not self.beyond:
                 keys = map(self.key, self._rows(n, prompt))
@@ -260,7 +262,7 @@ class RandomProblems(Problems):
                 new = fresh(prompt.masked_fill(beyond, -1), seen)
                 n, prompt = n[new], prompt[new]
                 idle = 0 if len(new) else idle + 1
-                if idle == IDLE:
+                if idle == MAX_IDLE_DRAWS:
                     raise ValueError(
                         f"data.{split} must be at most {total}, the different problems found for data={self.name}, "
                         f"got {self.size(split)}"
@@ -291,7 +293,7 @@ def split_of(seed: int, name: str, key: list[int]) -> str:
         name: of the dataset.
         key: sequences with the same key are in the same split.
     """
-    return {0: "test", 1: "validation"}.get(derive(seed, name, "split", *key) % SHARES, "train")
+    return {0: "test", 1: "validation"}.get(derive(seed, name, "split", *key) % NUM_SHARES, "train")
 
 
 def _length(form: tuple[int, int], n: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
 from pe_lab.data.copying import different
 from pe_lab.data.hashed import Hashed
-from pe_lab.data.problem import BLOCK
-from pe_lab.data.sequence import COUNTED, half_written
+from pe_lab.data.problem import BLOCK_PROBLEMS
+from pe_lab.data.sequence import MAX_COUNTED_SYMBOLS, half_written
 from pe_lab.encodings.options import Count, Length, OptionError, whole
 
-ENTRIES = 2**22  # of a block of sequences
+BLOCK_ENTRIES = 2**22  # of a block of sequences
 Tokens = Annotated[int, whole(1, most=4096)]
 
 
@@ -64,7 +64,7 @@ class Answered(Hashed):
     @property
     def rows(self) -> int:
         """The number of sequences that are drawn together."""
-        return max(1, min(BLOCK, ENTRIES // self.task.length))
+        return max(1, min(BLOCK_PROBLEMS, BLOCK_ENTRIES // self.task.length))
 
     def longer(self, factor: float) -> "Answered":
         """Multiply T by the factor, rounded half to even."""
@@ -199,7 +199,7 @@ class Needle(Answered):
 
     def blind(self, counts: Tensor, step: Tensor) -> Tensor | None:
         size = self.needles * self.digits
-        if size > COUNTED:
+        if size > MAX_COUNTED_SYMBOLS:
             return None
         share = torch.eye(size + 1, dtype=torch.float64)[size]
         p = torch.zeros(counts.shape, dtype=torch.float64)

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 
-BEST = "bayes"
-LEVELS = ("position_blind", "prior")  # floors that a score can count from, the most informative first
-BLIND = ("position_blind_split_known", "position_blind")  # losses that no model without position can beat, first known
+BEST_FLOOR = "bayes"
+LEVEL_FLOORS = ("position_blind", "prior")  # floors that a score can count from, the most informative first
+BLIND_FLOORS = (
+    "position_blind_split_known",
+    "position_blind",
+)  # losses that no model without position can beat, first known
 NO_GAP = 1e-9  # nats between the position-blind and the best loss, below which a task does not need position
 
 
@@ -23,8 +26,8 @@ def uses_position(loss: float, floors: Mapping[str, Mapping[str, float]]) -> boo
         loss: in nats.
         floors: values of metrics by name, for each floor by name.
     """
-    level = next((floors[name]["loss"] for name in BLIND if name in floors), None)
-    if level is None or level - floors.get(BEST, {}).get("loss", 0.0) <= NO_GAP:
+    level = next((floors[name]["loss"] for name in BLIND_FLOORS if name in floors), None)
+    if level is None or level - floors.get(BEST_FLOOR, {}).get("loss", 0.0) <= NO_GAP:
         return None
     return loss < level
 
@@ -35,6 +38,6 @@ def exact_range(floors: Mapping[str, Mapping[str, float]]) -> tuple[float, float
     Args:
         floors: values of metrics by name, for each floor by name.
     """
-    level = next((floors[name]["loss"] for name in LEVELS if name in floors), None)
-    best = floors.get(BEST, {}).get("loss")
+    level = next((floors[name]["loss"] for name in LEVEL_FLOORS if name in floors), None)
+    best = floors.get(BEST_FLOOR, {}).get("loss")
     return None if level is None or best is None or level - best <= NO_GAP else (level, best)

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import Floors, averages, surprise
-from pe_lab.data.problem import SHARES, Problems, RandomProblems
+from pe_lab.data.problem import NUM_SHARES, Problems, RandomProblems
 from pe_lab.data.seeding import derive
 from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
 
 Symbols = Annotated[int, whole(2, most=65_536)]
-CHUNK = 4096  # multisets counted together
-COUNTED = 128  # symbols of a prompt, at most, where multisets are counted: the work grows with the cube
+CHUNK_MULTISETS = 4096  # multisets counted together
+MAX_COUNTED_SYMBOLS = 128  # symbols of a prompt, at most, where multisets are counted: the work grows with the cube
 
 
 class Copy(RandomProblems):
@@ -64,10 +64,10 @@ class Copy(RandomProblems):
         return _expected(share, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor | None:
-        if self.n[-1] > COUNTED:
+        if self.n[-1] > MAX_COUNTED_SYMBOLS:
             return None
         order = counts.sum(1).argsort()  # multisets of about the same size are counted together: small ones are fast
-        parts = [half_written(part, share) for part in counts[order].split(CHUNK)]
+        parts = [half_written(part, share) for part in counts[order].split(CHUNK_MULTISETS)]
         return torch.cat(parts)[order.argsort()]
 
 
@@ -137,7 +137,7 @@ class Repeat(Problems):
     ) -> None:
         super().__init__(seed, name, symbols, shortest, longest)
         if not self.size("test"):
-            raise OptionError(f"longest must leave at least {SHARES} problems to split, got {longest}")
+            raise OptionError(f"longest must leave at least {NUM_SHARES} problems to split, got {longest}")
 
     def size(self, split: str) -> int:
         return len(self._places(split))
@@ -147,7 +147,7 @@ class Repeat(Problems):
         total = self.symbols * len(self.n)
         if self.beyond:
             return range(total if split == "test" else 0)
-        share = total // SHARES
+        share = total // NUM_SHARES
         return {"test": range(share), "validation": range(share, 2 * share), "train": range(2 * share, total)}[split]
 
     def problems(self, split: str) -> tuple[Tensor, Tensor]:

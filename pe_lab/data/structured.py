@@ -11,20 +11,20 @@ from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, su
 from pe_lab.data.seeding import derive
 from pe_lab.encodings.options import Length, OptionError, whole
 
-VALUES = 128  # terms are 0 ... 127
-START, MID, END, PAD = range(VALUES, VALUES + 4)
+NUM_VALUES = 128  # terms are 0 ... 127
+START, MID, END, PAD = range(NUM_VALUES, NUM_VALUES + 4)
 STEPS = (*range(-8, 0), *range(1, 9))
-HEAD = 4  # terms before MID
-TAILS = range(4, 9)  # terms after MID
+HEAD_TERMS = 4  # terms before MID
+TAIL_TERMS = range(4, 9)  # terms after MID
 FIRST, SECOND, MIDDLE, CONTINUATION, LAST = range(5)
 
 Part = tuple[int, ...]  # first term and step, or these and the number of terms after MID
 Parts = dict[str, list[Part]]  # of each split
 
 
-def pairs(terms: int = HEAD + max(TAILS)) -> list[tuple[int, int]]:
+def pairs(terms: int = HEAD_TERMS + max(TAIL_TERMS)) -> list[tuple[int, int]]:
     """Return all (first term, step) whose terms lie in 0 ... 127: 1,256 for 12 terms."""
-    return [(a, s) for s in STEPS for a in range(VALUES) if 0 <= a + (terms - 1) * s < VALUES]
+    return [(a, s) for s in STEPS for a in range(NUM_VALUES) if 0 <= a + (terms - 1) * s < NUM_VALUES]
 
 
 def every_tail(chosen: Iterable[Part], tails: Iterable[int]) -> list[Part]:
@@ -80,12 +80,12 @@ class Structured(InMemory):
         self, seed: int, name: str = "structured", length: Length = 16, extra: Annotated[int, whole(0)] = 0
     ) -> None:
         self.extra = extra
-        self.tails = range(min(TAILS) + extra, max(TAILS) + extra + 1)
-        self.terms = HEAD + max(self.tails)
+        self.tails = range(min(TAIL_TERMS) + extra, max(TAIL_TERMS) + extra + 1)
+        self.terms = HEAD_TERMS + max(self.tails)
         if length < self.terms + 3:
             raise OptionError(f"length must be at least {self.terms + 3}, the longest sequence, got {length}")
         self.name = name
-        self.task = Task(vocabulary=VALUES + 4, length=length, outputs=VALUES + 4, causal=True)
+        self.task = Task(vocabulary=NUM_VALUES + 4, length=length, outputs=NUM_VALUES + 4, causal=True)
         self.seed = seed
 
     def longer(self, factor: float) -> "Structured":
@@ -94,13 +94,13 @@ class Structured(InMemory):
         if not longer.chosen["test"]:
             raise ValueError(
                 f"evaluate.lengths must be smaller for data={self.name}, got {factor:g}: no progression of its test in "
-                f"0 ... {VALUES - 1} has {longer.terms} terms"
+                f"0 ... {NUM_VALUES - 1} has {longer.terms} terms"
             )
         return longer
 
     def sequences(self) -> Parts:
         """Return the sequences of each split, before any is longer."""
-        return split(self.seed, tuple(every_tail(pairs(), TAILS)))
+        return split(self.seed, tuple(every_tail(pairs(), TAIL_TERMS)))
 
     @cached_property
     def chosen(self) -> Parts:
@@ -122,11 +122,11 @@ class Structured(InMemory):
 
         tokens = torch.full((size, length), PAD)
         tokens[:, 0] = START
-        tokens[:, 1 : 1 + HEAD] = terms[:, :HEAD]
-        tokens[:, 1 + HEAD] = MID
-        tokens[:, 2 + HEAD : 2 + self.terms] = terms[:, HEAD:]
+        tokens[:, 1 : 1 + HEAD_TERMS] = terms[:, :HEAD_TERMS]
+        tokens[:, 1 + HEAD_TERMS] = MID
+        tokens[:, 2 + HEAD_TERMS : 2 + self.terms] = terms[:, HEAD_TERMS:]
         slot = torch.arange(length)
-        end = 2 + HEAD + tail
+        end = 2 + HEAD_TERMS + tail
         tokens = tokens.where(slot < end, PAD).where(slot != end, END)
 
         # slot t asks for token t + 1
@@ -136,9 +136,9 @@ class Structured(InMemory):
         role = torch.full_like(tokens, CONTINUATION)
         role[:, target_slot == 1] = FIRST
         role[:, target_slot == 2] = SECOND
-        role[:, target_slot == 1 + HEAD] = MIDDLE
+        role[:, target_slot == 1 + HEAD_TERMS] = MIDDLE
         role = role.where(targets != END, LAST)
-        always = (target_slot >= 3) & (target_slot < 2 + HEAD + min(self.tails))
+        always = (target_slot >= 3) & (target_slot < 2 + HEAD_TERMS + min(self.tails))
         headline = always | ((target_slot == end) & (tail == max(self.tails)))
         return Batch(tokens, targets, role, headline, self.task.layout(end[:, 0] + 1, length))
 
@@ -192,4 +192,4 @@ class StructuredHeldout(Structured):
         super().__init__(seed, name, **options)
 
     def sequences(self) -> Parts:
-        return {name: every_tail(chosen, TAILS) for name, chosen in split(self.seed, tuple(pairs())).items()}
+        return {name: every_tail(chosen, TAIL_TERMS) for name, chosen in split(self.seed, tuple(pairs())).items()}

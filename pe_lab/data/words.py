@@ -11,7 +11,7 @@ from pe_lab.data.copying import different
 from pe_lab.data.retrieval import Answered
 from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number, whole
 
-NOISE = 0
+NOISE_WORD = 0
 Words = Annotated[int, whole(2, most=65_536)]
 
 
@@ -61,7 +61,7 @@ class MostFrequent(Answered):
         times = torch.tensor(self.times)
         chosen = self.noise + different(rows, self.words, source)[:, : len(times)]
         sorted_text = chosen.repeat_interleave(times, 1)
-        sorted_text = torch.nn.functional.pad(sorted_text, (0, size - sorted_text.shape[1]), value=NOISE)
+        sorted_text = torch.nn.functional.pad(sorted_text, (0, size - sorted_text.shape[1]), value=NOISE_WORD)
         text = sorted_text.gather(1, different(rows, size, source))
         answer = chosen[:, : self.answer].sort(1)
         by_frequency = (-times)[answer.indices].argsort(dim=1, stable=True)

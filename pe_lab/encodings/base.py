@@ -19,7 +19,7 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
 # how an encoding that is made of others combines what they declare; where its own class declares something, that holds
-INHERITED: dict[str, Callable[[Iterable[Any]], Any]] = {
+COMBINING_RULES: dict[str, Callable[[Iterable[Any]], Any]] = {
     "reads_content": any,
     "reads_marks": any,
     "draws_positions": any,
@@ -179,7 +179,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
 
     def inherit(self, parts: Sequence["PositionalEncoding"]) -> None:
         """Declare what holds for an encoding that is made of these, in addition to what its class declares."""
-        for name, combined in INHERITED.items():
+        for name, combined in COMBINING_RULES.items():
             setattr(self, name, getattr(self, name) or combined(getattr(part, name) for part in parts))
         self.reads_positions = any(part.reads_positions for part in parts)
         self.period = lcm(*(part.period for part in parts))

@@ -15,9 +15,9 @@ from pe_lab.encodings.options import Range, Units, is_integer, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import PairTerm, StoredPairTerm, Terms
 
-ODD = Range("an odd integer of at least 1", lambda x: is_integer(x) and x >= 1 and x % 2 == 1, most=255)
+ODD_INTEGER = Range("an odd integer of at least 1", lambda x: is_integer(x) and x >= 1 and x % 2 == 1, most=255)
 
-ROWS = 16  # queries whose maps are computed at once on a CPU, so that they stay in its cache
+BLOCK_QUERIES = 16  # queries whose maps are computed at once on a CPU, so that they stay in its cache
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class _Block:
     def all(cls, z: Tensor, kernel: int, causal: bool) -> Iterator["_Block"]:
         """Return the blocks of maps [B, H, T, S]."""
         B, _, T, S = z.shape
-        for start in range(0, T, ROWS):
-            end = min(start + ROWS, T)
+        for start in range(0, T, BLOCK_QUERIES):
+            end = min(start + BLOCK_QUERIES, T)
             yield cls(B, slice(start, end), S - T + end if causal else S, kernel // 2)
 
     @property
@@ -386,7 +386,7 @@ class DapeV2(Dape):
         name: str,
         encoding: Callable[[Sizes], PositionalEncoding],
         width: Units = 32,
-        kernel: Annotated[int, ODD] = 3,
+        kernel: Annotated[int, ODD_INTEGER] = 3,
     ) -> None:
         self.kernel = kernel
         super().__init__(sizes, name, encoding, width)

@@ -16,10 +16,10 @@ from pe_lab.encodings.terms import Terms
 
 Number = Annotated[float, Range("a number", is_number)]
 
-CHUNK = 16  # queries whose decay is measured from the first of them
+CHUNK_QUERIES = 16  # queries whose decay is measured from the first of them
 
 
-def decayed_products(q: Tensor, k: Tensor, decay: Tensor, chunk: int = CHUNK) -> Tensor:
+def decayed_products(q: Tensor, k: Tensor, decay: Tensor, chunk: int = CHUNK_QUERIES) -> Tensor:
     """Return the sum over c of q_ic k_jc exp(P_ic - P_jc), 0 behind the query, for the last T of S tokens.
 
     Neither exp(P_i) nor exp(-P_j) need be a number that float32 holds. From the first query a of a chunk, both

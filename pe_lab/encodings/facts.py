@@ -10,8 +10,8 @@ from torch import Tensor
 
 PADDING = -1  # the segment of padding, which attends to itself only
 UNMARKED = -1  # the mark of a token outside of what a dataset marks
-LONG = 512  # tokens above which a CPU computes terms of pairs for some queries at a time
-FACTS = ("pos_range", "max_distance", "packed", "contiguous", "right_padded", "one_segment", "runs_on")
+LONG_SEQUENCE = 512  # tokens above which a CPU computes terms of pairs for some queries at a time
+PROPERTY_NAMES = ("pos_range", "max_distance", "packed", "contiguous", "right_padded", "one_segment", "runs_on")
 Owner = TypeVar("Owner")
 T = TypeVar("T")
 
@@ -167,7 +167,7 @@ class Facts:
             ahead = pos.where(is_token, -far).amax(1) - keys.where(is_key, far).amin(1)
             behind = keys.where(is_key, -far).amax(1) - pos.where(is_token, far).amin(1)  # columns fall in a new row
             return max(0, int(ahead.max()), int(behind.max()))
-        if self.of_keys is self and pos.shape[1] > LONG:
+        if self.of_keys is self and pos.shape[1] > LONG_SEQUENCE:
             return self._longest_document(pos)
         distance = (pos[:, :, None] - keys[:, None, :]).abs()
         return int(distance.where(self.allowed[:, 0, :, :, None] & is_token[:, :, None], 0).max())

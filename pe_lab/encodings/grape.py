@@ -17,7 +17,7 @@ from pe_lab.encodings.rotary_scaled import on_device
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Terms
 
-STEP = 1e-3  # whose inverse softplus is the bias of the steps at the start, as released
+INITIAL_STEP = 1e-3  # whose inverse softplus is the bias of the steps at the start, as released
 
 
 class GrapeM(RoPE):
@@ -74,7 +74,7 @@ class GrapeM(RoPE):
         with torch.no_grad():
             self.beta.copy_(frequencies(self.sizes.head_dim, self.theta).log())
         nn.init.zeros_(self.weight)
-        nn.init.constant_(self.bias, math.log(math.expm1(STEP)))
+        nn.init.constant_(self.bias, math.log(math.expm1(INITIAL_STEP)))
 
     def omega(self, device: torch.device) -> Tensor:
         return self.beta.double().exp()

@@ -15,7 +15,7 @@ from pe_lab.encodings.options import OptionError, is_integer, shown
 
 Options = dict[str, Any]
 
-ENCODINGS = {  # by rope type of transformers
+ENCODING_OF_TYPE = {  # by rope type of transformers
     "default": "rope",
     "linear": "rope_pi",
     "dynamic": "rope_dynamic_ntk",
@@ -24,8 +24,8 @@ ENCODINGS = {  # by rope type of transformers
     "longrope": "longrope",
     "proportional": "p_rope",
 }
-OLD = {"su": "longrope", "mrope": "default"}  # other names of rope types
-READ = {  # parameters of each rope type, beside those of all
+OLD_TYPE_NAMES = {"su": "longrope", "mrope": "default"}  # other names of rope types
+READ_PARAMETERS = {  # parameters of each rope type, beside those of all
     "default": (),
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -38,7 +38,7 @@ READ = {  # parameters of each rope type, beside those of all
     "proportional": ("partial_rotary_factor", "factor"),
 }
 OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-NEIGHBOURS = (  # types of models that rotate dimensions next to each other; others rotate halves
+INTERLEAVED_TYPES = (  # types of models that rotate dimensions next to each other; others rotate halves
     *("gptj", "codegen", "cohere", "cohere2", "cohere2_moe", "glm", "glm4", "helium", "ernie4_5", "ernie4_5_moe"),
     *("llama4", "llama4_text", "moonshine"),
 )
@@ -87,23 +87,23 @@ def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
         raise OptionError(f"whole heads or their first dimensions must rotate, got qk_rope_head_dim={rotated}")
     parameters = _parameters(config)
     kind = parameters["rope_type"]
-    if kind not in ENCODINGS:
-        raise OptionError(f"rope_type must be one of {', '.join(ENCODINGS)}, got {kind!r}")
+    if kind not in ENCODING_OF_TYPE:
+        raise OptionError(f"rope_type must be one of {', '.join(ENCODING_OF_TYPE)}, got {kind!r}")
     temperature = _temperature(config, parameters)
     axes = {}
     if kind == "default" and parameters.get("mrope_section") is not None:
         axes["sections"] = parameters.pop("mrope_section")
         axes["interleaved"] = bool(parameters.pop("mrope_interleaved", False))
-    names = {*OF_ALL, *READ[kind]}
+    names = {*OF_ALL, *READ_PARAMETERS[kind]}
     if left := {key: value for key, value in parameters.items() if key not in names and value is not None}:
         others = ", ".join(f"{key}={shown(value)}" for key, value in left.items())
         raise OptionError(f"parameters of rope_type={kind} must be among {', '.join(sorted(names))}, got {others}")
-    pairing = "interleaved" if config.get("model_type") in NEIGHBOURS else "half"
+    pairing = "interleaved" if config.get("model_type") in INTERLEAVED_TYPES else "half"
     options: Options = {"theta": float(_number(parameters, "rope_theta")), "pairing": pairing}
     if kind != "proportional" and (dims := _rotary_dim(config, parameters)) is not None:
         options["rotary_dim"] = dims
     options |= axes | scaling(kind, parameters, config.get("max_position_embeddings"))
-    rotation = {"name": "mrope" if axes else ENCODINGS[kind], **options}
+    rotation = {"name": "mrope" if axes else ENCODING_OF_TYPE[kind], **options}
     if (layers := _layers(config)) is not None:
         parts = [rotation if rotates else temperature or {"name": "none"} for rotates, _ in layers]
         return "interleave", {"parts": parts, "layers": [count for _, count in layers]}
@@ -166,14 +166,14 @@ def _parameters(config: Mapping[str, Any]) -> Options:
         raise OptionError(f"all layers must have the same rotation, got one each for {kinds}")
     parameters = dict(source)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    parameters["rope_type"] = OLD.get(kind, kind) if isinstance(kind, str) else kind
+    parameters["rope_type"] = OLD_TYPE_NAMES.get(kind, kind) if isinstance(kind, str) else kind
     theta = config.get("rope_theta", config.get("rotary_emb_base"))
     parameters.setdefault("rope_theta", 10_000.0 if theta is None else theta)
     partial = config.get("partial_rotary_factor", config.get("rotary_pct"))
     if partial is not None:
         parameters.setdefault("partial_rotary_factor", partial)
     original = config.get("original_max_position_embeddings")  # it has priority, as of Phi-3
-    if original is not None and "original_max_position_embeddings" in READ.get(parameters["rope_type"], ()):
+    if original is not None and "original_max_position_embeddings" in READ_PARAMETERS.get(parameters["rope_type"], ()):
         parameters["original_max_position_embeddings"] = original
     return parameters
 
@@ -192,14 +192,14 @@ def _rotary_dim(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> int
     share = None if parameters.get("partial_rotary_factor") is None else _number(parameters, "partial_rotary_factor")
     if share is None or share == 1:
         return None
-    width, heads = (_number({name: config.get(name, config.get(other, 0))}, name) for name, other in SIZES)
+    width, heads = (_number({name: config.get(name, config.get(other, 0))}, name) for name, other in SIZE_KEYS)
     head_dim = config.get("head_dim") or (int(width) // int(heads) if width and heads else None)
     if head_dim is None:
         raise OptionError(f"head_dim must be given beside partial_rotary_factor={share}, got none")
     return int(head_dim * share)
 
 
-SIZES = (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"))
+SIZE_KEYS = (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"))
 
 
 def scaling(kind: str, parameters: Mapping[str, Any], longest: int | None) -> Options:

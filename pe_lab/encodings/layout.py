@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import FACTS, PADDING, UNMARKED, Facts, Structure
+from pe_lab.encodings.facts import PADDING, PROPERTY_NAMES, UNMARKED, Facts, Structure
 from pe_lab.encodings.memory import Carried, Memory
 
-__all__ = ["FACTS", "PADDING", "UNMARKED", "Layout", "Origin"]
+__all__ = ["PADDING", "PROPERTY_NAMES", "UNMARKED", "Layout", "Origin"]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Layout(Facts):
 
     def read(self) -> "Layout":
         """Compute all facts now, so that a compiled model need not read tensors, and return the layout."""
-        for name in (*FACTS, "largest_mark"):
+        for name in (*PROPERTY_NAMES, "largest_mark"):
             getattr(self, name)
         return self
 

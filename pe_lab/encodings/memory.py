@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SPARE = 64  # tokens for which room is made at least when a buffer grows
+MIN_SPARE_TOKENS = 64  # tokens for which room is made at least when a buffer grows
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Memory:
                 f"finish; begin with a new cache"
             )
         if held is None:
-            room = total + SPARE if self.room is None else max(total, self.room)
+            room = total + MIN_SPARE_TOKENS if self.room is None else max(total, self.room)
             held = self.kept[name] = Kept(x.new_empty(_resized(x, axis, room)), axis, 0)
         buffer = held.buffer
         if (x.dtype, x.device) != (buffer.dtype, buffer.device) or _resized(x, axis, 0) != _resized(buffer, axis, 0):
@@ -85,7 +85,7 @@ class Memory:
                 f"{buffer.dtype} {list(held.all().shape)} on {buffer.device}"
             )
         if buffer.shape[axis] < total or (buffer.is_inference() and not torch.is_inference_mode_enabled()):
-            grown = buffer.new_empty(_resized(x, axis, total + max(SPARE, total // 2)))
+            grown = buffer.new_empty(_resized(x, axis, total + max(MIN_SPARE_TOKENS, total // 2)))
             grown.narrow(axis, 0, before).copy_(held.all())
             held.buffer = grown
         held.buffer.narrow(axis, before, x.shape[axis]).copy_(x)

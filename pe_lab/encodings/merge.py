@@ -22,7 +22,7 @@ from pe_lab.encodings.terms import (
     Terms,
 )
 
-TABLES = {
+NEUTRAL_ENTRIES = {
     "distance_bias": 0.0,
     "logit_factors": 1.0,
     "weight_factors": 1.0,
@@ -75,7 +75,7 @@ def by_head(parts: Sequence[PartTerms], head_dim: int, layout: Layout) -> Terms:
     merged: dict[str, Any] = {name: _rotations(parts, name) for name in ROTATIONS}
     merged |= {
         name: _without_sequences(_side_by_side(_same_reach(parts, name, layout), heads, neutral))
-        for name, neutral in TABLES.items()
+        for name, neutral in NEUTRAL_ENTRIES.items()
     }
     merged["decay"] = _side_by_side(of_parts("decay"), heads, 0.0)
     merged["pair_bias"] = _merged_pairs(of_parts("pair_bias"), layout, lambda terms: _side_by_side(terms, heads, 0.0))
@@ -225,7 +225,7 @@ class LiftByHead:
 
 # -- added up ----------------------------------------------------------------------------------------------------------
 
-ALONE = (
+SINGLE_TERMS = (
     "lift",
     *ROTATIONS,
     "gain",
@@ -244,7 +244,7 @@ def added(parts: Sequence[PartTerms], layout: Layout) -> Terms:
         CannotCombineError: two parts have a term of which there can be one; both are named.
         ValueError: a table does not reach the distances of the layout.
     """
-    merged: dict[str, Any] = {name: _only(parts, name) for name in ALONE}
+    merged: dict[str, Any] = {name: _only(parts, name) for name in SINGLE_TERMS}
     merged["normalizer"] = _only(parts, "normalizer") or SOFTMAX
     for name in ("distance_bias", "relative_values"):
         merged[name] = _without_sequences(_sum(_same_reach(parts, name, layout)))
@@ -277,7 +277,8 @@ def _only(parts: Sequence[PartTerms], name: str) -> Any:
     having = [part for part in parts if not _is_neutral(getattr(part.terms, name))]
     if len(having) > 1:
         raise CannotCombineError(
-            f"parts must have at most one {DESCRIBED.get(name, name)}, got {having[0].name} and {having[1].name}"
+            f"parts must have at most one {TERM_DESCRIPTIONS.get(name, name)}, got {having[0].name} and "
+            f"{having[1].name}"
         )
     return getattr(having[0].terms, name) if having else None
 
@@ -286,7 +287,7 @@ def _is_neutral(term: Any) -> bool:
     return term is None or isinstance(term, Softmax)
 
 
-DESCRIBED = {
+TERM_DESCRIPTIONS = {
     "rotary_q": "rotation of queries",
     "rotary_k": "rotation of keys",
     "rotary_v": "rotation of values",

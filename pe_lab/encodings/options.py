@@ -24,8 +24,8 @@ from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin
 
-SHOWN = 200  # characters of a refused value that a message shows
-LONGEST = 2**17  # tokens of a sequence; where an encoding needs the square of that, memory is the limit
+MAX_SHOWN_CHARACTERS = 200  # characters of a refused value that a message shows
+MAX_LENGTH = 2**17  # tokens of a sequence; where an encoding needs the square of that, memory is the limit
 MOST_UNITS = 2**16  # units of a layer
 
 
@@ -127,7 +127,7 @@ Positive = Annotated[float, POSITIVE]
 NonNegative = Annotated[float, at_least(0)]
 Factor = Annotated[float, at_least(1)]
 Count = Annotated[int, whole(1)]
-Length = Annotated[int, whole(1, most=LONGEST)]
+Length = Annotated[int, whole(1, most=MAX_LENGTH)]
 Positions = Annotated[int, whole(1, most=2**25)]  # that an encoding has vectors or frequencies for
 Distance = Annotated[int, whole(1, most=2**16)]  # that has a table row of its own
 Dimensions = Annotated[int, even()]  # that are rotated in pairs
@@ -189,7 +189,7 @@ def closest(wrong: str, names: Sequence[str], similarity: float = 0.6) -> str:
 def shown(value: Any) -> str:
     """Return the first 200 characters of a value, for messages."""
     text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]} ..."
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from pe_lab.encodings.recomputed import recomputed
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
-CHUNK = 32  # keys whose reflections are multiplied at once
+CHUNK_KEYS = 32  # keys whose reflections are multiplied at once
 
 
-def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int = CHUNK) -> Tensor:
+def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int = CHUNK_KEYS) -> Tensor:
     """Return q_i . H_i ... H_(j+1) k_j with H_t = I - beta_t w_t w_t^T, for queries that are the last T of S tokens.
 
     The product of a chunk's matrices is I - W^T M W, M = (I + strictly lower part of diag(beta) W W^T)^-1 diag(beta),

@@ -5,7 +5,7 @@ from functools import partial
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import OptionError
-from pe_lab.encodings.policy_names import FAR, parse
+from pe_lab.encodings.policy_names import FAR_POLICIES, parse
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.rotary_far import LeakyReRoPE, ReRoPE, SelfExtend, default_group, default_window
@@ -13,7 +13,7 @@ from pe_lab.encodings.rotary_scaled import LLAMA3, DynamicNTKRoPE, InterpolatedR
 from pe_lab.encodings.table import Table
 
 revision = 1  # increased when a policy changes; part of the identity of a record
-POSITIONS = 2048  # that "randomized" draws from, unless the encoding is a table with a number of rows
+DRAWN_POSITIONS = 2048  # that "randomized" draws from, unless the encoding is a table with a number of rows
 
 
 def under(policy: str, trained: PositionalEncoding, factor: float) -> PositionalEncoding:
@@ -35,7 +35,7 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     if name == "raw":
         return trained
     if name == "randomized":
-        rows = len(trained.table) if isinstance(trained, Table) else POSITIONS
+        rows = len(trained.table) if isinstance(trained, Table) else DRAWN_POSITIONS
         return Randomized(trained.sizes, f"randomized {trained.name}", lambda sizes: trained, rows)
     length = trained.sizes.length
     window = default_window(length)
@@ -51,10 +51,10 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     }
     if type(trained) is not RoPE:
         raise OptionError(f"policy={policy} is defined for rope, got {trained.name}: use raw")
-    if name in FAR and not trained.sizes.causal:
+    if name in FAR_POLICIES and not trained.sizes.causal:
         raise OptionError(f"policy={policy} is defined for causal attention only, this is bidirectional: use raw")
     options: dict[str, int | None] = dict(
-        zip(map(str.lower, FAR.get(name, ())), numbers, strict=False)
+        zip(map(str.lower, FAR_POLICIES.get(name, ())), numbers, strict=False)
     )  # given are all or none
     options["rotary_dim"] = None if trained.rotary_dim == trained.sizes.head_dim else trained.rotary_dim
     return others[name](trained.sizes, theta=trained.theta, pairing=trained.pairing, **options)

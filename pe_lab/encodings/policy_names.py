@@ -2,14 +2,14 @@
 
 from pe_lab.encodings.options import OptionError
 
-PLAIN = ("raw", "pi", "ntk", "dynamic_ntk", "yarn", "llama3", "randomized")
-FAR = {  # that rotate far pairs otherwise, with their options, all or none of which are given
+PLAIN_POLICIES = ("raw", "pi", "ntk", "dynamic_ntk", "yarn", "llama3", "randomized")
+FAR_POLICIES = {  # that rotate far pairs otherwise, with their options, all or none of which are given
     "self_extend": ("GROUP", "WINDOW"),
     "rerope": ("WINDOW",),
     "leaky_rerope": ("WINDOW", "K"),
 }
-NAMES = (*PLAIN, *FAR)
-WRITTEN = (*PLAIN, *(f"{name}[:{':'.join(options)}]" for name, options in FAR.items()))
+POLICY_NAMES = (*PLAIN_POLICIES, *FAR_POLICIES)
+POLICY_FORMS = (*PLAIN_POLICIES, *(f"{name}[:{':'.join(options)}]" for name, options in FAR_POLICIES.items()))
 
 
 def parse(policy: object) -> tuple[str, tuple[int, ...]]:
@@ -19,10 +19,10 @@ def parse(policy: object) -> tuple[str, tuple[int, ...]]:
         OptionError: there is no such policy, or it takes no such options.
     """
     name, *numbers = policy.split(":") if isinstance(policy, str) else [""]
-    counts = (0, len(FAR[name])) if name in FAR else (0,) if name in PLAIN else ()
+    counts = (0, len(FAR_POLICIES[name])) if name in FAR_POLICIES else (0,) if name in PLAIN_POLICIES else ()
     if len(numbers) not in counts or not all(option.isdecimal() and int(option) >= 1 for option in numbers):
         raise OptionError(
-            f"policy must be one of {', '.join(WRITTEN)}, where words in capitals are integers of at least 1, got "
+            f"policy must be one of {', '.join(POLICY_FORMS)}, where words in capitals are integers of at least 1, got "
             f"{policy!r}"
         )
     return name, tuple(map(int, numbers))

@@ -17,7 +17,7 @@ from pe_lab.encodings.recomputed import recomputed
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
-TILE = 256  # keys whose products with rows of distances are computed at once, in a block of queries
+TILE_KEYS = 256  # keys whose products with rows of distances are computed at once, in a block of queries
 
 
 def at_distance(x: Tensor, rows: Tensor, distance: Tensor, narrow: bool = False) -> Tensor:
@@ -48,7 +48,7 @@ def _by_tiles(k: Tensor, rows: Tensor, distance: Tensor) -> Tensor:
         rows: [H, 2R+1, d] of the distances -R ... R
         distance: [B|1, N, S]
     """
-    tiles = zip(k.split(TILE, 2), distance.split(TILE, 2), strict=True)
+    tiles = zip(k.split(TILE_KEYS, 2), distance.split(TILE_KEYS, 2), strict=True)
     return torch.cat([at_distance(keys, rows, -between.mT, narrow=True).mT for keys, between in tiles], -1)
 
 

@@ -13,7 +13,7 @@ from pe_lab.encodings.rotary_content import projected
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
-STD = 0.02  # of initial weights, as released
+INITIAL_STD = 0.02  # of initial weights, as released
 PER_HEAD = 4  # hidden units for each head, as released
 
 
@@ -24,7 +24,7 @@ class SmallLinear(nn.Linear):
         super().__init__(width, units, bias=False)
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=STD)
+        nn.init.normal_(self.weight, std=INITIAL_STD)
 
 
 class Update(nn.Module):
@@ -49,7 +49,7 @@ class Update(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.factor)
         nn.init.zeros_(self.up)
-        nn.init.normal_(self.down, std=STD)
+        nn.init.normal_(self.down, std=INITIAL_STD)
 
     def forward(self, vectors: Tensor, mixed: Tensor, h: Tensor) -> Tensor:
         """Return the vectors [B, H, T, n] of the next layer.

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import LONG, StoredProperty
+from pe_lab.encodings.facts import LONG_SEQUENCE, StoredProperty
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 
@@ -106,7 +106,7 @@ class PairTerm(Protocol):
 
 def computes_in_blocks(layout: Layout) -> bool:
     """Return whether terms of pairs are to be computed for some queries at a time: T x S numbers are many."""
-    few = layout.segment.shape[1] <= LONG or layout.segment.device.type != "cpu"
+    few = layout.segment.shape[1] <= LONG_SEQUENCE or layout.segment.device.type != "cpu"
     return not (torch.compiler.is_compiling() or few)
 
 

@@ -14,7 +14,7 @@ from pe_lab.experiment.ranks import Ranks
 from pe_lab.tracking.events import log_metrics
 from pe_lab.training.divergence import NotFiniteError
 
-HEARTBEAT = 1.0  # seconds between two heartbeats
+HEARTBEAT_SECONDS = 1.0  # seconds between two heartbeats
 
 
 class StepTime(L.Callback):

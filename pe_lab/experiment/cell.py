@@ -19,7 +19,7 @@ from pe_lab.config.trainer import batches_of_epoch, changing, devices_of, requir
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import LONGEST, within
+from pe_lab.encodings.options import MAX_LENGTH, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
@@ -107,9 +107,9 @@ class Cell:
             )
         if cfg.trainer.fresh:
             dataset.anew(1)  # refuses a fixed set
-        if dataset.task.length > LONGEST:
+        if dataset.task.length > MAX_LENGTH:
             raise ValueError(
-                f"data={cfg.data.name} must have sequences of at most {LONGEST} tokens, got {dataset.task.length}"
+                f"data={cfg.data.name} must have sequences of at most {MAX_LENGTH} tokens, got {dataset.task.length}"
             )
         sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads, cfg.model.head_dim)
         encoding = _partial(cfg, "pe", sizes)

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from pe_lab.config import flatten, resolved
 from pe_lab.config.looks import looks_of
-from pe_lab.experiment.declaration import METRIC
+from pe_lab.experiment.declaration import DECIDING_METRIC
 from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.columns import lower_is_better
@@ -21,8 +21,8 @@ from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margin, margins
 from pe_lab.statistics.verdicts import Verdict
 
-HOUR = 3600.0
-OTHERS = 8  # undecided encodings that are named in a line
+SECONDS_PER_HOUR = 3600.0
+MAX_NAMED_ENCODINGS = 8  # undecided encodings that are named in a line
 
 
 def decides(cfg: DictConfig) -> bool:
@@ -79,7 +79,7 @@ class _StudyState:
         self.budget = cfgs[0].budget
         self.settings = resolved(cfgs[0].decide)
         self.question = Question(
-            list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(METRIC)
+            list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(DECIDING_METRIC)
         )
         self.looks = looks_of(self.settings["seeds"], self.settings["looks"])
         self.requested: dict[tuple[Arm, int], DictConfig] = {}
@@ -123,7 +123,9 @@ class _StudyState:
         new = sorted((key for key in self.requested if key not in self.outcomes), key=self._place)
         for key, outcome in zip(new, outcomes, strict=True):
             self.outcomes[key] = outcome
-            self.values[key] = outcome.test.get(METRIC, float("nan")) if outcome.failure is None else outcome.failure
+            self.values[key] = (
+                outcome.test.get(DECIDING_METRIC, float("nan")) if outcome.failure is None else outcome.failure
+            )
         if not self.margins:
             self._set_margins()
 
@@ -132,13 +134,16 @@ class _StudyState:
         lines = []
         for ((key, pe), seed), outcome in self.outcomes.items():
             if outcome.failure is None:
-                floors = {f"floor_{floor}_{METRIC}": values.get(METRIC) for floor, values in outcome.floors.items()}
+                floors = {
+                    f"floor_{floor}_{DECIDING_METRIC}": values.get(DECIDING_METRIC)
+                    for floor, values in outcome.floors.items()
+                }
                 line = dict(zip(self.names, key, strict=True)) | {"pe": pe, "seed": seed}
-                lines.append(line | {f"test_{METRIC}": outcome.test.get(METRIC)} | floors)
+                lines.append(line | {f"test_{DECIDING_METRIC}": outcome.test.get(DECIDING_METRIC)} | floors)
         rows = pd.DataFrame(lines)
         if rows.empty:
             return
-        table = margins(rows, METRIC, self.margin)
+        table = margins(rows, DECIDING_METRIC, self.margin)
         self.margins = dict(zip(keys_of(table, self.names), table["margin"].astype(float), strict=True))
         self.margin_in_words = str(table.attrs["margin"])
 
@@ -147,7 +152,7 @@ class _StudyState:
     @property
     def spent(self) -> float:
         """Return the core-hours of training of all runs so far, each counted once."""
-        return sum(cost_of(self.outcomes.values()).values()) / HOUR
+        return sum(cost_of(self.outcomes.values()).values()) / SECONDS_PER_HOUR
 
     def exceeds_budget(self, decision: Decision) -> bool:
         """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far.
@@ -164,7 +169,7 @@ class _StudyState:
         ahead: dict[tuple[str, int], float] = {}  # by run and seed; seeds of a look are new to all cells
         for cell, seed in decision.needed:
             ahead[run[cell], seed] = max(ahead.get((run[cell], seed), 0.0), mean[cell])
-        return bool(self.spent + sum(ahead.values()) / HOUR > self.budget)
+        return bool(self.spent + sum(ahead.values()) / SECONDS_PER_HOUR > self.budget)
 
     # -- what is shown and written ------------------------------------------------------------------------------------
 
@@ -174,8 +179,8 @@ class _StudyState:
         done = sum(line.verdict != Verdict.UNDECIDED for line in lines)
         text = f"{done} of {len(lines)} comparisons decided"
         if rest := decision.undecided:
-            more = f" and {len(rest) - OTHERS} more" if len(rest) > OTHERS else ""
-            text += f"; undecided: pe {', '.join(rest[:OTHERS])}{more}"  # an encoding is named none
+            more = f" and {len(rest) - MAX_NAMED_ENCODINGS} more" if len(rest) > MAX_NAMED_ENCODINGS else ""
+            text += f"; undecided: pe {', '.join(rest[:MAX_NAMED_ENCODINGS])}{more}"  # an encoding is named none
         if decision.needed:
             return f"look {decision.look} of {len(looks)} ({looks[decision.look - 1]} seeds): {text}"
         ended = f", the budget of {self.budget:g} core-hours ended" if self.ended_before else ""

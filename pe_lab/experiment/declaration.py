@@ -13,8 +13,8 @@ from pe_lab.ledger.studies import trained
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import digest, is_file, read_json
 
-FILE = "declared.json"
-METRIC = "loss"  # on the test split: what studies decide by
+DECLARATION_FILE = "declared.json"
+DECIDING_METRIC = "loss"  # on the test split: what studies decide by
 
 
 def declaration(cfg: DictConfig) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def declaration(cfg: DictConfig) -> dict[str, Any]:
     study = of_study(cfg)
     decide = resolved(study.decide)
     return {
-        "margin": {} if study.margin is None else {METRIC: " ".join(study.margin.split())},
+        "margin": {} if study.margin is None else {DECIDING_METRIC: " ".join(study.margin.split())},
         "baseline": decide["baseline"],
         "decide": None if decide["baseline"] is None else decide,
         "search": None,  # of learning rates, which earlier versions had
@@ -48,16 +48,19 @@ def require_margin(text: str | None, cells: list[Cell]) -> None:
     from pe_lab.statistics.margins import LEAST_GAP, Margin  # loads pandas
 
     margin = Margin.parse(text)
-    margin.require_metric(METRIC)
+    margin.require_metric(DECIDING_METRIC)
     tasks = {digest(resolved(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
     for cell in tasks.values():
         with naming_memory(cell.cfg, cell.dataset.task.length):
             floors = Datasets(cell).floors()
-        bayes, blind = (floors.get(level, {}).get(METRIC, float("nan")) for level in ("bayes", "position_blind"))
+        bayes, blind = (
+            floors.get(level, {}).get(DECIDING_METRIC, float("nan")) for level in ("bayes", "position_blind")
+        )
         if not abs(blind - bayes) > LEAST_GAP:
             raise ValueError(
                 f"margin must be in nats for data={cell.cfg.data.name}, whose floors bayes and position_blind of "
-                f"{METRIC} do not exist or do not differ, got {str(margin)!r}; without margin each task has its default"
+                f"{DECIDING_METRIC} do not exist or do not differ, got {str(margin)!r}; without margin each task has "
+                f"its default"
             )
 
 
@@ -74,7 +77,7 @@ def declare(cfg: DictConfig) -> None:
     if not cfg.study_name:
         return
     ledger, wanted = Path(cfg.ledger), declaration(cfg)
-    path = ledger / "studies" / cfg.study_name / FILE
+    path = ledger / "studies" / cfg.study_name / DECLARATION_FILE
     nothing: dict[str, Any] = {"margin": {}, "baseline": None, "decide": None, "search": None}
     content = read_json(path) if is_file(path) else nothing
     if content == wanted:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pe_lab.experiment.cell import Cell
 
 MODULE = "pe_lab.experiment.devices"  # this one, also where it is the program
-LONGEST = timedelta(days=1)  # that a process waits for another, which may measure meanwhile
-ENDING = 40.0  # seconds in which processes must end that are told to; torchrun kills them after 30
+MAX_WAIT = timedelta(days=1)  # that a process waits for another, which may measure meanwhile
+ENDING_SECONDS = 40.0  # seconds in which processes must end that are told to; torchrun kills them after 30
 
 
 class RankError(RuntimeError):
@@ -70,7 +70,7 @@ def train(cell: "Cell", run: Run) -> bool:
 def _end(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     try:
-        process.wait(ENDING)
+        process.wait(ENDING_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
 
@@ -139,7 +139,7 @@ def work(folder: Path, cfg: DictConfig, run: Path) -> None:
         if cell.device.type == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl" if cell.device.type == "cuda" else "gloo"
-        torch.distributed.init_process_group(backend, timeout=LONGEST)
+        torch.distributed.init_process_group(backend, timeout=MAX_WAIT)
         executor = Executor(cell, Run(run), ranks)
         executor.train_requested()
         torch.distributed.barrier()  # one that ends first could end the others with an error

@@ -13,14 +13,14 @@ from omegaconf import OmegaConf
 
 from pe_lab.data.base import Floors
 from pe_lab.data.score import exact_range, score
-from pe_lab.experiment.callbacks import HEARTBEAT, Checkpoints, Curve, Divergence, Every, StepTime, Validation
+from pe_lab.experiment.callbacks import HEARTBEAT_SECONDS, Checkpoints, Curve, Divergence, Every, StepTime, Validation
 from pe_lab.experiment.cell import Cell, grid_of_steps
 from pe_lab.experiment.logs import Logs
 from pe_lab.experiment.measurement import Datasets, measure, prepare_cpu
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.experiment.ranks import Ranks, core_seconds
 from pe_lab.experiment.trainer import silence_lightning
-from pe_lab.ledger.run import DIVERGED, ERROR, WEIGHTS, Run
+from pe_lab.ledger.run import DIVERGED, ERROR, WEIGHTS_FILE, Run
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
@@ -33,7 +33,7 @@ from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
 from pe_lab.training.module import Training
 
-QUIET: dict[str, Any] = {  # without Lightning's own logs, validation and messages
+QUIET_ARGUMENTS: dict[str, Any] = {  # without Lightning's own logs, validation and messages
     "logger": False,
     "enable_progress_bar": False,
     "enable_model_summary": False,
@@ -290,11 +290,11 @@ class Executor:
             Divergence(),
             self.curve,
             Validation(self._due, self._validate, self.clock),
-            Every(HEARTBEAT, self._beat, self.clock, bool(users), self.ranks),
+            Every(HEARTBEAT_SECONDS, self._beat, self.clock, bool(users), self.ranks),
             Every(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users), self.ranks),
             Checkpoints(self._reached, self._proceed, self._stopped, self.clock, bool(users)),
         ]
-        arguments = QUIET | self._for_callbacks(users) | options
+        arguments = QUIET_ARGUMENTS | self._for_callbacks(users) | options
         self.training.to_loggers = False
         deterministic = torch.are_deterministic_algorithms_enabled()
         warn_only, benchmark = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
@@ -463,4 +463,4 @@ class Executor:
             pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
             write_json(folder / "summary.json", summary)
             write_json(folder / "environment.json", surroundings)
-            save_tensors(self.training.model.state_dict(), folder / WEIGHTS)
+            save_tensors(self.training.model.state_dict(), folder / WEIGHTS_FILE)

@@ -17,7 +17,7 @@ from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
 from pe_lab.tracking.wandb_mode import agent_run
 
-POLL = 0.3  # seconds between two checks of a run that another process serves
+POLL_SECONDS = 0.3  # seconds between two checks of a run that another process serves
 
 
 def _refusing(method: Callable[["Job"], None]) -> Callable[["Job"], None]:
@@ -158,7 +158,7 @@ class Job:
             if self.missing and self.failure is None:
                 if not wait:
                     return
-                time.sleep(POLL)
+                time.sleep(POLL_SECONDS)
         if self.trained and self._agent_waits:
             from pe_lab.experiment.logs import replay
 

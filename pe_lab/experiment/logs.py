@@ -16,7 +16,7 @@ from pe_lab.system.files import digest
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_records, log_stored
 from pe_lab.tracking.loggers import closing, load
-from pe_lab.tracking.pictures import LONGEST, Picture, attention_picture, encoding_picture, log_pictures
+from pe_lab.tracking.pictures import MAX_DRAWN_TOKENS, Picture, attention_picture, encoding_picture, log_pictures
 
 
 class Logs:
@@ -68,7 +68,7 @@ class Logs:
                     Path(cell.cfg.ledger), cell.cfg.pe.name, cell.identity["pe"], cell.encoding
                 )
             }
-            if cell.dataset.task.length <= LONGEST:
+            if cell.dataset.task.length <= MAX_DRAWN_TOKENS:
                 shown = trained(cell, self.run) if model is None else model
                 pictures["attention"] = attention_picture(shown, self.datasets.at(), cell.cfg.seed)
             return pictures

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 # PyTorch has no class for it on CPUs, nor for what the libraries of CUDA report
 NO_MEMORY = re.compile(r"allocate memory|out of memory|ALLOC_FAILED|Storage size calculation overflowed")
-AMOUNT = re.compile(r"allocate ([\d.]+ \w+)")
+AMOUNT_PATTERN = re.compile(r"allocate ([\d.]+ \w+)")
 
 
 class NoMemoryError(MemoryError):
@@ -34,7 +34,7 @@ def naming_memory(cfg: DictConfig, length: int, purpose: str | None = None) -> I
     except (MemoryError, RuntimeError) as error:
         if not (isinstance(error, (MemoryError, torch.OutOfMemoryError)) or NO_MEMORY.search(str(error))):
             raise
-        amount = AMOUNT.search(str(error))
+        amount = AMOUNT_PATTERN.search(str(error))
         raise NoMemoryError(
             f"{purpose or f'trainer.batch_size={cfg.trainer.batch_size}'}, sequences of {length} tokens "
             f"(data={cfg.data.name}), pe={cfg.pe.name}, model.depth={cfg.model.depth} and "

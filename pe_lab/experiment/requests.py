@@ -13,7 +13,7 @@ from pe_lab.data.base import Dataset
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import LONGEST, within
+from pe_lab.encodings.options import MAX_LENGTH, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
@@ -58,8 +58,10 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         )
     length, sizes = dataset.task.length, dataset.task.sizes(cfg.model.width, cfg.model.num_heads, cfg.model.head_dim)
     for factor in cfg.evaluate.lengths:
-        if factor * length > LONGEST:
-            raise ValueError(f"evaluate.lengths must lead to at most {LONGEST} tokens, got {factor:g} times {length}")
+        if factor * length > MAX_LENGTH:
+            raise ValueError(
+                f"evaluate.lengths must lead to at most {MAX_LENGTH} tokens, got {factor:g} times {length}"
+            )
     longer: dict[float, Dataset] = {1: dataset}
     for request in requests(cfg):
         factor = request.get("length", 1)

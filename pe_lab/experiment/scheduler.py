@@ -10,12 +10,12 @@ from typing import Protocol
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.job import POLL, Job
+from pe_lab.experiment.job import POLL_SECONDS, Job
 from pe_lab.ledger.processes import has_workers, working_for
 from pe_lab.ledger.progress import Progress, RequestedCell
 from pe_lab.system.errors import in_one_line
 
-REPEATED = 2  # deaths in company after which a run is tried alone
+MAX_SHARED_DEATHS = 2  # deaths in company after which a run is tried alone
 
 
 class Launch(Protocol):
@@ -115,7 +115,7 @@ class Deaths:
     def suspect(self, left: list[Job]) -> str | None:
         """Return the name of a run to serve alone, or None."""
         names = dict.fromkeys(job.run.name for job in left)
-        repeated = (name for name in names if len(self.processes.get(name, ())) >= REPEATED)
+        repeated = (name for name in names if len(self.processes.get(name, ())) >= MAX_SHARED_DEATHS)
         return next((name for name in repeated if name not in self.cleared), None)
 
     def record(self, left: list[Job], finished: set[str]) -> set[str]:
@@ -150,5 +150,5 @@ def _wait_for_others(jobs: list[Job], left: list[Job]) -> bool:
 
     others = served()
     while served():
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
     return others or any(not job.missing for job in left)

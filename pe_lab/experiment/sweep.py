@@ -26,7 +26,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
 
-AGAIN = 3  # times that a round is served, while other processes clear failures of its cells
+MAX_ROUND_ATTEMPTS = 3  # times that a round is served, while other processes clear failures of its cells
 
 
 Kept = tuple[DictConfig, Cell]  # a config with the settings of its study, and its cell
@@ -206,7 +206,7 @@ def _serve(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
     if workers.launch:
         start_workers(jobs, workers.launch, workers.count, workers.elsewhere)
     here = [] if workers.elsewhere else jobs
-    for _ in range(AGAIN if in_rounds else 1):
+    for _ in range(MAX_ROUND_ATTEMPTS if in_rounds else 1):
         for job in here:
             with printing_errors(job.cell.cfg) if workers.launch or in_rounds else nullcontext():
                 job.serve(wait=True)

@@ -8,7 +8,7 @@ from pe_lab.experiment.job import Job
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import Tree
 
-EVALUATION = "evaluation"  # the folder in a ledger for what was measured on cells of no study
+EVALUATION_FOLDER = "evaluation"  # the folder in a ledger for what was measured on cells of no study
 MOST_MAPS = 8  # cells whose attention is drawn
 
 
@@ -99,7 +99,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
         print("\n\n".join(texts.values()))
     else:  # losses of seeds that stopped where they solved the task, at rates of their own, are no comparison
         files = {file: content for file, content in files.items() if not file.startswith("table.")}
-    folder = ledger / "studies" / name if name else ledger / EVALUATION
+    folder = ledger / "studies" / name if name else ledger / EVALUATION_FOLDER
     if name or evaluated:
         try:
             for file, content in files.items():
@@ -130,13 +130,13 @@ def _report(ledger: Path, study: str | None) -> str:
 def _attention(jobs: list[Job]) -> dict[str, str]:
     """Return the attention maps of the first cells as SVG by the name of the file, if attention was measured."""
     from pe_lab.experiment.measurement import trained
-    from pe_lab.probes.figures import LONGEST, attention_heads  # loads matplotlib
+    from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads  # loads matplotlib
     from pe_lab.system.drawing import svg
 
     figures = {}
     for job in jobs[:MOST_MAPS] if "attention" in jobs[0].cell.cfg.probe else []:
         cell = job.cell
-        if cell.dataset.task.length <= LONGEST:
+        if cell.dataset.task.length <= MAX_DRAWN_TOKENS:
             title = f"Attention of {cell.name()} on the first test sequence"
             figure = attention_heads(trained(cell, job.run), cell.make_dataset(), cell.cfg.seed, title=title)
             figures[f"attention-{cell.name()}.svg"] = svg(figure, cell.name())

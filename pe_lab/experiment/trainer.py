@@ -18,7 +18,7 @@ from pe_lab.experiment.identity import origin
 from pe_lab.system.errors import in_one_line
 
 # classes of Lightning that read a training and do not change it
-READING = (
+READING_CLASSES = (
     *("DeviceStatsMonitor", "LearningRateMonitor", "ModelCheckpoint"),
     *("ModelSummary", "RichModelSummary", "RichProgressBar", "TQDMProgressBar"),
 )
@@ -69,7 +69,7 @@ def identified(cfg: DictConfig) -> dict[str, Any]:
     identities = {}
     for name, settings in _callbacks_of(cfg).items():
         kind = get_class(settings["_target_"])
-        if not (kind.__module__.partition(".")[0] == "lightning" and kind.__qualname__ in READING):
+        if not (kind.__module__.partition(".")[0] == "lightning" and kind.__qualname__ in READING_CLASSES):
             identities[name] = {key: value for key, value in settings.items() if key[0] != "_"} | origin(kind)
     return identities
 

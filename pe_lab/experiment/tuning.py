@@ -38,7 +38,7 @@ from pe_lab.statistics import (
 )
 
 # of the cells of tries: they are trained and validated, and nothing else
-UNMEASURED: dict[str, Any] = {
+UNMEASURED_SETTINGS: dict[str, Any] = {
     "probe": {},
     "evaluate.lengths": [1.0],
     "evaluate.policy": ["raw"],
@@ -178,7 +178,9 @@ class TunedSeed:
         attempt = need.trial.attempt
         settings = {LR: attempt.rate, "steps": need.steps} | ({self.scale: attempt.scale} if self.scale else {})
         name = self.cfg.study_name
-        return with_settings(self.cfg, settings if measured else UNMEASURED | settings | {"study_name": _tries(name)})
+        return with_settings(
+            self.cfg, settings if measured else UNMEASURED_SETTINGS | settings | {"study_name": _tries(name)}
+        )
 
     def winner(self) -> DictConfig | None:
         """Return the cell of the chosen try, with the measurements of the study; None: all tries failed.

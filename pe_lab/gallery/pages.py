@@ -38,13 +38,13 @@ from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
 from pe_lab.replication.findings import PARTS
 from pe_lab.results.learned import LEAST_RIGHT
-from pe_lab.results.styles import COMMON
+from pe_lab.results.styles import COMMON_NAMES
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
 from pe_lab.statistics import Agreement, Verdict
 
 LONGEST = 4.0  # test length of which the leaderboard says what is best, in training lengths
 LEARNED = "learnable"  # the encoding that has a trained vector for each position
-WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
+WELL_KNOWN = 8  # of the encodings in COMMON_NAMES, those that a list to avoid always shows
 SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement.UNDECIDED: "?"}  # of parts of a claim
 FACETS = {
     "family": "family",
@@ -371,7 +371,7 @@ def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
 
 def _line_of(need: Need) -> dict[str, Any]:
     """Return what the page of needs shows of one; equal encodings stand together."""
-    well_known = set(COMMON[:WELL_KNOWN])
+    well_known = set(COMMON_NAMES[:WELL_KNOWN])
     lists = {}
     for name in ("behind", "unreliable", "avoid"):
         groups = need.groups(getattr(need.advice, name))
@@ -413,7 +413,7 @@ def _summary_of(results: TaskResults) -> dict[str, Any]:
         good, highest, ranges = dict(results.best_at), {}, {}
         last = losses[lengths[-1]]["mean"]
         failing = [pe for pe in last.index if pe != "none" and "none" in last and last[pe] >= last["none"]]
-    common = [pe for pe in COMMON if pe in failing]
+    common = [pe for pe in COMMON_NAMES if pe in failing]
     return {
         "task": results.task,
         "measure": measure_of(results) if solvable else "nats",

@@ -15,8 +15,10 @@ from pe_lab.encodings.memory import Memory
 from pe_lab.encodings.merge import add_limits
 from pe_lab.encodings.terms import Terms
 
-NAME = "pe_lab"  # of the attention function, and of the keyword argument that brings positions to it
-UNKNOWN = "pe_lab_load"  # in configurations of models with attention of their own, whose original class refuses it
+ATTENTION_NAME = "pe_lab"  # of the attention function, and of the keyword argument that brings positions to it
+UNKNOWN_ATTENTION = (
+    "pe_lab_load"  # in configurations of models with attention of their own, whose original class refuses it
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def attention(
     Raises:
         ValueError: dropout while decoding with a cache; the model has no encoding.
     """
-    positions = kwargs.pop(NAME, None)
+    positions = kwargs.pop(ATTENTION_NAME, None)
     if not isinstance(positions, LayerInputs):
         if not getattr(module, "pe_lab_replaced", False):
             raise ValueError("this model must have the encoding with which it was saved: use pe_lab.hf.load")
@@ -111,6 +113,6 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
-AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, AttentionMaskInterface()["sdpa"])  # cross-attention reads its mask
-AttentionMaskInterface.register(UNKNOWN, AttentionMaskInterface()["eager"])
+AttentionInterface.register(ATTENTION_NAME, attention)
+AttentionMaskInterface.register(ATTENTION_NAME, AttentionMaskInterface()["sdpa"])  # cross-attention reads its mask
+AttentionMaskInterface.register(UNKNOWN_ATTENTION, AttentionMaskInterface()["eager"])

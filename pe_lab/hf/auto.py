@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from pe_lab.hf.configs import REPLACED
+from pe_lab.hf.configs import REPLACED_CONFIGS
 from pe_lab.hf.loading import description, new, saved
 
 # arguments that say where and how files are found, which are in a folder here
@@ -95,7 +95,7 @@ def register() -> None:
         for auto in vars(modeling_auto).values()
         if isinstance(auto, type) and getattr(auto, "_model_mapping", None) is not None
     ]
-    for original, replaced in REPLACED.items():
+    for original, replaced in REPLACED_CONFIGS.items():
         AutoConfig.register(replaced.model_type, replaced, exist_ok=True)
         for auto in autos:
             if original in auto._model_mapping:

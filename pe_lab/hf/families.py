@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from pe_lab.hf.configs import REPLACED
+from pe_lab.hf.configs import REPLACED_CONFIGS
 from pe_lab.hf.rewritten import Bloom, DebertaContent, Mpt
 from pe_lab.hf.settings import Buckets, ModelPositions, Slopes, TableSettings, Unknown, rotations
 
@@ -327,7 +327,7 @@ def family_of(model: PreTrainedModel) -> Family:
     if model_type not in FAMILIES:
         raise ValueError(f"model_type must be one of {', '.join(FAMILIES)}, got {model_type!r}")
     for config in (getattr(module, "config", None) for module in model.modules()):
-        if isinstance(config, PretrainedConfig) and type(config) not in REPLACED:
-            names = ", ".join(original.__name__ for original in REPLACED)
+        if isinstance(config, PretrainedConfig) and type(config) not in REPLACED_CONFIGS:
+            names = ", ".join(original.__name__ for original in REPLACED_CONFIGS)
             raise ValueError(f"config must be of one of {names}, and of no subclass, got {type(config).__name__}")
     return FAMILIES[model_type]

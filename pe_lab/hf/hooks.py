@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions, Stack
 from pe_lab.encodings.terms import Terms
-from pe_lab.hf.attention import NAME, LayerInputs
+from pe_lab.hf.attention import ATTENTION_NAME, LayerInputs
 from pe_lab.hf.cache import OLD_NAME, CachedTokens, cache_name, is_static, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
 from pe_lab.hf.watch import StepWatch
@@ -78,7 +78,7 @@ class InputHook:
         elif self.mask == "any":
             arguments["attention_mask"] = torch.ones(1, 1, 1, 1, device=device)
         if self.replaced is None:
-            return (), {**arguments, "inputs_embeds": x, NAME: positions}
+            return (), {**arguments, "inputs_embeds": x, ATTENTION_NAME: positions}
         self.replaced.positions = positions
         return (), {**arguments, "inputs_embeds": x}
 
@@ -186,7 +186,7 @@ class ImageHook:
             raise ValueError(NO_WEIGHTS)
         self.watch(part)
         self.pending = PendingPositions()
-        return (), {**arguments, NAME: self.pending}
+        return (), {**arguments, ATTENTION_NAME: self.pending}
 
     def embed(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         """Return embeddings [B, T, D] with positions."""
@@ -236,9 +236,9 @@ class AttentionHook:
         layer = positions.layer(self.index, args[0] if args else kwargs["hidden_states"])
         self.value = None if layer.value is layer.query_key else layer.value
         changed: dict[str, Any] = {
-            NAME: LayerInputs(layer.terms, positions.layout, layer.layout.memory, self.implementation)
+            ATTENTION_NAME: LayerInputs(layer.terms, positions.layout, layer.layout.memory, self.implementation)
         }
-        if self.argument != NAME:
+        if self.argument != ATTENTION_NAME:
             kwargs = {**kwargs, self.argument: None}
         elif "position_bias" in kwargs:  # of T5, which computes one where there is none
             changed["position_bias"] = layer.query_key.new_zeros(1, 1, 1, 1)

@@ -13,7 +13,7 @@ from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from pe_lab.encodings.stack import Stack
-from pe_lab.hf.configs import ATTENTION, ORIGINAL
+from pe_lab.hf.configs import ATTENTION_KEY, ORIGINAL_CONFIGS
 from pe_lab.hf.replacement import replace
 from pe_lab.system.errors import in_one_line
 
@@ -23,7 +23,7 @@ CONFIG, GENERATION, WEIGHTS, INDEX = (
     "model.safetensors",
     "model.safetensors.index.json",
 )
-TYPES = {**{original.model_type: original for original in ORIGINAL.values()}, **ORIGINAL}
+CONFIG_TYPES = {**{original.model_type: original for original in ORIGINAL_CONFIGS.values()}, **ORIGINAL_CONFIGS}
 Description = dict[str, Any]
 Result = TypeVar("Result")
 logger = logging.get_logger(__name__)
@@ -139,11 +139,11 @@ def _require_file(file: Path) -> None:
 def _config(described: Description) -> PretrainedConfig:
     """Return the configuration of the model as it was before its positions were replaced."""
     model_type = described.get("model_type")
-    if not isinstance(model_type, str) or model_type not in TYPES:
-        raise ValueError(f"model_type in {CONFIG} must be one of {', '.join(TYPES)}, got {model_type!r}")
-    left_out = ("model_type", "pe_lab", "auto_map", ATTENTION, "attn_implementation")
+    if not isinstance(model_type, str) or model_type not in CONFIG_TYPES:
+        raise ValueError(f"model_type in {CONFIG} must be one of {', '.join(CONFIG_TYPES)}, got {model_type!r}")
+    left_out = ("model_type", "pe_lab", "auto_map", ATTENTION_KEY, "attn_implementation")
     kept = {key: value for key, value in described.items() if key not in left_out}
-    config: PretrainedConfig = _checked(CONFIG, TYPES[model_type].from_dict, kept)
+    config: PretrainedConfig = _checked(CONFIG, CONFIG_TYPES[model_type].from_dict, kept)
     dtype = getattr(config, "dtype", None)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype in {CONFIG} must be that of floating-point numbers, got {dtype!r}")
@@ -153,7 +153,7 @@ def _config(described: Description) -> PretrainedConfig:
 
 def _architecture(described: Description) -> type[PreTrainedModel]:
     """Return the class of the model that was saved."""
-    names, config = described.get("architectures"), TYPES[described["model_type"]]
+    names, config = described.get("architectures"), CONFIG_TYPES[described["model_type"]]
     name = names[0] if isinstance(names, list) and len(names) == 1 else None
     model_class = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
     if not (

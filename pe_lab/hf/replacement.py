@@ -11,13 +11,13 @@ from pe_lab.attention import IMPLEMENTATIONS
 from pe_lab.encodings.combine import Interleave
 from pe_lab.encodings.named import factory, make
 from pe_lab.encodings.stack import Stack
-from pe_lab.hf.attention import NAME
+from pe_lab.hf.attention import ATTENTION_NAME
 from pe_lab.hf.configs import mark
 from pe_lab.hf.families import Family, family_of, uses_interface, windows
 from pe_lab.hf.hooks import AttentionHook, ImageHook, InputHook, Preparation, ReplacedMethod
 from pe_lab.hf.settings import ModelPositions, head_dim_of, with_settings
 
-SIZES = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
+SIZE_ARGUMENTS = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
 
 
 def replace(
@@ -123,7 +123,7 @@ def _stack(
     if length is None:
         raise ValueError(f"length must be given: {config.model_type} has no max_position_embeddings, got None")
     for option in options:
-        if option in SIZES:
+        if option in SIZE_ARGUMENTS:
             raise ValueError(f"options of {encoding} must not be sizes, which are those of the model, got {option}")
     sizes: dict[str, Any] = {"width": width, "num_heads": num_heads, "depth": depth, "length": length, "causal": causal}
     if head_dim * num_heads != width:
@@ -181,9 +181,9 @@ def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation
     attentions = family.attentions(part)
     family.remove(part)
     stack.to(part.device)
-    part.add_module(NAME, stack)
+    part.add_module(ATTENTION_NAME, stack)
     part.config._attn_implementation = part.config.pe_lab_attention
-    argument = NAME
+    argument = ATTENTION_NAME
     if family.images:
         image = ImageHook(stack)
         part.register_forward_pre_hook(image, with_kwargs=True)

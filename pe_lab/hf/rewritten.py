@@ -7,7 +7,7 @@ from transformers.models.bloom.modeling_bloom import BloomAttention
 from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
 from transformers.models.mpt.modeling_mpt import MptAttention
 
-from pe_lab.hf.attention import NAME, attention
+from pe_lab.hf.attention import ATTENTION_NAME, attention
 
 Result = tuple[Tensor, None]
 
@@ -58,5 +58,7 @@ def attend(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, scaling: float, dropout: float, kwargs: dict[str, Any]
 ) -> Tensor:
     """Return attention [B, T, H d] of queries [B, H, T, d], by the function that the interface has."""
-    out, _ = attention(module, q, k, v, None, scaling=scaling, dropout=dropout, **{NAME: kwargs.get(NAME)})
+    out, _ = attention(
+        module, q, k, v, None, scaling=scaling, dropout=dropout, **{ATTENTION_NAME: kwargs.get(ATTENTION_NAME)}
+    )
     return out.flatten(2)

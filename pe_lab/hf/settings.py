@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.hf_config import ENCODINGS, READ, scaling
+from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, READ_PARAMETERS, scaling
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import factory
 from pe_lab.encodings.rotary import RoPE
@@ -130,7 +130,7 @@ class Rotation(ModelPositions):
         self.of_type = {} if layer_type is None else {"layer_type": layer_type}
         self.parameters = _rope_parameters(part.config, layer_type)
         self.type = self.parameters["rope_type"]
-        self.name = ENCODINGS.get(self.type)
+        self.name = ENCODING_OF_TYPE.get(self.type)
         self.others: set[str | None] = {self.name}  # encodings of layers of other types
         self.rotary_emb = type(part.rotary_emb)(config=part.config)
         scaled = scaling(self.type, self.parameters, part.config.max_position_embeddings)
@@ -179,7 +179,7 @@ class Rotation(ModelPositions):
                 self._refuse(encoding.name)
 
     def _refuse(self, name: str) -> None:
-        represented = {"rope_type", "type", "rope_theta", *READ.get(self.type, ())}
+        represented = {"rope_type", "type", "rope_theta", *READ_PARAMETERS.get(self.type, ())}
         left = {key: x for key, x in self.parameters.items() if key not in represented and x is not None}
         listed = ", ".join(f"{key}={x}" for key, x in (left or self.parameters).items())
         raise ValueError(f"rope parameters of the model must be such that {name} can represent them, got {listed}")

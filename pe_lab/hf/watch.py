@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.stack import Stack
 
-CALLBACK = "transformers' Trainer does with callbacks=[pe_lab.hf.EncodingCallback()]"
+CALLBACK_ADVICE = "transformers' Trainer does with callbacks=[pe_lab.hf.EncodingCallback()]"
 _parts: WeakKeyDictionary[Stack, ref[nn.Module]] = WeakKeyDictionary()  # where the encodings are in use
 _optimizers: WeakKeyDictionary[Optimizer, WeakSet[Stack]] = WeakKeyDictionary()  # and what trains them
 
@@ -46,14 +46,14 @@ class StepWatch:
             self.constrained = False
             warnings.warn(
                 f"{name} must be constrained after every optimizer step: call constrain() of every one of "
-                f"pe_lab.hf.stacks(model), which {CALLBACK}",
+                f"pe_lab.hf.stacks(model), which {CALLBACK_ADVICE}",
                 stacklevel=2,
             )
         if self.phased and self.stack.unadvanced > 1:
             self.phased = False
             warnings.warn(
                 f"{name} must be told before every step what share of them is done: call advance(done) of every one "
-                f"of pe_lab.hf.stacks(model), which {CALLBACK}",
+                f"of pe_lab.hf.stacks(model), which {CALLBACK_ADVICE}",
                 stacklevel=2,
             )
 

@@ -8,11 +8,11 @@ from pe_lab.system.files import LedgerError, is_file, kind, open_file, parse_jso
 
 FORMAT = 2
 FORMAT_FILE = "format.json"
-CONTENT = f'{{"format": {FORMAT}}}'
+FORMAT_CONTENT = f'{{"format": {FORMAT}}}'
 MOST_BYTES = 4096  # read of the file
 RUN_NAME = re.compile(r"[0-9a-f]{16}")
 NEW_FOLDER = "train into a new folder (ledger=NEW)"
-REPAIR = f"if this version of pe_lab made the ledger, write that file again; otherwise {NEW_FOLDER}"
+REPAIR_ADVICE = f"if this version of pe_lab made the ledger, write that file again; otherwise {NEW_FOLDER}"
 
 
 def require_format(folder: Path) -> None:
@@ -28,7 +28,7 @@ def require_format(folder: Path) -> None:
         if not runs or read_format(path) == FORMAT:  # another process has just written the file, then made a run
             return
         if not any(is_file(run / "road.json") for run in runs):
-            raise LedgerError(f"ledger entry {path} must be a file with {CONTENT}, got none: {REPAIR}")
+            raise LedgerError(f"ledger entry {path} must be a file with {FORMAT_CONTENT}, got none: {REPAIR_ADVICE}")
         number = 1
     if number < FORMAT:
         raise LedgerError(f"ledger {folder} must have the format {FORMAT}, got the older {number}: {NEW_FOLDER}")
@@ -69,4 +69,4 @@ def read_format(path: Path) -> int | None:
     except (ValueError, TypeError, KeyError):
         pass
     entry = repr(content[:40].decode(errors="replace")) if is_file(path) else kind(path)
-    raise LedgerError(f"ledger entry {path} must be a file with {CONTENT}, got {entry}: {REPAIR}")
+    raise LedgerError(f"ledger entry {path} must be a file with {FORMAT_CONTENT}, got {entry}: {REPAIR_ADVICE}")

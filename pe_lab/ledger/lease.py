@@ -12,7 +12,7 @@ from pe_lab.ledger.processes import register, try_lock
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import LedgerError, read_json
 
-OWNER = "owner.json"  # which process holds the lease of a folder, while it does
+OWNER_FILE = "owner.json"  # which process holds the lease of a folder, while it does
 
 
 class LeasedFolder:
@@ -40,7 +40,7 @@ class LeasedFolder:
                 self._start = None
                 yield True
             finally:
-                self.tree.remove(self.folder / OWNER)
+                self.tree.remove(self.folder / OWNER_FILE)
 
     def heartbeat(self, place: float, target: int, latest: tuple[str, float] | None = None) -> None:
         """Write that the owner is alive, what it has reached, and for which checkpoint it trains.
@@ -55,7 +55,7 @@ class LeasedFolder:
             self._start = {"since": now, "from": place}
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": register(self.tree.root)}
         owner |= {"heartbeat": now, **self._start, "epoch": place, "target": target, "latest": latest}
-        self.tree.write_json(self.folder / OWNER, owner)
+        self.tree.write_json(self.folder / OWNER_FILE, owner)
 
     def owner(self) -> dict[str, Any] | None:
         """Return the last heartbeat of the owner, also of one that was killed, or None."""
@@ -65,7 +65,7 @@ class LeasedFolder:
 def read_owner(folder: Path) -> dict[str, Any] | None:
     """Return the content of a folder's owner.json, or None if there is none that can be read."""
     try:
-        owner = read_json(folder / OWNER)
+        owner = read_json(folder / OWNER_FILE)
     except LedgerError:
         return None
     return owner if isinstance(owner, dict) else None

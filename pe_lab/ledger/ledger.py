@@ -39,10 +39,20 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.ledger.format import RUN_NAME, require_format, write_format
-from pe_lab.ledger.processes import PROCESSES, try_lock
+from pe_lab.ledger.processes import PROCESSES_FOLDER, try_lock
 from pe_lab.ledger.run import Run
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import ASIDE, COMMANDS, NOT_READ, LedgerError, canonical, digest, entries, kind, read_json
+from pe_lab.system.files import (
+    ASIDE_FOLDER,
+    COMMANDS_FOLDER,
+    NOT_READ,
+    LedgerError,
+    canonical,
+    digest,
+    entries,
+    kind,
+    read_json,
+)
 
 
 class Ledger:
@@ -63,7 +73,7 @@ class Ledger:
         Raises:
             ValueError: nothing can be written there; locks do not work there; it has a link where the ledger writes.
         """
-        for name in (PROCESSES, ASIDE, COMMANDS, "floors", "studies"):
+        for name in (PROCESSES_FOLDER, ASIDE_FOLDER, COMMANDS_FOLDER, "floors", "studies"):
             self.tree.refuse_links(self.folder / name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -10,21 +10,31 @@ from functools import partial
 from pathlib import Path
 
 from pe_lab.ledger.format import FORMAT_FILE
-from pe_lab.ledger.lease import OWNER
+from pe_lab.ledger.lease import OWNER_FILE
 from pe_lab.ledger.ledger import Ledger, read_cached
-from pe_lab.ledger.processes import PROCESSES, is_alive, try_lock, worker_of
+from pe_lab.ledger.processes import PROCESSES_FOLDER, is_alive, try_lock, worker_of
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import IDENTITY, TARGET, Run, read_cost
+from pe_lab.ledger.run import CHECKPOINT_NAME, IDENTITY_FILE, Run, read_cost
 from pe_lab.ledger.states import verify_state
 from pe_lab.ledger.studies import read_cells, studies
-from pe_lab.ledger.tree import REMOVE, Tree
+from pe_lab.ledger.tree import REMOVE_ADVICE, Tree
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.files import ASIDE, COMMANDS, LedgerError, entries, is_file, kind, read_json, unread, verify_files
+from pe_lab.system.files import (
+    ASIDE_FOLDER,
+    COMMANDS_FOLDER,
+    LedgerError,
+    entries,
+    is_file,
+    kind,
+    read_json,
+    unread,
+    verify_files,
+)
 from pe_lab.system.names import unknown_name
 
-SHARED = (".", "floors", COMMANDS, "studies/*")  # folders of files that belong to no run
-TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the name of a file while it is written
-OLD = 3600  # seconds after which a temporary file counts as left behind
+SHARED_FOLDERS = (".", "floors", COMMANDS_FOLDER, "studies/*")  # folders of files that belong to no run
+TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{32}")  # the name of a file while it is written
+STALE_SECONDS = 3600  # seconds after which a temporary file counts as left behind
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ def repair(tree: Tree, damage: Damage) -> bool:
 
     The identity of a run stays: its checkpoints belong to it. So does what a live process uses.
     """
-    if damage.run and damage.path == damage.run.folder / IDENTITY:
+    if damage.run and damage.path == damage.run.folder / IDENTITY_FILE:
         return False
     unused = try_lock(tree, damage.run.folder / "lock") if damage.run else nullcontext(True)
     with suppress(LedgerError, OSError), unused as free:
@@ -116,7 +126,7 @@ def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
             path = Path(parent, name)
             yield from _complaint(counts, path, partial(_require_kind, path))
         if Path(parent) == folder:
-            names[:] = [name for name in names if name not in (ASIDE, "wandb")]
+            names[:] = [name for name in names if name not in (ASIDE_FOLDER, "wandb")]
     for error in errors:
         yield from _unread(counts, error)
     for path in entries(folder, "[!.]*"):
@@ -148,16 +158,16 @@ def _verify_floors(folder: Path, counts: Counts) -> Iterator[Damage]:
 
 def _require_kind(path: Path) -> None:
     if (entry_kind := kind(path)) not in ("a file", "a folder", None):
-        raise LedgerError(f"ledger entry {path} must be a file or a folder, got {entry_kind}: {REMOVE}")
+        raise LedgerError(f"ledger entry {path} must be a file or a folder, got {entry_kind}: {REMOVE_ADVICE}")
 
 
 def _require_name(path: Path) -> None:
-    if kind(path) and not TARGET.fullmatch(path.name):
-        raise LedgerError(f"ledger entry {path} must be named by a number of epochs or steps, as 4: {REMOVE}")
+    if kind(path) and not CHECKPOINT_NAME.fullmatch(path.name):
+        raise LedgerError(f"ledger entry {path} must be named by a number of epochs or steps, as 4: {REMOVE_ADVICE}")
 
 
 def _is_run(path: Path) -> bool:
-    return any(kind(path / name) for name in (IDENTITY, "checkpoints", "records")) or any(Run(path).states.files())
+    return any(kind(path / name) for name in (IDENTITY_FILE, "checkpoints", "records")) or any(Run(path).states.files())
 
 
 def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
@@ -165,13 +175,13 @@ def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
     if not _is_run(run.folder):
         return
     counts.runs += 1
-    yield from _complaint(counts, run.folder / IDENTITY, run.identity, run)
+    yield from _complaint(counts, run.folder / IDENTITY_FILE, run.identity, run)
     paths = [path for name in ("checkpoints", "records") for path in entries(run.folder / name)]
     for path in paths:
         yield from _complaint(counts, path, partial(_require_name, path), run)
     checkpoints = {path.name for path in paths if path.parent.name == "checkpoints"}
     counts.checkpoints += len(checkpoints)
-    for name in sorted({path.name for path in paths if TARGET.fullmatch(path.name)}, key=int):
+    for name in sorted({path.name for path in paths if CHECKPOINT_NAME.fullmatch(path.name)}, key=int):
         entry, check = run.checkpoint(int(name)), partial(run.verify, int(name))
         damaged = list(_complaint(counts, entry, check, run)) if name in checkpoints else []
         yield from damaged
@@ -185,7 +195,7 @@ def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
             yield from _complaint(counts, state, partial(verify_state, state), run)
         except FileNotFoundError:  # a newer state has just replaced it
             counts.states -= 1
-    for path in (*entries(run.folder / "failed", "[!.]*"), run.folder / OWNER):
+    for path in (*entries(run.folder / "failed", "[!.]*"), run.folder / OWNER_FILE):
         yield from _complaint(counts, path, partial(read_json, path), run)
     path = run.folder / "cost.json"
     yield from _complaint(counts, path, partial(read_cost, path), run)
@@ -236,13 +246,17 @@ def removable(folder: Path, keep: list[str], forget: bool = False) -> Iterator[R
     for run in ledger.runs():
         with suppress(LedgerError, PermissionError):  # damaged, behind a link or not ours: `verify` reports it
             yield from _removable_of_run(run, run.name in kept)
-    processes = (path for path in folder.glob(f"{PROCESSES}/*") if is_file(path))
+    processes = (path for path in folder.glob(f"{PROCESSES_FOLDER}/*") if is_file(path))
     dead = [path for path in processes if not is_alive(folder, worker_of(path), clean=False)]
     yield from _entries(ledger.tree, "files of dead processes", *dead)
-    temporary = (path for place in SHARED for path in folder.glob(f"{place}/.*") if TEMPORARY.fullmatch(path.name))
-    yield from _entries(ledger.tree, "unfinished", *(path for path in temporary if is_file(path) and _age(path) > OLD))
+    temporary = (
+        path for place in SHARED_FOLDERS for path in folder.glob(f"{place}/.*") if TEMPORARY_NAME.fullmatch(path.name)
+    )
+    yield from _entries(
+        ledger.tree, "unfinished", *(path for path in temporary if is_file(path) and _age(path) > STALE_SECONDS)
+    )
     yield from _entries(ledger.tree, "commands that have ended", *(_ended_commands(folder) if forget else ()))
-    yield from _entries(ledger.tree, "set aside as damaged", *folder.glob(f"{ASIDE}/[!.]*"))
+    yield from _entries(ledger.tree, "set aside as damaged", *folder.glob(f"{ASIDE_FOLDER}/[!.]*"))
 
 
 def _removable_of_run(run: Run, keep: bool) -> Iterator[Removable]:
@@ -256,8 +270,8 @@ def _removable_of_run(run: Run, keep: bool) -> Iterator[Removable]:
         dead = [path for path in requests if not is_alive(tree.root, path.name.partition(".")[2], clean=False)]
         yield from _entries(tree, "requests of dead processes", *dead)
         temporary = (*run.folder.glob(".*.*"), *run.folder.glob("requested/.*"), *run.folder.glob("failed/.*"))
-        yield from _entries(tree, "unfinished", *(path for path in temporary if _age(path) > OLD))
-        yield from _entries(tree, "leases of dead processes", *run.folder.glob(OWNER))
+        yield from _entries(tree, "unfinished", *(path for path in temporary if _age(path) > STALE_SECONDS))
+        yield from _entries(tree, "leases of dead processes", *run.folder.glob(OWNER_FILE))
         checkpoints = run.checkpoints()
         # a state with more steps than the last checkpoint belongs to an interrupted training
         if checkpoints and not keep and len(dead) == len(requests):
@@ -268,7 +282,7 @@ def _removable_of_run(run: Run, keep: bool) -> Iterator[Removable]:
 
 def _ended_commands(folder: Path) -> Iterator[Path]:
     """Yield the commands whose processes are all dead; pe_lab.status reports damaged ones."""
-    for path in folder.glob(f"{COMMANDS}/[!.]*.json"):
+    for path in folder.glob(f"{COMMANDS_FOLDER}/[!.]*.json"):
         with suppress(LedgerError, OSError, TypeError, KeyError):
             processes = read_json(path)["processes"]
             if isinstance(processes, list) and not any(is_alive(folder, str(name), clean=False) for name in processes):
@@ -279,7 +293,7 @@ def _unfinished_records(run: Run) -> Iterator[Path]:
     """Yield what dead processes left where they measured records."""
     for folder in run.folder.glob("records/[0-9]*/"):
         with suppress(LedgerError), try_lock(run.tree, folder / "lock") as free:
-            yield from (*folder.glob(".s-*"), *folder.glob(OWNER)) if free else ()
+            yield from (*folder.glob(".s-*"), *folder.glob(OWNER_FILE)) if free else ()
 
 
 def _runs_of(folder: Path, names: list[str]) -> set[str]:
@@ -310,5 +324,5 @@ def _age(path: Path) -> float:
 def remove(entry: Removable) -> None:
     """Remove an entry, if it still exists."""
     # the file of a process is removed only if that is dead
-    if entry.path.parent.name != PROCESSES or not is_alive(entry.tree.root, worker_of(entry.path)):
+    if entry.path.parent.name != PROCESSES_FOLDER or not is_alive(entry.tree.root, worker_of(entry.path)):
         entry.tree.remove_all(entry.path)

@@ -12,8 +12,8 @@ from filelock import FileLock, Timeout
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import LedgerError, entries, is_file
 
-PROCESSES = ".processes"  # the folder of a ledger with a locked file per live process
-PROCESS = re.compile(r"[0-9a-f]{32}")  # the name of such a file
+PROCESSES_FOLDER = ".processes"  # the folder of a ledger with a locked file per live process
+PROCESS_FILE = re.compile(r"[0-9a-f]{32}")  # the name of such a file
 # the lock that shows that this process is alive, by ledger and process id
 _REGISTERED: dict[tuple[Path, int], FileLock] = {}
 
@@ -23,7 +23,7 @@ def register(ledger: Path) -> str:
     key = (ledger.absolute(), os.getpid())
     if key not in _REGISTERED:
         tree = Tree(ledger.absolute())
-        lock = tree.lock(tree.prepare_file(tree.root / PROCESSES / uuid.uuid4().hex))
+        lock = tree.lock(tree.prepare_file(tree.root / PROCESSES_FOLDER / uuid.uuid4().hex))
         lock.acquire()
         _REGISTERED[key] = lock
     return Path(_REGISTERED[key].lock_file).name
@@ -41,10 +41,10 @@ def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
     registration = _REGISTERED.get((ledger.absolute(), os.getpid()))
     if registration is not None and Path(registration.lock_file).name == process:
         return True
-    if not PROCESS.fullmatch(process):
+    if not PROCESS_FILE.fullmatch(process):
         return False
     tree = Tree(ledger.absolute())
-    path = tree.root / PROCESSES / process
+    path = tree.root / PROCESSES_FOLDER / process
     try:
         if not is_file(path):
             if clean:
@@ -62,7 +62,7 @@ def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
 def working_for(ledger: Path, process: str) -> Iterator[None]:
     """Let the process of that name see, within the block, that this one works for it."""
     tree = Tree(ledger.absolute())
-    path = tree.root / PROCESSES / f"{process}.{register(ledger)}"
+    path = tree.root / PROCESSES_FOLDER / f"{process}.{register(ledger)}"
     tree.write(path, "")
     try:
         yield
@@ -72,12 +72,12 @@ def working_for(ledger: Path, process: str) -> Iterator[None]:
 
 def has_workers(ledger: Path) -> bool:
     """Return whether any live process works for this one."""
-    files = entries(ledger / PROCESSES, f"{register(ledger)}.*")
+    files = entries(ledger / PROCESSES_FOLDER, f"{register(ledger)}.*")
     return any(is_alive(ledger, worker_of(path)) for path in files)
 
 
 def worker_of(file: Path) -> str:
-    """Return the process that a file in PROCESSES is of, whether it is named `<process>` or `<other>.<process>`."""
+    """Return the process of a file in PROCESSES_FOLDER, whether it is named `<process>` or `<other>.<process>`."""
     return file.name.rpartition(".")[2]
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive, register
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import TARGET, Run, read_cost
+from pe_lab.ledger.run import CHECKPOINT_NAME, Run, read_cost
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import COMMANDS, LedgerError, digest, entries, read_json, unread
+from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, digest, entries, read_json, unread
 
 LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
-TIMES = {"since": "since", "first_place": "from", "place": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
-SILENT = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
+TIME_KEYS = {"since": "since", "first_place": "from", "place": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
+SILENT_SECONDS = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
 
 
 def unit_cost(depth: int) -> float:
@@ -243,13 +243,15 @@ class Progress:
     def _requested(self, run: Run) -> set[int]:
         """Return the checkpoints of a run that live processes request."""
         requests = (path.name.partition(".") for path in entries(run.folder / "requested", "[0-9]*"))
-        return {int(target) for target, _, name in requests if TARGET.fullmatch(target) and self._is_alive(name)}
+        return {
+            int(target) for target, _, name in requests if CHECKPOINT_NAME.fullmatch(target) and self._is_alive(name)
+        }
 
     def _is_alive(self, process: str, heartbeat: float | None = None) -> bool:
         try:
             return is_alive(self.ledger.folder, process, clean=False)
         except OSError:  # locks cannot be tried in a read-only ledger: use the last heartbeat
-            return heartbeat is not None and time.time() - heartbeat < SILENT
+            return heartbeat is not None and time.time() - heartbeat < SILENT_SECONDS
 
     def _running(self, run: Run) -> Running | None:
         """Return what a live owner of a run trains, or None; also if owner.json is damaged."""
@@ -257,7 +259,7 @@ class Progress:
         try:
             targets = (cell for cell in self.open if (cell.run, cell.target) == (run.name, owner["target"]))
             cell = next(targets, self.longest[run.name])
-            times = {name: float(owner[key]) for name, key in TIMES.items()}
+            times = {name: float(owner[key]) for name, key in TIME_KEYS.items()}
             if not all(abs(seconds) < LATEST_TIME for seconds in times.values()):
                 return None
             name, value = owner.get("latest") or ("", 0.0)
@@ -351,7 +353,7 @@ def write_command(
     """
     requested = [cell.to_json() for cell in cells]
     key = {"overrides": list(overrides), "study": study} if text else {"cells": requested}
-    path = ledger / COMMANDS / f"{digest(key)}.json"
+    path = ledger / COMMANDS_FOLDER / f"{digest(key)}.json"
     try:
         others = [str(process) for process in read_json(path)["processes"] if is_alive(ledger, str(process))]
     except (LedgerError, TypeError, KeyError):  # the first such command, or a damaged file

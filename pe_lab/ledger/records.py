@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.ledger.lease import LeasedFolder
-from pe_lab.ledger.run import WEIGHTS, Run, read_failure
+from pe_lab.ledger.run import WEIGHTS_FILE, Run, read_failure
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import (
-    CHECKSUMS,
+    CHECKSUMS_FILE,
     LedgerError,
     canonical,
     digest,
@@ -26,7 +26,7 @@ from pe_lab.system.files import (
 )
 
 KINDS = ("length", "decode", "stride", "probe")
-FILES = ("request.json", "rows.csv", "environment.json")
+RECORD_FILES = ("request.json", "rows.csv", "environment.json")
 
 
 class Records(LeasedFolder):
@@ -42,8 +42,8 @@ class Records(LeasedFolder):
     @cached_property
     def weights(self) -> str:
         """The digest of the weights that were measured."""
-        checksums = read_json(self.checkpoint / CHECKSUMS)
-        if isinstance(checksums, dict) and isinstance(weights := checksums.get(WEIGHTS), str):
+        checksums = read_json(self.checkpoint / CHECKSUMS_FILE)
+        if isinstance(checksums, dict) and isinstance(weights := checksums.get(WEIGHTS_FILE), str):
             return weights
         raise LedgerError(f"ledger entry {self.checkpoint} must have the checksum of its weights, got none")
 
@@ -62,7 +62,7 @@ class Records(LeasedFolder):
     def has(self, request: dict[str, Any]) -> bool:
         """Return whether a request was measured; False if the checkpoint's checksums cannot be read."""
         try:
-            return is_file(self._entry(request) / CHECKSUMS)
+            return is_file(self._entry(request) / CHECKSUMS_FILE)
         except LedgerError:
             return False
 
@@ -98,7 +98,7 @@ class Records(LeasedFolder):
         Raises:
             LedgerError: as `read`.
         """
-        verify_files(entry, *FILES)
+        verify_files(entry, *RECORD_FILES)
         self.read(entry)
 
     def read(self, entry: Path) -> tuple[dict[str, Any], pd.DataFrame]:

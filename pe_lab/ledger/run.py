@@ -14,7 +14,7 @@ from pe_lab.ledger.processes import is_alive, register
 from pe_lab.ledger.states import States, read_metadata
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import (
-    CHECKSUMS,
+    CHECKSUMS_FILE,
     NOT_READ,
     LedgerError,
     digest,
@@ -26,11 +26,11 @@ from pe_lab.system.files import (
 )
 from pe_lab.system.plain import complaint
 
-IDENTITY = "run.json"
+IDENTITY_FILE = "run.json"
 ERROR, DIVERGED = "error", "diverged"  # kinds of failures
-TARGET = re.compile(r"[1-9][0-9]*")  # the name of a checkpoint's folder
+CHECKPOINT_NAME = re.compile(r"[1-9][0-9]*")  # the name of a checkpoint's folder
 CHECKPOINT_FILES = ("config.yaml", "metrics.csv", "summary.json", "environment.json")
-WEIGHTS = "weights.safetensors"
+WEIGHTS_FILE = "weights.safetensors"
 NO_COST = {"total": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0}
 
 
@@ -77,7 +77,7 @@ class Run(LeasedFolder):
             target, _, process = path.name.partition(".")
             if not is_alive(self.tree.root, process):
                 self.tree.remove(path)
-            elif TARGET.fullmatch(target):
+            elif CHECKPOINT_NAME.fullmatch(target):
                 requested.add(int(target))
         return sorted(target for target in requested if not self.done(target) and self.failure(target) is None)
 
@@ -115,12 +115,12 @@ class Run(LeasedFolder):
 
     def done(self, target: int) -> bool:
         """Return whether a checkpoint is in the ledger; its content is not verified."""
-        return is_file(self.checkpoint(target) / CHECKSUMS)
+        return is_file(self.checkpoint(target) / CHECKSUMS_FILE)
 
     def checkpoints(self) -> list[int]:
         """Return the targets of all checkpoints, in order."""
-        folders = [path for path in entries(self.folder / "checkpoints") if TARGET.fullmatch(path.name)]
-        return sorted(int(path.name) for path in folders if kind(path / CHECKSUMS))
+        folders = [path for path in entries(self.folder / "checkpoints") if CHECKPOINT_NAME.fullmatch(path.name)]
+        return sorted(int(path.name) for path in folders if kind(path / CHECKSUMS_FILE))
 
     def recording(self, target: int) -> AbstractContextManager[Path]:
         """Return a context manager: a folder to write a checkpoint into, which becomes the checkpoint on success."""
@@ -133,12 +133,12 @@ class Run(LeasedFolder):
             LedgerError: a file is missing or changed; it is a checkpoint of another run; its weights cannot be read.
         """
         checkpoint = self.checkpoint(target)
-        verify_files(checkpoint, *CHECKPOINT_FILES, WEIGHTS)
+        verify_files(checkpoint, *CHECKPOINT_FILES, WEIGHTS_FILE)
         summary = read_json(checkpoint / "summary.json")
         if not isinstance(summary, dict) or (summary.get("run"), target_of(summary)) != (self.name, target):
             raise LedgerError(f"ledger entry {checkpoint} must be a checkpoint of this run, got another: {NOT_READ}")
         read_json(checkpoint / "environment.json")
-        read_metadata(checkpoint / WEIGHTS)
+        read_metadata(checkpoint / WEIGHTS_FILE)
 
     def summary(self, target: int) -> dict[str, Any]:
         """Verify a checkpoint and return its summary.
@@ -194,7 +194,7 @@ def target_of(summary: dict[str, Any]) -> Any:
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """Return the identity in the folder of a run: see `Run.identity`."""
-    identity: Any = read_json(folder / IDENTITY)
+    identity: Any = read_json(folder / IDENTITY_FILE)
     try:
         name = digest(identity) if isinstance(identity, dict) else "nothing readable"
     except ValueError as error:
@@ -202,7 +202,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
     if name != folder.name:
         raise LedgerError(f"ledger entry {folder} must hold what its name is the hash of, got {name}: {NOT_READ}")
     if reason := complaint(identity):
-        raise LedgerError(f"ledger entry {folder / IDENTITY} {reason}: {NOT_READ}")
+        raise LedgerError(f"ledger entry {folder / IDENTITY_FILE} {reason}: {NOT_READ}")
     checked: dict[str, Any] = identity
     return checked
 

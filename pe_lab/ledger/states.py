@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import NOT_READ, LedgerError, entries, file_digest
 
-STATE = re.compile(r"state-([0-9]+)-([0-9a-f]{16})\.safetensors")  # steps, digest of the content
+STATE_FILE = re.compile(r"state-([0-9]+)-([0-9a-f]{16})\.safetensors")  # steps, digest of the content
 
 
 class States:
@@ -25,7 +25,7 @@ class States:
 
     def files(self) -> list[tuple[int, Path]]:
         """Return the steps and the path of each state, in order of steps."""
-        matches = ((STATE.fullmatch(path.name), path) for path in entries(self.folder, "state-*"))
+        matches = ((STATE_FILE.fullmatch(path.name), path) for path in entries(self.folder, "state-*"))
         return sorted((int(match[1]), path) for match, path in matches if match)
 
     def newest(self, at_most: float = math.inf) -> tuple[int, Path] | None:
@@ -69,7 +69,7 @@ def verify_state(path: Path) -> None:
         FileNotFoundError: there is no such file.
         LedgerError: they differ.
     """
-    step, expected = STATE.fullmatch(path.name).groups()  # type: ignore[union-attr]
+    step, expected = STATE_FILE.fullmatch(path.name).groups()  # type: ignore[union-attr]
     if (actual := file_digest(path)[:16]) != expected:
         raise LedgerError(f"ledger entry {path} must have the digest {expected}, got {actual}: {NOT_READ}")
     try:

@@ -8,10 +8,10 @@ import io
 from pathlib import Path
 
 from pe_lab.ledger.format import RUN_NAME
-from pe_lab.ledger.run import TARGET, Run
-from pe_lab.system.files import COMMANDS, LedgerError, entries, kind, read_bytes, read_json
+from pe_lab.ledger.run import CHECKPOINT_NAME, Run
+from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, entries, kind, read_bytes, read_json
 
-REWRITE = "the command of the study, run again, writes it anew"
+REWRITE_ADVICE = "the command of the study, run again, writes it anew"
 
 
 def studies(ledger: Path) -> list[str]:
@@ -23,7 +23,7 @@ def trained(ledger: Path, study: str) -> bool:
     """Return whether a cell that was requested under a study's name is in the ledger."""
     if kind(ledger / "studies" / study / "rows.csv"):
         return True
-    for path in entries(ledger / COMMANDS, "[!.]*.json"):
+    for path in entries(ledger / COMMANDS_FOLDER, "[!.]*.json"):
         try:
             content = read_json(path)
             cells = content["cells"] if content["study"] == study else []
@@ -54,9 +54,9 @@ def read_cells(ledger: Path, study: str) -> list[tuple[str, int]]:
         if not cells:
             raise ValueError("it must have a cell, got none")
     except LedgerError:
-        raise LedgerError(f"{path} must be a file, got {kind(path)}: {REWRITE}") from None
+        raise LedgerError(f"{path} must be a file, got {kind(path)}: {REWRITE_ADVICE}") from None
     except (ValueError, csv.Error, OSError) as error:
-        raise LedgerError(f"{path} must be a table of cells: {error}; {REWRITE}") from None
+        raise LedgerError(f"{path} must be a table of cells: {error}; {REWRITE_ADVICE}") from None
     return cells
 
 
@@ -70,6 +70,6 @@ def _cell(row: dict[str | None, str | None], line: int) -> tuple[str, int]:
     run, target = row["run"], row[column]
     if not RUN_NAME.fullmatch(run or ""):
         raise ValueError(f"a run must be named by 16 hexadecimal digits, got {str(run)[:40]!r} in line {line}")
-    if not TARGET.fullmatch(target or "") or len(target or "") > 18:
+    if not CHECKPOINT_NAME.fullmatch(target or "") or len(target or "") > 18:
         raise ValueError(f"{column} must be an integer of at least 1, got {str(target)[:40]!r} in line {line}")
     return str(run), int(str(target))

@@ -17,8 +17,8 @@ from typing import Any
 from filelock import FileLock
 
 from pe_lab.system.files import (
-    ASIDE,
-    CHECKSUMS,
+    ASIDE_FOLDER,
+    CHECKSUMS_FILE,
     NOT_READ,
     LedgerError,
     file_digest,
@@ -29,7 +29,7 @@ from pe_lab.system.files import (
 )
 
 ASIDE_LOCK = ".lock"  # in .aside: held while an entry is set aside
-REMOVE = "remove it"
+REMOVE_ADVICE = "remove it"
 
 
 class Tree:
@@ -101,14 +101,16 @@ class Tree:
         temporary = self.make_folder(parent / f".s-{uuid.uuid4().hex}")
         try:
             yield temporary
-            write_json(temporary / CHECKSUMS, {path.name: file_digest(path) for path in sorted(temporary.iterdir())})
+            write_json(
+                temporary / CHECKSUMS_FILE, {path.name: file_digest(path) for path in sorted(temporary.iterdir())}
+            )
             self.make_folder(final.parent)
             self.refuse_links(final)
             self.set_aside_if_damaged(final, partial(_require_checksums, final))
             try:
                 os.rename(temporary, final)
             except OSError:
-                if not is_file(final / CHECKSUMS):
+                if not is_file(final / CHECKSUMS_FILE):
                     raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -176,7 +178,7 @@ class Tree:
 
     @contextmanager
     def _aside_lock(self) -> Iterator[None]:
-        aside = self.root / ASIDE
+        aside = self.root / ASIDE_FOLDER
         self.refuse_links(aside)
         _require_folder(aside)
         aside.mkdir(parents=True, exist_ok=True)
@@ -186,7 +188,7 @@ class Tree:
 
 def _move_aside(tree: Tree, entry: Path, reason: object) -> None:
     tree.refuse_links(entry.parent)
-    folder = tree.root / ASIDE / uuid.uuid4().hex[:8]
+    folder = tree.root / ASIDE_FOLDER / uuid.uuid4().hex[:8]
     target = folder / entry.relative_to(tree.root)
     target.parent.mkdir(parents=True)
     try:
@@ -194,24 +196,24 @@ def _move_aside(tree: Tree, entry: Path, reason: object) -> None:
     except (FileNotFoundError, NotADirectoryError):  # another process has moved it
         tree.remove_all(folder)
         return
-    line = " ".join(str(reason).split()).removesuffix(f": {NOT_READ}").removesuffix(f": {REMOVE}")
+    line = " ".join(str(reason).split()).removesuffix(f": {NOT_READ}").removesuffix(f": {REMOVE_ADVICE}")
     print(f"set aside: {line}; now in {target}", file=sys.stderr)
 
 
 def _require_file(path: Path) -> None:
     """Raise LedgerError if the path exists and is not a file."""
     if (entry_kind := kind(path)) not in ("a file", None):
-        raise LedgerError(f"ledger entry {path} must be a file, got {entry_kind}: {REMOVE}")
+        raise LedgerError(f"ledger entry {path} must be a file, got {entry_kind}: {REMOVE_ADVICE}")
 
 
 def _require_folder(path: Path) -> None:
     """Raise LedgerError if the path exists and is not a folder."""
     if (entry_kind := kind(path)) not in ("a folder", None):
-        raise LedgerError(f"ledger entry {path} must be a folder, got {entry_kind}: {REMOVE}")
+        raise LedgerError(f"ledger entry {path} must be a folder, got {entry_kind}: {REMOVE_ADVICE}")
 
 
 def _require_checksums(folder: Path) -> None:
     """Raise LedgerError if the path exists and is neither an empty folder nor one with checksums."""
     _require_folder(folder)
-    if kind(folder) and any(folder.iterdir()) and not is_file(folder / CHECKSUMS):
-        raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS}, got none: {NOT_READ}")
+    if kind(folder) and any(folder.iterdir()) and not is_file(folder / CHECKSUMS_FILE):
+        raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS_FILE}, got none: {NOT_READ}")

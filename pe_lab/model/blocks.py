@@ -9,9 +9,9 @@ from pe_lab.config import Model, head_dim, hidden_width
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions
 from pe_lab.encodings.terms import Terms
-from pe_lab.model.computed_rows import ALL, Rows
+from pe_lab.model.computed_rows import ALL_ROWS, Rows
 
-EPSILON = 1e-5  # of norms
+NORM_EPSILON = 1e-5  # of norms
 
 
 class Tokens(nn.Embedding):
@@ -56,8 +56,8 @@ def make_norm(kind: str, width: int, bias: bool = True) -> nn.Module:
             rms_plain, the same without gains.
     """
     if kind == "layer":
-        return nn.LayerNorm(width, eps=EPSILON, bias=bias)
-    return nn.RMSNorm(width, eps=EPSILON, elementwise_affine=kind == "rms")
+        return nn.LayerNorm(width, eps=NORM_EPSILON, bias=bias)
+    return nn.RMSNorm(width, eps=NORM_EPSILON, elementwise_affine=kind == "rms")
 
 
 def make_mlp(
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
         self.norm_key = make_norm(of_head, d) if config.qk_norm else nn.Identity()
         self.out = Linear(self.num_heads * d, width, config.bias, config.weight_std)
 
-    def project(self, h_qk: Tensor, h_v: Tensor, rows: Rows = ALL) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, h_qk: Tensor, h_v: Tensor, rows: Rows = ALL_ROWS) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys of h_qk and values of h_v, each [B, H, T, d].
 
         Args:
@@ -159,8 +159,8 @@ class MultiHeadAttention(nn.Module):
         layout: Layout,
         implementation: str,
         dropout: Dropout | None = None,
-        rows: Rows = ALL,
-        kept: Rows = ALL,
+        rows: Rows = ALL_ROWS,
+        kept: Rows = ALL_ROWS,
     ) -> Tensor:
         """Return the states of the rows `kept`, for those of `rows`."""
         out = attend(*self.project(h_qk, h_v, rows), terms, layout, implementation, dropout)
@@ -204,8 +204,8 @@ class Layer(nn.Module):
         index: int,
         positions: Positions,
         implementation: str,
-        rows: Rows = ALL,
-        kept: Rows = ALL,
+        rows: Rows = ALL_ROWS,
+        kept: Rows = ALL_ROWS,
     ) -> Tensor:
         """Return the states after the layer.
 

@@ -37,7 +37,7 @@ class Rows:
         return x
 
 
-ALL = Rows()
+ALL_ROWS = Rows()
 
 
 class SomeRows(Rows):

@@ -8,7 +8,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 _ATEN = torch.ops.aten
-KEPT = {  # by "selective", since they take most of the time
+KEPT_OPERATIONS = {  # by "selective", since they take most of the time
     _ATEN.mm.default,
     _ATEN.addmm.default,
     _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
@@ -20,7 +20,7 @@ KEPT = {  # by "selective", since they take most of the time
 
 def _selective(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     """Keep the operations that autograd records; the forward of a Function may change its own results in place."""
-    if operation in KEPT and torch.is_grad_enabled():
+    if operation in KEPT_OPERATIONS and torch.is_grad_enabled():
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
 

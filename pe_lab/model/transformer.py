@@ -20,10 +20,10 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.model import recomputation
 from pe_lab.model.blocks import Layer, Linear, TiedHead, Tokens, make_norm, mean_over_tokens
-from pe_lab.model.computed_rows import ALL, Rows, SomeRows, tokens_of
+from pe_lab.model.computed_rows import ALL_ROWS, Rows, SomeRows, tokens_of
 from pe_lab.model.parametrization import MaximalUpdate, query_factor, width_factor
 
-COUNTED = 1024  # tokens of the longest sequence whose operations are counted by running the model
+MAX_COUNTED_LENGTH = 1024  # tokens of the longest sequence whose operations are counted by running the model
 
 
 class Transformer(nn.Module):
@@ -103,7 +103,7 @@ class Transformer(nn.Module):
             layout: of these tokens.
             cache: of earlier tokens, to which these are added; see `Stack`.
         """
-        return self._pass(tokens, layout, cache, ALL, ALL)
+        return self._pass(tokens, layout, cache, ALL_ROWS, ALL_ROWS)
 
     def answers(self, tokens: Tensor, layout: Layout, slot: Tensor) -> Tensor:
         """Return the logits [N, outputs] of some slots, equal to those of `forward` up to rounding.
@@ -204,16 +204,16 @@ class Transformer(nn.Module):
         """Return the floating-point operations of the matrix products of one forward pass, divided by its tokens.
 
         They are counted on the reference implementation, so that encodings are comparable whichever implementation
-        runs them. Above COUNTED tokens the count is extrapolated from three shorter lengths.
+        runs them. Above MAX_COUNTED_LENGTH tokens the count is extrapolated from three shorter lengths.
 
         Args:
             length: of the sequence; None: the training length.
         """
         length = length or self.task.length
-        if length <= COUNTED:
+        if length <= MAX_COUNTED_LENGTH:
             return self._flops(length) / length
         # work per pass, per token and per pair of tokens: a polynomial of degree 2, given by three of its values
-        points = (COUNTED // 2, 3 * COUNTED // 4, COUNTED)
+        points = (MAX_COUNTED_LENGTH // 2, 3 * MAX_COUNTED_LENGTH // 4, MAX_COUNTED_LENGTH)
         total = sum(
             self._flops(point) * prod(Fraction(length - other, point - other) for other in points if other != point)
             for point in points

@@ -15,14 +15,14 @@ from pe_lab.model import Transformer
 from pe_lab.probes.attention import layer_weights
 from pe_lab.probes.position import PositionProbe
 from pe_lab.probes.states import at_rest
-from pe_lab.system.drawing import LOOK
+from pe_lab.system.drawing import STYLE
 
-LONGEST = 512  # tokens of a sequence whose attention is drawn
-LABELLED = 40  # tokens of the longest sequence whose tokens are written at the axes
+MAX_DRAWN_TOKENS = 512  # tokens of a sequence whose attention is drawn
+MAX_LABELLED_TOKENS = 40  # tokens of the longest sequence whose tokens are written at the axes
 SIDE, OF_TOKEN = 1.25, 0.11  # inches of a head's map, at least, and of a token that is written
-WIDEST = 8.0  # inches of the maps side by side
+MAX_WIDTH = 8.0  # inches of the maps side by side
 MOST_TICKS = 4  # on an axis without tokens
-HIDDEN = (0.5, 0.5, 0.5, 0.3)  # keys that a query may not see
+HIDDEN_COLOUR = (0.5, 0.5, 0.5, 0.3)  # keys that a query may not see
 # rows of the position probe: their colours, markers and names; the last is one number for all layers
 LINES = {
     "r2": ("#0072B2", "o", "position"),
@@ -65,7 +65,7 @@ def _sequence(dataset: Dataset, sequence: int, device: torch.device) -> tuple[Ba
     return batch, (batch.layout.segment[0] != PADDING).nonzero()[:, 0]
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequence: int = 0, title: str = "") -> Figure:
     """Draw the attention of every head on one sequence, layer by layer; layers and heads count from 1.
 
@@ -81,13 +81,13 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
     maps = attention_maps(model, dataset, seed, sequence)
     batch, is_token = _sequence(dataset, sequence, model.tokens.weight.device)
     tokens = batch.tokens[0, is_token].tolist()
-    labelled = len(tokens) <= LABELLED
+    labelled = len(tokens) <= MAX_LABELLED_TOKENS
     side = max(SIDE, OF_TOKEN * len(tokens)) if labelled else SIDE
     heads = len(maps[0])
-    across = max(1, min(heads, int(WIDEST / side)))
+    across = max(1, min(heads, int(MAX_WIDTH / side)))
     lines = -(-heads // across)  # of panels, for each layer
     figure = Figure(figsize=(1.5 + side * across, 1.0 + (side + 0.15) * lines * len(maps)), layout="compressed")
-    colours = mpl.colormaps["cividis"].with_extremes(bad=HIDDEN)
+    colours = mpl.colormaps["cividis"].with_extremes(bad=HIDDEN_COLOUR)
     norm = mpl.colors.PowerNorm(0.5, 0, 1)
     grid = figure.subplots(lines * len(maps), across, squeeze=False, sharex=True, sharey=True)
     for axes in grid.flat:
@@ -114,13 +114,13 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     bar.set_label("attention weight (square-root scale)", fontsize=8)
     if any(np.isnan(weights).any() for weights in maps):
-        hidden = Patch(facecolor=HIDDEN, label="grey: keys that the query may not see")
+        hidden = Patch(facecolor=HIDDEN_COLOUR, label="grey: keys that the query may not see")
         figure.legend(handles=[hidden], loc="outside lower left", fontsize=8)
     figure.suptitle(title, fontsize=9)
     return figure
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def position_by_layer(
     model: Transformer, dataset: Dataset, seed: int = 0, title: str = "Position in the hidden states"
 ) -> tuple[Figure, pd.DataFrame]:

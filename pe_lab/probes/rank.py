@@ -9,7 +9,7 @@ from pe_lab.probes.base import Probe, ProbeRow, row
 from pe_lab.probes.states import at_rest, capture, sample, watching
 from pe_lab.training.metrics import slot_losses
 
-SAME = 1e-6  # states that differ by less than this share of their norm differ by rounding only
+EQUALITY_TOLERANCE = 1e-6  # states that differ by less than this share of their norm differ by rounding only
 
 
 class RankProbe(Probe):
@@ -53,7 +53,7 @@ def spectrum(states: Tensor) -> Tensor | None:
     """Return the singular values of states [N, D] minus their mean, descending; None where all states are equal."""
     states = states.double()
     centred = states - states.mean(0)
-    if centred.norm() <= SAME * states.norm():
+    if centred.norm() <= EQUALITY_TOLERANCE * states.norm():
         return None
     singular: Tensor = torch.linalg.svdvals(centred)
     return singular

@@ -13,11 +13,13 @@ from pe_lab.data.seeding import derive, generator, seed_all
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 
-SEQUENCES = 256  # of a split, at most
-TOKENS = 2**14  # of a split, at most, so that the states of all layers fit in memory
-FEWEST = 16  # sequences of a split at least, however many tokens these are
-CHUNK = 16  # sequences of a batch, at most: an encoding that draws at random per batch does so several times
-PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
+MAX_SEQUENCES = 256  # of a split, at most
+MAX_TOKENS = 2**14  # of a split, at most, so that the states of all layers fit in memory
+MIN_SEQUENCES = 16  # sequences of a split at least, however many tokens these are
+MAX_BATCH_SEQUENCES = (
+    16  # sequences of a batch, at most: an encoding that draws at random per batch does so several times
+)
+MAX_BATCH_PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def watching(model: Transformer) -> Iterator[list[Tensor]]:
 def sample(
     model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0, half: int | None = None
 ) -> Iterator[Batch]:
-    """Yield batches of sequences of a split that the seed chooses: all, or as many as SEQUENCES and TOKENS allow.
+    """Yield batches of sequences of a split that the seed chooses: all, or up to MAX_SEQUENCES and MAX_TOKENS.
 
     They are on the model's device. Use it within `at_rest`: torch's generators and the layout are seeded before each
     batch, so that random draws of an encoding depend only on (seed, split, half, batch).
@@ -85,7 +87,7 @@ def sample(
         ValueError: there are no sequences.
     """
     device, length, size = model.tokens.weight.device, dataset.task.length, dataset.size(split)
-    count = min(SEQUENCES, max(FEWEST, TOKENS // length))
+    count = min(MAX_SEQUENCES, max(MIN_SEQUENCES, MAX_TOKENS // length))
     index = torch.randperm(size, generator=generator(seed, "probe", split))
     index = (index if half is None else index[half::2])[:count]
     if not len(index):
@@ -94,7 +96,7 @@ def sample(
             f"data={dataset.name}"
         )
     part = () if half is None else ("half", half)
-    chunk = max(1, min(CHUNK, PAIRS // length**2))
+    chunk = max(1, min(MAX_BATCH_SEQUENCES, MAX_BATCH_PAIRS // length**2))
     for number, batch in enumerate(in_batches(dataset, split, index, chunk)):
         draw = derive(seed, "probe", split, *part, number)
         batch = replace(batch, layout=replace(batch.layout.shifted(offset), seed=draw))

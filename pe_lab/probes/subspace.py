@@ -11,9 +11,9 @@ from pe_lab.model import Transformer
 from pe_lab.probes.base import Probe, ProbeRow, row
 from pe_lab.probes.states import HiddenStates, capture, permute
 
-EXPLAINED = 0.9  # share of the variance that the directions of a subspace carry
-NOTHING = 1e-12  # share of the variance below which there is no position; float32 rounding has 1e-14
-DRAWS = 16  # pairs of random subspaces
+EXPLAINED_SHARE = 0.9  # share of the variance that the directions of a subspace carry
+MIN_POSITION_SHARE = 1e-12  # share of the variance below which there is no position; float32 rounding has 1e-14
+NUM_DRAWS = 16  # pairs of random subspaces
 
 
 class SubspaceProbe(Probe):
@@ -23,7 +23,7 @@ class SubspaceProbe(Probe):
     because a token that prefers certain positions would otherwise be confused with them. Tokens that occur at one
     position only, and positions that hold one token only, are left out: their parts cannot be separated. At layer 0 the
     parts are exactly the token embedding and what an absolute encoding adds to it. A subspace is spanned by the fewest
-    principal directions of a part (one vector per token, or per position) that carry EXPLAINED of its variance.
+    principal directions of a part (one vector per token, or per position) that carry EXPLAINED_SHARE of its variance.
 
     Rows, for layers 0 ... depth:
         token_share, position_share: variance of each part over that of the state, >= 0. With the rest they need not
@@ -34,7 +34,7 @@ class SubspaceProbe(Probe):
         smallest_angle: smallest principal angle between the subspaces, in degrees, from 0 (a shared direction) to 90
             (orthogonal); scipy.linalg.subspace_angles.
         mean_cosine: mean cosine of all principal angles, from 0 (orthogonal) to 1 (one subspace contains the other).
-        smallest_angle_random, mean_cosine_random: the same for random subspaces of these dimensions, mean of DRAWS:
+        smallest_angle_random, mean_cosine_random: the same for random subspaces of these dimensions, mean of NUM_DRAWS:
             large subspaces are close to each other by chance. Between small ones the smallest angle varies much, the
             cosine little.
         moved_by_1, moved_by_length: norm of the change of the states over the norm of the states when all positions
@@ -73,7 +73,7 @@ def _parts(states: HiddenStates, seed: int) -> list[ProbeRow]:
     for layer, hidden in enumerate(states.hidden):
         hidden = hidden[kept].double()
         total = _variance(hidden)
-        if not total > NOTHING * hidden.square().mean():
+        if not total > MIN_POSITION_SHARE * hidden.square().mean():
             continue
         token, place = parts(hidden, tokens, places)
         chance = parts(hidden, tokens, permuted)[1]
@@ -86,7 +86,7 @@ def _parts(states: HiddenStates, seed: int) -> list[ProbeRow]:
             row("position_share", place_share, layer),
             row("position_share_permuted", chance_share, layer),
         ]
-        if min(token_share, place_share) > NOTHING:
+        if min(token_share, place_share) > MIN_POSITION_SHARE:
             draw = np.random.default_rng(derive(seed, "probe", "subspaces", layer))
             rows += _angles(directions(token), directions(place), layer, draw)
     return rows
@@ -136,10 +136,10 @@ def parts(states: Tensor, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tenso
 
 
 def directions(vectors: Tensor) -> Tensor:
-    """Return [D, k], the fewest principal directions of vectors [rows, D] that carry EXPLAINED of their variance."""
+    """Return [D, k], the fewest principal directions of vectors [rows, D] with EXPLAINED_SHARE of their variance."""
     _, singular, basis = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     carried = singular.square().cumsum(0) / singular.square().sum()
-    kept: Tensor = basis[: int((carried < EXPLAINED - 1e-9).sum()) + 1]
+    kept: Tensor = basis[: int((carried < EXPLAINED_SHARE - 1e-9).sum()) + 1]
     return kept.T
 
 
@@ -152,7 +152,7 @@ def angles(first: np.ndarray, other: np.ndarray) -> tuple[float, float]:
 def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator) -> list[ProbeRow]:
     """Return the rows of dimensions and angles of two bases [D, k]."""
     smallest, cosine = angles(token.numpy(), place.numpy())
-    drawn = [angles(*(draw.standard_normal(basis.shape) for basis in (token, place))) for _ in range(DRAWS)]
+    drawn = [angles(*(draw.standard_normal(basis.shape) for basis in (token, place))) for _ in range(NUM_DRAWS)]
     smallest_random, cosine_random = np.mean(drawn, 0)
     values = {
         "token_dimensions": token.shape[1],

@@ -16,29 +16,33 @@ from pathlib import Path
 
 from pe_lab import config
 from pe_lab.replication.entries import load
-from pe_lab.replication.entry import UNIVERSE, Entry, Reported, trainings
+from pe_lab.replication.entry import UNIVERSE_SUFFIX, Entry, Reported, trainings
 from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, judge
-from pe_lab.replication.values import SHIPPED, table_of, values_of
+from pe_lab.replication.values import SHIPPED_FILE, table_of, values_of
 from pe_lab.statistics import Agreement
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text
 from pe_lab.system.names import nearest, unknown_name
 
-WHERE = ("trainer.device", "trainer.graph", "attention")  # of where and how it is computed: rounding may differ
-PASSED = ("ledger", "workers", "logger", "hydra/launcher", *WHERE)
-MOST = 60.0  # core-minutes of a seed
+MACHINE_SETTINGS = (
+    "trainer.device",
+    "trainer.graph",
+    "attention",
+)  # of where and how it is computed: rounding may differ
+PASSED_SETTINGS = ("ledger", "workers", "logger", "hydra/launcher", *MACHINE_SETTINGS)
+MAX_CORE_MINUTES = 60.0  # core-minutes of a seed
 STANDARD_ERROR = 2  # as a file descriptor
 
 
 def main() -> None:
     """Train what is missing, and print the verdicts. The exit status is 1 if a training failed."""
-    parser = Parser("pe_lab.replication", PASSED, description=__doc__)
+    parser = Parser("pe_lab.replication", PASSED_SETTINGS, description=__doc__)
     parser.add_argument("words", nargs="*", metavar="NAME|key=value", help="entries, tables, and settings of the run")
     parser.add_argument("--list", action="store_true", help="train nothing")
     parser.add_argument("--universe", action="store_true", help="ask claims in all settings of their universe")
     parser.add_argument("--seeds", type=_count, metavar="N", help="of ours, in place of those of the entry")
     words = "core-minutes of a seed, above which entries of a table are not trained (%(default)g)"
-    parser.add_argument("--most", type=_minutes, default=MOST, metavar="MINUTES", help=words)
+    parser.add_argument("--most", type=_minutes, default=MAX_CORE_MINUTES, metavar="MINUTES", help=words)
     words = "write values.csv and pages of universes there; entries of which it has more seeds stay as they are"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=words)
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
@@ -59,8 +63,10 @@ def replicate(arguments: argparse.Namespace) -> int:
     names = [word for word in arguments.words if "=" not in word]
     overrides = [word for word in arguments.words if "=" in word]
     for word in overrides:
-        if word.partition("=")[0] not in PASSED:
-            raise ValueError(f"replicate takes {', '.join(PASSED)}, which leave the setting as it is, got {word!r}")
+        if word.partition("=")[0] not in PASSED_SETTINGS:
+            raise ValueError(
+                f"replicate takes {', '.join(PASSED_SETTINGS)}, which leave the setting as it is, got {word!r}"
+            )
     ledger = Path(
         next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("ledger=")), "ledger")
     )
@@ -76,10 +82,10 @@ def replicate(arguments: argparse.Namespace) -> int:
                 failed += train(entry, arguments.seeds or entry.seeds, overrides)
     from pe_lab.replication.ledger import read  # loads torch
 
-    where = tuple(word for word in overrides if word.partition("=")[0] in WHERE)
+    where = tuple(word for word in overrides if word.partition("=")[0] in MACHINE_SETTINGS)
     table = arguments.out / "values.csv" if arguments.out else None
     kept = values_of(table) if table and table.exists() else {}
-    shipped = {} if where else values_of(SHIPPED)
+    shipped = {} if where else values_of(SHIPPED_FILE)
     findings, judged = [], []
     for entry in chosen:
         values = read(entry, ledger, arguments.seeds or entry.seeds, where)
@@ -135,9 +141,9 @@ def universes(entries: dict[str, Entry], chosen: list[Entry]) -> list[Entry]:
         ValueError: none has a universe.
     """
     candidates = [entry for entry in entries.values() if entry.everywhere]
-    universe_names = {f"{entry.name.removesuffix(f'/{UNIVERSE}')}/{UNIVERSE}" for entry in chosen}
+    universe_names = {f"{entry.name.removesuffix(f'/{UNIVERSE_SUFFIX}')}/{UNIVERSE_SUFFIX}" for entry in chosen}
     if universe_names.isdisjoint(entry.name for entry in candidates):
-        names = ", ".join(entry.name.removesuffix(f"/{UNIVERSE}") for entry in candidates)
+        names = ", ".join(entry.name.removesuffix(f"/{UNIVERSE_SUFFIX}") for entry in candidates)
         raise ValueError(f"--universe needs a claim that declares one ({names}), got {chosen[0].name}")
     return [entry for entry in candidates if entry.name in universe_names]
 

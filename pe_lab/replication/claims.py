@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from pe_lab.replication.entry import UNIVERSE, Claimed, Condition, Entry
+from pe_lab.replication.entry import UNIVERSE_SUFFIX, Claimed, Condition, Entry
 from pe_lab.replication.fields import finite, listed, mapping, require_keys, text
 
 RULES = ("above", "below", "near")
 COMPARISONS = {"minus", "over"}  # of a value with another
-TEST = ("says", "each", "value", *COMPARISONS, *RULES)
-COMPARED = re.compile(r"([<>]=?)\s*(-?[\d.]+(?:e-?\d+)?)")  # of a condition on a column of numbers
+TEST_KEYS = ("says", "each", "value", *COMPARISONS, *RULES)
+CONDITION_PATTERN = re.compile(r"([<>]=?)\s*(-?[\d.]+(?:e-?\d+)?)")  # of a condition on a column of numbers
 
 
 def universe_of(where: str, entry: Entry) -> Entry:
@@ -32,7 +32,7 @@ def universe_of(where: str, entry: Entry) -> Entry:
                 raise ValueError(f"{where}, {label!r} must leave {', '.join(twice)} to the universe, which has it too")
             tested = replace(test, value={**test.value, **columns}, setting=setting)
             values[f"{_in_words(setting)}: {label}"] = tested
-    name = f"{entry.name}/{UNIVERSE}"
+    name = f"{entry.name}/{UNIVERSE_SUFFIX}"
     minutes = None if entry.minutes is None else entry.minutes * len(settings)
     studies = {name.replace("/", "-"): words}
     return replace(entry, name=name, values=values, minutes=minutes, timed=False, studies=studies)
@@ -58,7 +58,7 @@ def tests_of(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
         raise ValueError(f"{where} must have either published or tests, got both")
     tests: dict[str, Claimed] = {}
     for test in listed(f"{where}, tests", cell["tests"]):
-        require_keys(where, mapping(where, "a test", test), TEST)
+        require_keys(where, mapping(where, "a test", test), TEST_KEYS)
         says = text(where, "says of a test", test.get("says"))
         here = f"{where}, {says!r}"
         rule, how = _only(here, test, RULES), _only(here, test, COMPARISONS) if COMPARISONS & test.keys() else None
@@ -110,7 +110,7 @@ def _conditions(where: str, conditions: Any) -> dict[str, Condition]:
         several = tuple(value) if isinstance(value, list) else (value,)
         if not several or any(type(item) not in (str, int, float, bool) for item in several):
             raise ValueError(f"{where}: {key} must be a value, a list of values, max, or a comparison, got {value!r}")
-        if str(value).startswith(("<", ">")) and not COMPARED.fullmatch(str(value)):
+        if str(value).startswith(("<", ">")) and not CONDITION_PATTERN.fullmatch(str(value)):
             raise ValueError(f"{where}: {key} must be compared with a number, as '> 1', got {value!r}")
         by_column[str(key)] = several if isinstance(value, list) else value
     return by_column

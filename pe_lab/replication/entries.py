@@ -1,7 +1,7 @@
 """The registry: files of conf/replication, each a published table or a list of claims, whose cells are the entries.
 
-A file has the keys of `FILE`, and `cells`: entries by name, with the keys of `CELL`. A key of both stands in the file
-for all of its cells, and in a cell for that one; `setting` and `chosen` of a cell come after those of the file.
+A file has the keys of `FILE_KEYS`, and `cells`: entries by name, with the keys of `CELL_KEYS`. A key of both stands in
+the file for all of its cells, and in a cell for that one; `setting` and `chosen` of a cell follow those of the file.
 
 A cell has either `published` numbers, or `tests` on cells of `studies`. A test says that a value is `above`, `below` or
 `near` a bound. Its value is a mean over the rows that a condition on columns leaves, alone, or compared with that of
@@ -22,7 +22,7 @@ from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.fields import finite, flag, mapping, number, require_keys, text, texts
 from pe_lab.statistics import Published
 
-BOTH = (
+SHARED_KEYS = (
     "title",
     "paper",
     "says",
@@ -38,10 +38,10 @@ BOTH = (
     "minutes",
     "timed",
 )
-FILE = (*BOTH, "cells")
-CELL = ("published", "studies", "tests", "universe", *BOTH)
-QUANTITY = re.compile(r"([a-z]\w*)(?:@([\d.]+(?:,[\d.]+)*))?")
-FEWEST = 3  # seeds of ours
+FILE_KEYS = (*SHARED_KEYS, "cells")
+CELL_KEYS = ("published", "studies", "tests", "universe", *SHARED_KEYS)
+QUANTITY_PATTERN = re.compile(r"([a-z]\w*)(?:@([\d.]+(?:,[\d.]+)*))?")
+MIN_SEEDS = 3  # seeds of ours
 
 
 def load(folder: Path | None = None) -> dict[str, Entry]:
@@ -67,7 +67,7 @@ def _entries(path: Path) -> list[Entry]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{where} must be YAML: {' '.join(str(error).split())}") from None
     cells = mapping(where, "the file", table).get("cells")
-    require_keys(where, table, FILE)
+    require_keys(where, table, FILE_KEYS)
     common = {key: value for key, value in table.items() if key != "cells"}
     entries = []
     for name, cell in mapping(where, "cells", cells).items():
@@ -78,7 +78,7 @@ def _entries(path: Path) -> list[Entry]:
 
 
 def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: Any) -> Entry:
-    require_keys(where, mapping(where, "the cell", cell), CELL)
+    require_keys(where, mapping(where, "the cell", cell), CELL_KEYS)
     if not re.fullmatch(r"\w+", name):
         raise ValueError(f"{where} must be named with letters, digits and _, got {name!r}")
     fields = {**common, **cell}
@@ -99,9 +99,9 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
         raise ValueError(f"{where} must have a setting, the overrides of pe-lab run, got none")
     if minutes is not None or lacks is None:
         number(where, "minutes", minutes)
-    seeds = fields.get("seeds", FEWEST)
-    if type(seeds) is not int or seeds < FEWEST:
-        raise ValueError(f"{where} must have seeds, a whole number of at least {FEWEST}, got {seeds!r}")
+    seeds = fields.get("seeds", MIN_SEEDS)
+    if type(seeds) is not int or seeds < MIN_SEEDS:
+        raise ValueError(f"{where} must have seeds, a whole number of at least {MIN_SEEDS}, got {seeds!r}")
     return Entry(
         name=f"{table}/{name}",
         **described,
@@ -125,7 +125,7 @@ def _values(where: str, published: Any, measured: Any) -> dict[str, Reported]:
     for label, value in mapping(where, "published, numbers by label,", published).items():
         if label not in quantities:
             raise ValueError(f"{where} must say in measured what we compare with {label!r}, got none")
-        match = QUANTITY.fullmatch(str(quantities[label]))
+        match = QUANTITY_PATTERN.fullmatch(str(quantities[label]))
         if match is None:
             raise ValueError(f"{where} must measure a metric, as exact_match or loss@2, got {quantities[label]!r}")
         lengths = tuple(float(length) for length in match[2].split(",")) if match[2] else (1.0,)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pe_lab.statistics import Published
 
-UNIVERSE = "universe"  # the last part of the name of a claim that is asked in all settings of its universe
+UNIVERSE_SUFFIX = "universe"  # the last part of the name of a claim that is asked in all settings of its universe
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Entry:
     @property
     def everywhere(self) -> bool:
         """Whether this is a claim in all settings of its universe."""
-        return self.name.endswith(f"/{UNIVERSE}")
+        return self.name.endswith(f"/{UNIVERSE_SUFFIX}")
 
     def overrides(self) -> list[str]:
         """Return the setting of published numbers, with the lengths that are measured."""

@@ -11,7 +11,7 @@ from scipy import special
 from pe_lab.replication.entry import Claimed, Entry, Reported
 from pe_lab.statistics import LEVEL, Agreement, Comparison, compare_with_published, holm, holm_levels
 
-SAME = 1e-12  # numbers that differ by less are equal
+EQUALITY_TOLERANCE = 1e-12  # numbers that differ by less are equal
 PARTS = {
     Agreement.REPRODUCED: "shown",
     Agreement.NOT_REPRODUCED: "contradicted",
@@ -130,10 +130,10 @@ def _p_values(test: Claimed, values: np.ndarray, tolerance: float) -> tuple[floa
 
 def _p_above(values: np.ndarray, bound: float) -> float:
     """Return the p value of a one-sided t test that the mean is above a bound; 1 where nothing can be tested."""
-    if len(values) < 2 or not np.isfinite(values).all() or abs(values.mean() - bound) < SAME:
+    if len(values) < 2 or not np.isfinite(values).all() or abs(values.mean() - bound) < EQUALITY_TOLERANCE:
         return 1.0
     error = _error(values)
-    if error < SAME:  # all values are the same
+    if error < EQUALITY_TOLERANCE:  # all values are the same
         return float(values.mean() < bound)
     return float(special.stdtr(len(values) - 1, (bound - values.mean()) / error))
 

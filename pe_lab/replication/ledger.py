@@ -13,7 +13,7 @@ from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.values import Values
 from pe_lab.results.from_ledger import summary_and_environment
 
-DERIVED: dict[str, tuple[str, Callable[[float], float]]] = {
+DERIVED_METRICS: dict[str, tuple[str, Callable[[float], float]]] = {
     "error": ("accuracy", lambda value: 1 - value),
     "perplexity": ("loss", math.exp),
 }
@@ -68,7 +68,7 @@ def compose(entry: Entry, overrides: list[str]) -> Cell:
 
 
 def _value(entry: Entry, value: Reported, summary: dict[str, Any], cell: Cell, records: Records) -> float:
-    metric, change = DERIVED.get(value.metric, (value.metric, float))
+    metric, change = DERIVED_METRICS.get(value.metric, (value.metric, float))
     numbers = []
     for length in value.lengths:
         if length == 1:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.replication.claims import COMPARED
+from pe_lab.replication.claims import CONDITION_PATTERN
 from pe_lab.replication.entry import Claimed, Condition, Entry
 from pe_lab.replication.values import Values
 from pe_lab.results import frame
 from pe_lab.system.exact_csv import read_csv
 
-AUDIT = "audit."  # columns of the audit, in conditions on cells
-SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+AUDIT_PREFIX = "audit."  # columns of the audit, in conditions on cells
+OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 # records at other lengths, without a policy for them
-RAW: dict[str, Condition] = {"kind": "length", "policy": "raw", "offset": 0}
+RAW_CONDITIONS: dict[str, Condition] = {"kind": "length", "policy": "raw", "offset": 0}
 
 
 class MissingError(LookupError):
@@ -52,11 +52,11 @@ def _tables(studies: Iterable[str], columns: set[str], place: Path) -> tuple[pd.
         raise MissingError(f"there is no study {', '.join(absent)}")
     results = [frame.load(place / name) for name in studies]
     cells = pd.concat([result.cells for result in results], ignore_index=True)
-    if any(key.startswith(AUDIT) for key in columns):
+    if any(key.startswith(AUDIT_PREFIX) for key in columns):
         table = place / "audit" / "table.csv"
         if not table.is_file():
             raise MissingError(f"there is no audit: pe-lab audit out={table.parent}")
-        audit = read_csv(table).set_index("pe").add_prefix(AUDIT)
+        audit = read_csv(table).set_index("pe").add_prefix(AUDIT_PREFIX)
         cells = cells.join(audit, on="pe")
     if columns.isdisjoint({"length", "probe"}):
         return cells, pd.DataFrame()
@@ -86,7 +86,7 @@ def _means(conditions: Mapping[str, Condition], cells: pd.DataFrame, records: pd
     conditions = dict(conditions)
     metric = str(conditions.pop("metric"))
     if conditions.keys() & {"length", "probe"}:
-        conditions = {"metric": metric, **({} if "probe" in conditions else RAW), **conditions}
+        conditions = {"metric": metric, **({} if "probe" in conditions else RAW_CONDITIONS), **conditions}
         rows, column = records, "value"
     else:
         rows, column = cells, f"test_{metric}" if f"test_{metric}" in cells else metric
@@ -105,9 +105,9 @@ def _means(conditions: Mapping[str, Condition], cells: pd.DataFrame, records: pd
 def _met(values: pd.Series, condition: Condition) -> pd.Series:
     if condition == "max":
         return values == values.max()
-    compared = COMPARED.fullmatch(condition) if isinstance(condition, str) else None
+    compared = CONDITION_PATTERN.fullmatch(condition) if isinstance(condition, str) else None
     if compared:
-        return SIGNS[compared[1]](values, float(compared[2]))
+        return OPERATORS[compared[1]](values, float(compared[2]))
     return values.isin(condition if isinstance(condition, tuple) else [condition])
 
 

@@ -12,7 +12,7 @@ from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, verdict_of
 from pe_lab.report.parts import Drawn, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import Agreement
-from pe_lab.system.drawing import INK, LOOK
+from pe_lab.system.drawing import INK, STYLE
 
 HOLDS, FAILS, OPEN = "holds", "is contradicted", "is undecided"
 STATES = {
@@ -25,7 +25,7 @@ AGREEMENT_MARKS = {
     Agreement.REPRODUCED: ("o", "#0072B2"),
     Agreement.NOT_REPRODUCED: ("X", "#D55E00"),
 }  # others are hollow
-UNDECIDED = ("o", "#777777")
+UNDECIDED_STYLE = ("o", "#777777")
 
 
 def parts(finding: Finding) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def summary(finding: Finding) -> str:
     return f"{', '.join(counts)} of {len(verdicts)} settings: it holds in {share:.0%}"
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def draw(finding: Finding) -> Plot:
     """Draw each part in all settings, sorted by the mean of the first, above the settings (a specification curve).
 
@@ -119,7 +119,7 @@ def draw(finding: Finding) -> Plot:
         rows = rows.assign(place=rows[list(grid)].apply(tuple, axis=1).map(order.index))
         axes.axhline(float(rows["claimed"].iloc[0].split()[-1]), color="#999999", linewidth=0.8)
         for agreement, several in rows.groupby("agreement"):
-            marker, colour = AGREEMENT_MARKS.get(Agreement(agreement), UNDECIDED)
+            marker, colour = AGREEMENT_MARKS.get(Agreement(agreement), UNDECIDED_STYLE)
             axes.vlines(several["place"], several["low"], several["high"], color=colour, linewidth=1)
             face = colour if Agreement(agreement) in AGREEMENT_MARKS else "none"
             label = PARTS[Agreement(agreement)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
-SHIPPED = Path(__file__).with_name("values.csv")  # of the package
+SHIPPED_FILE = Path(__file__).with_name("values.csv")  # of the package
 COLUMNS = ("entry", "label", "seed", "value", "device", "minutes")
 
 

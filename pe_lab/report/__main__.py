@@ -75,8 +75,8 @@ def report(arguments: argparse.Namespace) -> None:
     from pe_lab.results.required_columns import require_costs
 
     began = time.perf_counter()
-    if arguments.source.startswith(wandb_project.PREFIX):
-        project = arguments.source.removeprefix(wandb_project.PREFIX)
+    if arguments.source.startswith(wandb_project.SOURCE_PREFIX):
+        project = arguments.source.removeprefix(wandb_project.SOURCE_PREFIX)
         results, load = wandb_project.load(project), f"results = wandb_project.load({project!r})"
         beside = Path(results.name)
     else:

@@ -151,10 +151,10 @@ def _corrected(subject: ReportSubject) -> list[str]:
     if subject.decided is not None or cells.empty or cells["pe"].nunique() < 2:
         return []
     compared, ends = subject.compared, dict[str, int]()
-    for name in (name for name in compared.tables if name != GRID):
+    for name in (name for name in compared.tables if name != GRID_TABLE):
         where = "of averages over settings" if name == POOLED else "at longer lengths"
         ends[where] = ends.get(where, 0) + compared.sizes(name)[0]
-    without = compared.sizes(GRID)[0] - int(in_learned_settings(compared.compare(), cells)["p"].notna().sum())
+    without = compared.sizes(GRID_TABLE)[0] - int(in_learned_settings(compared.compare(), cells)["p"].notna().sum())
     ends = {"in settings in which no model has learned the task": without} | ends
     told = [f"{count} are {where}" for where, count in ends.items() if count]
     every = compared.sizes()[0]
@@ -342,7 +342,7 @@ def _largest(rows: pd.DataFrame, metric: str, line: pd.Series, names: list[str])
 def _interval(line: pd.Series, metric: str) -> str:
     """Return the difference of a comparison with its interval, in the unit of its metric."""
     low, high = f"{line['low']:.3g}", f"{line['high']:.3g}"
-    unit = "octaves" if metric == STEPS else unit_in_words(metric)
+    unit = "octaves" if metric == STEPS_METRIC else unit_in_words(metric)
     return f"{line['difference']:.3g} {unit}".rstrip() + f", 95 % interval {low} to {high}"
 
 
@@ -367,7 +367,7 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
         ends = joined([f"{counts[word]} {named[word]}" for word in verdicts])
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(verdicts) == 1 else ''}"
         text += named[verdicts[0]] if len(verdicts) == 1 else ends
-    if "look" not in lines and lines["verdict"].isin(DIFFERENT).any():
+    if "look" not in lines and lines["verdict"].isin(DIFFERENT_VERDICTS).any():
         text += f" (better or worse: {subject.compared.rule})"
     text += _reversals(lines)
     fair = [_margin(subject, lines), f"Differences are paired over {count_of_seeds(lines['seeds'])}"]
@@ -390,14 +390,14 @@ def _reversals(lines: pd.DataFrame) -> str:
 
 def _margin(subject: ReportSubject, lines: pd.DataFrame) -> str:
     """Say what the margin is, in the unit of the metric, and whether it was declared before the data."""
-    words, declared = subject.compared.margins[GRID], subject.declared_margin
+    words, declared = subject.compared.margins[GRID_TABLE], subject.declared_margin
     if words == "none":
         return "There is no margin"
     sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
     unit = f" {unit_in_words(subject.metric)}".rstrip()
     if "gap" in words:
-        level = next((name for name in LEVELS if f"floor_{name}_loss" in subject.results.cells), "")
-        gap = f"of the gap from `{level.replace('_', '-')}` to `{BEST}`" if level else "of the gap"
+        level = next((name for name in LEVEL_FLOORS if f"floor_{name}_loss" in subject.results.cells), "")
+        gap = f"of the gap from `{level.replace('_', '-')}` to `{BEST_FLOOR}`" if level else "of the gap"
         words = f"{' to '.join(dict.fromkeys(sizes))}{unit} ({words.replace('gap', gap)})"
     whose = "default" if declared is None else "declared"
     if subject.margin not in (None, declared):

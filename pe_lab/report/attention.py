@@ -5,7 +5,7 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.probes.figures import LONGEST, attention_heads, attention_maps
+from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads, attention_maps
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import ReportSubject
 from pe_lab.results.columns import checkpoint, lower_is_better, setting_columns, sort_by_setting
@@ -49,8 +49,8 @@ def heads(results: Results, run: str, target: int) -> Plot:
     """
     cell = of_checkpoint(Ledger(results.source).named(run), target, foreign=False)
     model = cell.config.model
-    if model.depth * model.num_heads > MOST_HEADS or cell.data.task.length > LONGEST:
-        raise ValueError(f"at most {MOST_HEADS} heads and {LONGEST} tokens are drawn, {cell.name} has more")
+    if model.depth * model.num_heads > MOST_HEADS or cell.data.task.length > MAX_DRAWN_TOKENS:
+        raise ValueError(f"at most {MOST_HEADS} heads and {MAX_DRAWN_TOKENS} tokens are drawn, {cell.name} has more")
     figure = attention_heads(cell.model, cell.data, cell.config.seed, title=f"Attention of {cell.name}")
     lines = []
     for layer, maps in enumerate(attention_maps(cell.model, cell.data, cell.config.seed), 1):

@@ -7,12 +7,12 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.config import LR
-from pe_lab.data.score import BEST, BLIND
+from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS
 from pe_lab.report.effort import searched_rates
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import amount, joined, unit_in_words
 from pe_lab.results.columns import counted_in, floors, in_words, lower_is_better, merge, setting_columns
-from pe_lab.results.learned import GUESSES, in_learned_settings, of_learned_settings
+from pe_lab.results.learned import GUESS_METRICS, in_learned_settings, of_learned_settings
 from pe_lab.results.panels import settings_in_words
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
@@ -110,7 +110,7 @@ def _benchmark_tasks(data: set[str]) -> list[str]:
 def behind_references(subject: ReportSubject) -> list[str]:
     """Return a line on the reference values that no encoding's mean reaches: what is no floor and no guess."""
     cells, metric = subject.results.cells, subject.metric
-    references = [name for name in floors(cells, metric) if name not in (BEST, *BLIND, *GUESSES)]
+    references = [name for name in floors(cells, metric) if name not in (BEST_FLOOR, *BLIND_FLOORS, *GUESS_METRICS)]
     if cells.empty or not references:
         return []
     names = setting_columns(cells)

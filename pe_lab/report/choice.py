@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.results import pooling
 from pe_lab.results.columns import (
-    REMAINING,
+    REMAINING_METRIC,
     counted_in,
     floors,
     lower_is_better,
@@ -16,7 +16,7 @@ from pe_lab.results.columns import (
     told_settings,
 )
 from pe_lab.results.learned import LEAST_RIGHT, has_learned, of_learned_settings, over_seeds, uses_position
-from pe_lab.statistics import GRID, Families
+from pe_lab.statistics import GRID_TABLE, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
 from pe_lab.statistics.verdicts import Verdict
@@ -54,7 +54,7 @@ def families(
     Raises:
         ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
     """
-    tables = {GRID: (rows, metric)}
+    tables = {GRID_TABLE: (rows, metric)}
     pooled = pooling.pool(rows, metric)
     if len(rows[setting_columns(rows)].drop_duplicates()) > 1 and pooled.rows["pe"].nunique() > 1:
         tables[POOLED] = (pooled.rows, pooled.metric)
@@ -85,7 +85,7 @@ def choices(
     parts = dict(_by_setting(judged, names))
     unlearned = _not_learned(judged)
     for setting, ranked in _by_setting(compared.ranks(), names):
-        best = _best(ranked, f"test {metric}, {setting}", compared, GRID, names)
+        best = _best(ranked, f"test {metric}, {setting}", compared, GRID_TABLE, names)
         why = _not_learned(parts[setting])
         if not why:
             lines += best
@@ -100,7 +100,7 @@ def choices(
     elif pools and len(of_learned_settings(rows)) == len(rows):
         lines += _pooled(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
-        if need not in (GRID, POOLED):
+        if need not in (GRID_TABLE, POOLED):
             best = _best(compared.ranks(need), need, compared, need)
             right = lower_is_better(compared.tables[need][1]) or not best or best[0][2] >= LEAST_RIGHT
             lines += best if right else _without_encoding(best, NONE_RIGHT)
@@ -186,7 +186,7 @@ def _named(names: list[str]) -> str:
 def _pooled(compared: Families, pool: pooling.Pool, metric: str) -> list[list[Any]]:
     """Return the lines over all settings: of all encodings, of those without parameters, and the cheapest good one."""
     need = f"test {metric}, all settings"
-    if pool.metric == REMAINING:
+    if pool.metric == REMAINING_METRIC:
         need += " (share of the gap that remains)"
     ranked = compared.ranks(POOLED)
     lines = _best(ranked, need, compared, POOLED)
@@ -206,7 +206,9 @@ def _cheapest(compared: Families, ranked: pd.DataFrame, pool: pooling.Pool, need
     costs = pool.rows[pool.rows["pe"].isin(among.index)].groupby("pe", sort=False)
     costs = costs[["flops_per_token", "positional_parameters"]].max()
     chosen = costs.sort_values(list(costs), kind="stable").index[0]
-    unit = " of the gap" if pool.metric == REMAINING else " nats" if "loss" in pool.metric else f" of {pool.metric}"
+    unit = (
+        " of the gap" if pool.metric == REMAINING_METRIC else " nats" if "loss" in pool.metric else f" of {pool.metric}"
+    )
     within = f"within the margin of {margin:.3g}{unit} of the best mean"
     sure = f"fewest FLOPs, then parameters, of the {len(among)} {within}" if len(among) > 1 else f"no other is {within}"
     if chosen != best:

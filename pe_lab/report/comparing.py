@@ -82,7 +82,7 @@ def differences(subject: ReportSubject) -> Section:
         count = len(compared[[name for name in setting_columns(cells) if name in compared]].drop_duplicates())
         where = f"in the {count} settings {LEARNED}" if count > 1 else f"in the only setting {LEARNED}"
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
-    rule = f" (better or worse: {families.rule})" * bool(compared["verdict"].isin(DIFFERENT).any())
+    rule = f" (better or worse: {families.rule})" * bool(compared["verdict"].isin(DIFFERENT_VERDICTS).any())
     parts: list[Part] = [f"Every encoding against `{subject.baseline}`, {where}: {counts}{rule}."]
     if subject.results.declared.decide is not None:
         parts.append(

@@ -5,7 +5,7 @@ import pandas as pd
 from pe_lab.report.standing import Standing
 from pe_lab.results.columns import in_words, merge, setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.statistics import GRID, Families, Verdict
+from pe_lab.statistics import GRID_TABLE, Families, Verdict
 from pe_lab.statistics.comparisons import turned
 from pe_lab.system.exact_csv import read_csv
 
@@ -80,8 +80,8 @@ def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
         compared: for the means.
         decided: from `decisions`.
     """
-    rows, metric = compared.tables[GRID]
-    names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID)
+    rows, metric = compared.tables[GRID_TABLE]
+    names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID_TABLE)
     standings = []
     for _, lines in decided.groupby(names, sort=False, dropna=False):
         means = merge(ranked, lines[names].head(1), names)

@@ -9,7 +9,7 @@ from pe_lab.results import specification
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.sensitivity import sensitivity, shares
-from pe_lab.statistics import GRID, Families
+from pe_lab.statistics import GRID_TABLE, Families
 
 
 def elsewhere(subject: ReportSubject) -> Section:
@@ -46,12 +46,12 @@ def best_other(compared: Families, cells: pd.DataFrame) -> str:
 
     Settings in which no encoding has learned the task do not count where there are others.
     """
-    name = POOLED if POOLED in compared.tables and not partly_learned(cells) else GRID
+    name = POOLED if POOLED in compared.tables and not partly_learned(cells) else GRID_TABLE
     ranked = compared.ranks(name)
     ranked = ranked[ranked["pe"] != compared.baseline]
     if name == POOLED and len(ranked):
         return str(ranked["pe"].iloc[0])
-    ranked = in_learned_settings(compared.ranks(GRID), cells)
+    ranked = in_learned_settings(compared.ranks(GRID_TABLE), cells)
     names = list(ranked.columns[: list(ranked.columns).index("pe")])
     places = ranked.groupby(names, sort=False, dropna=False).cumcount().groupby(ranked["pe"], sort=False).mean()
     return str(places.drop(compared.baseline, errors="ignore").sort_values(kind="stable").index[0])

@@ -24,8 +24,8 @@ from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     ENVIRONMENT,
-    REMAINING,
-    STEPS,
+    REMAINING_METRIC,
+    STEPS_METRIC,
     counted_in,
     in_words,
     setting_columns,
@@ -38,10 +38,10 @@ from pe_lab.results.learned import not_learned
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings
 from pe_lab.results.verdict_marks import few_runs
-from pe_lab.statistics import FEWEST_SEEDS, GRID
+from pe_lab.statistics import FEWEST_SEEDS, GRID_TABLE
 from pe_lab.statistics.moderation import FEWEST_ENCODINGS
 from pe_lab.statistics.pairs import NUGGET
-from pe_lab.system.drawing import LOOK, svg
+from pe_lab.system.drawing import STYLE, svg
 from pe_lab.system.files import write_text
 
 LONG = 40  # rows from which a table may break over pages
@@ -94,7 +94,7 @@ def _save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, Captioned
     for name, (plot, _) in drawn.items():
         write_text(folder / f"{name}.svg", svg(plot.figure, name))
         content = BytesIO()
-        with mpl.rc_context(LOOK | {"pdf.fonttype": 42}):
+        with mpl.rc_context(STYLE | {"pdf.fonttype": 42}):
             plot.figure.savefig(content, format="pdf", metadata={"CreationDate": None})
         (folder / f"{name}.pdf").write_bytes(content.getvalue())
     return [*texts, *(f"{name}.{kind}" for name in drawn for kind in ("pdf", "svg"))]
@@ -116,7 +116,7 @@ def _means(subject: ReportSubject) -> dict[str, str]:
 
 def _outcomes(subject: TunedSubject) -> dict[str, str]:
     """Return the table of what seeds reached by its name."""
-    steps, summary = subject.metric == STEPS, subject.summary
+    steps, summary = subject.metric == STEPS_METRIC, subject.summary
     varied = varied_columns(summary, tuned_settings(subject.outcomes))
     shown = summary[[*varied, "pe", "runs"]].rename(columns={"pe": "encoding"})
     if steps:
@@ -139,7 +139,7 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
     cells, decided = subject.results.cells, subject.decided
     if cells["pe"].nunique() < 2:
         return {}
-    lines = subject.compared.compare(GRID) if decided is None else with_one(decided, subject.baseline)
+    lines = subject.compared.compare(GRID_TABLE) if decided is None else with_one(decided, subject.baseline)
     lines = sort_by_setting(lines, setting_columns(cells))
     tested = "with 95 % intervals and p values of sequential tests"
     if decided is None:
@@ -161,14 +161,16 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
 
 def _compared(metric: str) -> str:
     """Return what differences are of, with its unit."""
-    if metric == STEPS:
+    if metric == STEPS_METRIC:
         return "log2 of the steps to solve (octaves)"
-    return "the share of the gap that remains" if metric == REMAINING else f"test {in_words(metric)}{unit(metric)}"
+    return (
+        "the share of the gap that remains" if metric == REMAINING_METRIC else f"test {in_words(metric)}{unit(metric)}"
+    )
 
 
 def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
     """Return the figures with their captions, by name."""
-    drawn = {} if subject.metric == STEPS else _curves(subject.results.cells, subject.metric)
+    drawn = {} if subject.metric == STEPS_METRIC else _curves(subject.results.cells, subject.metric)
     cells = subject.results.cells
     if isinstance(subject, TunedSubject):
         seeds = tuned.seed_values(subject, f"{unit(subject.metric)}{place(cells)}")
@@ -233,7 +235,7 @@ def _tuning(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any
         "tried": [f"{rate:g}" for rate in rates],
         "scaled": [f"{float(rate):g} and {float(scale):g}" for rate, scale in tune.get("scaled") or []],
         "fraction": _tried_for(tune),
-        "solvable": subject.metric == STEPS,
+        "solvable": subject.metric == STEPS_METRIC,
         "level": identity.get("solve.level"),
         "first": identity.get("solve.first"),
         "per_doubling": identity.get("solve.per_doubling"),
@@ -305,7 +307,7 @@ def _range(column: pd.Series) -> str:
 
 def unit(metric: str) -> str:
     """Return the unit of a metric in brackets, or nothing."""
-    words = "" if metric == STEPS else unit_in_words(metric)
+    words = "" if metric == STEPS_METRIC else unit_in_words(metric)
     return f" ({words})" if words else ""
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from pe_lab.results.columns import possible
-from pe_lab.results.panels import COLOURED
+from pe_lab.results.panels import MAX_COLOURED_LINES
 from pe_lab.results.plots import Plot
-from pe_lab.statistics import LINE
+from pe_lab.statistics import COMPARISON_COLUMNS
 from pe_lab.statistics.comparisons import counted
 
 # columns of a table of comparisons, whose caption names the baseline: p values as the verdicts take them
-COMPARISON = [name for name in LINE if name not in ("baseline", "p", "p_equivalent")]
+COMPARISON = [name for name in COMPARISON_COLUMNS if name not in ("baseline", "p", "p_equivalent")]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def shaded(drawn: Plot, metric: str) -> str:
     """Say what lines and bands of a figure are."""
     low, high = int(drawn.data["seeds"].min()), int(drawn.data["seeds"].max())
     text = f"means over {counted(high, 'seed') if low == high else f'{low} to {high} seeds'}"
-    if drawn.data["low"].isna().all() or drawn.data["pe"].nunique() > COLOURED:
+    if drawn.data["low"].isna().all() or drawn.data["pe"].nunique() > MAX_COLOURED_LINES:
         return text
     return f"{text}; bands are their 95 % t intervals{cut_in_words(drawn, metric)}"
 

@@ -18,7 +18,7 @@ from pe_lab.report.standing import joined, listed
 from pe_lab.report.tuned import COSTS, TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
-    STEPS,
+    STEPS_METRIC,
     in_words,
     setting_columns,
     sort_by_setting,
@@ -150,7 +150,7 @@ def _for_whom(subject: ReportSubject, measured: pd.DataFrame) -> list[Part]:
 def _cost(subject: ReportSubject) -> Section:
     """Return the metric against each cost, and the costs of each encoding."""
     cells, parts = subject.results.cells, []
-    shown = ["seconds", "positional_parameters"] if subject.metric != STEPS and compares_losses(subject) else []
+    shown = ["seconds", "positional_parameters"] if subject.metric != STEPS_METRIC and compares_losses(subject) else []
     shown = [name for name in shown if name != "seconds" or not isinstance(subject, TunedSubject)]  # of one part
     for against in shown:
         if cells[against].nunique() > 1:

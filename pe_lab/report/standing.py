@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.results.columns import REMAINING, STEPS, in_words, lower_is_better, merge, setting_columns
+from pe_lab.results.columns import REMAINING_METRIC, STEPS_METRIC, in_words, lower_is_better, merge, setting_columns
 from pe_lab.results.learned import of_learned_settings
 from pe_lab.results.panels import settings_in_words
-from pe_lab.statistics import GRID, Families, Verdict
+from pe_lab.statistics import GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import unit_of
 from pe_lab.statistics.comparisons import exchanged, turned
 
@@ -197,7 +197,7 @@ class Standing:
 
 def overall(compared: Families) -> Standing | None:
     """Return what is open in the only setting, or averaged over all; None where settings cannot be averaged."""
-    rows, metric = compared.tables[GRID]
+    rows, metric = compared.tables[GRID_TABLE]
     name = table_of(compared)
     if name is None or len(ranked := compared.ranks(name)) < 2:
         return None
@@ -209,7 +209,7 @@ def overall(compared: Families) -> Standing | None:
         where = f"Averaged over {len(rows[names].drop_duplicates())} {settings}"
         if left := rows["pe"].nunique() - len(ranked):
             where += f" and without {left} encoding{'s' * (left > 1)} that no seed has in all of them"
-        what = f"share of the gap in {what} that remains" if pooled == REMAINING else what
+        what = f"share of the gap in {what} that remains" if pooled == REMAINING_METRIC else what
     return Standing.of(ranked, compared.lines[name], pooled, what, where)
 
 
@@ -218,20 +218,20 @@ def table_of(compared: Families) -> str | None:
 
     None if they are not pooled, or a model has learned the task in some of them only.
     """
-    rows, _ = compared.tables[GRID]
+    rows, _ = compared.tables[GRID_TABLE]
     if len(of_learned_settings(rows)) < len(rows):
         return None
     if len(rows[setting_columns(rows)].drop_duplicates()) == 1:
-        return GRID
+        return GRID_TABLE
     return POOLED if POOLED in compared.tables and len(compared.lines[POOLED]) else None
 
 
 def by_setting(compared: Families) -> list[Standing]:
     """Return what is open in each setting that has two encodings or more, and in which the task was learned."""
-    (rows, metric), lines = compared.tables[GRID], compared.lines[GRID]
+    (rows, metric), lines = compared.tables[GRID_TABLE], compared.lines[GRID_TABLE]
     names = setting_columns(rows)
     at = "on" if "data" in names and rows["data"].nunique() > 1 else "at"
-    ranked = merge(compared.ranks(GRID), of_learned_settings(rows)[names].drop_duplicates(), names)
+    ranked = merge(compared.ranks(GRID_TABLE), of_learned_settings(rows)[names].drop_duplicates(), names)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
     standings, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
     for key, part in ranked.groupby(names, sort=False, dropna=False):
@@ -339,7 +339,7 @@ def best_means(standings: Sequence[Standing]) -> str:
 
 def measured(metric: str) -> str:
     """Return what a metric of the test is, in words."""
-    return "number of steps to solve" if metric == STEPS else f"test {in_words(metric)}"
+    return "number of steps to solve" if metric == STEPS_METRIC else f"test {in_words(metric)}"
 
 
 def last_word(name: str) -> str:
@@ -354,12 +354,12 @@ def amount(value: float, metric: str) -> str:
 
 def gap_in_words(value: float, metric: str) -> str:
     """Return the size of a difference of a metric: with its unit, or as a factor of steps."""
-    return f"a factor of {_shown(abs(value), metric)}" if metric == STEPS else amount(abs(value), metric)
+    return f"a factor of {_shown(abs(value), metric)}" if metric == STEPS_METRIC else amount(abs(value), metric)
 
 
 def _shown(value: float, metric: str) -> str:
     """Return three digits of a value or difference; of log2 of steps, of the steps or their ratio."""
-    return f"{2**value if metric == STEPS else value:.3g}"
+    return f"{2**value if metric == STEPS_METRIC else value:.3g}"
 
 
 def unit_in_words(metric: str) -> str:

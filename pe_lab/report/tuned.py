@@ -19,7 +19,7 @@ from pe_lab.report.question import ReportSubject, missing, surroundings
 from pe_lab.report.standing import Standing, joined, measured
 from pe_lab.results import plots, tuned_outcomes
 from pe_lab.results.columns import (
-    STEPS,
+    STEPS_METRIC,
     counted_in,
     cut,
     floors,
@@ -32,7 +32,7 @@ from pe_lab.results.frame import Results
 from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
-from pe_lab.statistics import FEWEST_SEEDS, GRID, Endpoint, Families, Verdict
+from pe_lab.statistics import FEWEST_SEEDS, GRID_TABLE, Endpoint, Families, Verdict
 from pe_lab.statistics.comparisons import counted, exchanged
 from pe_lab.system.exact_csv import read_csv
 
@@ -84,7 +84,7 @@ def with_outcomes(results: Results) -> Results:
     cells = merge(cells, outcomes.loc[outcomes["y"].notna(), [*keys, *outcomes.columns[measures:]]], keys)
     reached, place = cells.pop("y"), len(setting_columns(cells)) + 2
     if outcomes["solved"].notna().any():
-        cells.insert(place, f"test_{STEPS}", reached)
+        cells.insert(place, f"test_{STEPS_METRIC}", reached)
     else:
         cells["test_loss"] = reached
     if len(curves):
@@ -109,7 +109,7 @@ def outcomes_of(results: Results) -> pd.DataFrame:
 
 def metric_of(results: Results) -> str:
     """Return the metric that a study compares: the loss, or STEPS."""
-    return STEPS if f"test_{STEPS}" in results.cells else "loss"
+    return STEPS_METRIC if f"test_{STEPS_METRIC}" in results.cells else "loss"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class TunedFamilies(Families):
             results: from `with_outcomes`.
         """
         cells, metric, tune = results.cells, metric_of(results), results.declared.tune or {}
-        endpoint = tuned_outcomes.endpoint(tune.get("margin"), np.inf if metric == STEPS else None)
+        endpoint = tuned_outcomes.endpoint(tune.get("margin"), np.inf if metric == STEPS_METRIC else None)
         names = list(cells["pe"].unique())
         declared = tune.get("baseline") if tune.get("baseline") in names else None
         baseline, outcomes = declared or names[0], outcomes_of(results)
@@ -149,7 +149,14 @@ class TunedFamilies(Families):
         )
         lines = lines.fillna({"seeds": 0, "verdict": str(Verdict.NO_SEED)}).astype({"seeds": int})
         margin = f"{endpoint.margin:g} {endpoint.unit}{'s' * (endpoint.margin != 1)}"
-        return cls(baseline, {GRID: (cells, metric)}, {GRID: lines}, {GRID: margin}, endpoint, declared is not None)
+        return cls(
+            baseline,
+            {GRID_TABLE: (cells, metric)},
+            {GRID_TABLE: lines},
+            {GRID_TABLE: margin},
+            endpoint,
+            declared is not None,
+        )
 
     def __str__(self) -> str:
         first, second = self.sizes()

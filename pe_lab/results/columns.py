@@ -7,16 +7,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from pe_lab.data.score import LEVELS
-from pe_lab.statistics.cells import REMAINING as REMAINING
-from pe_lab.statistics.cells import STEPS as STEPS
+from pe_lab.data.score import LEVEL_FLOORS
+from pe_lab.statistics.cells import REMAINING_METRIC as REMAINING_METRIC
+from pe_lab.statistics.cells import STEPS_METRIC as STEPS_METRIC
 from pe_lab.statistics.cells import lower_is_better as lower_is_better
 from pe_lab.statistics.cells import metric_column as metric_column
 from pe_lab.statistics.cells import setting_columns as setting_columns
 from pe_lab.statistics.cells import sort_by_setting as sort_by_setting
 
-FIRST = ("pe", "data", "depth", "epochs", "seed")  # columns that every row begins with
-COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
+LEADING_COLUMNS = ("pe", "data", "depth", "epochs", "seed")  # columns that every row begins with
+COST_COLUMNS = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
 # columns that describe where a checkpoint was trained, with their names in its environment.json
 ENVIRONMENT = {
     "python": "python",
@@ -27,12 +27,12 @@ ENVIRONMENT = {
     "threads": "threads",
 }
 # columns of records: measurements that were made on a checkpoint after training
-MEASURED = ("kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value")
-SHOWN = ("loss", "accuracy", "exact_match")  # metrics that have curves
-LENGTHS = ("length", "decode", "stride")  # kinds of measurements that have a length
-STRIDED = "loss_stride_"  # the metric, before the stride
-GENERATED = "exact_match_generated"  # exact match of answers that the model wrote itself
-NAMES = {  # of metrics whose names are not words: what tables and figures call them
+RECORD_COLUMNS = ("kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value")
+CURVE_METRICS = ("loss", "accuracy", "exact_match")  # metrics that have curves
+LENGTH_KINDS = ("length", "decode", "stride")  # kinds of measurements that have a length
+STRIDED_PREFIX = "loss_stride_"  # the metric, before the stride
+GENERATED_METRIC = "exact_match_generated"  # exact match of answers that the model wrote itself
+METRIC_NAMES = {  # of metrics whose names are not words: what tables and figures call them
     "r2": "R² of position",
     "r2_permuted": "R² of permuted positions",
     "mae_permuted": "mean absolute error of permuted positions",
@@ -40,12 +40,12 @@ NAMES = {  # of metrics whose names are not words: what tables and figures call 
     "entropy_normalised": "entropy of attention",
     "token_cosine": "cosine of two tokens",
     "position_share": "variance that goes with position",
-    REMAINING: "share of the gap",
-    STEPS: "log2 of the steps to solve",
+    REMAINING_METRIC: "share of the gap",
+    STEPS_METRIC: "log2 of the steps to solve",
     "mae": "mean absolute error of position",
 }
 # the lowest and highest possible value of metrics whose names contain a word; of others nothing is known
-POSSIBLE = {
+POSSIBLE_RANGES = {
     "accuracy": (0.0, 1.0),
     "exact_match": (0.0, 1.0),
     "loss": (0.0, np.inf),
@@ -78,14 +78,14 @@ def value_text(value: object) -> str:
 
 def in_words(metric: str) -> str:
     """Return the name of a metric in words."""
-    return NAMES.get(metric, metric.replace("_", " "))
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
 def possible(metric: str) -> tuple[float, float]:
     """Return the lowest and the highest possible value of a metric, infinite where nothing is known."""
     if metric == "entropy_normalised":
         return 0.0, 1.0
-    return next((ends for word, ends in POSSIBLE.items() if word in metric), (-np.inf, np.inf))
+    return next((ends for word, ends in POSSIBLE_RANGES.items() if word in metric), (-np.inf, np.inf))
 
 
 def cut(
@@ -142,5 +142,5 @@ def floors(rows: pd.DataFrame, metric: str = "loss") -> list[str]:
 
 def levels(names: list[str]) -> list[str]:
     """Return the floors that can serve as the reference level of a task, the most informative first."""
-    first: list[str] = [floor for floor in LEVELS if floor in names]
+    first: list[str] = [floor for floor in LEVEL_FLOORS if floor in names]
     return first or [floor for floor in names if floor != "bayes"]

@@ -9,7 +9,14 @@ import pandas as pd
 from pe_lab.config import flatten
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
-from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED, without_whole_windows
+from pe_lab.results.columns import (
+    CURVE_METRICS,
+    GENERATED_METRIC,
+    LENGTH_KINDS,
+    RECORD_COLUMNS,
+    STRIDED_PREFIX,
+    without_whole_windows,
+)
 from pe_lab.results.rows import Settings, describe
 from pe_lab.statistics.intervals import interval
 
@@ -41,15 +48,15 @@ def gather(cells: Sequence[Measured]) -> pd.DataFrame:
     parts = []
     for distinguishing, cell in zip(described, cells, strict=True):
         records = Records(cell.run, cell.epochs)
-        if any(request["kind"] in LENGTHS for request in cell.requests):
+        if any(request["kind"] in LENGTH_KINDS for request in cell.requests):
             parts.append(_test_rows(cell.run.summary(cell.epochs)).assign(**distinguishing))
         for request in filter(records.has, cell.requests):
-            columns = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
+            columns = {"length": 1} | {name: value for name, value in request.items() if name in RECORD_COLUMNS}
             parts.append(records.get(request).assign(**(distinguishing | columns)))
     if not parts:
         return pd.DataFrame()
     rows = pd.concat(parts, ignore_index=True).drop_duplicates()
-    return rows.reindex(columns=[*described[0], *MEASURED]).astype({"offset": "Int64"})
+    return rows.reindex(columns=[*described[0], *RECORD_COLUMNS]).astype({"offset": "Int64"})
 
 
 def _test_rows(summary: dict[str, Any]) -> pd.DataFrame:
@@ -64,7 +71,9 @@ def lengths(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting, encoding, policy, offset and metric, and a column per length."""
     rows = without_whole_windows(rows)
     metric = rows["metric"]
-    shown = rows["kind"].isin(LENGTHS) & (metric.isin((*SHOWN, GENERATED)) | metric.str.startswith(STRIDED))
+    shown = rows["kind"].isin(LENGTH_KINDS) & (
+        metric.isin((*CURVE_METRICS, GENERATED_METRIC)) | metric.str.startswith(STRIDED_PREFIX)
+    )
     return _wide(rows[shown], "length", ("policy", "offset"))
 
 
@@ -79,7 +88,7 @@ def _wide(rows: pd.DataFrame, across: str, extra: tuple[str, ...]) -> pd.DataFra
     Non-finite values are not averaged away: the cell says in how many seeds they occur. Where fewer seeds were measured
     than in the row's other columns, the cell says how many.
     """
-    keys = [name for name in rows if name not in ("seed", *MEASURED)] + [*extra, "metric"]
+    keys = [name for name in rows if name not in ("seed", *RECORD_COLUMNS)] + [*extra, "metric"]
     lines = []
     for key, group in rows.groupby(keys, sort=False, dropna=False):
         seeds = group.groupby([across, "seed"], sort=False)["value"].agg(lambda heads: heads.mean(skipna=False))

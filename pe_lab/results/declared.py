@@ -9,7 +9,7 @@ from typing import Any
 from pe_lab.statistics.margins import Margin
 from pe_lab.system.files import read_json
 
-NAME = "declared.json"
+DECLARED_FILE = "declared.json"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def read(folder: Path) -> Declared:
     Raises:
         ValueError: the file is not a declaration.
     """
-    path = folder / NAME
+    path = folder / DECLARED_FILE
     try:
         if (content := read_json(path)) is None:
             return Declared()

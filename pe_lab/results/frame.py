@@ -15,8 +15,8 @@ from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.names import unknown_name
 
 NO_SKIPPED = pd.DataFrame(columns=["pe", "data", "reason"])
-LOG = "LOG.md"  # where the findings of the studies below its folder are written down
-UNKNOWN = "unknown"  # the task of cells in old study folders, whose files do not name it
+LOG_FILE = "LOG.md"  # where the findings of the studies below its folder are written down
+UNKNOWN_TASK = "unknown"  # the task of cells in old study folders, whose files do not name it
 # a run, a version or a commit may consist of digits, and an encoding or a task may be called 1e5
 _TYPES = dict.fromkeys(("pe", "data", "run", "python", "torch", "pe_lab", "commit"), str) | {"offset": "Int64"}
 
@@ -117,7 +117,7 @@ def load(source: str | Path, study: str | None = None) -> Results:
 def _hint(folder: Path) -> str:
     """Return what to do about a folder that has no cell."""
     if (folder / "outcomes.csv").is_file():
-        logs = [parent / LOG for parent in folder.parents if (parent / LOG).is_file()]
+        logs = [parent / LOG_FILE for parent in folder.parents if (parent / LOG_FILE).is_file()]
         log = next((path for path in logs if folder.name in path.read_text(encoding="utf-8")), None)
         said = f". {log} says what came out of it" if log else ""
         return (
@@ -186,5 +186,5 @@ def _csv(path: Path, empty: pd.DataFrame | None = None) -> pd.DataFrame:
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} must be a table in CSV, got {' '.join(str(error).split())}") from None
     if "pe" in table and "data" not in table:
-        table.insert(table.columns.get_loc("pe") + 1, "data", UNKNOWN)
+        table.insert(table.columns.get_loc("pe") + 1, "data", UNKNOWN_TASK)
     return table

@@ -13,10 +13,26 @@ from pe_lab.config import flatten
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run, target_of
-from pe_lab.results.columns import COST, FIRST, LENGTHS, MEASURED, SHOWN, checkpoint
+from pe_lab.results.columns import (
+    COST_COLUMNS,
+    CURVE_METRICS,
+    LEADING_COLUMNS,
+    LENGTH_KINDS,
+    RECORD_COLUMNS,
+    checkpoint,
+)
 from pe_lab.results.rows import Settings, describe, rows_of
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.files import CHECKSUMS, LedgerError, entries, is_file, parse_json, read_json, read_verified, unread
+from pe_lab.system.files import (
+    CHECKSUMS_FILE,
+    LedgerError,
+    entries,
+    is_file,
+    parse_json,
+    read_json,
+    read_verified,
+    unread,
+)
 
 # settings of a cell by their names in the identity of its run
 _SETTING_NAMES = {
@@ -29,9 +45,9 @@ _SETTING_NAMES = {
     "attention_revision": "attention.revision",
 }
 _COUNTS = ("model.depth", "seed")
-NO_CELLS = pd.DataFrame(columns=[*FIRST, "run"])
-FAILURE = ["kind", "reason", "step", "run"]
-NO_FAILED = pd.DataFrame(columns=[*FIRST, *FAILURE])
+NO_CELLS = pd.DataFrame(columns=[*LEADING_COLUMNS, "run"])
+FAILURE_COLUMNS = ["kind", "reason", "step", "run"]
+NO_FAILED = pd.DataFrame(columns=[*LEADING_COLUMNS, *FAILURE_COLUMNS])
 
 Wanted = dict[tuple[str, int], int]  # the cells to read, as run and target, with their positions in the result
 
@@ -133,7 +149,7 @@ def failures(settings: list[Settings], failed: list[Settings], reasons: list[dic
     if not failed:
         return NO_FAILED.copy()
     described = describe(settings + failed).tail(len(failed)).reset_index(drop=True)
-    return pd.concat([described, pd.DataFrame(reasons, columns=FAILURE)], axis=1)
+    return pd.concat([described, pd.DataFrame(reasons, columns=FAILURE_COLUMNS)], axis=1)
 
 
 def _without_identity(folder: Path) -> list[str]:
@@ -178,8 +194,8 @@ def _complete_checkpoints(run: Run, refused: list[str]) -> list[int]:
     complete = []
     for path in entries(run.folder / "checkpoints"):
         with _refusing(refused):
-            if not _is_count(path.name) or not is_file(path / CHECKSUMS):
-                reason = f"must be a checkpoint with its {CHECKSUMS}, got an incomplete one"
+            if not _is_count(path.name) or not is_file(path / CHECKSUMS_FILE):
+                reason = f"must be a checkpoint with its {CHECKSUMS_FILE}, got an incomplete one"
                 raise LedgerError(f"ledger entry {path} {reason}")
             complete.append(int(path.name))
     return sorted(complete)
@@ -212,10 +228,10 @@ def summary_and_environment(run: Run, target: int) -> dict[str, Any]:
     floors = summary.get("floors")
     if not isinstance(floors, dict) or not all(map(_are_numbers, (summary.get("test"), *floors.values()))):
         raise LedgerError(f"ledger entry {checkpoint} must have numbers as test metrics and floors, got others")
-    if not summary["test"] or not summary.keys() >= set(COST):
-        lacking = ", ".join(name for name in COST if name not in summary) or "test"
+    if not summary["test"] or not summary.keys() >= set(COST_COLUMNS):
+        lacking = ", ".join(name for name in COST_COLUMNS if name not in summary) or "test"
         raise LedgerError(
-            f"ledger entry {checkpoint} must have test metrics and {', '.join(COST)}, got none of {lacking}"
+            f"ledger entry {checkpoint} must have test metrics and {', '.join(COST_COLUMNS)}, got none of {lacking}"
         )
     return summary | {"environment": environment}
 
@@ -235,7 +251,7 @@ def _failure(path: Path, run: Run) -> dict[str, Any]:
         raise LedgerError(
             f"ledger entry {path} must say why a number of epochs or steps was not reached, got something else"
         )
-    return {name: content.get(name) for name in FAILURE} | {"run": run.name}
+    return {name: content.get(name) for name in FAILURE_COLUMNS} | {"run": run.name}
 
 
 def _distinguishing(cells: pd.DataFrame) -> list[str]:
@@ -261,7 +277,7 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
 
 def validation(checkpoint: Path) -> list[tuple[float, str, float]]:
     """Return epoch, metric and value of the validations before a checkpoint; raises as `validation_by_step`."""
-    return [(epoch, metric, value) for _, epoch, metric, value in _validation(checkpoint) if metric in SHOWN]
+    return [(epoch, metric, value) for _, epoch, metric, value in _validation(checkpoint) if metric in CURVE_METRICS]
 
 
 def validation_by_step(checkpoint: Path) -> dict[int, dict[str, float]]:
@@ -306,15 +322,15 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
             for entry in records.entries():
                 with _refusing(refused):
                     measured.append(records.read(entry))
-        if any(request["kind"] in LENGTHS for request, _ in measured):
+        if any(request["kind"] in LENGTH_KINDS for request, _ in measured):
             rows = pd.DataFrame(_test_metrics(cell).items(), columns=["metric", "value"]).dropna()
             parts.append(rows.assign(**distinguishing, kind="length", length=1, policy="raw", offset=0))
         for request, rows in measured:
-            columns = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
+            columns = {"length": 1} | {name: value for name, value in request.items() if name in RECORD_COLUMNS}
             parts.append(rows.assign(**(distinguishing | columns)))
     if not parts:
-        return pd.DataFrame(columns=[*names, *MEASURED])
-    return pd.concat(parts, ignore_index=True).reindex(columns=[*names, *MEASURED]).astype({"offset": "Int64"})
+        return pd.DataFrame(columns=[*names, *RECORD_COLUMNS])
+    return pd.concat(parts, ignore_index=True).reindex(columns=[*names, *RECORD_COLUMNS]).astype({"offset": "Int64"})
 
 
 def _test_metrics(cell: dict[str, Any]) -> dict[str, Any]:

@@ -3,20 +3,20 @@
 import numpy as np
 import pandas as pd
 
-from pe_lab.data.score import BEST, BLIND, NO_GAP
+from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.results.columns import merge, setting_columns
 
-GUESSES = ("prior", "unigram")  # losses of models that do not look at the sequence
+GUESS_METRICS = ("prior", "unigram")  # losses of models that do not look at the sequence
 LEAST_RIGHT = 0.05  # share of right answers below which no encoding counts as one that can do a task
-LITTLE = 0.1  # share of the way from a guess to the best possible loss, below which little is learned
+MIN_LEARNED_SHARE = 0.1  # share of the way from a guess to the best possible loss, below which little is learned
 
 
 def uses_position(rows: pd.DataFrame) -> pd.Series:
     """Return `pe_lab.data.score.uses_position` of each cell as 1 or 0, and NaN for None."""
-    level = _level(rows, BLIND)
+    level = _level(rows, BLIND_FLOORS)
     if "test_loss" not in rows:
         return level
-    name = f"floor_{BEST}_loss"
+    name = f"floor_{BEST_FLOOR}_loss"
     best = rows[name].astype(float).fillna(0) if name in rows else 0.0
     return (rows["test_loss"].astype(float) < level).astype(float).where(level - best > NO_GAP)
 
@@ -34,7 +34,7 @@ def not_learned(rows: pd.DataFrame, advice: bool = True) -> str:
     used, share = uses_position(rows), learned_share(rows)
     tasks = rows["data"] if "data" in rows else pd.Series("", rows.index)
     best, most = (shares.dropna().groupby(tasks, sort=False).max() for shares in (used, share.where(used.isna())))
-    without, little = list(best.index[best == 0]), most[most < LITTLE]
+    without, little = list(best.index[best == 0]), most[most < MIN_LEARNED_SHARE]
     sentences, count = [], len(best) + len(most)
     if without:
         where = "" if len(without) == count else f" on {', '.join(without)}"
@@ -74,11 +74,11 @@ def partly_learned(rows: pd.DataFrame) -> str:
 
 def level_in_words(rows: pd.DataFrame) -> str:
     """Return the best loss without position, in nats, or its range; and whether it knows what is held out."""
-    level = _level(rows, BLIND).dropna()
+    level = _level(rows, BLIND_FLOORS).dropna()
     if level.empty:
         return ""
     low, high = f"{level.min():.3g}", f"{level.max():.3g}"
-    known = f"floor_{BLIND[0]}_loss"
+    known = f"floor_{BLIND_FLOORS[0]}_loss"
     split = ", even knowing which sequences are held out" if known in rows and rows[known].notna().any() else ""
     return f"{low if low == high else f'{low} to {high}'} nats{split}"
 
@@ -145,10 +145,10 @@ def has_learned(rows: pd.DataFrame) -> pd.Series:
 def learned_share(rows: pd.DataFrame) -> pd.Series:
     """Return how much of the way from a guess to the best possible loss each cell has gone; at most 1.
 
-    A guess does not look at the sequence (GUESSES). NaN where its loss is unknown. Where the best possible loss is
-    unknown, 1 for a loss below the guess and 0 for others.
+    A guess does not look at the sequence (GUESS_METRICS). NaN where its loss is unknown. Where the best possible loss
+    is unknown, 1 for a loss below the guess and 0 for others.
     """
-    guess, best = _level(rows, GUESSES), _level(rows, (BEST,))
+    guess, best = _level(rows, GUESS_METRICS), _level(rows, (BEST_FLOOR,))
     if "test_loss" not in rows:
         return pd.Series(np.nan, rows.index)
     gained = guess - rows["test_loss"].astype(float)

@@ -14,8 +14,8 @@ from pe_lab.results.styles import style
 from pe_lab.statistics.intervals import interval
 
 GREY = "#B5B5B5"
-ACROSS = 3  # panels side by side
-COLOURED = 8  # lines that are told apart by eye; others are grey
+PANELS_PER_ROW = 3  # panels side by side
+MAX_COLOURED_LINES = 8  # lines that are told apart by eye; others are grey
 LEGEND_LINE, LEGEND_LETTER = 0.55, 0.065  # inches of a legend of 8 pt: beside a name, and of one of its letters
 
 
@@ -68,7 +68,7 @@ def most_different(data: pd.DataFrame, along: str) -> list[str]:
     middle = data.groupby(["setting", along])["mean"].transform("mean")
     apart = (data["mean"] - middle).abs().groupby([data["setting"], data["pe"]], sort=False).mean()
     far = apart.groupby(level="setting", sort=False).rank().groupby(level="pe", sort=False).mean()
-    chosen = set(far.sort_values(ascending=False, kind="stable").index[:COLOURED])
+    chosen = set(far.sort_values(ascending=False, kind="stable").index[:MAX_COLOURED_LINES])
     return [name for name in data["pe"].unique() if name in chosen]
 
 
@@ -79,7 +79,7 @@ def make_panels(settings: Sequence[str], height: float, share_y: bool = False) -
         height: of a panel, in inches.
         share_y: whether panels have one y axis.
     """
-    down = -(-len(settings) // ACROSS)
+    down = -(-len(settings) // PANELS_PER_ROW)
     across = -(-len(settings) // down)
     figure = Figure(figsize=(0.8 + 3.6 * across, 0.6 + height * down), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False, sharey=share_y).flat
@@ -98,7 +98,7 @@ def draw_lines(axes: Axes, data: pd.DataFrame, along: str, highlight: list[str])
             continue
         colour, dash, marker = style(str(name))
         axes.plot(line[along], line["mean"], dash, color=colour, marker=marker, ms=4, linewidth=1.4, label=name)
-        if data["pe"].nunique() <= COLOURED:
+        if data["pe"].nunique() <= MAX_COLOURED_LINES:
             axes.fill_between(line[along], line["low"], line["high"], color=colour, alpha=0.12, linewidth=0)
     axes.title.set_fontsize(9)
     axes.tick_params(labelsize=8)

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
-from pe_lab.data.score import BLIND, NO_GAP
+from pe_lab.data.score import BLIND_FLOORS, NO_GAP
 from pe_lab.results.columns import (
     counted_in,
     floors,
@@ -26,9 +26,9 @@ from pe_lab.results.columns import (
     told_settings,
 )
 from pe_lab.results.panels import (
-    ACROSS,
-    COLOURED,
     GREY,
+    MAX_COLOURED_LINES,
+    PANELS_PER_ROW,
     draw_legend,
     draw_lines,
     make_panels,
@@ -40,14 +40,14 @@ from pe_lab.results.panels import (
 from pe_lab.results.styles import COLOURS, style
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
-from pe_lab.system.drawing import INK, LOOK, PAPER
+from pe_lab.system.drawing import INK, PAPER, STYLE
 
-BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
+MARGIN_BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
 TOKEN_ALONE = "from the token alone"  # in legends
-LINEAR = 0.1  # nats, below which the scale of losses over epochs is linear
+MAX_LINEAR_LOSS = 0.1  # nats, below which the scale of losses over epochs is linear
 LEGEND_HEIGHT = 0.06  # inches for each encoding of a legend below panels
-DODGE = 1.08  # factor between neighbours on the axis of epochs, where encodings stand side by side
-FLOORS: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
+DODGE_FACTOR = 1.08  # factor between neighbours on the axis of epochs, where encodings stand side by side
+FLOOR_DASHES: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
 FLOOR_NAMES = {
     "position_blind_split_known": "best without position, split known",
     "position_blind": "best without position",
@@ -63,7 +63,7 @@ class Plot:
     data: pd.DataFrame
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None = None) -> Plot:
     """Draw the mean of a test metric: a row per encoding, best first, a column per setting, floors as the last rows.
 
@@ -113,7 +113,7 @@ def _shades(
 ) -> tuple[pd.DataFrame, str]:
     """Return shades from 0 to 1 of means, brighter is better, and what they mean."""
     floors = pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)
-    first = next((floor for floor in BLIND if floor.replace("_", "-") in floors.index), None)
+    first = next((floor for floor in BLIND_FLOORS if floor.replace("_", "-") in floors.index), None)
     if sign > 0 and first is not None and "bayes" in floors.index:
         level, best = floors.loc[first.replace("_", "-")], floors.loc["bayes"]
         shares = (level - wide) / (level - best)
@@ -153,7 +153,7 @@ def _draw_cells(axes: Axes, shown: pd.DataFrame, shaded: pd.DataFrame) -> None:
     axes.xaxis.tick_top()
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def over_epochs(
     rows: pd.DataFrame,
     metric: str = "loss",
@@ -183,7 +183,7 @@ def over_epochs(
     data = means(rows, [along], names, metric)
     levels = _levels(rows, metric, names)
     panels_of = data["setting"].unique()
-    across = min(ACROSS, len(panels_of)) if beside else len(panels_of)
+    across = min(PANELS_PER_ROW, len(panels_of)) if beside else len(panels_of)
     down = -(-len(panels_of) // across)
     if baseline is not None and down > 1:
         raise ValueError(f"baseline needs all panels in one row, got {len(panels_of)} panels")
@@ -221,7 +221,7 @@ def over_epochs(
                 line[along] * _aside(name, lines), line["mean"], spread, linestyle=look.dash, capsize=2, **drawn
             )
         for floor, values in levels.items():
-            axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
+            axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOOR_DASHES[floor])
         axes.set_xscale("log", base=2)
         axes.set_xticks(measured, [f"{length:g}" for length in measured])
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -255,7 +255,7 @@ def over_epochs(
     for floor, values in levels.items():
         is_constant = values.nunique() == 1
         name = f"{FLOOR_NAMES[floor]} ({values.iloc[0]:.2g})" if is_constant else FLOOR_NAMES[floor]
-        by[name] = Line2D([], [], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
+        by[name] = Line2D([], [], color=INK, linewidth=1.2, linestyle=FLOOR_DASHES[floor])
         lines.append(name)
     lines = [name for name in lines if name in by]
     if others := len(encodings) - len(highlight):
@@ -303,7 +303,7 @@ def _draw_paired(
 
 def _aside(name: object, drawn: list[str]) -> float:
     """Return the factor by which a mark is moved along a logarithmic axis, to stand beside those of the others."""
-    return float(DODGE ** (drawn.index(str(name)) - (len(drawn) - 1) / 2))
+    return float(DODGE_FACTOR ** (drawn.index(str(name)) - (len(drawn) - 1) / 2))
 
 
 def _align_axes(panels: list[Axes]) -> None:
@@ -319,12 +319,12 @@ def _best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:
     """Return the encodings to colour where not all can be: those with the best last value, by mean rank."""
     last = data.sort_values(along, kind="stable").drop_duplicates(["setting", "pe"], keep="last")
     order = (last["mean"] if lower_is_better(metric) else -last["mean"]).groupby(last["setting"]).rank()
-    return list(order.groupby(last["pe"]).mean().sort_values(kind="stable").index[:COLOURED])
+    return list(order.groupby(last["pe"]).mean().sort_values(kind="stable").index[:MAX_COLOURED_LINES])
 
 
 def _drawn_floors(names: list[str]) -> list[str]:
     """Return the floors to draw: the lowest that a model without position can reach, and the best possible."""
-    blind = [floor for floor in BLIND if floor in names][:1]
+    blind = [floor for floor in BLIND_FLOORS if floor in names][:1]
     return [*blind, *(floor for floor in ("bayes",) if floor in names)]
 
 
@@ -339,7 +339,7 @@ def _levels(rows: pd.DataFrame, metric: str, names: list[str]) -> dict[str, pd.S
     return {floor: by_setting[column].mean() for floor, column in columns.items()}
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def learning_curves(
     curves: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None, rows: pd.DataFrame | None = None
 ) -> Plot:
@@ -367,7 +367,7 @@ def learning_curves(
         draw_lines(axes, data[data["setting"] == setting], along, highlight)
         for floor, values in levels.items():
             if setting in values:
-                look = {"color": INK, "linewidth": 1.2, "linestyle": FLOORS[floor], "label": FLOOR_NAMES[floor]}
+                look = {"color": INK, "linewidth": 1.2, "linestyle": FLOOR_DASHES[floor], "label": FLOOR_NAMES[floor]}
                 axes.axhline(values[setting], **look)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -377,7 +377,7 @@ def learning_curves(
     return Plot(figure, data)
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     """Draw paired differences from the baseline with their t intervals, a panel per setting.
 
@@ -406,14 +406,14 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
         axes.set_xlabel(f"{in_words(metric)} minus that of {baseline}{unit}\n({better}: better)", fontsize=8)
     handles: list[Artist] = [_handle(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
     if data["margin"].notna().any():
-        handles.append(Patch(color=BAND, label="within the margin"))
+        handles.append(Patch(color=MARGIN_BAND, label="within the margin"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(panels) > 1 else 2, fontsize=8)
     columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_corrected"]
     columns += ["margin", "p_equivalent_corrected", "verdict"]
     return Plot(figure, data[columns].reset_index(drop=True))
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
     """Draw what each seed reached, a panel per setting, a row per encoding, the best mean first.
 
@@ -450,7 +450,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
         for floor, values in levels.items():
-            drawn = {"color": INK, "linewidth": 1.2, "linestyle": FLOORS[floor], "label": FLOOR_NAMES[floor]}
+            drawn = {"color": INK, "linewidth": 1.2, "linestyle": FLOOR_DASHES[floor], "label": FLOOR_NAMES[floor]}
             axes.axvline(values[setting], **drawn)
         axes.tick_params(axis="x", labelsize=8)
         axes.set_xlabel("steps to solve" if kind == "steps" else "test loss in nats", fontsize=8)
@@ -470,7 +470,7 @@ def _handle(verdict: str) -> Line2D:
 def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
     """Draw the differences of one setting, each at the height of its encoding in `names`, over the margin."""
     if np.isfinite(margin := data["margin"].max()):
-        axes.axvspan(-margin, margin, color=BAND, linewidth=0, zorder=0)
+        axes.axvspan(-margin, margin, color=MARGIN_BAND, linewidth=0, zorder=0)
     axes.axvline(0, color=INK, linewidth=0.8)
     for line in data.itertuples():
         if pd.isna(line.difference):
@@ -482,7 +482,7 @@ def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
         axes.plot(line.difference, y, mark.shape, color=mark.colour, markerfacecolor=face, ms=5)
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None) -> Plot:
     """Draw a metric against length, in training lengths, a panel per setting, policy and offset."""
     measured = records[(records["kind"] == "length") & (records["metric"] == metric)]
@@ -499,7 +499,7 @@ def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[s
     return Plot(figure, data)
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list[str] | None = None) -> Plot:
     """Draw a probe's metric against the layer, a panel per setting; heads are averaged.
 
@@ -529,7 +529,7 @@ def record_settings(records: pd.DataFrame) -> list[str]:
     return [name for name in records.columns[: list(records.columns).index("kind")] if name not in ("pe", "seed")]
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> Plot:
     """Draw a metric against a cost, a panel per setting and a point per encoding.
 
@@ -559,7 +559,7 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
     return Plot(figure, data)
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def shares(effects: pd.DataFrame) -> Plot:
     """Draw the shares of statistics.effects, from 0 to 100 %."""
     figure = Figure(figsize=(7, 1 + 0.35 * len(effects)), layout="constrained")

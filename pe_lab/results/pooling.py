@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.data.score import NO_GAP
-from pe_lab.results.columns import REMAINING, floors, levels, lower_is_better, metric_column, setting_columns
+from pe_lab.results.columns import REMAINING_METRIC, floors, levels, lower_is_better, metric_column, setting_columns
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Pool:
         rows: a row per encoding and seed: settings (their number), test_<metric> (the mean over them),
             positional_parameters, flops_per_token (summed), for one task also the means of its floors. Empty where
             nothing can be pooled.
-        metric: that of the settings, or REMAINING.
+        metric: that of the settings, or REMAINING_METRIC.
         note: what was pooled and in which unit, or why not.
     """
 
@@ -52,7 +52,7 @@ def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
     else:
         unit = f"test {metric}{', in nats' * ('loss' in metric)}"
         rows = rows.assign(value=rows[measured])
-    pooled = REMAINING if several else metric
+    pooled = REMAINING_METRIC if several else metric
     count = len(rows[names].drop_duplicates())
     means = _means(rows, pooled, count)
     if several and without:
@@ -120,4 +120,4 @@ def remaining(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame | None:
         return None
     measured = rows[metric_column(rows, metric)]
     shares = [((measured - gap.best) / (gap.level - gap.best)).dropna() for gap in gaps if gap]
-    return rows.assign(**{f"test_{REMAINING}": pd.concat(shares)})
+    return rows.assign(**{f"test_{REMAINING_METRIC}": pd.concat(shares)})

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.columns import MEASURED
+from pe_lab.results.columns import RECORD_COLUMNS
 
-COUNTS = ("depth", "seed")
-COSTS = ("parameters", "positional_parameters", "flops_per_token", "seconds")
+COUNT_COLUMNS = ("depth", "seed")
+COST_COLUMNS = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 
 
 def require_rows(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -18,7 +18,7 @@ def require_rows(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     Raises:
         ValueError: a column is missing, or has values of another kind.
     """
-    numbers = [name for name in table if name.startswith(("test_", "floor_")) or name in COSTS]
+    numbers = [name for name in table if name.startswith(("test_", "floor_")) or name in COST_COLUMNS]
     return _require(table, path, ("pe", "run"), _counts(table), numbers)
 
 
@@ -28,7 +28,7 @@ def require_costs(cells: pd.DataFrame, source: object) -> None:
     Raises:
         ValueError: a column is missing, or a cell has no attention.
     """
-    _require(cells, source, ("attention",), (), COSTS)
+    _require(cells, source, ("attention",), (), COST_COLUMNS)
 
 
 def require_curves(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -39,12 +39,14 @@ def require_curves(table: pd.DataFrame, path: Path) -> pd.DataFrame:
 def require_records(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return the later measurements once they are checked; raises as `require_rows`."""
     numbers = ("length", "offset", "layer", "head", "value")
-    return _require(table, path, ("pe", "kind", "metric"), _counts(table), numbers, MEASURED)
+    return _require(table, path, ("pe", "kind", "metric"), _counts(table), numbers, RECORD_COLUMNS)
 
 
 def _counts(table: pd.DataFrame) -> tuple[str, ...]:
     """Return the columns of whole numbers: epochs may be a fraction only where steps are counted."""
-    return (*COUNTS, "steps") if "steps" in table and table["steps"].notna().all() else (*COUNTS, "epochs")
+    return (
+        (*COUNT_COLUMNS, "steps") if "steps" in table and table["steps"].notna().all() else (*COUNT_COLUMNS, "epochs")
+    )
 
 
 def _require(

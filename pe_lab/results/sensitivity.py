@@ -13,11 +13,11 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.columns import REMAINING, lower_is_better, merge, setting_columns, value_text
+from pe_lab.results.columns import REMAINING_METRIC, lower_is_better, merge, setting_columns, value_text
 from pe_lab.results.pooling import remaining
 from pe_lab.statistics.cells import keys_of, require_baseline, wide
 from pe_lab.statistics.comparisons import add_verdicts, differences
-from pe_lab.statistics.verdicts import ALIKE, Verdict
+from pe_lab.statistics.verdicts import WITHIN_MARGIN_VERDICTS, Verdict
 
 MOST_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
 
@@ -29,8 +29,8 @@ class Sensitivity:
     Attributes:
         pe: an encoding.
         baseline: the one that is subtracted from it.
-        metric: that of the differences: a test metric, or REMAINING, the share of the gap to the best possible value,
-            where the settings are of several tasks whose levels are known.
+        metric: that of the differences: a test metric, or REMAINING_METRIC, the share of the gap to the best possible
+            value, where the settings are of several tasks whose levels are known.
         names: the setting columns that vary.
         lines: a line per specification, the smallest difference first: the columns of `names`; seeds (shared by the
             two); difference, low, high (t interval); margin (NaN where differences are shares of a gap); sign (better
@@ -137,7 +137,7 @@ def sensitivity(
         compared = add_verdicts(differences(rows, [(pe, baseline)], metric), metric)
     of_two = (compared["pe"] == pe) & (compared["baseline"] == baseline)
     scaled = remaining(rows, metric)
-    rows, unit = (rows, metric) if scaled is None else (scaled, REMAINING)
+    rows, unit = (rows, metric) if scaled is None else (scaled, REMAINING_METRIC)
     table = wide(rows, unit)
     lines = differences(rows, [(pe, baseline)], unit).drop(columns=["pe", "baseline", "margin"])
     lines = _with_verdicts(lines, compared[of_two], columns)
@@ -267,7 +267,7 @@ def _counts(lines: pd.DataFrame) -> pd.Series:
     counts = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in ("better", "worse", "equal")}
     counts["unknown"] = (lines["sign"] == "").sum()
     counts |= {f"certainly {sign}": (sure == sign).sum() for sign in ("better", "worse")}
-    counts["within"] = lines["verdict"].isin(ALIKE).sum()
+    counts["within"] = lines["verdict"].isin(WITHIN_MARGIN_VERDICTS).sum()
     return pd.Series(counts, dtype=int)
 
 

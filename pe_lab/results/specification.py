@@ -9,18 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pe_lab.results.columns import REMAINING
+from pe_lab.results.columns import REMAINING_METRIC
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.plots import BAND, Plot
+from pe_lab.results.plots import MARGIN_BAND, Plot
 from pe_lab.results.sensitivity import Sensitivity
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
-from pe_lab.system.drawing import INK, LOOK, PAPER
+from pe_lab.system.drawing import INK, PAPER, STYLE
 
-SHADES = (INK, "#7A7A7A")  # of the dots of one setting and the next
+DOT_SHADES = (INK, "#7A7A7A")  # of the dots of one setting and the next
 
 
-@mpl.rc_context(LOOK)
+@mpl.rc_context(STYLE)
 def curve(sensitivity: Sensitivity) -> Plot:
     """Draw the specification curve: differences with t intervals, sorted; below each, the values of its settings.
 
@@ -34,7 +34,7 @@ def curve(sensitivity: Sensitivity) -> Plot:
     figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
     above, below = figure.subplots(2, height_ratios=heights, sharex=True)
     _draw_differences(above, drawn)
-    unit = "share of the gap" if sensitivity.metric == REMAINING else sensitivity.metric
+    unit = "share of the gap" if sensitivity.metric == REMAINING_METRIC else sensitivity.metric
     above.set_ylabel(f"{unit}:\n{sensitivity.pe} minus\n{sensitivity.baseline}", fontsize=8)
     figure.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     _draw_levels(below, drawn, levels)
@@ -49,7 +49,9 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
     """Draw the differences of all specifications, a group of marks per verdict, over the margin of each."""
     if (margin := drawn["margin"].to_numpy(float)).size and np.isfinite(margin).any():
         edges, high = np.arange(len(drawn) + 1) - 0.5, np.append(margin, margin[-1:])
-        axes.fill_between(edges, -high, high, step="post", color=BAND, linewidth=0, zorder=0, label="within the margin")
+        axes.fill_between(
+            edges, -high, high, step="post", color=MARGIN_BAND, linewidth=0, zorder=0, label="within the margin"
+        )
     axes.axhline(0, color=INK, linewidth=0.8)
     places = pd.Series(np.arange(len(drawn)), drawn.index)
     size = float(np.clip(160 / max(1, len(drawn)), 2, 6))
@@ -77,7 +79,7 @@ def _draw_levels(axes: Axes, drawn: pd.DataFrame, levels: list[tuple[str, Any]])
     names, labels = list(dict.fromkeys(name for name, _ in levels)), []
     for row, (name, value) in enumerate(levels):
         has = drawn[name].isna() if pd.isna(value) else drawn[name] == value
-        colour = SHADES[names.index(name) % len(SHADES)]
+        colour = DOT_SHADES[names.index(name) % len(DOT_SHADES)]
         axes.plot(np.flatnonzero(has), np.full(has.sum(), row), "o", color=colour, ms=size)
         if row and levels[row - 1][0] != name:
             axes.axhline(row - 0.5, color="#B5B5B5", linewidth=0.6)

@@ -7,18 +7,27 @@ from typing import Any
 
 from pe_lab.config import Config, folder
 from pe_lab.config.ranges import NAME
-from pe_lab.config.schema import NAMED
+from pe_lab.config.schema import LIST_GROUPS
 from pe_lab.encodings.options import shown
 from pe_lab.ledger.run import Run
 from pe_lab.results.from_ledger import summary_and_environment
 from pe_lab.system.files import LedgerError, read_verified
 from pe_lab.system.plain import complaint, read_yaml
 
-GROUPS = ("pe", "data")  # settings that name a class
-HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # allowed for classes that are not in pe_lab
-COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
-NEEDED = ("pe", "data", "model", "epochs", "seed")
-FORMER = ("search", "shipped")  # settings in the ledger of the shipped rows of pe-bench 2; they changed no training
+CLASS_GROUPS = ("pe", "data")  # settings that name a class
+HYDRA_KEYS = (
+    "_target_",
+    "_partial_",
+    "_args_",
+    "_recursive_",
+    "_convert_",
+)  # allowed for classes that are not in pe_lab
+COST_COLUMNS = ("parameters", "positional_parameters", "flops_per_token", "seconds")
+REQUIRED_SETTINGS = ("pe", "data", "model", "epochs", "seed")
+FORMER_SETTINGS = (
+    "search",
+    "shipped",
+)  # settings in the ledger of the shipped rows of pe-bench 2; they changed no training
 
 
 def read_settings(run: Run, epochs: int) -> dict[str, Any]:
@@ -39,7 +48,7 @@ def read_settings(run: Run, epochs: int) -> dict[str, Any]:
         _require_settings(settings)
     except ValueError as error:
         raise LedgerError(f"ledger entry {path} {error}") from None
-    return {name: value for name, value in settings.items() if name not in FORMER}
+    return {name: value for name, value in settings.items() if name not in FORMER_SETTINGS}
 
 
 def read_summary(run: Run, epochs: int) -> dict[str, Any]:
@@ -52,8 +61,10 @@ def read_summary(run: Run, epochs: int) -> dict[str, Any]:
     tokens = summary.get("tokens_per_sequence")
     if not re.fullmatch(r"[\w.-]+", str(summary.get("name"))) or not NAME.holds(summary["attention"]):
         requirement = "a name and an attention of letters, digits, '_', '.' and '-'"
-    elif not all(type(summary.get(name)) in (int, float) for name in ("steps", *COST)) or type(tokens) is not int:
-        requirement = f"the numbers steps, {', '.join(COST)} and tokens_per_sequence"
+    elif (
+        not all(type(summary.get(name)) in (int, float) for name in ("steps", *COST_COLUMNS)) or type(tokens) is not int
+    ):
+        requirement = f"the numbers steps, {', '.join(COST_COLUMNS)} and tokens_per_sequence"
     else:
         return summary
     raise LedgerError(f"ledger entry {run.checkpoint(epochs) / 'summary.json'} must have {requirement}, got others")
@@ -61,23 +72,23 @@ def read_summary(run: Run, epochs: int) -> dict[str, Any]:
 
 def _require_settings(settings: Any) -> None:
     """Raise ValueError unless these are the settings of a cell."""
-    if not isinstance(settings, dict) or not settings.keys() >= set(NEEDED):
-        raise ValueError(f"must have the settings {', '.join(NEEDED)}, got {shown(settings)}")
+    if not isinstance(settings, dict) or not settings.keys() >= set(REQUIRED_SETTINGS):
+        raise ValueError(f"must have the settings {', '.join(REQUIRED_SETTINGS)}, got {shown(settings)}")
     for name, value in settings.items():
-        if name in FORMER:
+        if name in FORMER_SETTINGS:
             continue
         if name not in Config.__dataclass_fields__:
             raise ValueError(f"must have the settings of a cell, got {shown(name)}")
-        if name in GROUPS:
+        if name in CLASS_GROUPS:
             _require_class(value, name, name)
         elif name == "logger" and isinstance(value, dict):
             # cells of earlier versions have one logger, with its name
             named = {value["name"]: value} if "name" in value else value
             for member, leaf in named.items():
                 _require_class(leaf | {"name": member} if isinstance(leaf, dict) else leaf, name, f"logger.{member}")
-        elif name in NAMED and isinstance(value, dict):
+        elif name in LIST_GROUPS and isinstance(value, dict):
             for member, leaf in value.items():
-                _require_options(leaf, f"{name}.{member}", allowed=HYDRA)
+                _require_options(leaf, f"{name}.{member}", allowed=HYDRA_KEYS)
         else:
             _require_options(value, name, allowed=("_target_",) if name in ("optimizer", "trainer") else ())
     if not isinstance(settings["model"], dict) or type(settings["model"].get("depth")) is not int:
@@ -102,7 +113,7 @@ def _require_class(leaf: Any, group: str, place: str) -> None:
     if leaf.get("_partial_") is not True and not is_users:
         raise ValueError(f"must have as {place}._partial_ true, got {shown(leaf.get('_partial_'))}")
     options = {name: value for name, value in leaf.items() if name not in ("_target_", "_partial_")}
-    _require_options(options, place, "pe" if group == "pe" and not is_users else None, HYDRA if is_users else ())
+    _require_options(options, place, "pe" if group == "pe" and not is_users else None, HYDRA_KEYS if is_users else ())
 
 
 def _class_of(file: Path) -> str:

@@ -4,7 +4,14 @@ import pandas as pd
 
 from pe_lab.config import LR
 from pe_lab.results import curves, plots, tuned_rates
-from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED, setting_columns
+from pe_lab.results.columns import (
+    CURVE_METRICS,
+    GENERATED_METRIC,
+    LENGTH_KINDS,
+    RECORD_COLUMNS,
+    STRIDED_PREFIX,
+    setting_columns,
+)
 from pe_lab.results.frame import Results
 from pe_lab.results.summary_table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
 from pe_lab.system.drawing import svg
@@ -42,7 +49,7 @@ def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dic
         wide["rates"] = frames["rates"], [name for name in settings if name != LR], tuned_rates.edges(frames["rates"])
     if len(records):
         frames["records"] = records
-        names = [name for name in records if name not in ("pe", "seed", *MEASURED)]
+        names = [name for name in records if name not in ("pe", "seed", *RECORD_COLUMNS)]
         wide["lengths"] = curves.lengths(records), [*names, "policy", "offset"], ""
         wide["layers"] = curves.layers(records), [*names, "length"], ""
     for name, (frame, names, line) in wide.items():
@@ -65,11 +72,11 @@ def in_short(records: pd.DataFrame) -> str:
         answers; of each probe its first metric. Of long tables the first MOST_LINES lines, with the number of the
         others.
     """
-    names = [name for name in records if name not in ("pe", "seed", *MEASURED)]
+    names = [name for name in records if name not in ("pe", "seed", *RECORD_COLUMNS)]
     parts = []
-    measured = set(records.loc[records["kind"].isin(LENGTHS), "metric"])
-    strided = sorted(name for name in measured if name.startswith(STRIDED))
-    if metric := next((name for name in (*strided, GENERATED, *SHOWN) if name in measured), None):
+    measured = set(records.loc[records["kind"].isin(LENGTH_KINDS), "metric"])
+    strided = sorted(name for name in measured if name.startswith(STRIDED_PREFIX))
+    if metric := next((name for name in (*strided, GENERATED_METRIC, *CURVE_METRICS) if name in measured), None):
         table = curves.lengths(records[records["metric"] == metric])
         parts.append(_first_lines(table, [*names, "policy", "offset", "metric", "seeds"]))
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
@@ -89,7 +96,7 @@ def figures(records: pd.DataFrame) -> dict[str, str]:
     """Return figures of later measurements, one metric of each as in `in_short`, as SVG by the name of the file."""
     drawings = {}
     measured = set(records.loc[records["kind"] == "length", "metric"])
-    if metric := next((name for name in SHOWN if name in measured), None):
+    if metric := next((name for name in CURVE_METRICS if name in measured), None):
         drawings["lengths.svg"] = plots.length_curves(records, metric)
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
     for probe, rows in probes.groupby("probe", sort=False):

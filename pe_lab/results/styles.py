@@ -7,7 +7,7 @@ from zlib import crc32
 # The encodings of each colour. The first ones are most often compared. A new encoding comes last in its line, so that
 # the others keep their looks. The first six colours are Okabe and Ito's. The others are as far as possible from these
 # and from each other. All are readable on white and on the dark pages.
-NAMES = {
+NAMES_BY_COLOUR = {
     "#0072B2": ("rope", "shape", "heads", "random", "integer", "normalized", "interleave", "temperature"),
     "#D55E00": (
         "learnable",
@@ -38,8 +38,8 @@ NAMES = {
     "#9669FF": ("stick_breaking", "shaw", "fourier", "relative_bias", "inkling", "pope", "tape"),
     "#78B400": ("xpos", "p_rope", "longrope", "rnope_swa", "rope_pi", "rope_dynamic_ntk", "wall"),
 }
-COLOURS = tuple(NAMES)
-COMMON = ("none", *(names[0] for names in NAMES.values()))
+COLOURS = tuple(NAMES_BY_COLOUR)
+COMMON_NAMES = ("none", *(names[0] for names in NAMES_BY_COLOUR.values()))
 MARKERS = ("o", "s", "^", "D", "v", "P", "*", "p")
 OWN_MARKERS = ("<", ">", "h", "d")  # of names that are not in the package
 DASHES = ("-", "--", "-.", ":")
@@ -53,7 +53,7 @@ class Style(NamedTuple):
     marker: str
 
 
-NONE = Style("#7F7F7F", "-.", "X")  # no other name has this colour or this marker
+NONE_STYLE = Style("#7F7F7F", "-.", "X")  # no other name has this colour or this marker
 
 
 @cache
@@ -64,8 +64,8 @@ def style(name: str) -> Style:
     look alike with a chance of 1 in 176.
     """
     if name == "none":
-        return NONE
-    for column, (colour, names) in enumerate(NAMES.items()):
+        return NONE_STYLE
+    for column, (colour, names) in enumerate(NAMES_BY_COLOUR.items()):
         if name in names:
             turn = column + names.index(name)
             return Style(colour, DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])

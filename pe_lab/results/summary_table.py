@@ -16,8 +16,13 @@ from pe_lab.statistics.margins import Margin
 from pe_lab.system.markup import in_markdown
 from pe_lab.system.names import unknown_name
 
-TESTED = ["p_corrected", "p_equivalent_corrected", "margin", "verdict"]  # columns of `compare` that a table takes over
-LONG = 8  # characters of a number from which it is rounded
+TEST_COLUMNS = [
+    "p_corrected",
+    "p_equivalent_corrected",
+    "margin",
+    "verdict",
+]  # columns of `compare` that a table takes over
+MAX_CHARACTERS = 8  # characters of a number from which it is rounded
 
 
 def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "loss") -> pd.DataFrame:
@@ -75,8 +80,8 @@ def with_verdicts(
         margin: the smallest difference that matters; None: the default of each task.
 
     Returns:
-        The table with the columns of TESTED, empty for the baseline; as it is where no encoding has several seeds in
-        common with the baseline. Its attribute "family" describes the comparisons.
+        The table with the columns of TEST_COLUMNS, empty for the baseline; as it is where no encoding has several seeds
+        in common with the baseline. Its attribute "family" describes the comparisons.
 
     Raises:
         ValueError: a cell occurs twice, or the margin does not fit the metric or a setting.
@@ -85,9 +90,9 @@ def with_verdicts(
     if not (compared["seeds"] > 1).any():
         return table
     names = ["pe", *setting_columns(rows)]
-    tests = dict(zip(keys_of(compared, names), compared[TESTED].itertuples(index=False), strict=True))
-    missing = [None] * len(TESTED)
-    tested = pd.DataFrame([tests.get(key, missing) for key in keys_of(table, names)], columns=TESTED)
+    tests = dict(zip(keys_of(compared, names), compared[TEST_COLUMNS].itertuples(index=False), strict=True))
+    missing = [None] * len(TEST_COLUMNS)
+    tested = pd.DataFrame([tests.get(key, missing) for key in keys_of(table, names)], columns=TEST_COLUMNS)
     result = pd.concat([table, tested], axis=1)
     result.attrs = table.attrs | {"family": compared.attrs["family"]}
     return result
@@ -130,7 +135,7 @@ def as_text(table: pd.DataFrame, names: Sequence[str]) -> str:
 
 def _shown(value: Any) -> str:
     text = "" if _present(value) is None else str(value)
-    return f"{value:.6g}" if isinstance(value, float) and len(text) > LONG else text
+    return f"{value:.6g}" if isinstance(value, float) and len(text) > MAX_CHARACTERS else text
 
 
 def render(table: pd.DataFrame) -> str:

@@ -25,7 +25,7 @@ from pe_lab.system.plain import read_yaml
 from pe_lab.training.checkpoints import load_checkpoint
 from pe_lab.training.data import make_dataset
 
-SHORT = {"pe": "pe.name", "data": "data.name"}
+SHORT_NAMES = {"pe": "pe.name", "data": "data.name"}
 MOST_VALUES = 6  # of a setting that are named in a message
 
 
@@ -117,15 +117,15 @@ def _setting(setting: str, names: list[str]) -> str:
     Raises:
         ValueError: no cell has such a setting, or there are several of that last word.
     """
-    name = SHORT.get(setting, setting)
+    name = SHORT_NAMES.get(setting, setting)
     if name in names:
         return name
     same = [full_name for full_name in names if full_name.rpartition(".")[2] == setting]
     if len(same) != 1:
         last_words = dict.fromkeys(
-            full_name.rpartition(".")[2] for full_name in names if full_name not in SHORT.values()
+            full_name.rpartition(".")[2] for full_name in names if full_name not in SHORT_NAMES.values()
         )
-        raise ValueError(unknown_name("setting", same or [*SHORT, *last_words], setting))
+        raise ValueError(unknown_name("setting", same or [*SHORT_NAMES, *last_words], setting))
     return same[0]
 
 
@@ -136,7 +136,7 @@ def _flattened(value: Any) -> Any:
 
 def _differences(cells: list[Settings]) -> str:
     """Return the settings in which cells differ, with their values."""
-    full = {name: short for short, name in SHORT.items()}
+    full = {name: short for short, name in SHORT_NAMES.items()}
     parts = []
     for name in dict.fromkeys(name for cell_settings in cells for name in cell_settings):
         values = _sorted(cells, name)

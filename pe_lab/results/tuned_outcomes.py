@@ -16,7 +16,7 @@ from pe_lab.config import LR
 from pe_lab.results.columns import cut, floors, merge, sort_by_setting
 from pe_lab.results.summary_table import floor_heading
 from pe_lab.results.verdict_marks import few_runs
-from pe_lab.statistics import FEWEST_SEEDS, LINE, Endpoint, Verdict, compare, interval, share_interval
+from pe_lab.statistics import COMPARISON_COLUMNS, FEWEST_SEEDS, Endpoint, Verdict, compare, interval, share_interval
 from pe_lab.statistics.comparisons import exchanged
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
@@ -217,7 +217,7 @@ def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None =
     compared = names.transform(lambda pe: pe.nunique() > 1 and (baseline is None or baseline in set(pe)))
     runs = runs[compared.astype(bool)]
     if runs.empty:
-        return each.head(0).reindex(columns=[*keys, *LINE, "freedom"])
+        return each.head(0).reindex(columns=[*keys, *COMPARISON_COLUMNS, "freedom"])
     columns = ["pe", "seed", "y", "task"]
     if endpoint.kind == "steps":
         columns, runs = [*columns, "solved"], runs.astype({"solved": bool})

@@ -9,13 +9,13 @@ import pandas as pd
 from pe_lab.config import Config, flatten
 from pe_lab.config.ranges import NAME
 from pe_lab.encodings.options import shown
-from pe_lab.results.columns import SHOWN
+from pe_lab.results.columns import CURVE_METRICS
 from pe_lab.results.frame import Results
 from pe_lab.results.rows import Settings, rows_of
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.plain import complaint
 
-PREFIX = "wandb:"  # marks a source as a W&B project
+SOURCE_PREFIX = "wandb:"  # marks a source as a W&B project
 
 
 class FromProject(Results):
@@ -134,7 +134,7 @@ def _curves(cells: pd.DataFrame, runs: list[Any], summaries: list[dict[str, Any]
     lines = []
     for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
         run = by_cell[cell["run"], cell["epochs"]]
-        for metric in SHOWN:
+        for metric in CURVE_METRICS:
             for row in run.scan_history(keys=["epoch", f"validation/{metric}"]):
                 lines.append([*(cell[name] for name in names), row["epoch"], metric, row[f"validation/{metric}"]])
     return pd.DataFrame(lines, columns=[*names, "epoch", "metric", "value"])

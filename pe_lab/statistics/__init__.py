@@ -6,13 +6,13 @@ which every seed tunes for itself (docs/protocol.md).
 """
 
 from pe_lab.statistics.agreement import Agreement, Comparison, Published, compare_with_published
-from pe_lab.statistics.cells import REMAINING, lower_is_better, unit_of, wide
+from pe_lab.statistics.cells import REMAINING_METRIC, lower_is_better, unit_of, wide
 from pe_lab.statistics.comparisons import add_verdicts, compare_cells, differences
 from pe_lab.statistics.correction import benjamini_hochberg, holm, holm_levels
 from pe_lab.statistics.correlation import RankCorrelation, rank_correlation
 from pe_lab.statistics.effects import effects
 from pe_lab.statistics.endpoint import Endpoint
-from pe_lab.statistics.families import GRID, Families
+from pe_lab.statistics.families import GRID_TABLE, Families
 from pe_lab.statistics.intervals import interval
 from pe_lab.statistics.margins import Margin, default_margin, margins
 from pe_lab.statistics.moderation import NOTHING_KNOWN, Prior, fit_prior
@@ -40,17 +40,25 @@ from pe_lab.statistics.tuning import (
     TunedTask,
     outcomes,
 )
-from pe_lab.statistics.verdicts import ALIKE, DIFFERENT, FEWEST_SEEDS, LEVEL, LINE, Verdict, verdicts_on
+from pe_lab.statistics.verdicts import (
+    COMPARISON_COLUMNS,
+    DIFFERENT_VERDICTS,
+    FEWEST_SEEDS,
+    LEVEL,
+    WITHIN_MARGIN_VERDICTS,
+    Verdict,
+    verdicts_on,
+)
 
 __all__ = [
-    "ALIKE",
-    "DIFFERENT",
+    "COMPARISON_COLUMNS",
+    "DIFFERENT_VERDICTS",
     "FEWEST_SEEDS",
-    "GRID",
+    "GRID_TABLE",
     "LEVEL",
-    "LINE",
     "NOTHING_KNOWN",
-    "REMAINING",
+    "REMAINING_METRIC",
+    "WITHIN_MARGIN_VERDICTS",
     "Agreement",
     "Comparison",
     "Endpoint",

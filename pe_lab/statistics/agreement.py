@@ -14,10 +14,12 @@ from scipy import special
 
 from pe_lab.statistics.verdicts import LEVEL
 
-LOOKS = 2
+NUM_LOOKS = 2
 POWER = 0.9  # with which `needed` seeds decide, if means and deviations are as observed
-MOST = 200  # seeds; more are not asked for
-FLOOR = 0.25  # of the tolerance: no deviation between seeds is taken to be smaller, since a few can be alike by chance
+MAX_SEEDS = 200  # seeds; more are not asked for
+MIN_SD_SHARE = (
+    0.25  # of the tolerance: no deviation between seeds is taken to be smaller, since a few can be alike by chance
+)
 
 
 class Agreement(StrEnum):
@@ -84,7 +86,7 @@ def compare_with_published(values: np.ndarray, published: Published, tolerance: 
         raise ValueError(f"seeds of a published value must be at least 1, got {published.seeds}")
     if published.sd is not None and not published.sd >= 0:
         raise ValueError(f"sd of a published value must be at least 0, got {published.sd:g}")
-    least = (FLOOR * tolerance) ** 2
+    least = (MIN_SD_SHARE * tolerance) ** 2
     variance = np.maximum(values.var(-1, ddof=1), least)
     difference = values.mean(-1) - published.mean
     error, inside, outside = _scaled(variance, seeds, published, least, tests)
@@ -107,7 +109,7 @@ def _scaled(
         theirs = max(published.sd**2, least) / count
         error = np.sqrt(ours + theirs)
         freedom = (ours + theirs) ** 2 / (ours**2 / (seeds - 1) + theirs**2 / (count - 1))
-    level = LEVEL / LOOKS
+    level = LEVEL / NUM_LOOKS
     return error, special.stdtrit(freedom, 1 - level), special.stdtrit(freedom, 1 - level / tests)
 
 
@@ -115,7 +117,7 @@ def _needed(
     size: np.ndarray, variance: np.ndarray, seeds: int, published: Published, least: float, tolerance: float, tests: int
 ) -> np.ndarray:
     """Return the fewest seeds with which the interval would end on one side of the tolerance."""
-    counts = np.r_[seeds + 1 : MOST + 1]
+    counts = np.r_[seeds + 1 : MAX_SEEDS + 1]
     if not len(counts):
         return np.full(size.shape, np.nan)
     size = size[..., None]

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-LOWER = ("loss", "bits", "perplexity", "error")  # in names of metrics whose lowest value is the best
+LOWER_IS_BETTER = ("loss", "bits", "perplexity", "error")  # in names of metrics whose lowest value is the best
 METRIC_UNITS = {"loss": "nats", "bits": "bits"}  # of metrics with these words in their names; others have shares
-STEPS = "log2_steps"  # a metric: log2 of the steps to solve the task
-REMAINING = "remaining"  # a metric: the share of the gap between a task's level and the best possible that is left
+STEPS_METRIC = "log2_steps"  # a metric: log2 of the steps to solve the task
+REMAINING_METRIC = (
+    "remaining"  # a metric: the share of the gap between a task's level and the best possible that is left
+)
 
 
 def setting_columns(rows: pd.DataFrame) -> list[str]:
@@ -39,16 +41,16 @@ def metric_column(rows: pd.DataFrame, metric: str) -> str:
 
 def lower_is_better(metric: str) -> bool:
     """Return whether a lower value is better: of losses, bits, perplexities and errors; see `pe_lab.data.metric`."""
-    return metric in (REMAINING, STEPS) or any(word in metric for word in LOWER)
+    return metric in (REMAINING_METRIC, STEPS_METRIC) or any(word in metric for word in LOWER_IS_BETTER)
 
 
 def unit_of(metric: str) -> str:
     """Return the unit that a metric declares, see `pe_lab.data.metric`: nats, bits, share, or empty of perplexities.
 
-    That of REMAINING is gap, a share of the distance between two floors; that of STEPS is octaves.
+    That of REMAINING_METRIC is gap, a share of the distance between two floors; that of STEPS_METRIC is octaves.
     """
-    if metric in (REMAINING, STEPS):
-        return "gap" if metric == REMAINING else "octaves"
+    if metric in (REMAINING_METRIC, STEPS_METRIC):
+        return "gap" if metric == REMAINING_METRIC else "octaves"
     return next(
         (unit for word, unit in METRIC_UNITS.items() if word in metric), "" if "perplexity" in metric else "share"
     )

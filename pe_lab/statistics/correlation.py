@@ -8,7 +8,7 @@ from scipy import stats
 from pe_lab.statistics.verdicts import LEVEL
 
 RESAMPLINGS = 10_000
-FEWEST = 4  # encodings of which an interval can be given
+MIN_ENCODINGS = 4  # encodings of which an interval can be given
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, seed: int = 0) -> Ra
     if first.ndim != 2 or second.ndim != 2 or len(first) != len(second) or not first.shape[1] or not second.shape[1]:
         raise ValueError(f"both must be [n, seeds] with the same n, got {first.shape} and {second.shape}")
     n = len(first)
-    if n < FEWEST:
-        raise ValueError(f"there must be at least {FEWEST} encodings, got {n}")
+    if n < MIN_ENCODINGS:
+        raise ValueError(f"there must be at least {MIN_ENCODINGS} encodings, got {n}")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise ValueError("all values must be finite")
     if np.isclose(first.mean(1), first.mean()).all() or np.isclose(second.mean(1), second.mean()).all():

@@ -19,9 +19,9 @@ from pe_lab.statistics.comparisons import (
 )
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margins, margins_by_metric
-from pe_lab.statistics.verdicts import ALIKE, Verdict
+from pe_lab.statistics.verdicts import WITHIN_MARGIN_VERDICTS, Verdict
 
-GRID = "each setting"  # name of the table of the cells themselves
+GRID_TABLE = "each setting"  # name of the table of the cells themselves
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,13 @@ class Families:
             counts[1] += int((tested & (lines["baseline"] != self.baseline)).sum())
         return counts[0], counts[1]
 
-    def compare(self, name: str = GRID, baseline: str | None = None) -> pd.DataFrame:
+    def compare(self, name: str = GRID_TABLE, baseline: str | None = None) -> pd.DataFrame:
         """Return the comparisons of a table with an encoding; None: with the baseline of the report."""
         lines = turned(baseline or self.baseline, self.lines[name], "baseline").reset_index(drop=True)
         lines.attrs["comparisons"] = self.sizes()[0]
         return lines
 
-    def alike(self, pe: str, name: str = GRID, /, **setting: Any) -> dict[str, str]:
+    def alike(self, pe: str, name: str = GRID_TABLE, /, **setting: Any) -> dict[str, str]:
         """Return the encodings that differ from one by certainly less than the margin in a setting.
 
         Returns:
@@ -151,11 +151,11 @@ class Families:
         lines = self.lines[name]
         for column, value in setting.items():
             lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
-        lines = lines[lines["verdict"].isin(ALIKE)]
+        lines = lines[lines["verdict"].isin(WITHIN_MARGIN_VERDICTS)]
         lines = turned(pe, lines)
         return dict(zip(lines["baseline"], lines["verdict"], strict=True))
 
-    def ranks(self, name: str = GRID, among: Collection[str] | None = None) -> pd.DataFrame:
+    def ranks(self, name: str = GRID_TABLE, among: Collection[str] | None = None) -> pd.DataFrame:
         """Return the range of ranks of each encoding; it ranks below another only if that one is better.
 
         One that is slightly better is not better by enough to rank before.
@@ -183,7 +183,12 @@ class Families:
                 verdicts = turned(pe, here)["verdict"]
                 best, worst = 1 + (verdicts == Verdict.WORSE).sum(), len(means) - (verdicts == Verdict.BETTER).sum()
                 line = {"pe": pe, "mean": sign * means[pe], "seeds": int(part[pe].notna().sum())}
-                line |= {"best": best, "worst": worst, "tied": worst - best, "equivalent": verdicts.isin(ALIKE).sum()}
+                line |= {
+                    "best": best,
+                    "worst": worst,
+                    "tied": worst - best,
+                    "equivalent": verdicts.isin(WITHIN_MARGIN_VERDICTS).sum(),
+                }
                 ranked.append(setting | line)
         settings = [column for column in table.index.names if column != "seed"]
         return pd.DataFrame(ranked, columns=[*settings, "pe", "mean", "seeds", "best", "worst", "tied", "equivalent"])

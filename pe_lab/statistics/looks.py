@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 LOOKS = (5, 8, 12)
-SPENT = (0.25, 0.35, 0.4)  # parts of the level
+SPENT_SHARES = (0.25, 0.35, 0.4)  # parts of the level
 
 
 def check_looks(looks: tuple[int, ...]) -> None:
@@ -22,4 +22,4 @@ def check_looks(looks: tuple[int, ...]) -> None:
 def parts_of(looks: tuple[int, ...]) -> tuple[float, ...]:
     """Return the part of the level that each look spends, in proportion to the square root of its seeds."""
     roots = np.sqrt(looks)
-    return SPENT if looks == LOOKS else tuple((roots / roots.sum()).tolist())
+    return SPENT_SHARES if looks == LOOKS else tuple((roots / roots.sum()).tolist())

@@ -6,7 +6,7 @@ from math import isfinite, log
 
 import pandas as pd
 
-from pe_lab.statistics.cells import REMAINING, metric_column, setting_columns, unit_of
+from pe_lab.statistics.cells import REMAINING_METRIC, metric_column, setting_columns, unit_of
 
 MARGIN_UNITS = {
     "gap": "a share of the distance between the floors bayes and position_blind",
@@ -75,7 +75,7 @@ class Margin:
 
         Where seeds have different floors, such as those of test sets of their own, the gap of a setting is the mean
         over its seeds, each counted once. The floors are computed from the task, so the margin is a constant for tests.
-        Nats are divided by ln 2 for metrics in bits. What remains of the gap (REMAINING) has a gap of 1.
+        Nats are divided by ln 2 for metrics in bits. What remains of the gap (REMAINING_METRIC) has a gap of 1.
 
         Returns:
             A line per setting: setting columns, margin.
@@ -153,7 +153,7 @@ def margins_by_metric(margin: Margins, metric: str) -> dict[str, Margin]:
     """
     margins = {metric: margin} if isinstance(margin, Margin) else dict(margin or {})
     if metric in margins and margins[metric].unit == "gap":
-        margins.setdefault(REMAINING, margins[metric])
+        margins.setdefault(REMAINING_METRIC, margins[metric])
     return margins
 
 
@@ -168,7 +168,7 @@ def _gaps(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     metric_column(rows, metric)
     names = setting_columns(rows)
     floors = [f"floor_{floor}_{metric}" for floor in ("bayes", "position_blind")]
-    if metric == REMAINING:
+    if metric == REMAINING_METRIC:
         gap = pd.Series(1.0, rows.index)
     elif set(floors) <= set(rows):
         gap = (rows[floors[1]] - rows[floors[0]]).abs()

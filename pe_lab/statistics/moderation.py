@@ -21,8 +21,8 @@ import numpy as np
 from scipy import special
 
 FEWEST_ENCODINGS = 5  # fewer say too little about the spread of variances
-SHARE = 0.5  # of the estimated degrees of freedom
-CHANCE = 0.01  # that any of the variances is so small as to be left out
+DOF_SHARE = 0.5  # of the estimated degrees of freedom
+OUTLIER_CHANCE = 0.01  # that any of the variances is so small as to be left out
 _ROUNDING = 1e-6  # of the median variance: what is smaller is left out of the first estimate
 _MOST = 1e6  # degrees of freedom; as many as one cannot tell from infinitely many
 
@@ -103,7 +103,7 @@ def _moments(
     estimate = np.minimum(2 * _inverse_trigamma(np.maximum(spread, 1 / _MOST)), _MOST)
     scale = np.exp(mean + _log_bias(estimate / 2))
     enough = (np.asarray(encodings) >= FEWEST_ENCODINGS) & (used.sum(-1) > 1)
-    parts = (scale, SHARE * np.minimum(estimate, encodings), np.zeros(()), CHANCE / count)
+    parts = (scale, DOF_SHARE * np.minimum(estimate, encodings), np.zeros(()), OUTLIER_CHANCE / count)
     return Prior(*(np.where(enough, part, 0.0) for part in parts)), enough
 
 

@@ -13,7 +13,7 @@ from pe_lab.statistics.moderation import Prior, fit_prior
 from pe_lab.statistics.verdicts import FEWEST_SEEDS, LEVEL, Verdict, verdicts_on
 
 NUGGET = 0.03  # deviation of a run's measurement error, in margins
-ROUNDING = 1e-12  # of the values: differences that are closer to each other are equal
+EQUALITY_TOLERANCE = 1e-12  # of the values: differences that are closer to each other are equal
 
 Pairs = tuple[np.ndarray, np.ndarray]  # columns of the first encodings, and of those subtracted from them
 
@@ -76,7 +76,7 @@ def sample_differences(
     added = np.asarray(2 * nugget**2)
     if of_equal:
         size = np.where(finite, np.maximum(np.abs(y[..., pairs[0]]), np.abs(y[..., pairs[1]])), 0.0).max(-2)
-        equal = (np.abs(apart).max(-2) <= ROUNDING * size) & (mean != 0)
+        equal = (np.abs(apart).max(-2) <= EQUALITY_TOLERANCE * size) & (mean != 0)
         variance, added = np.where(equal, 0.0, variance), np.where(equal, added, 0.0)
     return seeds, np.where(seeds > 0, mean, np.nan), np.where(seeds > 1, variance + added, np.nan)
 
@@ -230,8 +230,8 @@ def compare(
         one_family: whether p values are corrected over the pairs of all tasks; otherwise each task is a family.
 
     Returns:
-        A line per task and pair: LINE and the other fields of `Tests`. Without a baseline, `baseline` is the second
-        encoding of the pair.
+        A line per task and pair: COMPARISON_COLUMNS and the other fields of `Tests`. Without a baseline, `baseline` is
+        the second encoding of the pair.
 
     Raises:
         ValueError: a column or a value is missing, y is not finite, solved is not true or false, a run occurs twice, or

@@ -26,7 +26,7 @@ class Verdict(StrEnum):
     @property
     def direction(self) -> str:
         """Better or worse for a significant difference of any size, otherwise an empty text."""
-        return self.removeprefix("slightly ") if self in DIFFERENT else ""
+        return self.removeprefix("slightly ") if self in DIFFERENT_VERDICTS else ""
 
     @property
     def reverse(self) -> "Verdict":
@@ -34,14 +34,19 @@ class Verdict(StrEnum):
         return _REVERSE.get(self, self)
 
 
-LINE = (  # columns of a comparison, behind those of its setting; more may follow
+COMPARISON_COLUMNS = (  # columns of a comparison, behind those of its setting; more may follow
     *("pe", "baseline", "seeds", "difference", "low", "high"),  # of pe minus baseline, with a 95 % interval
     *("p", "margin", "p_equivalent"),
     *("p_corrected", "p_equivalent_corrected", "verdict"),  # the verdict is on pe
 )
-DIFFERENT = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Verdict.WORSE)
-ALIKE = (Verdict.EQUIVALENT, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Verdict.EQUAL)  # within the margin
-_REVERSE = dict(zip(DIFFERENT, DIFFERENT[::-1], strict=True))
+DIFFERENT_VERDICTS = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Verdict.WORSE)
+WITHIN_MARGIN_VERDICTS = (
+    Verdict.EQUIVALENT,
+    Verdict.SLIGHTLY_BETTER,
+    Verdict.SLIGHTLY_WORSE,
+    Verdict.EQUAL,
+)  # within the margin
+_REVERSE = dict(zip(DIFFERENT_VERDICTS, DIFFERENT_VERDICTS[::-1], strict=True))
 
 
 def verdicts_on(

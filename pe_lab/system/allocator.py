@@ -4,7 +4,7 @@ import ctypes
 import os
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # of malloc.h
-LARGEST = 32 << 20  # bytes: the largest threshold that glibc takes
+MAX_THRESHOLD = 32 << 20  # bytes: the largest threshold that glibc takes
 
 
 def keep_freed_memory() -> bool:
@@ -22,7 +22,7 @@ def keep_freed_memory() -> bool:
     if chosen or not _is_glibc():
         return False
     libc = ctypes.CDLL(None)
-    return bool(libc.mallopt(MMAP_THRESHOLD, LARGEST) and libc.mallopt(TRIM_THRESHOLD, -1))
+    return bool(libc.mallopt(MMAP_THRESHOLD, MAX_THRESHOLD) and libc.mallopt(TRIM_THRESHOLD, -1))
 
 
 def return_freed_memory() -> None:

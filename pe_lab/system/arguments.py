@@ -11,7 +11,7 @@ from pe_lab.system.errors import in_one_line
 from pe_lab.system.names import did_you_mean, unknown_name
 from pe_lab.system.termination import EndError, no_exit
 
-MISSING = "the following arguments are required: "
+MISSING_MESSAGE = "the following arguments are required: "
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,8 +30,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ValueError; say of a missing argument what it must be."""
-        if message.startswith(MISSING):
-            names = message.removeprefix(MISSING).split(", ")
+        if message.startswith(MISSING_MESSAGE):
+            names = message.removeprefix(MISSING_MESSAGE).split(", ")
             message = "; ".join(self._requirement(name) for name in names)
         raise ValueError(message)
 

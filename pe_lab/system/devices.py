@@ -4,16 +4,16 @@ import os
 import re
 from pathlib import Path
 
-NODES = Path("/dev")  # where the driver lists its devices, as nvidia0, nvidia1, ...
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+DEVICE_FOLDER = Path("/dev")  # where the driver lists its devices, as nvidia0, nvidia1, ...
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def gpus() -> list[str]:
     """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: those it lists, or all."""
-    there = [node for node in NODES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)]
-    if not there or VISIBLE not in os.environ:
+    there = [node for node in DEVICE_FOLDER.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)]
+    if not there or VISIBLE_VARIABLE not in os.environ:
         return [str(number) for number in range(len(there))]
-    listed = [name.strip() for name in os.environ[VISIBLE].split(",")]
+    listed = [name.strip() for name in os.environ[VISIBLE_VARIABLE].split(",")]
     end = next((number for number, name in enumerate(listed) if name in ("", "-1")), len(listed))  # as CUDA reads it
     return listed[:end]
 
@@ -31,4 +31,4 @@ def use_gpu_of(worker: int, shared: list[str]) -> None:
         shared: the GPUs of each worker; if empty, nothing changes.
     """
     if shared:
-        os.environ[VISIBLE] = shared[worker % len(shared)]
+        os.environ[VISIBLE_VARIABLE] = shared[worker % len(shared)]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 INK = "#1b1b1b"  # of texts and axes; in an SVG, the colour of the text around it
 PAPER = "#fefefe"  # in open marks; in an SVG, the ground of the page
 DARK_INK, DARK_PAPER = "#e8e8e8", "#16181c"  # of a file in the dark
-LOOK: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # names may contain dollar signs
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -28,7 +28,7 @@ def svg(figure: Figure, salt: str, alone: bool = True) -> str:
         alone: whether it is a file, with a ground and a look for dark mode of its own. Otherwise it is part of a page
             whose text has a colour, and whose ground may be named by the CSS variable `--paper`.
     """
-    with mpl.rc_context(LOOK | {"svg.hashsalt": salt, "svg.fonttype": "none", "font.family": "sans-serif"}):
+    with mpl.rc_context(STYLE | {"svg.hashsalt": salt, "svg.fonttype": "none", "font.family": "sans-serif"}):
         content = io.StringIO()
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = re.sub(INK, "currentColor", content.getvalue(), flags=re.IGNORECASE)

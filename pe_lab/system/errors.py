@@ -4,17 +4,19 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pe_lab.system.names import CHOICES, nearest, unknown_name
+from pe_lab.system.names import HELP_COMMAND, nearest, unknown_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-KINDS = {"Integer": "an integer", "Float": "a number", "Boolean": "true or false", "String": "text"}
-KINDS |= {
+TYPE_NAMES = {"Integer": "an integer", "Float": "a number", "Boolean": "true or false", "String": "text"}
+TYPE_NAMES |= {
     "ListConfig": "a list",
     "DictConfig": "a group of settings",
 }  # by OmegaConf's kinds of nodes
-LOCATING = re.compile(r"Error locating target '(\S+)', set env var .*full_key: (\S+)", re.DOTALL)  # hydra's words
+LOCATING_PATTERN = re.compile(
+    r"Error locating target '(\S+)', set env var .*full_key: (\S+)", re.DOTALL
+)  # hydra's words
 
 OTHER_NAMES = {  # of settings in other libraries, with ours
     **{"learning_rate": "optimizer.lr", "encoding": "pe", "task": "data", "dataset": "data", "max_steps": "steps"},
@@ -22,9 +24,9 @@ OTHER_NAMES = {  # of settings in other libraries, with ours
     **dict.fromkeys(("hidden_size", "d_model", "n_embd"), "model.width"),
     **dict.fromkeys(("heads", "n_head", "n_heads", "num_attention_heads"), "model.num_heads"),
 }
-LONGEST = 80  # characters of a value in a message
-COMPOSING = re.compile(r"In '([^']+)': ")  # hydra's words, about a setting in a file
-APPEND = re.compile(r"To append to your config use \+([^=\s]+)=(.*)")  # hydra's words, about an unknown setting
+MAX_VALUE_CHARACTERS = 80  # characters of a value in a message
+COMPOSING_PATTERN = re.compile(r"In '([^']+)': ")  # hydra's words, about a setting in a file
+APPEND_PATTERN = re.compile(r"To append to your config use \+([^=\s]+)=(.*)")  # hydra's words, about an unknown setting
 
 
 def refuse(reason: str) -> NoReturn:
@@ -46,14 +48,14 @@ def in_one_line(error: BaseException) -> str:
         if f"{group}={name}" in ("search=fair", "search=pe_bench"):
             rates = "tune.rates=[1e-3,3e-3,1e-2], with which every seed of a training in steps tunes for itself"
             return f"learning rates must be given as {rates}, got search={name}"
-        return unknown_name(group or "config", error.options, name, listing=CHOICES)
+        return unknown_name(group or "config", error.options, name, listing=HELP_COMMAND)
     cause = error.__cause__
-    if (file := COMPOSING.match(str(error))) and (line := _of_setting(error.__context__)):
+    if (file := COMPOSING_PATTERN.match(str(error))) and (line := _of_setting(error.__context__)):
         return printable(f"{file[1]}.yaml: {line}")
-    if cause is not None and (located := LOCATING.match(str(error))):
+    if cause is not None and (located := LOCATING_PATTERN.match(str(error))):
         reason = (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
         return printable(f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}")
-    appended = APPEND.search(str(error))
+    appended = APPEND_PATTERN.search(str(error))
     if line := _of_setting(error) or _of_setting(cause, *(appended.groups() if appended else ())):
         return printable(line)
     key = getattr(cause, "full_key", None)
@@ -82,7 +84,11 @@ def unknown_setting(leaf: "DictConfig", group: str, name: str, valid: Iterable[A
     elsewhere = [key for key in _settings(leaf._get_root()) if key != full]
     other = OTHER_NAMES.get(name)
     near = [other] if other in elsewhere else nearest(name, names, elsewhere)
-    value = f"={value_text[:LONGEST]}{'...' if len(value_text) > LONGEST else ''}" if value_text else ""
+    value = (
+        f"={value_text[:MAX_VALUE_CHARACTERS]}{'...' if len(value_text) > MAX_VALUE_CHARACTERS else ''}"
+        if value_text
+        else ""
+    )
     has = f"has the settings {', '.join(names)}" if names else "has no settings"
     has += f" before {group}=NAME is given" if group == "probe" and not names else ""
     return (
@@ -118,5 +124,7 @@ def _of_setting(error: BaseException | None, override: str = "", value_text: str
     if not (isinstance(error, ValidationError) and key):
         return ""
     kind = type(error.child_node).__name__.removesuffix("Node")
-    kind = kind if kind in KINDS else str(error).partition("\n")[0].rpartition(" ")[2]  # a member of a list has no node
-    return f"{key} must be {KINDS[kind]}, got {error.value!r}" if kind in KINDS else ""
+    kind = (
+        kind if kind in TYPE_NAMES else str(error).partition("\n")[0].rpartition(" ")[2]
+    )  # a member of a list has no node
+    return f"{key} must be {TYPE_NAMES[kind]}, got {error.value!r}" if kind in TYPE_NAMES else ""

@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-CHECKSUMS = "checksums.json"
-ASIDE = ".aside"  # the folder of a ledger for damaged entries
-COMMANDS = "commands"  # the folder of a ledger with the cells that each command requested
-DEEPEST = 64  # most levels of nested data
+CHECKSUMS_FILE = "checksums.json"
+ASIDE_FOLDER = ".aside"  # the folder of a ledger for damaged entries
+COMMANDS_FOLDER = "commands"  # the folder of a ledger with the cells that each command requested
+MAX_NESTING = 64  # most levels of nested data
 FILE_NAME = re.compile(r"\w[\w.-]*")  # of a file with a checksum
 NOT_READ = "it is not read; the command that made it, run again, sets it aside and makes it again"
 _KINDS = {
@@ -90,8 +90,8 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
     values, depth = [content], 0
     while values:
-        if depth > DEEPEST:
-            raise ValueError(f"it must have at most {DEEPEST} levels, got more")
+        if depth > MAX_NESTING:
+            raise ValueError(f"it must have at most {MAX_NESTING} levels, got more")
         nested = [value.values() if isinstance(value, dict) else value for value in values if _is_nested(value)]
         values, depth = [value for group in nested for value in group], depth + 1
     return content
@@ -262,12 +262,14 @@ def read_verified(folder: Path, *names: str) -> list[bytes]:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
-    checksums = read_json(folder / CHECKSUMS)
+    checksums = read_json(folder / CHECKSUMS_FILE)
     # a name with a slash would lead out of the folder
     if not isinstance(checksums, dict) or not all(
         isinstance(digest, str) and FILE_NAME.fullmatch(name) for name, digest in checksums.items()
     ):
-        raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS}, got {str(checksums)[:80]!r}: {NOT_READ}")
+        raise LedgerError(
+            f"ledger entry {folder} must have its {CHECKSUMS_FILE}, got {str(checksums)[:80]!r}: {NOT_READ}"
+        )
     return checksums
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LONGEST = 80  # characters of a name in a message
-MOST = 20  # names that are all listed beside the one that may be meant; of more, FIRST are
-FIRST = 3
-CHOICES = "pe-lab run --help"  # lists the names of encodings, tasks and all other groups
+MAX_NAME_CHARACTERS = 80  # characters of a name in a message
+MAX_LISTED_NAMES = 20  # names that are all listed beside the one that may be meant; of more, SHORTENED_NAMES are
+SHORTENED_NAMES = 3
+HELP_COMMAND = "pe-lab run --help"  # lists the names of encodings, tasks and all other groups
 
 
 def unknown_name(what: str, choices: Iterable[str], name: object, where: str = "", listing: str = "") -> str:
@@ -22,12 +22,12 @@ def unknown_name(what: str, choices: Iterable[str], name: object, where: str = "
         listing: the command that lists all names, if there is one.
     """
     choices = list(choices)
-    text = repr(name) if len(repr(name)) <= LONGEST else f"{repr(name)[:LONGEST]}..."
+    text = repr(name) if len(repr(name)) <= MAX_NAME_CHARACTERS else f"{repr(name)[:MAX_NAME_CHARACTERS]}..."
     near = nearest(name, choices)
     names, listed = ", ".join(choices) or "none yet", ""
-    if near and len(choices) > MOST:
+    if near and len(choices) > MAX_LISTED_NAMES:
         names, listed = (
-            f"{', '.join(choices[:FIRST])} and {len(choices) - FIRST} others",
+            f"{', '.join(choices[:SHORTENED_NAMES])} and {len(choices) - SHORTENED_NAMES} others",
             listing and f"; {listing} lists all",
         )
     rule = f"{what} must be one of {names}{where}"

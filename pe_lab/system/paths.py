@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SAFE = "PYTHONSAFEPATH"  # of Python: a process does not look for modules in the current folder first
+SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"  # of Python: a process does not look for modules in the current folder first
 
 
 @contextmanager
@@ -13,12 +13,12 @@ def safe_path() -> Iterator[None]:
 
     joblib starts its workers by `python -m`. A worker gets the path of this process only after its first imports.
     """
-    before = os.environ.get(SAFE)
-    os.environ[SAFE] = "1"
+    before = os.environ.get(SAFE_PATH_VARIABLE)
+    os.environ[SAFE_PATH_VARIABLE] = "1"
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop(SAFE, None)
+            os.environ.pop(SAFE_PATH_VARIABLE, None)
         else:
-            os.environ[SAFE] = before
+            os.environ[SAFE_PATH_VARIABLE] = before

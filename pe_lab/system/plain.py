@@ -11,13 +11,13 @@ from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import yaml
 
-from pe_lab.system.files import DEEPEST
+from pe_lab.system.files import MAX_NESTING
 
 MOST_BYTES = 2**18  # of a YAML file
 MOST_VALUES = 10_000  # of a YAML file, each alias counted as what it stands for
 # W&B would send the user's API key to the server in such an address
-REFUSED = {"${": "no interpolation", "wandb-artifact:": "no address of an artifact"}
-SCALARS: list[tuple[re.Pattern[str], Callable[[str], Any]]] = [
+REFUSED_TEXTS = {"${": "no interpolation", "wandb-artifact:": "no address of an artifact"}
+SCALAR_PATTERNS: list[tuple[re.Pattern[str], Callable[[str], Any]]] = [
     (re.compile(r"null|Null|NULL|~|"), lambda _: None),
     (re.compile(r"true|True|TRUE"), lambda _: True),
     (re.compile(r"false|False|FALSE"), lambda _: False),
@@ -32,8 +32,8 @@ def complaint(value: Any) -> str | None:
     remaining: list[tuple[Any, str, int]] = [(value, "", 0)]  # values with their path and depth
     while remaining:
         part, place, depth = remaining.pop()
-        if depth > DEEPEST:
-            return f"must have at most {DEEPEST} levels, got more in {place[:DEEPEST]}"
+        if depth > MAX_NESTING:
+            return f"must have at most {MAX_NESTING} levels, got more in {place[:MAX_NESTING]}"
         if isinstance(part, dict):
             for key in part:
                 if not isinstance(key, str):
@@ -73,7 +73,7 @@ def is_of(value: Any, kind: Any) -> bool:
 
 
 def _refused(text: str) -> str | None:
-    return next((requirement for mark, requirement in REFUSED.items() if mark in text), None)
+    return next((requirement for mark, requirement in REFUSED_TEXTS.items() if mark in text), None)
 
 
 def abbreviated(value: Any) -> str:
@@ -137,8 +137,8 @@ def require_small(content: bytes) -> None:
             elif isinstance(event, yaml.CollectionEndEvent):
                 anchors[names.pop()] = counts[-1]
                 counts[-2:] = [sum(counts[-2:])]
-            if len(counts) > DEEPEST:
-                raise ValueError(f"must have at most {DEEPEST} levels, got more")
+            if len(counts) > MAX_NESTING:
+                raise ValueError(f"must have at most {MAX_NESTING} levels, got more")
             if counts[-1] > MOST_VALUES:
                 raise ValueError(f"must have at most {MOST_VALUES:,} values with its aliases, got more")
     except yaml.YAMLError as error:
@@ -154,8 +154,8 @@ def _tree(loader: yaml.SafeLoader, depth: int) -> Any:
         raise ValueError(f"must have no tags, got {abbreviated(event.tag)}")
     if isinstance(event, yaml.ScalarEvent):
         return _scalar(event)
-    if depth == DEEPEST:
-        raise ValueError(f"must have at most {DEEPEST} levels, got more")
+    if depth == MAX_NESTING:
+        raise ValueError(f"must have at most {MAX_NESTING} levels, got more")
     if isinstance(event, yaml.SequenceStartEvent):
         items = []
         while not loader.check_event(yaml.SequenceEndEvent):
@@ -177,7 +177,7 @@ def _tree(loader: yaml.SafeLoader, depth: int) -> Any:
 def _scalar(event: yaml.ScalarEvent) -> Any:
     """Convert a scalar: one in quotes is a string, another what it stands for."""
     if event.implicit[0]:
-        for pattern, value in SCALARS:
+        for pattern, value in SCALAR_PATTERNS:
             if pattern.fullmatch(event.value):
                 try:
                     return value(event.value)

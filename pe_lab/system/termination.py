@@ -9,10 +9,13 @@ from contextlib import contextmanager, suppress
 from traceback import walk_tb
 from types import FrameType
 
-AGAIN = 0.01  # seconds until a signal is sent again that arrived where Python swallows exceptions
-LOOK = 1.0  # seconds between two checks that the parent lives
-WATCHING = "watching the parent"  # name of the thread
-SWALLOWING = ("weakref", "_weakrefset")  # modules in whose callbacks Python swallows exceptions, as in `__del__`
+RESEND_SECONDS = 0.01  # seconds until a signal is sent again that arrived where Python swallows exceptions
+LOOK_SECONDS = 1.0  # seconds between two checks that the parent lives
+WATCH_THREAD = "watching the parent"  # name of the thread
+SWALLOWING_MODULES = (
+    "weakref",
+    "_weakrefset",
+)  # modules in whose callbacks Python swallows exceptions, as in `__del__`
 
 
 class TerminatedError(RuntimeError):
@@ -47,8 +50,8 @@ def raising(make: Callable[[], BaseException]) -> Callable[[int, FrameType | Non
 
     def handle(signum: int, frame: FrameType | None) -> None:
         while frame is not None:
-            if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") in SWALLOWING:
-                threading.Timer(AGAIN, os.kill, (os.getpid(), signum)).start()
+            if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") in SWALLOWING_MODULES:
+                threading.Timer(RESEND_SECONDS, os.kill, (os.getpid(), signum)).start()
                 return
             frame = frame.f_back
         raise make()
@@ -83,16 +86,20 @@ def end_with(parent: int) -> None:
         parent: its process id. Nothing is done if it is this process, or on systems without parent processes.
     """
     child = os.getppid() == parent
-    if os.name != "posix" or os.getpid() == parent or any(thread.name == WATCHING for thread in threading.enumerate()):
+    if (
+        os.name != "posix"
+        or os.getpid() == parent
+        or any(thread.name == WATCH_THREAD for thread in threading.enumerate())
+    ):
         return
 
     def watch() -> None:
         while os.getppid() == parent if child else _lives(parent):
-            time.sleep(LOOK)
+            time.sleep(LOOK_SECONDS)
         os._exit(1)
 
     with suppress(RuntimeError, MemoryError):  # no memory for a thread
-        threading.Thread(target=watch, name=WATCHING, daemon=True).start()
+        threading.Thread(target=watch, name=WATCH_THREAD, daemon=True).start()
 
 
 def _lives(process: int) -> bool:

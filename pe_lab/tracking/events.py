@@ -17,7 +17,7 @@ from pe_lab.ledger.run import Run
 from pe_lab.system.files import read_verified
 from pe_lab.tracking.wandb_run import WandbRun
 
-COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
+COST_COLUMNS = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 
 
 def log_metrics(loggers: list[Logger], split: str, metrics: Mapping[str, float], step: int, epoch: float) -> None:
@@ -42,7 +42,7 @@ def log_checkpoint(loggers: list[Logger], summary: dict[str, Any]) -> None:
     """Log a checkpoint's test, its cost, and the floors again."""
     step, epoch = summary["steps"], summary["epochs"]
     log_metrics(loggers, "test", summary["test"] | way_to_bayes(summary), step, epoch)
-    log_metrics(loggers, "cost", {name: summary[name] for name in COST}, step, epoch)
+    log_metrics(loggers, "cost", {name: summary[name] for name in COST_COLUMNS}, step, epoch)
     log_floors(loggers, summary["floors"], step, epoch)
 
 

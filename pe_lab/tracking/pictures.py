@@ -14,7 +14,7 @@ from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.ledger.tree import Tree
 from pe_lab.model.transformer import Transformer
-from pe_lab.probes.figures import LONGEST as LONGEST
+from pe_lab.probes.figures import MAX_DRAWN_TOKENS as MAX_DRAWN_TOKENS
 from pe_lab.probes.figures import attention_maps
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import digest, is_file
@@ -61,11 +61,11 @@ def encoding_picture(
     path = ledger / "pictures" / f"{name}-{digest({'pe': identity, 'revision': revision})}.png"
     if not is_file(path):
         # scipy and matplotlib are loaded for pictures alone
-        from pe_lab.audit.measures import MANY
+        from pe_lab.audit.measures import MANY_POSITIONS
         from pe_lab.audit.pictures import draw
         from pe_lab.audit.subject import LENGTH, Subject
 
-        subject = Subject(name, encoding).reaching(max(LENGTH, MANY))
+        subject = Subject(name, encoding).reaching(max(LENGTH, MANY_POSITIONS))
         tree = Tree(ledger)
         temporary = tree.prepare_file(path.with_name(f".{uuid.uuid4().hex}.png"))
         draw(subject, Subject("none", PositionalEncoding), temporary)

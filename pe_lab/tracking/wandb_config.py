@@ -6,7 +6,7 @@ from operator import getitem
 from typing import Any
 
 # flat name: dotted path in the cell's config
-FLAT = {
+FLAT_NAMES = {
     "encoding": "pe.name",
     "task": "data.name",
     "depth": "model.depth",
@@ -27,7 +27,7 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     complete = dict(settings)
     complete.setdefault("steps", None)  # older cells are counted in epochs
-    values = {name: reduce(getitem, path.split("."), complete) for name, path in FLAT.items()}
+    values = {name: reduce(getitem, path.split("."), complete) for name, path in FLAT_NAMES.items()}
     values = {name: value for name, value in values.items() if not (name in ("epochs", "steps") and value is None)}
     return values | {"condition": in_words(values)}
 

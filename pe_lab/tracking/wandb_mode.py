@@ -14,8 +14,8 @@ from pe_lab.tracking.wandb_service import within
 
 MODES = ("online", "offline", "disabled")
 # print only this program's lines; send no telemetry, which the end of the program would wait for
-QUIET = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
-REACH = 5.0  # seconds to wait for the W&B server to answer before going offline
+QUIET_VARIABLES = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+REACH_SECONDS = 5.0  # seconds to wait for the W&B server to answer before going offline
 
 
 def settle_wandb(cfg: DictConfig) -> None:
@@ -41,7 +41,7 @@ def agent_run() -> str | None:
     return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
 
 
-def wandb_mode(configured: str | None, seconds: float = REACH) -> str:
+def wandb_mode(configured: str | None, seconds: float = REACH_SECONDS) -> str:
     """Return WANDB_MODE, else the config's mode, else online if there is a key and the server answers, else offline.
 
     An empty WANDB_MODE is removed: W&B would refuse it.
@@ -52,7 +52,7 @@ def wandb_mode(configured: str | None, seconds: float = REACH) -> str:
     Raises:
         ValueError: online is asked for and there is no key; there is no such mode.
     """
-    for name, value in QUIET.items():
+    for name, value in QUIET_VARIABLES.items():
         os.environ.setdefault(name, value)
     if os.environ.get("WANDB_MODE") == "":
         del os.environ["WANDB_MODE"]

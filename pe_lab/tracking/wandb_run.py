@@ -16,18 +16,20 @@ from pe_lab.system.termination import TerminatedError
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.tracking.wandb_config import flat, tags
 from pe_lab.tracking.wandb_mode import how_to_upload, wandb_mode
-from pe_lab.tracking.wandb_service import CLOSING, LateError, end_service, end_service_at_exit, within
+from pe_lab.tracking.wandb_service import CLOSING_SECONDS, LateError, end_service, end_service_at_exit, within
 from pe_lab.training.metrics import directions
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # the x-axis of a metric, by the first part of its name; patterns that overlap would be matched in any order
-AXES = {"train": "step", "length": "length/tokens", "probe": "probe/layer"}
-AXES |= dict.fromkeys(("validation", "test", "floor", "cost", "picture"), "epoch")
-LOCAL = 60.0  # seconds, at least, to open and to finish a W&B run offline: W&B's own service process is waited for
+METRIC_AXES = {"train": "step", "length": "length/tokens", "probe": "probe/layer"}
+METRIC_AXES |= dict.fromkeys(("validation", "test", "floor", "cost", "picture"), "epoch")
+LOCAL_SECONDS = (
+    60.0  # seconds, at least, to open and to finish a W&B run offline: W&B's own service process is waited for
+)
 # validation metrics whose best value is shown in the W&B summary beside the last, and how the best is chosen
-BEST = directions(Text)
+BEST_DIRECTIONS = directions(Text)
 
 
 def open_run(
@@ -60,7 +62,7 @@ def open_run(
 
     mode = wandb_mode(mode)
     if mode != "online":  # no server is waited for
-        open_timeout, finish_timeout = max(open_timeout, LOCAL), max(finish_timeout, LOCAL)
+        open_timeout, finish_timeout = max(open_timeout, LOCAL_SECONDS), max(finish_timeout, LOCAL_SECONDS)
     user_settings = user_settings or {}
     arguments = _arguments(checkpoint, group, job_type) | {"project": project, "mode": mode}
     arguments |= {**user_settings, "tags": list(dict.fromkeys([*arguments["tags"], *user_settings.get("tags", ())]))}
@@ -109,10 +111,10 @@ def _define_axes(run: Any, best: Mapping[str, str]) -> None:
     """Set the x axis of each group of metrics, and how the best value of a validation metric is chosen."""
     run.define_metric("step", hidden=True)
     run.define_metric("epoch", hidden=True)
-    for split, axis in AXES.items():
+    for split, axis in METRIC_AXES.items():
         run.define_metric(f"{split}/*", step_metric=axis)
-    for metric, direction in (BEST | dict(best)).items():
-        run.define_metric(f"validation/{metric}", step_metric=AXES["validation"], summary=f"{direction},last")
+    for metric, direction in (BEST_DIRECTIONS | dict(best)).items():
+        run.define_metric(f"validation/{metric}", step_metric=METRIC_AXES["validation"], summary=f"{direction},last")
 
 
 def _settings(open_timeout: float, finish_timeout: float) -> Any:
@@ -206,7 +208,7 @@ class WandbRun(WandbLogger):
         finish = partial(run.finish, exit_code=0 if status == "success" else 1)
         with self._catching(), _killing_service_when_ended():
             try:
-                within(seconds + CLOSING, finish, "finishing the run")
+                within(seconds + CLOSING_SECONDS, finish, "finishing the run")
             except TimeoutError as error:
                 self.lost = True
                 hangs = isinstance(error, LateError)

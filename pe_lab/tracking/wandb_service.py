@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pe_lab.system.termination import TerminatedError
 
 T = TypeVar("T")
-CLOSING = 10.0  # seconds for W&B's service to close its files, after a time limit or at the program's end
+CLOSING_SECONDS = 10.0  # seconds for W&B's service to close its files, after a time limit or at the program's end
 
 
 class LateError(TimeoutError):
@@ -58,7 +58,7 @@ def end_service(kill: bool = False) -> None:
     try:
         if kill and process is not None:
             process.kill()
-        within(CLOSING, wandb.teardown, "ending W&B's service")
+        within(CLOSING_SECONDS, wandb.teardown, "ending W&B's service")
     except TerminatedError:
         raise
     except Exception:  # the service is ended below in any case

@@ -11,12 +11,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from pe_lab.ledger.run import WEIGHTS, Run
+from pe_lab.ledger.run import WEIGHTS_FILE, Run
 from pe_lab.ledger.states import read_metadata
 from pe_lab.system.files import LedgerError, parse_json
 from pe_lab.training.packing import like, pack, unpack
 
-KEY = "pe_lab"  # of the metadata
+METADATA_KEY = "pe_lab"  # of the metadata
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -45,7 +45,7 @@ def load_checkpoint(model: nn.Module, run: Run, target: int) -> None:
         LedgerError: its files are damaged, or it has no weights.
     """
     run.verify(target)
-    load_weights(model, run.checkpoint(target) / WEIGHTS)
+    load_weights(model, run.checkpoint(target) / WEIGHTS_FILE)
 
 
 class SafeTensorsIO(CheckpointIO):
@@ -65,7 +65,7 @@ class SafeTensorsIO(CheckpointIO):
         tensors: dict[str, Tensor] = {}
         packed = {name: pack(value, name, tensors) for name, value in checkpoint.items()}
         header = {"step": checkpoint["global_step"], "checkpoint": packed} | (storage_options or {})
-        save_tensors(_distinct(tensors), path, {KEY: json.dumps(header)})
+        save_tensors(_distinct(tensors), path, {METADATA_KEY: json.dumps(header)})
 
     def load_checkpoint(self, path: Any, map_location: Any | None = None, weights_only: bool | None = None) -> Any:
         """Return the checkpoint of a file.
@@ -74,7 +74,7 @@ class SafeTensorsIO(CheckpointIO):
             LedgerError: it is not one that `save_checkpoint` has written.
         """
         try:
-            packed = parse_json(read_metadata(Path(path))[KEY])["checkpoint"]
+            packed = parse_json(read_metadata(Path(path))[METADATA_KEY])["checkpoint"]
             tensors = load_file(path, device=str(map_location) if isinstance(map_location, torch.device) else "cpu")
             # a copy is aligned as torch aligns memory: dot products of a file's tensors, as in LBFGS, round otherwise
             tensors = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -116,7 +116,7 @@ def is_safetensors(path: Any) -> bool:
     """Return whether a file is of the kind that `SafeTensorsIO` writes."""
     try:
         with safe_open(path, "np") as file:
-            return KEY in (file.metadata() or {})
+            return METADATA_KEY in (file.metadata() or {})
     except (SafetensorError, OSError, TypeError):
         return False
 

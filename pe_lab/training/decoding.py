@@ -10,7 +10,7 @@ from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.training.metrics import chunk_size, drawn
 
-GENERATED = "exact_match_generated"  # the metric
+GENERATED_METRIC = "exact_match_generated"  # the metric
 revision = 1  # raised when the numbers of `exact_match_generated` change; part of a record's identity
 
 
@@ -38,7 +38,7 @@ def exact_match_generated(
         for number, batch in enumerate(batches):
             shifted = replace(batch, layout=batch.layout.shifted(offset)).to(device)
             right.append(_right(model, drawn(shifted, split, number), autocast))
-    return {GENERATED: torch.cat(right).float().mean().item()}
+    return {GENERATED_METRIC: torch.cat(right).float().mean().item()}
 
 
 def _right(model: Transformer, batch: Batch, autocast: torch.autocast) -> Tensor:

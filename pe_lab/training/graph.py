@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from pe_lab.data.base import Batch
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.layout import FACTS
+from pe_lab.encodings.layout import PROPERTY_NAMES
 from pe_lab.model import Transformer
-from pe_lab.training.optimization import FUSED
+from pe_lab.training.optimization import FUSED_CLASSES
 
-USUAL = 3  # steps before the capture: they compile kernels and make the optimizer's state
+EAGER_STEPS = 3  # steps before the capture: they compile kernels and make the optimizer's state
 Replay = Callable[[], object]
 
 
@@ -52,8 +52,8 @@ def refuses(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device
     """
     if device.type != "cuda":
         return f"needs a CUDA device, got {device.type}"
-    if optimizer not in FUSED:
-        names = " or ".join(kind.__name__ for kind in FUSED)
+    if optimizer not in FUSED_CLASSES:
+        names = " or ".join(kind.__name__ for kind in FUSED_CLASSES)
         return f"needs an optimizer whose steps can be captured, {names}, got {optimizer.__name__}"
     for module in encodings.modules():
         if isinstance(module, PositionalEncoding) and (module.draws_positions or module.draws_each_pass):
@@ -137,7 +137,7 @@ class CapturedStep:
         self.steps += 1
         for rate, group in zip(self.rates, self.training.optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
-        if self.replay is None and not self.given_up and self.steps > USUAL:
+        if self.replay is None and not self.given_up and self.steps > EAGER_STEPS:
             self._capture(batch)
             if self.check and self.replay is not None:
                 return self._compare(batch)
@@ -228,7 +228,7 @@ class CapturedStep:
             raise ValueError(
                 f"trainer.graph=true cannot capture this step ({first}); use trainer.graph=false"
             ) from None
-        self.facts = {name: source.__dict__[name] for name in FACTS if name in source.__dict__}
+        self.facts = {name: source.__dict__[name] for name in PROPERTY_NAMES if name in source.__dict__}
 
     def _like(self, batch: Batch) -> bool:
         shapes = [x.shape for x in tensors(self.batch)] == [x.shape for x in tensors(batch)]

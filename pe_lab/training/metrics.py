@@ -17,8 +17,8 @@ METRICS = (  # of every dataset; a dataset declares more in `own_metrics`
     Metric("exact_match", "max", "share"),
 )
 revision = 2  # raised when the numbers of `evaluate` change; part of a record's identity
-CHUNK = 128  # sequences of a batch, at most; larger ones are slower on a CPU, whose cache they do not fit
-PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
+MAX_BATCH_SEQUENCES = 128  # sequences of a batch, at most; larger ones are slower on a CPU, whose cache they do not fit
+MAX_BATCH_PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
 
 
 def directions(dataset: Dataset | type[Dataset]) -> dict[str, Literal["min", "max"]]:
@@ -111,7 +111,7 @@ def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...
 
 def chunk_size(dataset: Dataset) -> int:
     """Return the number of sequences that are evaluated together."""
-    return max(1, min(CHUNK, PAIRS // dataset.task.length**2))
+    return max(1, min(MAX_BATCH_SEQUENCES, MAX_BATCH_PAIRS // dataset.task.length**2))
 
 
 class MetricSums:

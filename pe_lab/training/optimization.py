@@ -18,10 +18,10 @@ from pe_lab.model.transformer import Transformer
 from pe_lab.system.errors import unknown_setting
 
 # settings of every optimizer
-OURS = ("name", "lr", "weight_decay", "schedule", "warmup_steps", "min_lr", "decay_fraction")
+LAB_SETTINGS = ("name", "lr", "weight_decay", "schedule", "warmup_steps", "min_lr", "decay_fraction")
 OF_MUON = ("adamw_lr", "adamw_betas", "adamw_eps")  # and those of AdamW beside Muon
-MUON = "torch.optim.Muon"
-FUSED = (torch.optim.Adam, torch.optim.AdamW)  # classes whose fused implementation is used
+MUON_CLASS = "torch.optim.Muon"
+FUSED_CLASSES = (torch.optim.Adam, torch.optim.AdamW)  # classes whose fused implementation is used
 
 
 class Optimization:
@@ -51,19 +51,19 @@ class Optimization:
     def __init__(self, settings: DictConfig, total_steps: int) -> None:
         self.settings = settings
         self.total_steps = total_steps
-        if settings["_target_"] == MUON and not hasattr(torch.optim, "Muon"):
+        if settings["_target_"] == MUON_CLASS and not hasattr(torch.optim, "Muon"):
             raise ValueError(
-                f"optimizer={settings.name} needs {MUON}, which PyTorch has from 2.9, got {torch.__version__}"
+                f"optimizer={settings.name} needs {MUON_CLASS}, which PyTorch has from 2.9, got {torch.__version__}"
             )
         self.optimizer_class = get_class(settings["_target_"])
-        self.muon = settings["_target_"] == MUON
+        self.muon = settings["_target_"] == MUON_CLASS
         if not issubclass(self.optimizer_class, torch.optim.Optimizer):
             raise ValueError(
                 f"optimizer._target_ must be a class derived from torch.optim.Optimizer, got {settings['_target_']}"
             )
         parameters = inspect.signature(self.optimizer_class).parameters.values()
         if all(p.kind != p.VAR_KEYWORD for p in parameters):
-            ours = (*OURS, *OF_MUON) if self.muon else OURS
+            ours = (*LAB_SETTINGS, *OF_MUON) if self.muon else LAB_SETTINGS
             taken = [*ours, *(p.name for p in parameters if p.name not in ("params", *ours))]
             for key in (str(key) for key in settings if str(key)[0] != "_" and key not in taken):
                 raise ValueError(unknown_setting(settings, "optimizer", key, taken, shown(settings[key])))
@@ -96,7 +96,7 @@ class Optimization:
 
     def require_mup(self) -> None:
         """Raise ValueError if the optimizer's rates cannot be scaled as model.parametrization=mup does for Adam."""
-        if not issubclass(self.optimizer_class, FUSED):
+        if not issubclass(self.optimizer_class, FUSED_CLASSES):
             raise ValueError(
                 f"model.parametrization=mup scales the rates of Adam and AdamW, got optimizer={self.settings.name}"
             )
@@ -119,9 +119,9 @@ class Optimization:
         arguments = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in resolved(self.settings).items()
-            if key not in (*OURS, *OF_MUON) and key[0] != "_"
+            if key not in (*LAB_SETTINGS, *OF_MUON) and key[0] != "_"
         }
-        if self.optimizer_class in FUSED:
+        if self.optimizer_class in FUSED_CLASSES:
             arguments |= {"fused": True, "betas": tuple(map(float, arguments["betas"]))}  # torch refuses 0 for 0.0
         try:
             if self.muon:

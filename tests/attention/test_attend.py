@@ -120,7 +120,7 @@ def test_sdpa_equals_the_reference(
     case: str, segments: list[list[int]], causal: bool, short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values, and gradients of q, k, v, bias, decay and gain."""
-    monkeypatch.setattr(sdpa, "SHORT", short)
+    monkeypatch.setattr(sdpa, "MAX_SHORT_LENGTH", short)
     terms, layout = SUPPORTED[case](), layout_of(segments, causal)
     tables = [getattr(terms, name) for name in ("distance_bias", "decay", "pair_bias", "gain")]
     inputs = [*rand(3, B, H, T, d), *(table for table in tables if table is not None)]
@@ -151,7 +151,9 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     return taken
 
 
-@pytest.mark.parametrize(("length", "kernels"), [(1, 0), (2, 0), (sdpa.SHORT, 0), (sdpa.SHORT + 1, 1)])
+@pytest.mark.parametrize(
+    ("length", "kernels"), [(1, 0), (2, 0), (sdpa.MAX_SHORT_LENGTH, 0), (sdpa.MAX_SHORT_LENGTH + 1, 1)]
+)
 def test_short_sequences_take_products_on_a_cpu(length: int, kernels: int, fused: list[torch.dtype]) -> None:
     for dtype in (torch.float32, torch.float64):
         q, k, v = rand(3, B, H, length, d).to(dtype)
@@ -189,7 +191,7 @@ def test_products_err_in_float32_at_most_twice_as_much_as_the_fused_kernel(
     inputs, upstream = [size**0.5 * rand(B, H, T, d) for _ in range(3)], rand(B, H, T, d) * is_token
 
     def run(dtype: torch.dtype, short: int) -> list[Tensor]:
-        monkeypatch.setattr(sdpa, "SHORT", short)
+        monkeypatch.setattr(sdpa, "MAX_SHORT_LENGTH", short)
         parts = {field_.name: getattr(given, field_.name) for field_ in fields(given)}
         cast = {name: part.to(dtype) for name, part in parts.items() if isinstance(part, Tensor)}
         leaves = [x.to(dtype).requires_grad_() for x in inputs]
@@ -282,7 +284,7 @@ def test_sdpa_on_a_gpu_is_the_reference_on_a_cpu(name: str) -> None:
 def test_gradients_of_a_trained_mask_are_those_of_the_definition(causal: bool) -> None:
     """The mask of more queries than are computed at once."""
     torch.manual_seed(0)
-    length = sdpa.ROWS + 7
+    length = sdpa.BLOCK_QUERIES + 7
     layout = Layout.whole(2, length, causal)
     q, k, v = (torch.randn(2, 3, length, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     bias = torch.randn(1, 3, length, length, dtype=torch.float64, requires_grad=True)

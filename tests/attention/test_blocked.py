@@ -64,7 +64,7 @@ def gradients(terms: Terms, layout: Layout, implementation: str, dropout: Dropou
 
 @pytest.fixture(params=BLOCKS)
 def in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked, "LOGITS", request.param)
+    monkeypatch.setattr(blocked, "MAX_BLOCK_LOGITS", request.param)
 
 
 @pytest.mark.covering
@@ -125,7 +125,7 @@ def test_a_term_of_pairs_is_computed_for_some_queries_at_a_time(
     h, upstream = rand(B, T, sizes.width), rand(B, sizes.num_heads, T, d)
     results = []
     for long, name in ((T, "reference"), (T - 1, "reference"), (T - 1, "blocked")):
-        monkeypatch.setattr(terms_module, "LONG", long)
+        monkeypatch.setattr(terms_module, "LONG_SEQUENCE", long)
         terms = encoding.terms(h, layout)
         assert isinstance(terms.pair_bias, Tensor) == (long == T)
         with blocked.blocks_of(B * sizes.num_heads * T * 10):
@@ -149,8 +149,11 @@ def test_auto_takes_blocks_of_long_sequences_that_would_need_a_number_for_every_
         short = (
             "reference" if sdpa.refuses(torch.zeros(1, H, T, d), terms, layout_of(SEGMENTS["whole"], True)) else "sdpa"
         )
-        assert taken(facts.LONG, terms) == short
-        assert taken(facts.LONG + 1, terms) == ("blocked" if pairs else "sdpa")
-        assert taken(facts.LONG + 1, terms, causal=False) == ("blocked" if pairs else "sdpa")
-    for length, name in ((facts.LONG, "sdpa"), (facts.LONG + 1, "blocked")):  # wider values have no fused kernel
+        assert taken(facts.LONG_SEQUENCE, terms) == short
+        assert taken(facts.LONG_SEQUENCE + 1, terms) == ("blocked" if pairs else "sdpa")
+        assert taken(facts.LONG_SEQUENCE + 1, terms, causal=False) == ("blocked" if pairs else "sdpa")
+    for length, name in (
+        (facts.LONG_SEQUENCE, "sdpa"),
+        (facts.LONG_SEQUENCE + 1, "blocked"),
+    ):  # wider values have no fused kernel
         assert taken(length, Terms(carried=Carried(torch.zeros(1, 1, length, 2)))) == name

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from configs import NAMES, pe_settings
 from pe_lab.attention import IMPLEMENTATIONS, attend
-from pe_lab.attention.selftest import INTERPRETED
-from pe_lab.check.case import COLUMNS, LARGEST_MARK, marked, token_mask
+from pe_lab.attention.selftest import INTERPRETER_FACTOR
+from pe_lab.check.case import GRID_WIDTH, LARGEST_MARK, marked, token_mask
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
@@ -35,7 +35,7 @@ def made(name: str, width: int, heads: int, length: int, causal: bool) -> Positi
     try:
         return make(Sizes(width, heads, length, causal, marks=LARGEST_MARK)).eval()
     except UnfitError:
-        return make(Sizes(width, heads, length, causal, COLUMNS, marks=LARGEST_MARK)).eval()
+        return make(Sizes(width, heads, length, causal, GRID_WIDTH, marks=LARGEST_MARK)).eval()
 
 
 def in_float64(terms: Terms) -> Terms:
@@ -75,7 +75,7 @@ def test_bfloat16_costs_an_encoding_no_more_than_twice_what_it_costs_the_referen
     if name in PUSHED:
         for parameter in encoding.parameters():
             parameter += 3
-    columns = COLUMNS if encoding.on_grid else None
+    columns = GRID_WIDTH if encoding.on_grid else None
     layout = encoding.locate(marked(Layout.whole(1, length, causal, columns)))
     terms = encoding.terms(torch.randn(1, length, width).bfloat16(), layout)
     inputs = torch.randn(3, 1, heads, length, width // heads).bfloat16()
@@ -95,7 +95,7 @@ def test_a_bias_that_is_large_for_every_key_costs_nothing(implementation: str, s
     layout = Layout.of_lengths(torch.tensor([LENGTH, 30]), LENGTH, causal)
     inputs = torch.randn(3, B, H, LENGTH, 32).bfloat16()
     error, own = errors(inputs, BIASES[size](), layout, implementation, "reference")
-    assert error <= 2 * own * (INTERPRETED if implementation == "triton" else 1)
+    assert error <= 2 * own * (INTERPRETER_FACTOR if implementation == "triton" else 1)
 
 
 @torch.no_grad()

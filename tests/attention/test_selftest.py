@@ -60,7 +60,7 @@ def test_every_case_is_one_of_the_kernels_and_the_reference_passes_it(
     monkeypatch.setattr(selftest, "triton", Planted())
     row = compare(case, CPU)
     assert row.passed
-    assert 0 < row.error < row.bound <= selftest.INTERPRETED * (4e-5 if case.dtype == torch.float32 else 0.05)
+    assert 0 < row.error < row.bound <= selftest.INTERPRETER_FACTOR * (4e-5 if case.dtype == torch.float32 else 0.05)
 
 
 def one_number(out: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNames
         return made.verdict
 
     (driver := tmp_path / "driver").write_text("570.86\n")
-    monkeypatch.setattr(trust, "DRIVER", driver)
+    monkeypatch.setattr(trust, "DRIVER_FILE", driver)
     monkeypatch.setattr(trust, "run", run)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: made)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
@@ -224,7 +224,7 @@ def test_the_choice_has_its_reason(gpu: SimpleNamespace) -> None:
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch, SimpleNamespace], Any]] = {
     "device": lambda patch, gpu: setattr(gpu, "name", "NVIDIA H200"),
     "uuid": lambda patch, gpu: setattr(gpu, "uuid", "GPU-2"),
-    "driver": lambda patch, gpu: trust.DRIVER.write_text("580.65"),
+    "driver": lambda patch, gpu: trust.DRIVER_FILE.write_text("580.65"),
     "torch": lambda patch, gpu: patch.setattr(torch, "__version__", "2.12.0"),
     "cuda": lambda patch, gpu: patch.setattr(torch.version, "cuda", "13.9"),
     "triton": lambda patch, gpu: patch.setattr(triton, "version", lambda: "3.7.2"),
@@ -242,11 +242,11 @@ def test_a_change_asks_anew_and_its_reverse_does_not(
     assert auto() == "triton"
     gpu.verdict = SelftestResult("it failed")
     with monkeypatch.context() as patch:
-        before = (gpu.name, gpu.uuid, trust.DRIVER.read_text())
+        before = (gpu.name, gpu.uuid, trust.DRIVER_FILE.read_text())
         CHANGES[change](patch, gpu)
         assert (auto(), gpu.ran) == ("sdpa", 2)
         gpu.name, gpu.uuid = before[:2]
-        trust.DRIVER.write_text(before[2])
+        trust.DRIVER_FILE.write_text(before[2])
     forget()
     assert (auto(), gpu.ran) == ("triton", 2)
 
@@ -339,7 +339,7 @@ def test_versions_of_triton_that_were_not_examined_are_refused(
 
 
 def test_the_installed_version_is_one_that_was_examined() -> None:
-    assert triton.version().startswith(triton.EXAMINED)
+    assert triton.version().startswith(triton.EXAMINED_VERSION)
 
 
 # the processes

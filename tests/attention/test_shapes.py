@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from pe_lab.attention import IMPLEMENTATIONS, attend, blocked, flex, sdpa, triton
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.shapes import BY_SEQUENCE, ROTATIONS, SHAPES, check, fields_without
+from pe_lab.attention.shapes import BY_SEQUENCE, ROTARY_SHAPES, TERM_SHAPES, check, fields_without
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import PairTerm, Rotary, Terms
 
@@ -119,7 +119,7 @@ def run(implementation: str = "auto", **given: object) -> Tensor:
 def test_every_tensor_of_the_terms_has_a_shape() -> None:
     optional = (Tensor | None, Tensor | PairTerm | None)
     tensors = {name for name, annotation in Terms.__annotations__.items() if annotation in optional}
-    assert tensors == SHAPES.keys()
+    assert tensors == TERM_SHAPES.keys()
     assert tensors <= INPUTS.keys()
 
 
@@ -191,7 +191,7 @@ def test_queries_are_four_dimensional_and_floating_point(q: Tensor, implementati
 
 def test_a_rotation_has_as_many_sines_as_cosines() -> None:
     pair = Rotary(torch.ones(1, H, T, d // 2), torch.ones(1, 1, T, d // 2))
-    for name in ROTATIONS:
+    for name in ROTARY_SHAPES:
         says = re.escape(f"{name}.sin must be {[1, H, T, d // 2]} as its cos, got {[1, 1, T, d // 2]}")
         with pytest.raises(ValueError, match=f"^{says}$"):
             run(terms=Terms(**{name: pair}))
@@ -213,7 +213,7 @@ def test_pairs_that_are_rotated_fit_into_a_head() -> None:
         ("v", torch.float64, "float32"),
         ("rotary_q.cos", torch.bfloat16, "float32 or float64"),
         ("rotary_k.sin", torch.float64, "float32"),
-        *((name, torch.int64, "float64 or float32 or bfloat16 or float16") for name in SHAPES),
+        *((name, torch.int64, "float64 or float32 or bfloat16 or float16") for name in TERM_SHAPES),
     ],
 )
 def test_a_dtype_that_does_not_fit_is_refused(name: str, dtype: torch.dtype, says: str) -> None:
@@ -252,12 +252,12 @@ def test_a_content_bias_is_given_for_every_pair() -> None:
 
 def test_no_number_is_read() -> None:
     """Tensors without any pass: on a GPU, nothing is waited for."""
-    given = {name: torch.empty(right(name), device="meta") for name in SHAPES}
+    given = {name: torch.empty(right(name), device="meta") for name in TERM_SHAPES}
     pair = Rotary(*torch.empty(2, B, 1, T, d // 2, device="meta"))
     q = torch.empty(B, H, T, d, device="meta")
     layout = Layout.of_lengths(torch.empty(B, dtype=torch.long, device="meta"), T, causal=False)
     seed = torch.empty((), dtype=torch.long, device="meta")
-    check(q, q, q, Terms(**dict.fromkeys(ROTATIONS, pair), **given), layout, Dropout(0.1, seed))
+    check(q, q, q, Terms(**dict.fromkeys(ROTARY_SHAPES, pair), **given), layout, Dropout(0.1, seed))
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def test_a_field_that_is_added_later_is_refused_until_it_is_taken(module, monkey
 def test_the_fused_path_of_blocks_leaves_a_field_that_is_added_later_to_the_definition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blocked, "ABSENT", fields_without(blocked.FUSED, Later))
+    monkeypatch.setattr(blocked, "UNSUPPORTED_TERMS", fields_without(blocked.FUSED_TERMS, Later))
     q, layout = torch.zeros(1, 1, 2, 16), Layout.whole(1, 2, True)
     assert blocked._is_plain(q, Later(), layout)
     assert not blocked._is_plain(q, Later(later=torch.zeros(1)), layout)

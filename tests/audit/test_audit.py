@@ -243,10 +243,10 @@ def test_random_positions_are_the_same_in_every_look() -> None:
 
 def test_clipping_is_seen_where_it_happens() -> None:
     def seen(name: str) -> Tensor:
-        view = subject(name).view(equal_tokens(measures.MANY), causal=False)
+        view = subject(name).view(equal_tokens(measures.MANY_POSITIONS), causal=False)
         return effective_distance(view.score[0], causal=False)
 
-    offset = torch.arange(1 - measures.MANY, measures.MANY)
+    offset = torch.arange(1 - measures.MANY_POSITIONS, measures.MANY_POSITIONS)
     assert torch.equal(seen("relative_bias"), offset.clamp(-128, 128))
     assert torch.equal(seen("shaw"), offset.clamp(-16, 16))
     assert torch.equal(seen("alibi"), offset)

@@ -20,7 +20,7 @@ from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.sweep import run
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.system.files import CHECKSUMS, file_digest, write_json
+from pe_lab.system.files import CHECKSUMS_FILE, file_digest, write_json
 from scores import put_scores
 
 SMALL = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
@@ -187,8 +187,8 @@ def test_a_value_that_cannot_be_is_not_packed(ledger: Path, tmp_path: Path) -> N
     checkpoint = here / chosen / "checkpoints" / "32"
     summary = json.loads((checkpoint / "summary.json").read_text())
     write_json(checkpoint / "summary.json", summary | {"test": summary["test"] | {"loss": -5}})
-    sums = json.loads((checkpoint / CHECKSUMS).read_text())
-    write_json(checkpoint / CHECKSUMS, {name: file_digest(checkpoint / name) for name in sums})
+    sums = json.loads((checkpoint / CHECKSUMS_FILE).read_text())
+    write_json(checkpoint / CHECKSUMS_FILE, {name: file_digest(checkpoint / name) for name in sums})
     with pytest.raises(ValueError, match=rf"{here} must have a finite number of at least 0 in y, got -5"):
         pack(here, tmp_path / "package")
     assert not (tmp_path / "package").exists()

@@ -36,7 +36,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again.astype(object).fillna(0), found.astype(object).fillna(0), check_dtype=False)
     assert list(again["pe"]) == ["alibi", "none", "rope"]
     assert task_rows.write(TASK, again, tmp_path).read_bytes() == content
-    assert (tmp_path / task_rows.SUMS).read_text().count(path.name) == 1
+    assert (tmp_path / task_rows.CHECKSUM_FILE).read_text().count(path.name) == 1
     assert b"36.0,0.1" in content  # whole numbers alone have no point
 
 
@@ -157,10 +157,10 @@ def test_the_cap_is_that_of_the_study() -> None:
     assert task_rows.frame([tuned.row(TASK, "rope", 0)])["y"][0] == pytest.approx(CAP)
 
 
-@pytest.mark.parametrize("folder", [task_rows.FOLDER, PE_BENCH_1], ids=["package", "pe_bench_1"])
+@pytest.mark.parametrize("folder", [task_rows.RESULTS_FOLDER, PE_BENCH_1], ids=["package", "pe_bench_1"])
 def test_files_of_results_are_as_their_digests_say(folder: Path) -> None:
-    lines = [line.split() for line in (folder / task_rows.SUMS).read_text().splitlines()]
-    assert {name for _, name in lines} == {file.name for file in folder.iterdir()} - {task_rows.SUMS}
+    lines = [line.split() for line in (folder / task_rows.CHECKSUM_FILE).read_text().splitlines()]
+    assert {name for _, name in lines} == {file.name for file in folder.iterdir()} - {task_rows.CHECKSUM_FILE}
     for digest, name in lines:
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
 

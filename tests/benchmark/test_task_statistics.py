@@ -10,7 +10,7 @@ import tuned
 from pe_lab.benchmark import fresh_seeds, task_rows, task_statistics, task_tables, twins
 from pe_lab.benchmark.fresh_seeds import cells, commands, compare_fresh_seeds, contrary
 from pe_lab.benchmark.measured import TaskResults, read
-from pe_lab.benchmark.task_statistics import FRESH
+from pe_lab.benchmark.task_statistics import FRESH_SEEDS
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.benchmark.undefined import defined
 from pe_lab.statistics import Verdict
@@ -149,7 +149,7 @@ def test_one_encoding_has_no_pair_and_a_rank() -> None:
 
 def test_twins_with_the_same_seeds_are_equal_and_with_other_seeds_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(twins, "TWINS", (("rope", "twin"),))
-    monkeypatch.setattr(twins, "NEAR", (("none", "t5"),))
+    monkeypatch.setattr(twins, "NEAR_TWINS", (("none", "t5"),))
     made = tuned.table("induction", MEANS)
     copied = made[made["pe"] == "rope"].assign(pe="twin")
     found = {"induction": pd.concat([made, copied], ignore_index=True)}
@@ -198,7 +198,7 @@ def both(shift: float, draw: int = 0) -> pd.DataFrame:
     """Published rows of seven encodings, and fresh ones of five, which are so many octaves slower."""
     names = [name for name in MEANS if name not in ("cope", "t5")]
     means = {name: MEANS[name] + shift * number for number, name in enumerate(names)}
-    later = tuned.table("induction", means, seeds=FRESH, draw=1000 + draw)
+    later = tuned.table("induction", means, seeds=FRESH_SEEDS, draw=1000 + draw)
     return pd.concat([tuned.table("induction", MEANS, draw=draw), later], ignore_index=True)
 
 
@@ -232,7 +232,7 @@ def test_fresh_verdicts_take_their_variances_from_the_published_pairs() -> None:
     """Five fresh seeds of two encodings that happen to be alike prove little where published ones are spread."""
     means = dict.fromkeys(["rope", "alibi", "t5", "none", "learnable", "fire", "cope"], 8.0)
     spread = tuned.table("induction", means, deviation=1.5)
-    alike = tuned.table("induction", {"rope": 8.0, "alibi": 9.5}, deviation=0.01, seeds=FRESH)
+    alike = tuned.table("induction", {"rope": 8.0, "alibi": 9.5}, deviation=0.01, seeds=FRESH_SEEDS)
     (line,) = compare_fresh_seeds({"induction": pd.concat([spread, alike], ignore_index=True)}).pairs.itertuples()
     assert abs(line.fresh) == pytest.approx(1.5, abs=0.1)
     assert line.fresh_verdict == Verdict.UNDECIDED

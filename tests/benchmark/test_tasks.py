@@ -8,7 +8,7 @@ import pytest
 from pe_lab import config
 from pe_lab.benchmark.task_statistics import endpoint
 from pe_lab.benchmark.tasks import COMBINATIONS, STUDY, benchmark_tasks, task_named
-from pe_lab.benchmark.undefined import FILE, measured, undefined
+from pe_lab.benchmark.undefined import UNDEFINED_FILE, measured, undefined
 from pe_lab.encodings.named import encodings
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.tuning import TunedSeed
@@ -81,4 +81,4 @@ def test_what_is_not_measured_has_a_reason_and_trying_says_the_same() -> None:
 @pytest.mark.slow
 def test_the_file_is_what_trying_all_says() -> None:
     """Otherwise `python .ci/update.py --only undefined` writes it."""
-    pd.testing.assert_frame_equal(measured(), pd.read_csv(FILE, keep_default_na=False))
+    pd.testing.assert_frame_equal(measured(), pd.read_csv(UNDEFINED_FILE, keep_default_na=False))

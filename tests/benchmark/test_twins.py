@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pe_lab import config
 from pe_lab.benchmark.tasks import task_named
-from pe_lab.benchmark.twins import NEAR, TWINS, twin_pairs
+from pe_lab.benchmark.twins import NEAR_TWINS, TWINS, twin_pairs
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.experiment.cell import Cell
 
@@ -66,13 +66,15 @@ def require(found: dict[str, Trained]) -> None:
         if {one, other} <= names:
             a, b = found[one][0], found[other][0]
             assert float((a - b).norm() / a.norm()) < EQUAL, (one, other)
-    anchors = {pair[0] for pair in NEAR}
+    anchors = {pair[0] for pair in NEAR_TWINS}
     near = {pair for pair, far in apart.items() if EQUAL <= far < ALIKE and pair & anchors}
     members = [name for group in TWINS for name in group[1:]]
     assert {pair for pair in near if not pair & set(members)} == {
-        frozenset(pair) for pair in NEAR if set(pair) <= names
+        frozenset(pair) for pair in NEAR_TWINS if set(pair) <= names
     }
-    groups = {name: pair[0] for pair in NEAR for name in pair} | {name: group[0] for group in TWINS for name in group}
+    groups = {name: pair[0] for pair in NEAR_TWINS for name in pair} | {
+        name: group[0] for group in TWINS for name in group
+    }
     alike = [pair for pair, far in apart.items() if far < ALIKE]
     assert all(len({groups.get(name, name) for name in pair}) == 1 for pair in alike)
 

@@ -168,8 +168,8 @@ class Here:
 def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Replace the table by a copy, and the pool of processes by this one."""
     path = tmp_path / "blocks.json"
-    path.write_text(launch_parameters.TABLE.read_text())
-    monkeypatch.setattr(launch_parameters, "TABLE", path)
+    path.write_text(launch_parameters.TABLE_FILE.read_text())
+    monkeypatch.setattr(launch_parameters, "TABLE_FILE", path)
     monkeypatch.setattr(choosing, "ProcessPoolExecutor", Here)
     load.cache_clear()
     yield

@@ -10,7 +10,7 @@ from faults import injection, sweeps
 from faults.injection import FAULTS, inject_fault
 from faults.sweeps import SWEEP, Sweep, many_cells
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.run import CHECKPOINT_FILES, WEIGHTS
+from pe_lab.ledger.run import CHECKPOINT_FILES, WEIGHTS_FILE
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_what_is_lost_or_differs_is_counted(sound, tmp_path):
         before = tmp_path / run.name
         shutil.move(run.checkpoint(1), before)
         with run.recording(1) as folder:
-            for file in (*CHECKPOINT_FILES, WEIGHTS):
+            for file in (*CHECKPOINT_FILES, WEIGHTS_FILE):
                 shutil.copy(before / file, folder)
             (folder / path).write_bytes(content)
     sweep.compare()

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.ahead import SHARED_MEMORY, Resources
-from benchmarks.resources import FACTORS, OPTIONAL, KernelCase, cover, fault, of_presets
+from benchmarks.resources import FACTORS, OPTIONAL_TERMS, KernelCase, cover, fault, of_presets
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def test_every_pair_of_options_is_compiled() -> None:
     cases = [case for case in cover() if case.kernel == "forward"]
     values = [
         {name: getattr(case, name) for name in ("architecture", "dtype", "head_dim", "causal")}
-        | {option: option in case.there for option in OPTIONAL}
+        | {option: option in case.there for option in OPTIONAL_TERMS}
         for case in cases
     ]
     for a, b in combinations(FACTORS, 2):

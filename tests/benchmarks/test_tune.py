@@ -24,8 +24,8 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.setattr(tune, name, value)
     monkeypatch.setattr(tune, "DTYPES", (torch.float32,))
     table = tmp_path / "launch_parameters.json"
-    shutil.copy(launch_parameters.TABLE, table)
-    monkeypatch.setattr(launch_parameters, "TABLE", table)
+    shutil.copy(launch_parameters.TABLE_FILE, table)
+    monkeypatch.setattr(launch_parameters, "TABLE_FILE", table)
     monkeypatch.setattr(launch_parameters, "architecture", lambda device: "sm_90")
     launch_parameters.load.cache_clear()
     yield table

@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 
 from pe_lab import config
 from pe_lab.config import help, reference
-from pe_lab.config.schema import NAMED, RANGES, TYPED, Config
-from pe_lab.config.trainer import ALIASES, DECIDED, TAKEN
+from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config
+from pe_lab.config.trainer import ALIASES, DECIDED_ARGUMENTS, TAKEN_ARGUMENTS
 
 OTHERS = ("study", "replication")  # not settings of a cell
 FILES = [file for file in sorted(config.folder().rglob("*.yaml")) if file.parent.name not in OTHERS]
@@ -38,11 +38,11 @@ def test_every_key_of_a_file_is_a_setting_of_it() -> None:
         assert {name.split(".")[-1] if package else name.split(".")[0] for name in names} == keys, file
 
 
-@pytest.mark.parametrize(("group", "typed"), [("", Config), *TYPED])
+@pytest.mark.parametrize(("group", "typed"), [("", Config), *TYPED_GROUPS])
 def test_a_setting_of_the_schema_has_a_range_and_is_written_in_conf(group: str, typed: type) -> None:
     """And the reverse: what conf/ has is in the schema, with the name that it has there."""
-    others = {"pe", "data", "optimizer", *NAMED, *dict(TYPED)} if group == "" else {"_target_"}
-    others |= {*ALIASES, *DECIDED} if group == "trainer" else set()
+    others = {"pe", "data", "optimizer", *LIST_GROUPS, *dict(TYPED_GROUPS)} if group == "" else {"_target_"}
+    others |= {*ALIASES, *DECIDED_ARGUMENTS} if group == "trainer" else set()
     settings = {f"{group}.{setting.name}".lstrip(".") for setting in fields(typed) if setting.name not in others}
     written = {one.name for one in reference.of_config()}
     assert settings <= RANGES.keys()
@@ -51,7 +51,7 @@ def test_a_setting_of_the_schema_has_a_range_and_is_written_in_conf(group: str, 
 
 def test_a_range_is_shown_where_values_are_checked() -> None:
     shown = {one.name: one.range for one in reference.of_config()}
-    assert all(shown[f"trainer.{name}"] for name in TAKEN)
+    assert all(shown[f"trainer.{name}"] for name in TAKEN_ARGUMENTS)
     assert {name for name, words in shown.items() if not words} == {"solve", "tune", "evaluate", "decide"}
 
 
@@ -81,7 +81,7 @@ def test_words_go_on_at_the_same_column_and_belong_to_the_key_they_stand_beside(
 def test_help_shows_the_common_settings_and_every_choice() -> None:
     known = config.folders()
     text, words = help.text(known, [], every=False), help.text(known, [], every=False).replace(",", " ").split()
-    assert all(f"  {name}=" in text for name in reference.COMMON)
+    assert all(f"  {name}=" in text for name in reference.COMMON_SETTINGS)
     assert {
         name
         for group, names in known.files.items()

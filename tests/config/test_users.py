@@ -11,7 +11,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
-from pe_lab.config.users import VARIABLE
+from pe_lab.config.users import CONFIG_DIR_VARIABLE
 from pe_lab.system.errors import in_one_line
 
 MINE = "# mine\n_target_: mine_module.Mine\n_partial_: true\nname: mine\nrate: 1.0\n"
@@ -30,11 +30,11 @@ BOMB = "a0: &a0 [1, 2]\n" + "".join(f"a{i}: &a{i} [{'*a' + str(i - 1)}{', *a' + 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CONFIG_DIR_VARIABLE, raising=False)
     path = list(sys.path)
     yield
     assert sys.path == path
-    assert VARIABLE not in os.environ
+    assert CONFIG_DIR_VARIABLE not in os.environ
 
 
 @pytest.fixture
@@ -270,14 +270,14 @@ def test_the_variable_names_folders_for_processes_that_have_no_arguments(
 ) -> None:
     write(project / "more", {"pe/other.yaml": MINE.replace("name: mine", "name: other")})
     with monkeypatch.context() as patch:
-        patch.setenv(VARIABLE, f"{project / 'conf'}{os.pathsep}{project / 'more'}")
+        patch.setenv(CONFIG_DIR_VARIABLE, f"{project / 'conf'}{os.pathsep}{project / 'more'}")
         assert {"mine", "other"} <= set(config.folders().names("pe"))
         with config.joining([]):
             assert config.expand(["pe=other"], multirun=False)[0].pe.name == "other"
         patch.syspath_prepend(project / "more")  # restores the path that a notebook's call extends
         assert config.expand(["pe=mine"], multirun=False)[0].pe.name == "mine"
         assert str(project) in sys.path
-        patch.setenv(VARIABLE, str(project / "nowhere"))
+        patch.setenv(CONFIG_DIR_VARIABLE, str(project / "nowhere"))
         with pytest.raises(ValueError, match="PE_LAB_CONFIG_DIR, must be a folder of configs, got .*nowhere"):
             config.folders()
 
@@ -296,7 +296,7 @@ def test_an_installed_package_adds_its_configs_without_being_imported(
         patch.syspath_prepend(tmp_path)
         assert "mine" in config.folders().names("pe")
         assert "mine_package" not in sys.modules
-        patch.setenv(VARIABLE, str(config.folders().users[0]))  # the same folder, given twice
+        patch.setenv(CONFIG_DIR_VARIABLE, str(config.folders().users[0]))  # the same folder, given twice
         assert len(config.folders().users) == 1
 
 

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from pe_lab.data.arithmetic import PLUS, Addition, Parity
+from pe_lab.data.arithmetic import PLUS_SYMBOL, Addition, Parity
 
 START, SEP, END = 11, 12, 13
 FEW = {"validation": 9, "test": 500}  # of numbers of 2 digits
@@ -15,11 +15,11 @@ FEW = {"validation": 9, "test": 500}  # of numbers of 2 digits
 def test_the_worked_example_is_58_plus_67() -> None:
     little, big = Addition(0, longest=2, **FEW), Addition(0, longest=2, order="big", **FEW)
     n = torch.tensor([2])
-    assert little.write(n, torch.tensor([[8, 5, PLUS, 7, 6]])).tokens.tolist() == [
-        [START, 8, 5, PLUS, 7, 6, SEP, 5, 2, 1, END]
+    assert little.write(n, torch.tensor([[8, 5, PLUS_SYMBOL, 7, 6]])).tokens.tolist() == [
+        [START, 8, 5, PLUS_SYMBOL, 7, 6, SEP, 5, 2, 1, END]
     ]
-    assert big.write(n, torch.tensor([[5, 8, PLUS, 6, 7]])).tokens.tolist() == [
-        [START, 5, 8, PLUS, 6, 7, SEP, 1, 2, 5, END]
+    assert big.write(n, torch.tensor([[5, 8, PLUS_SYMBOL, 6, 7]])).tokens.tolist() == [
+        [START, 5, 8, PLUS_SYMBOL, 6, 7, SEP, 1, 2, 5, END]
     ]
 
 
@@ -27,8 +27,8 @@ def test_the_marks_of_the_worked_example() -> None:
     """A digit of the ones has 1, of the tens 2, of the hundreds 3; the signs 0; what is outside, and padding, -1."""
     n = torch.tensor([2])
     for order, prompt, a, total in (
-        ("little", [8, 5, PLUS, 7, 6, 0, 0], [1, 2], [1, 2, 3]),
-        ("big", [5, 8, PLUS, 6, 7, 0, 0], [2, 1], [3, 2, 1]),
+        ("little", [8, 5, PLUS_SYMBOL, 7, 6, 0, 0], [1, 2], [1, 2, 3]),
+        ("big", [5, 8, PLUS_SYMBOL, 6, 7, 0, 0], [2, 1], [3, 2, 1]),
     ):
         batch = Addition(0, longest=3, order=order).write(n, torch.tensor([prompt]))
         assert batch.layout.marks.tolist() == [[-1, *a, 0, *a, 0, *total, -1, -1, -1, -1]]
@@ -46,12 +46,12 @@ def test_a_mark_is_the_significance_of_a_digit(order: str) -> None:
         for row, marks in zip(batch.tokens.tolist(), batch.layout.marks.tolist(), strict=True):
             expected, number = [], []
             for token in [*row, START]:
-                if token < PLUS:
+                if token < PLUS_SYMBOL:
                     number.append(token)
                     continue
                 places = range(1, len(number) + 1)
                 expected += [*places] if order == "little" else [*places][::-1]
-                expected.append(0 if token in (PLUS, SEP) else -1)
+                expected.append(0 if token in (PLUS_SYMBOL, SEP) else -1)
                 number = []
             assert marks == expected[:-1]
 
@@ -65,7 +65,7 @@ def test_sums_are_right_in_either_order(order: str, factor: int) -> None:
     turn = -1 if order == "little" else 1
     carried = 0
     for row in data.batch("test", torch.arange(300)).tokens.tolist():
-        plus, sep, end = row.index(PLUS), row.index(SEP), row.index(END)
+        plus, sep, end = row.index(PLUS_SYMBOL), row.index(SEP), row.index(END)
         parts = row[1:plus], row[plus + 1 : sep], row[sep + 1 : end]
         a, b, total = (int("".join(map(str, part[::turn]))) for part in parts)
         assert a + b == total

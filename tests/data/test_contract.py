@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from everything import FEW, Everything, assignments, haystacks, lists, sums
-from pe_lab.check.datasets import PARTS, PROMISES, DatasetCase, counted, same, whole
+from pe_lab.check.datasets import BATCH_FIELDS, PROMISES, DatasetCase, counted, same, whole
 from pe_lab.check.promise import outcome
 from pe_lab.config import expand, folder
 from pe_lab.data.alternation import Alternation
@@ -108,7 +108,7 @@ def fingerprint(data: Dataset) -> str:
     digest = hashlib.sha256()
     for split in data.splits:
         batch = whole(data, split)
-        for part in (*(getattr(batch, part) for part in PARTS), batch.layout.pos, batch.layout.segment):
+        for part in (*(getattr(batch, part) for part in BATCH_FIELDS), batch.layout.pos, batch.layout.segment):
             digest.update(part.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
 
@@ -382,7 +382,7 @@ def slow(data: Dataset, test: Batch, everything: Batch, weights: Tensor, known: 
 def asked(batch: Batch) -> list[list[tuple[tuple[int, ...], int, int, int, bool]]]:
     """Yield for each answer: the visible tokens, slot, target, role, and whether it is in the headline."""
     found = []
-    for tokens, *slots in zip(*(getattr(batch, part).tolist() for part in PARTS), strict=True):
+    for tokens, *slots in zip(*(getattr(batch, part).tolist() for part in BATCH_FIELDS), strict=True):
         found.append(
             [
                 (tuple(tokens[: slot + 1] if batch.layout.causal else tokens), slot, target, role, headline)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from configs import composed
 from pe_lab.data.base import IGNORE, Batch, epoch_order, in_batches
-from pe_lab.data.structured import END, MID, PAD, START, VALUES, Structured, StructuredHeldout, pairs
+from pe_lab.data.structured import END, MID, NUM_VALUES, PAD, START, Structured, StructuredHeldout, pairs
 from pe_lab.encodings.layout import PADDING
 
 TASKS = {"structured": Structured, "structured_heldout": StructuredHeldout}
@@ -86,7 +86,7 @@ def test_there_are_1256_pairs_and_6280_sequences(name: str) -> None:
 
 
 def test_the_vocabulary_is_128_terms_and_four_marks() -> None:
-    assert VALUES == 128
+    assert NUM_VALUES == 128
     assert {START, MID, END, PAD} == {128, 129, 130, 131}
     assert dataset(0, "structured_heldout").task.vocabulary == 132
 

@@ -15,7 +15,7 @@ from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
-from pe_lab.encodings.base import INHERITED
+from pe_lab.encodings.base import COMBINING_RULES
 from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
 from pe_lab.encodings.dape import Dape
 from pe_lab.encodings.layout import Layout
@@ -302,7 +302,7 @@ def test_every_declaration_has_a_rule() -> None:
         for name, value in vars(PositionalEncoding).items()
         if not name.startswith("_") and not callable(value) and not isinstance(value, property)
     }
-    assert declared == set(INHERITED) | COMBINED | OF_A_CLASS
+    assert declared == set(COMBINING_RULES) | COMBINED | OF_A_CLASS
 
 
 def declaring(sizes: Sizes, name: str = "alibi", **declared: object) -> PositionalEncoding:
@@ -321,7 +321,7 @@ MADE_OF_OTHERS = {
 }
 
 
-OF_ONE = [name for name, rule in INHERITED.items() if rule is any and name not in ("draws_positions", "on_grid")]
+OF_ONE = [name for name, rule in COMBINING_RULES.items() if rule is any and name not in ("draws_positions", "on_grid")]
 
 
 @pytest.mark.parametrize("kind", MADE_OF_OTHERS)

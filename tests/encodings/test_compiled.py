@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from configs import slow_but_for
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, UNMARKED, Layout, Randomized, Rotary, Stack, make
-from pe_lab.encodings.layout import FACTS
+from pe_lab.encodings.layout import PROPERTY_NAMES
 from pe_lab.encodings.named import encodings
 from pe_lab.encodings.rotary_scaled import document_lengths
 
@@ -271,7 +271,7 @@ def test_lengths_of_documents_are_the_same_when_they_cannot_be_listed(
 
 
 def facts(layout: Layout) -> dict[str, object]:
-    return {name: getattr(layout, name) for name in (*FACTS, "all_allowed")}
+    return {name: getattr(layout, name) for name in (*PROPERTY_NAMES, "all_allowed")}
 
 
 def unknown(layout: Layout) -> Layout:

@@ -13,7 +13,7 @@ import torch
 from configs import FEW, pe_class, pe_settings, slow_but_for
 from pe_lab.check import encodings, models
 from pe_lab.check.case import (
-    COLUMNS,
+    GRID_WIDTH,
     LARGEST_MARK,
     B,
     EncodingCase,
@@ -316,7 +316,7 @@ def test_float_positions_are_taken_where_that_is_declared_and_refused_elsewhere(
 @pytest.mark.parametrize("name", NAMES)
 def test_beyond_the_training_length_an_encoding_is_defined_or_refuses(name: str) -> None:
     model, tokens, table = case(name).model(), random_tokens(1, 4 * T), pe_settings(name).get("max_len")
-    in_a_row = COLUMNS if case(name).on_grid else 1  # tokens of which the first axis has one position
+    in_a_row = GRID_WIDTH if case(name).on_grid else 1  # tokens of which the first axis has one position
     assert model(tokens, whole(1, 4 * T, causal=True)).isfinite().all()
     if table is None:
         assert model(tokens[:, :3], at_positions([0, 4_999, 5_000])).isfinite().all()

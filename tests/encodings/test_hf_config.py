@@ -20,7 +20,7 @@ from configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.config import expand
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.hf_config import ENCODINGS, of_config, read
+from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, of_config, read
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import factory
 from pe_lab.encodings.options import OptionError
@@ -192,8 +192,8 @@ def tables(encoding: RoPE, length: int, dtype: torch.dtype) -> tuple[Tensor, Ten
 
 
 def test_there_is_a_checkpoint_of_each_rope_type(wide: ModuleType) -> None:
-    assert {name.partition(",")[0] for name in CHECKPOINTS} == set(ENCODINGS)
-    assert set(ENCODINGS) - {"default"} == set(wide.ROPE_INIT_FUNCTIONS)
+    assert {name.partition(",")[0] for name in CHECKPOINTS} == set(ENCODING_OF_TYPE)
+    assert set(ENCODING_OF_TYPE) - {"default"} == set(wide.ROPE_INIT_FUNCTIONS)
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
-from pe_lab.encodings.memory import SPARE, Memory
+from pe_lab.encodings.memory import MIN_SPARE_TOKENS, Memory
 
 
 @pytest.mark.parametrize("axis", [1, 2])
-@pytest.mark.parametrize("steps", [[1] * (2 * SPARE), [5, 1, SPARE, 1, 3 * SPARE, 1], [SPARE + 1]])
+@pytest.mark.parametrize(
+    "steps",
+    [[1] * (2 * MIN_SPARE_TOKENS), [5, 1, MIN_SPARE_TOKENS, 1, 3 * MIN_SPARE_TOKENS, 1], [MIN_SPARE_TOKENS + 1]],
+)
 def test_all_that_was_added_comes_back(steps: list[int], axis: int) -> None:
     memory, shape = Memory(), [2, 3, 4]
     shape[axis] = sum(steps)

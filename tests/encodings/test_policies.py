@@ -9,7 +9,7 @@ from pe_lab.config import expand, schema
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.policies import POSITIONS, under
+from pe_lab.encodings.policies import DRAWN_POSITIONS, under
 from pe_lab.encodings.rotary import LRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_far import default_group, default_window
 from pe_lab.encodings.rotary_scaled import InterpolatedRoPE
@@ -73,7 +73,7 @@ def test_randomized_is_the_trained_encoding_at_other_positions(name):
     pos = where.pos[0]
     assert (pos.diff() > 0).all()
     assert not torch.equal(pos, torch.arange(32))
-    rows = 512 if name == "learnable" else POSITIONS
+    rows = 512 if name == "learnable" else DRAWN_POSITIONS
     assert 32 <= pos.max() < rows
     assert torch.equal(wrapped.embed(x, where), trained.embed(x, Layout(pos[None], where.segment, True)))
 

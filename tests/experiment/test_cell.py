@@ -10,7 +10,7 @@ from pe_lab import attention, config
 from pe_lab.attention import sdpa
 from pe_lab.config.reference import TRAINING, changes
 from pe_lab.config.schema import RANGES
-from pe_lab.config.trainer import NAMES
+from pe_lab.config.trainer import ARGUMENT_NAMES
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import UnfitError
@@ -158,7 +158,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         *("logger.wandb.decide_timeout", "logger.wandb.open_timeout", "logger.wandb.finish_timeout"),
         *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "evaluate.decode"),
         "evaluate.stride",  # see test_measurement.py
-        *(f"trainer.{name}" for name in NAMES),  # see test_trainer.py
+        *(f"trainer.{name}" for name in ARGUMENT_NAMES),  # see test_trainer.py
     }
 
 

@@ -331,7 +331,7 @@ def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch)
     assert job.missing
     job.request()
     heartbeats = []
-    monkeypatch.setattr("pe_lab.experiment.executor.HEARTBEAT", 0.0)
+    monkeypatch.setattr("pe_lab.experiment.executor.HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr(
         type(job.run), "heartbeat", lambda run, *_: (heartbeats.append(1), len(heartbeats) == 6 and job.withdraw())
     )
@@ -346,7 +346,7 @@ def test_heartbeats_have_the_last_validation_loss_or_the_training_loss_before_it
     (job,) = cells(tmp_path, "epochs=2", "trainer.log_every=1")
     job.request()
     seen, beat = [], type(job.run).heartbeat
-    monkeypatch.setattr("pe_lab.experiment.executor.HEARTBEAT", 0.0)
+    monkeypatch.setattr("pe_lab.experiment.executor.HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr(type(job.run), "heartbeat", lambda run, *given: (seen.append(given[2:]), beat(run, *given)))
     job.serve(wait=False)
     latest = [given[0] for given in seen if given and given[0]]

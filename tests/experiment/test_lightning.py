@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from configs import TINY, in_ledger
 from fits import fit
 from pe_lab import config
-from pe_lab.config.trainer import ALIASES, DECIDED, NAMES, TAKEN, VALIDATION
+from pe_lab.config.trainer import ALIASES, ARGUMENT_NAMES, DECIDED_ARGUMENTS, TAKEN_ARGUMENTS, VALIDATION_ARGUMENTS
 from pe_lab.experiment import cell as cell_module
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
@@ -51,7 +51,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_every_argument_of_a_trainer_is_a_setting() -> None:
-    known = {"precision", *NAMES}
+    known = {"precision", *ARGUMENT_NAMES}
     later = {"model_registry", "enable_autolog_hparams"}  # not in every version of Lightning
     arguments = set(inspect.signature(L.Trainer.__init__).parameters) - {"self"}
     assert arguments <= known
@@ -59,8 +59,8 @@ def test_every_argument_of_a_trainer_is_a_setting() -> None:
 
 
 def test_every_argument_is_taken_or_left_to_something_else() -> None:
-    assert len(NAMES) == len(TAKEN) + len(DECIDED) + len(ALIASES)
-    for name in DECIDED:
+    assert len(ARGUMENT_NAMES) == len(TAKEN_ARGUMENTS) + len(DECIDED_ARGUMENTS) + len(ALIASES)
+    for name in DECIDED_ARGUMENTS:
         for value in ("7", "true"):
             with pytest.raises(ValueError, match=rf"^trainer\.{name} must be left out"):
                 config.expand([f"trainer.{name}={value}"], multirun=False)
@@ -127,7 +127,7 @@ def test_clipping_by_lightnings_name_is_that_of_the_lab() -> None:
 
 
 def test_settings_that_are_kept_have_arguments_that_are_given() -> None:
-    assert not NAMES & cell().settings()["trainer"].keys()
+    assert not ARGUMENT_NAMES & cell().settings()["trainer"].keys()
     assert cell("trainer.max_time=00:01:00:00").settings()["trainer"]["max_time"] == "00:01:00:00"
 
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_honoured_is_refused_in_one_line_before_a_training(name: 
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", VALIDATION)
+@pytest.mark.parametrize("name", VALIDATION_ARGUMENTS)
 def test_arguments_of_the_validation_that_nothing_reads_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=rf"^trainer\.{name} needs callbacks"):
         cell(f"trainer.{name}={'false' if name == 'inference_mode' else 2}")

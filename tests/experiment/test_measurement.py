@@ -19,7 +19,7 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import Datasets, policy, trained
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import CHECKPOINT_FILES, WEIGHTS
+from pe_lab.ledger.run import CHECKPOINT_FILES, WEIGHTS_FILE
 from pe_lab.model.transformer import Transformer
 from pe_lab.probes.rank import RankProbe
 from pe_lab.system.files import LedgerError
@@ -249,7 +249,7 @@ def test_a_record_is_of_the_weights_of_its_checkpoint(tmp_path):
     other = cell(tmp_path / "other", "probe=[rank]", "seed=5")
     serve(other)
     with made.run.recording(1) as folder:  # as if trained elsewhere, to other numbers
-        for name in (*CHECKPOINT_FILES, WEIGHTS):
+        for name in (*CHECKPOINT_FILES, WEIGHTS_FILE):
             shutil.copy(other.run.checkpoint(1) / name, folder)
         (folder / "summary.json").write_text(json.dumps(other.run.summary(1) | {"run": made.run.name}))
     assert made.missing

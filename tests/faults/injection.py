@@ -21,9 +21,9 @@ import pandas as pd
 
 from faults.programs import Program, drop_rights, limit_files, limit_memory, wait_for, wandb_services
 from faults.sweeps import Sweep, many_cells, require_no_trace, undisturbed
-from pe_lab.ledger.lease import OWNER
+from pe_lab.ledger.lease import OWNER_FILE
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.system.files import ASIDE, write_json
+from pe_lab.system.files import ASIDE_FOLDER, write_json
 from pe_lab.system.names import unknown_name
 
 
@@ -80,7 +80,7 @@ def damaged(sweep: Sweep) -> int:
     elif not sweep.ledger.exists():
         signalled(sweep, signal.SIGKILL)
     # without a checksum, or refused until the user repairs it
-    unchecked = (ASIDE, "studies", "commands", "format.json")
+    unchecked = (ASIDE_FOLDER, "studies", "commands", "format.json")
     kinds: dict[str, list[Path]] = {}
     for path in sorted(sweep.ledger.rglob("*")):
         relative = path.relative_to(sweep.ledger)
@@ -136,7 +136,7 @@ def owner_gone(sweep: Sweep) -> int:
         gone = f"{sweep.rng.getrandbits(128):032x}"
         owner = {"host": "gone", "pid": 1, "process": gone, "heartbeat": time.time()}
         owner |= {"since": time.time(), "from": 0, "epoch": 1.0, "target": 16}
-        write_json(run.folder / OWNER, owner)
+        write_json(run.folder / OWNER_FILE, owner)
         write_json(run.folder / "requested" / f"16.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
         write_json(run.folder / "requested" / f"1000.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
         (run.folder / "lock").touch()

@@ -5,7 +5,7 @@ from typing import Any
 
 import lightning as L
 
-from pe_lab.experiment.executor import QUIET
+from pe_lab.experiment.executor import QUIET_ARGUMENTS
 from pe_lab.experiment.trainer import silence_lightning
 from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.data import Sequences
@@ -16,7 +16,7 @@ def trainer(**arguments: Any) -> L.Trainer:
     """Return a Trainer on the CPU that prints and writes nothing, unless arguments say otherwise."""
     silence_lightning()
     plugins = {"plugins": [SafeTensorsIO()]} if "strategy" not in arguments else {}
-    quiet = QUIET | {"enable_checkpointing": False}
+    quiet = QUIET_ARGUMENTS | {"enable_checkpointing": False}
     return L.Trainer(**{"accelerator": "cpu", "devices": 1} | quiet | plugins | arguments)
 
 

@@ -53,7 +53,7 @@ from pe_lab.gallery.pages import (
 )
 from pe_lab.gallery.site import write
 from pe_lab.replication import judge
-from pe_lab.results.styles import MARKERS, NONE, OWN_MARKERS, style
+from pe_lab.results.styles import MARKERS, NONE_STYLE, OWN_MARKERS, style
 from pe_lab.statistics import Verdict
 
 SAMPLE = re.compile(r'<tr><th scope="row">(tokens|asked|class)</th>(.*?)</tr>')
@@ -1146,6 +1146,6 @@ def test_the_page_of_a_task_has_its_data_and_a_sequence(content: Content, name: 
 
 
 def test_marks_are_those_of_the_figures() -> None:
-    assert set(SHAPES) == {*MARKERS, *OWN_MARKERS, NONE.marker}
+    assert set(SHAPES) == {*MARKERS, *OWN_MARKERS, NONE_STYLE.marker}
     assert f'd="{SHAPES[style("rope").marker]}" fill="{style("rope").colour}"' in mark("rope")
     assert mark("rope") != mark("alibi")

@@ -32,7 +32,7 @@ from pe_lab.ledger.maintenance import Counts, damaged_entries, repair, verify
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.tree import Tree
 from pe_lab.status import read_commands
-from pe_lab.system.files import ASIDE, CHECKSUMS, file_digest, is_file, kind
+from pe_lab.system.files import ASIDE_FOLDER, CHECKSUMS_FILE, file_digest, is_file, kind
 
 WORDS = [
     *(*TINY, "trainer.batch_size=256", "-m", "pe=rope,none", "epochs=2,1", "evaluate.offset=3"),
@@ -48,8 +48,11 @@ FILES = [
     *("{a}/run.json", "{a}/cost.json", "{a}/lock", "{a}/owner.json", "{a}/{state}"),
     *("{a}/failed/1.json", f"{{a}}/requested/1.{GONE}"),
     *(f"{{a}}/checkpoints/1/{name}" for name in ("config.yaml", "metrics.csv", "summary.json", "environment.json")),
-    *(f"{{a}}/checkpoints/1/{name}" for name in ("weights.safetensors", CHECKSUMS)),
-    *(f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "rows.csv", "environment.json", CHECKSUMS)),
+    *(f"{{a}}/checkpoints/1/{name}" for name in ("weights.safetensors", CHECKSUMS_FILE)),
+    *(
+        f"{{a}}/records/1/{{record}}/{name}"
+        for name in ("request.json", "rows.csv", "environment.json", CHECKSUMS_FILE)
+    ),
     *("{a}/records/1/{record}.failed.json", "{a}/records/1/lock", "{a}/records/1/owner.json"),
     *("floors/{floors}.json", "commands/{commands}.json", f".processes/{GONE}", "format.json"),
     *(f"studies/question/{name}" for name in ("rows.csv", "table.md")),
@@ -193,7 +196,7 @@ def _signed(content: bytes) -> Callable[[Place], None]:
             path.rename(path.with_name(f"state-2-{file_digest(path)[:16]}.safetensors"))
         else:
             path.write_bytes(content)
-            checksums = path.parent / CHECKSUMS
+            checksums = path.parent / CHECKSUMS_FILE
             checksums.write_text(json.dumps(json.loads(checksums.read_text()) | {path.name: file_digest(path)}))
 
     return damage
@@ -456,7 +459,7 @@ def test_a_damaged_ledger_is_repaired_or_a_line_says_what_to_do(place, damage, t
     assert inodes(outside) == before
     kept = thing and not (stat.S_ISREG(thing.st_mode) and any(part in place for part in REWRITTEN))
     if outcome == "healed" and kept and damage not in ("empty folder", "emptied"):
-        assert thing.st_ino in inodes(ledger), f"it is gone, and not in {ASIDE}"
+        assert thing.st_ino in inodes(ledger), f"it is gone, and not in {ASIDE_FOLDER}"
 
 
 REPAIRED_BY_COMMAND = ("{a}", "{a}/run.json")  # which knows what the training is
@@ -482,7 +485,7 @@ def test_what_verify_reports_is_repaired_without_the_command(place, damage, trai
     left = [reason for reason, is_moved in moved.items() if not is_moved]
     again = [*verify(ledger, Counts())]
     assert again == left
-    assert not left or place in (*REPAIRED_BY_COMMAND, ASIDE)
+    assert not left or place in (*REPAIRED_BY_COMMAND, ASIDE_FOLDER)
     assert inodes(outside) == before
     assert len(capsys.readouterr().err.splitlines()) == len(moved) - len(left)
 

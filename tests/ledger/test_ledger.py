@@ -15,7 +15,7 @@ from pe_lab.ledger import ledger as ledger_module
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import CHECKPOINT_FILES
 from pe_lab.ledger.states import read_metadata
-from pe_lab.system.files import CHECKSUMS, LedgerError, canonical, digest, file_digest
+from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, canonical, digest, file_digest
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_not_read_and_is_set_aside(run, tmp_path, damage
     elif damage == "truncate":
         path.write_bytes(content[:-2])
     else:
-        (path if damage == "remove" else run.checkpoint(4) / CHECKSUMS).unlink()
+        (path if damage == "remove" else run.checkpoint(4) / CHECKSUMS_FILE).unlink()
     with pytest.raises(LedgerError, match="it is not read; the command that made it, run again, sets it aside"):
         run.summary(4)
     assert run.checkpoint(4).exists()
@@ -147,8 +147,8 @@ def test_a_checkpoint_of_another_run_is_not_read(run, tmp_path):
 def test_checksums_that_lead_out_of_the_checkpoint_are_not_followed(run, tmp_path):
     record(run, 4)
     (tmp_path / "secret").write_text("secret")
-    checksums = json.loads((run.checkpoint(4) / CHECKSUMS).read_text())
-    (run.checkpoint(4) / CHECKSUMS).write_text(
+    checksums = json.loads((run.checkpoint(4) / CHECKSUMS_FILE).read_text())
+    (run.checkpoint(4) / CHECKSUMS_FILE).write_text(
         json.dumps(checksums | {"../../../secret": file_digest(tmp_path / "secret")})
     )
     with pytest.raises(LedgerError, match=r"must have its checksums.json"):
@@ -328,4 +328,4 @@ def test_the_checksums_cover_every_file(run):
     with run.recording(1) as folder:
         for name in ("a", "b", "c"):
             (folder / name).write_text(name)
-    assert set(json.loads((run.checkpoint(1) / CHECKSUMS).read_text())) == {"a", "b", "c"}
+    assert set(json.loads((run.checkpoint(1) / CHECKSUMS_FILE).read_text())) == {"a", "b", "c"}

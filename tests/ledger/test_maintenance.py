@@ -19,7 +19,7 @@ from pe_lab.ledger import __main__ as ledger_main
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, verify
 from pe_lab.ledger.processes import register, working_for
-from pe_lab.system.files import CHECKSUMS
+from pe_lab.system.files import CHECKSUMS_FILE
 
 MEASURED = [*SWEEP, "evaluate.offset=0,3", "study_name=question"]
 
@@ -77,7 +77,7 @@ def test_verify_finds_every_damaged_file_and_nothing_else(ledger, program):
 def test_verify_finds_a_checkpoint_without_a_file_or_its_checksums(ledger, program):
     run = next(iter(Ledger(ledger).runs()))
     (run.checkpoint(1) / "metrics.csv").unlink()
-    (run.checkpoint(4) / CHECKSUMS).unlink()
+    (run.checkpoint(4) / CHECKSUMS_FILE).unlink()
     run.checkpoint(16).rename(run.folder / "checkpoints" / "sixteen")
     code, lines, _ = program("verify", ledger)
     assert code == 1

@@ -14,7 +14,7 @@ from benchmarks.ledger import identity, record
 from pe_lab.ledger import progress as progress_module
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register
-from pe_lab.ledger.progress import COMMANDS, Progress, RequestedCell, Upcoming, write_command
+from pe_lab.ledger.progress import COMMANDS_FOLDER, Progress, RequestedCell, Upcoming, write_command
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.system.files import write_json
@@ -224,7 +224,7 @@ def test_the_same_command_is_written_once(tmp_path):
     cells = [cell_of(make_run(tmp_path, pe), 4) for pe in ("rope", "alibi")]
     for _ in range(2):
         write_command(tmp_path, ["-m", "pe=rope,alibi"], "question", cells)
-    (path,) = (tmp_path / COMMANDS).iterdir()
+    (path,) = (tmp_path / COMMANDS_FOLDER).iterdir()
     kept = json.loads(path.read_text())
     assert [RequestedCell.from_json(cell) for cell in kept["cells"]] == cells
     assert (kept["overrides"], kept["study"]) == (["-m", "pe=rope,alibi"], "question")
@@ -233,7 +233,7 @@ def test_the_same_command_is_written_once(tmp_path):
     write_command(tmp_path, [], None, cells)
     assert json.loads(path.read_text())["processes"] == [register(tmp_path)]
     write_command(tmp_path, [], None, cells[:1])
-    assert len(list((tmp_path / COMMANDS).iterdir())) == 2
+    assert len(list((tmp_path / COMMANDS_FOLDER).iterdir())) == 2
 
 
 def test_a_damaged_cost_is_ignored_and_not_removed(tmp_path):

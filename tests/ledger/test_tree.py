@@ -28,7 +28,7 @@ from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.ledger.states import read_metadata
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import CHECKSUMS, LedgerError, file_digest
+from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, file_digest
 from pe_lab.tracking.loggers import csv_logger, tensorboard_logger, wandb_logger
 from pe_lab.tracking.pictures import encoding_picture
 from pe_lab.training.checkpoints import save_tensors
@@ -249,7 +249,7 @@ def test_verify_finds_states_of_other_runs_odd_names_and_incomplete_checksums(ru
     shutil.copytree(run.checkpoint(4), run.folder / "checkpoints" / "04")
     os.mkfifo(run.folder / "queue")
     (run.checkpoint(4) / "weights.safetensors").write_text("garbage")
-    (run.checkpoint(4) / CHECKSUMS).write_text("{}")
+    (run.checkpoint(4) / CHECKSUMS_FILE).write_text("{}")
     found = "\n".join(verify(ledger, Counts()))
     assert f"must be a state of its run, got one of {run.name}" in found
     assert "must be a state of its run, got one of 9 steps" in found
@@ -315,7 +315,7 @@ def test_weights_of_another_model_with_fitting_checksums_are_an_error(tmp_path):
     job = serve(tmp_path / "ledger", "epochs=1")
     checkpoint = job.run.checkpoint(1)
     save_tensors({"a": torch.zeros(3)}, checkpoint / "weights.safetensors")
-    (checkpoint / CHECKSUMS).write_text(
+    (checkpoint / CHECKSUMS_FILE).write_text(
         json.dumps(
             {path.name: file_digest(path) for path in checkpoint.glob("[!c]*")}
             | {"config.yaml": file_digest(checkpoint / "config.yaml")}

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.computed_rows import ALL, Rows, SomeRows, tokens_of
+from pe_lab.model.computed_rows import ALL_ROWS, Rows, SomeRows, tokens_of
 
 B, T, H, d = 3, 5, 2, 3
 D = H * d
@@ -68,7 +68,7 @@ def test_heads_are_split_as_those_of_all_slots(slot: Tensor, num_heads: int) -> 
     def split(rows: Rows, x: Tensor) -> Tensor:
         return torch.stack(rows.split(x, num_heads)) * has_row
 
-    expected, gradient = with_gradient(lambda x: split(ALL, x), everything, upstream)
+    expected, gradient = with_gradient(lambda x: split(ALL_ROWS, x), everything, upstream)
     chosen = everything.flatten(0, 1)[slot]
     got = with_gradient(lambda x: split(SomeRows(slot, (B, T)), x), chosen, upstream)
     assert_same(got, (expected, gradient.flatten(0, 1)[slot]))
@@ -79,7 +79,7 @@ def test_heads_are_split_as_those_of_all_slots(slot: Tensor, num_heads: int) -> 
 def test_heads_are_joined_as_those_of_all_slots(slot: Tensor, num_heads: int) -> None:
     out, upstream = rand(B, num_heads, T, D // num_heads), rand(len(slot), D)
     got = with_gradient(SomeRows(slot, (B, T)).join, out, upstream)
-    assert_same(got, with_gradient(lambda x: ALL.join(x).flatten(0, 1)[slot], out, upstream))
+    assert_same(got, with_gradient(lambda x: ALL_ROWS.join(x).flatten(0, 1)[slot], out, upstream))
 
 
 def test_heads_are_joined_from_memory_in_any_order() -> None:
@@ -102,11 +102,11 @@ def test_rows_within_others_are_found_by_their_slots() -> None:
     tokens, few = SomeRows(SLOTS["tokens"], (B, T)), SomeRows(SLOTS["tokens"][[1, 4, 5]], (B, T))
     x = rand(B, T, D)
     upstream = rand(3, D)
-    of_all = with_gradient(lambda x: few.within(x, ALL), x, upstream)
+    of_all = with_gradient(lambda x: few.within(x, ALL_ROWS), x, upstream)
     assert_same(of_all, with_gradient(lambda x: few.within(tokens.drop(x), tokens), x, upstream))
     assert_same(of_all, with_gradient(lambda x: x.flatten(0, 1)[few.slot], x, upstream))
     assert few.within(upstream, few) is upstream
-    assert ALL.within(x, ALL) is x
+    assert ALL_ROWS.within(x, ALL_ROWS) is x
 
 
 def test_a_slot_that_has_no_row_is_refused_where_its_state_is_asked() -> None:
@@ -123,8 +123,8 @@ def test_states_of_other_slots_are_refused(shape: tuple[int, ...]) -> None:
 
 def test_all_rows_leave_states_as_they_are() -> None:
     x = rand(B, T, D)
-    assert ALL.pad(x) is x
-    assert ALL.drop(x) is x
+    assert ALL_ROWS.pad(x) is x
+    assert ALL_ROWS.drop(x) is x
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -17,7 +17,7 @@ from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
-from pe_lab.encodings.memory import SPARE, Memory
+from pe_lab.encodings.memory import MIN_SPARE_TOKENS, Memory
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 from pe_lab.model.transformer import Transformer
 
@@ -88,7 +88,7 @@ def test_token_by_token_equals_the_whole(name: str) -> None:
 @torch.no_grad()
 def test_more_tokens_than_a_buffer_holds_equal_the_whole(name: str) -> None:
     """Buffers grow twice."""
-    count = 3 * SPARE
+    count = 3 * MIN_SPARE_TOKENS
     model, tokens = transformer(name), tokens_of(2, count)
     layout = model.task.layout(torch.full((2,), count), count)
     assert_close(decode(model, tokens, layout, list(range(count))), model(tokens, layout), **EQUAL)

@@ -367,7 +367,7 @@ def test_flops_of_long_sequences_follow_from_those_of_short_ones(name: str, monk
     model = transformer(small(width=32, depth=ENOUGH), name)
     few, length = (256, 320) if name == "path" else (8, T)  # it takes some 32 keys at once: work grows by such steps
     counted = model.flops_per_token(length)
-    monkeypatch.setattr("pe_lab.model.transformer.COUNTED", few)
+    monkeypatch.setattr("pe_lab.model.transformer.MAX_COUNTED_LENGTH", few)
     assert length > few
     assert model.flops_per_token(length) == counted
 

@@ -285,7 +285,7 @@ def test_what_an_encoding_draws_depends_on_seed_and_split_and_changes_between_ba
         drawn.append([])
         capture(model, data, split, seed)
     assert drawn[0] == drawn[1]
-    assert len(drawn[0]) == math.ceil(SIZE / states.CHUNK) > 1
+    assert len(drawn[0]) == math.ceil(SIZE / states.MAX_BATCH_SEQUENCES) > 1
     different = [positions for number in (0, 2, 3) for positions in drawn[number]]
     assert len({tuple(positions) for positions in different}) == len(different)
 
@@ -302,8 +302,8 @@ def test_the_sample_is_bounded_and_drawn_by_the_seed() -> None:
     with at_rest(model):
         batches = [list(sample(model, data, "test", seed)) for seed in (0, 0, 1)]
     tokens = [torch.cat([batch.tokens for batch in of_seed]) for of_seed in batches]
-    assert len(tokens[0]) == states.SEQUENCES
-    assert len(tokens[0].unique(dim=0)) == states.SEQUENCES
+    assert len(tokens[0]) == states.MAX_SEQUENCES
+    assert len(tokens[0].unique(dim=0)) == states.MAX_SEQUENCES
     assert torch.equal(tokens[0], tokens[1])
     assert not torch.equal(tokens[0], tokens[2])
     everything = {tuple(line) for line in data.whole("test").tokens.tolist()}
@@ -324,12 +324,12 @@ def test_the_halves_of_a_split_have_no_sequence_in_common_and_random_draws_of_th
         return {tuple(line) for batch in of_half for line in batch.tokens.tolist()}
 
     one, other = halves(0)
-    assert len(lines(one)) == len(lines(other)) == states.SEQUENCES < size
+    assert len(lines(one)) == len(lines(other)) == states.MAX_SEQUENCES < size
     assert not lines(one) & lines(other)
     assert lines(halves(1)[0]) != lines(one) == lines(halves(0)[0])
     seeds = [batch.layout.seed for batch in (*one, *other)]
     assert len(set(seeds)) == len(seeds)
-    monkeypatch.setattr(states, "SEQUENCES", size)
+    monkeypatch.setattr(states, "MAX_SEQUENCES", size)
     assert len(set.union(*map(lines, halves(0)))) == size
 
 
@@ -349,11 +349,11 @@ def test_there_are_fewer_sequences_where_they_are_long(monkeypatch: pytest.Monke
         with at_rest(model):
             return sum(len(batch) for batch in sample(model, data, "test", 0))
 
-    monkeypatch.setattr(states, "TOKENS", 16 * 40)
+    monkeypatch.setattr(states, "MAX_TOKENS", 16 * 40)
     assert count() == 40
-    monkeypatch.setattr(states, "TOKENS", 16)
-    assert count() == states.FEWEST
-    monkeypatch.setattr(states, "PAIRS", 16 * 16 * 3)
+    monkeypatch.setattr(states, "MAX_TOKENS", 16)
+    assert count() == states.MIN_SEQUENCES
+    monkeypatch.setattr(states, "MAX_BATCH_PAIRS", 16 * 16 * 3)
     with at_rest(model):
         assert [len(batch) for batch in sample(model, data, "test", 0)] == [3] * 5 + [1]
 

@@ -16,7 +16,7 @@ from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes import rank
 from pe_lab.probes.rank import RankProbe, effective_rank, spectrum, stable_rank, token_cosine
-from pe_lab.probes.states import SEQUENCES, sample
+from pe_lab.probes.states import MAX_SEQUENCES, sample
 
 DEPTH, WIDTH = 3, 16
 # float64 all the way; the order of sums differs
@@ -118,7 +118,7 @@ def test_gradient_norms_are_those_of_the_mean_loss_by_hand(norm: str) -> None:
 def test_gradients_do_not_depend_on_how_sequences_are_cut_into_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     data, model = Structured(0), transformer()
     first = {(row["layer"], row["metric"]): row["value"] for row in RankProbe()(model, data, 0)}
-    monkeypatch.setattr("pe_lab.probes.states.CHUNK", 100)
+    monkeypatch.setattr("pe_lab.probes.states.MAX_BATCH_SEQUENCES", 100)
     second = {(row["layer"], row["metric"]): row["value"] for row in RankProbe()(model, data, 0)}
     assert second == pytest.approx(first, rel=1e-5)
 
@@ -155,4 +155,4 @@ def test_at_most_256_sequences_are_used(monkeypatch: pytest.MonkeyPatch) -> None
     true = rank.capture
     monkeypatch.setattr(rank, "capture", lambda *given: seen.append(true(*given)) or seen[-1])
     RankProbe()(transformer(), Structured(0), 0)
-    assert len(seen[0].sequence.unique()) == SEQUENCES == 256
+    assert len(seen[0].sequence.unique()) == MAX_SEQUENCES == 256

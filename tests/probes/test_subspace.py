@@ -94,7 +94,7 @@ def test_shares_are_those_of_the_variance(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_random_subspaces_are_as_close_as_theory_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean squared cosine of subspaces of k >= l dimensions is k / D: with l = 1, cos^2 ~ Beta(k/2, (D-k)/2)."""
-    monkeypatch.setattr(subspace, "DRAWS", 2000)
+    monkeypatch.setattr(subspace, "NUM_DRAWS", 2000)
     place = in_dims([5], T)
     found = found_in(made_of(in_dims([0, 1, 2], KINDS), place), monkeypatch)
     k = found["token_dimensions"]

@@ -16,7 +16,7 @@ from pe_lab import config
 from pe_lab.replication import Claimed, Entry, EntryVerdict, judge, load, universe
 from pe_lab.replication.claims import universe_of
 from pe_lab.replication.studies import read
-from pe_lab.replication.values import SHIPPED as VALUES
+from pe_lab.replication.values import SHIPPED_FILE as VALUES
 from pe_lab.replication.values import table_of, values_of
 from pe_lab.statistics import Agreement
 from pe_lab.system.exact_csv import read_csv

@@ -10,7 +10,7 @@ import yaml
 from pe_lab import config
 from pe_lab.replication import Claimed, load
 from pe_lab.replication.entry import trainings
-from pe_lab.replication.ledger import DERIVED, compose
+from pe_lab.replication.ledger import DERIVED_METRICS, compose
 from pe_lab.training.metrics import directions
 
 ENTRIES = load()
@@ -245,7 +245,7 @@ def test_every_entry_that_can_run_composes_and_measures_what_it_says(table: str)
         if name.partition("/")[0] == table:
             known = directions(compose(entry, ["seed=0", "trainer.device=cpu"]).dataset)
             for label, value in entry.values.items():
-                assert DERIVED.get(value.metric, (value.metric,))[0] in known, f"{name}, {label}"
+                assert DERIVED_METRICS.get(value.metric, (value.metric,))[0] in known, f"{name}, {label}"
 
 
 def test_settings_are_taken_by_a_sweep_of_seeds() -> None:

@@ -131,7 +131,7 @@ def test_where_a_ledger_has_too_few_seeds_the_shipped_values_are_judged(
         f"{entry},{label},{seed},{value + seed / 1000},cpu,0.1\n" for entry, label, seed, value in rows
     )
     (folder / "shipped.csv").write_text(shipped)
-    monkeypatch.setattr(program, "SHIPPED", folder / "shipped.csv")
+    monkeypatch.setattr(program, "SHIPPED_FILE", folder / "shipped.csv")
     assert replicated(monkeypatch, folder, "mine/right", "mine/wrong", "--list", "--out", "out") == 0
     printed = capsys.readouterr().out
     assert "mine/right: reproduced" in printed

@@ -8,7 +8,7 @@ import pytest
 from configs import in_ledger
 from pe_lab.experiment import sweep
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.run import WEIGHTS
+from pe_lab.ledger.run import WEIGHTS_FILE
 from pe_lab.report.attention import attention, heads
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import ReportSubject
@@ -47,7 +47,7 @@ def test_a_folder_of_tables_has_no_attention_and_lost_weights_are_named(ledger: 
     assert attention(asked(frame.load(ledger / "studies" / "mine"))).parts == []
     results = frame.load(ledger, "mine")
     (run,) = results.cells.loc[(results.cells["pe"] == "rope") & (results.cells["depth"] == 2), "run"]
-    weights = Ledger(ledger).named(run).checkpoint(1) / WEIGHTS
+    weights = Ledger(ledger).named(run).checkpoint(1) / WEIGHTS_FILE
     weights.rename(tmp_path / "kept")
     try:
         drawn, lost = attention(asked(results)).parts

@@ -37,7 +37,7 @@ from pe_lab.results import columns, frame, panels, plots, pooling, sensitivity, 
 from pe_lab.results import learned as learned_module
 from pe_lab.results.learned import in_learned_settings, not_learned
 from pe_lab.results.verdict_marks import few_runs
-from pe_lab.statistics import GRID, Margin, interval
+from pe_lab.statistics import GRID_TABLE, Margin, interval
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
 SEEDS = 5
@@ -551,7 +551,7 @@ def test_a_declared_margin_is_that_of_every_table_of_its_metric(cells):
     for lines in compared.lines.values():  # also pooled, and at the longest length, with the gap at the training length
         assert lines["margin"].tolist() == [pytest.approx(0.25 * 0.43)] * len(lines)
     accuracy = families(cells, records, "rope", "accuracy", declared)
-    assert set(accuracy.lines[GRID]["margin"]) == set(accuracy.lines[POOLED]["margin"]) == {0.3}
+    assert set(accuracy.lines[GRID_TABLE]["margin"]) == set(accuracy.lines[POOLED]["margin"]) == {0.3}
     bare = cells.drop(columns=[name for name in cells if name.startswith("floor_")])
     assert {lines["margin"].max() for lines in families(bare, records, "rope").lines.values()} == {0.02}
 
@@ -621,7 +621,7 @@ def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
     line = found.loc["test loss, all settings (share of the gap that remains)"]
     assert line["encoding"] == "none"  # a little worse on copy, much better on sort
     in_nats = rows.groupby(["pe", "depth", "epochs", "seed"])["test_loss"].mean().reset_index()
-    assert statistics.Families.of({GRID: (in_nats, "loss")}).ranks()["pe"].iloc[0] == "alibi"
+    assert statistics.Families.of({GRID_TABLE: (in_nats, "loss")}).ranks()["pe"].iloc[0] == "alibi"
     text = [part for section in sections(question(results_of(rows))) for part in section.parts if isinstance(part, str)]
     assert any("copy from position-blind to bayes; sort from position-blind to bayes" in part for part in text)
     bare = rows.drop(columns=floors)
@@ -645,7 +645,7 @@ def test_an_equivalent_that_another_encoding_beats_is_not_named_beside_the_best(
     cells = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
     cells["test_loss"] = [values[pe][seed] for pe, seed in zip(cells["pe"], cells["seed"], strict=True)]
     compared = families(cells, pd.DataFrame(), "a", margin=Margin(0.15, "nats"))
-    assert compared.lines[GRID]["verdict"].tolist() == ["slightly worse", "equivalent", "worse"]
+    assert compared.lines[GRID_TABLE]["verdict"].tolist() == ["slightly worse", "equivalent", "worse"]
     assert compared.alike("a") == {"b": "slightly better", "c": "equivalent"}
     (line,) = choices(cells, pd.DataFrame(), compared=compared).to_dict("records")
     assert (line["encoding"], line["how sure"]) == ("a", "equivalent to c; better than 0 of the other 2")
@@ -853,9 +853,11 @@ def test_the_answer_calls_the_best_what_the_verdicts_do(number):
     results = made_study(number)
     asked = question(replace(results, cells=learned(results.cells)), baseline="pe0")
     compared = asked.compared
-    table = POOLED if POOLED in compared.tables else GRID
+    table = POOLED if POOLED in compared.tables else GRID_TABLE
     ranked = compared.ranks(table).set_index("pe")
-    if len(ranked) < 2 or (table == GRID and asked.results.cells[["data", "depth"]].drop_duplicates().shape[0] > 1):
+    if len(ranked) < 2 or (
+        table == GRID_TABLE and asked.results.cells[["data", "depth"]].drop_duplicates().shape[0] > 1
+    ):
         pytest.skip("there is no mean over all settings")
     found = overall(compared)
     best = found.case in ("best", "better")

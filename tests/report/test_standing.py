@@ -19,7 +19,7 @@ from pe_lab.report.standing import (
     one_by_one,
     overall,
 )
-from pe_lab.statistics import GRID, REMAINING, Families, Margin
+from pe_lab.statistics import GRID_TABLE, REMAINING_METRIC, Families, Margin
 
 
 def standing(means: dict[str, float], metric: str = "loss", what: str = "test loss", **verdicts: str) -> Standing:
@@ -88,7 +88,7 @@ def test_the_answer_leaves_open_what_the_ranks_leave_open(seed: int) -> None:
         for pe, mean in means.items()
         for number in range(6)
     ]
-    compared = Families.of({GRID: (pd.DataFrame(rows), "loss")}, "a", Margin(0.03, "nats"))
+    compared = Families.of({GRID_TABLE: (pd.DataFrame(rows), "loss")}, "a", Margin(0.03, "nats"))
     ranks, found = compared.ranks().set_index("pe"), overall(compared)
     assert found is not None
     assert set(found.open) == set(ranks.index[ranks["best"] == 1])
@@ -145,7 +145,7 @@ def test_the_highest_accuracy_and_the_smallest_rest_are_the_best() -> None:
     text = standing({"a": 0.9, "b": 0.8}, "accuracy", "test accuracy", a_b="undecided").words()
     assert "highest" in text
     assert "lowest" not in text
-    rest = standing({"a": 0.01, "b": 0.2}, REMAINING, "share of the gap", a_b="better").words()
+    rest = standing({"a": 0.01, "b": 0.2}, REMAINING_METRIC, "share of the gap", a_b="better").words()
     assert "lower" in rest
     assert all(value in rest for value in ("0.01 of the gap", "0.19 of the gap"))
 
@@ -157,7 +157,7 @@ def test_the_highest_accuracy_and_the_smallest_rest_are_the_best() -> None:
         (2.0, "loss_first", "2 nats"),
         (1.5, "bits_per_byte", "1.5 bits"),
         (0.9, "exact_match", "0.9"),
-        (0.03, REMAINING, "0.03 of the gap"),
+        (0.03, REMAINING_METRIC, "0.03 of the gap"),
     ],
 )
 def test_values_have_the_unit_of_their_metric(value, metric, text) -> None:
@@ -244,7 +244,7 @@ def test_one_setting_is_not_averaged_and_several_are() -> None:
     both = cells().assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
     found = overall(families(both))
     assert found is not None
-    assert (found.metric, found.open) == (REMAINING, ["a"])
+    assert (found.metric, found.open) == (REMAINING_METRIC, ["a"])
     assert "2 tasks" in found.where
     assert found.words().startswith(found.where)
     lacking = both[~((both["pe"] == "c") & (both["data"] == "sort"))]
@@ -258,7 +258,7 @@ def test_a_setting_with_one_encoding_says_nothing() -> None:
     rows = cells()
     rows = rows[(rows["data"] == "copy") | (rows["pe"] == "b")]
     assert len(by_setting(families(rows))) == 1
-    assert set(families(rows).tables) == {GRID}
+    assert set(families(rows).tables) == {GRID_TABLE}
 
 
 def test_encodings_that_are_behind_in_all_settings_are_named() -> None:

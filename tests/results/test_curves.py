@@ -8,7 +8,7 @@ from scipy import stats
 from configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
-from pe_lab.results.columns import MEASURED
+from pe_lab.results.columns import RECORD_COLUMNS
 from pe_lab.results.curves import Measured, gather, layers, lengths
 from pe_lab.results.rows import settings_of
 
@@ -35,7 +35,7 @@ def mean_and_half(values: list[float]) -> str:
 def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
     cells = served(tmp_path, "pe=rope,alibi", "seed=0,1", "evaluate.lengths=[1,2]")
     rows = gather(measured(cells))
-    assert list(rows.columns) == ["pe", "data", "depth", "epochs", "seed", *MEASURED]
+    assert list(rows.columns) == ["pe", "data", "depth", "epochs", "seed", *RECORD_COLUMNS]
     assert rows["layer"].isna().all()
     for job in cells:
         mine = rows[(rows["pe"] == job.cell.cfg.pe.name) & (rows["seed"] == job.cell.cfg.seed)]
@@ -79,7 +79,7 @@ def test_heads_are_averaged_within_a_seed_and_the_interval_is_over_seeds(seeds):
         for layer in (1, 2)
         for head in range(4)
     ]
-    frame = pd.DataFrame(rows).reindex(columns=["pe", "depth", "epochs", "seed", *MEASURED])
+    frame = pd.DataFrame(rows).reindex(columns=["pe", "depth", "epochs", "seed", *RECORD_COLUMNS])
     table = layers(frame).set_index("pe")
     for pe in ("rope", "none"):
         for layer in (1, 2):
@@ -96,7 +96,7 @@ def curve(values: dict[int, list[float]]) -> pd.DataFrame:
         for length, numbers in values.items()
         for seed, value in enumerate(numbers)
     ]
-    return pd.DataFrame(rows).reindex(columns=["pe", "depth", "epochs", "seed", *MEASURED])
+    return pd.DataFrame(rows).reindex(columns=["pe", "depth", "epochs", "seed", *RECORD_COLUMNS])
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -126,6 +126,6 @@ def test_exact_match_of_text_is_not_shown():
         for data, names in metrics.items()
         for metric in names
     ]
-    rows = pd.DataFrame(made).reindex(columns=["pe", "data", "depth", "epochs", "seed", *MEASURED])
+    rows = pd.DataFrame(made).reindex(columns=["pe", "data", "depth", "epochs", "seed", *RECORD_COLUMNS])
     shown = lengths(rows).groupby("data")["metric"].agg(set)
     assert shown.to_dict() == {"clm": {"loss"}, "copy": {"loss", "exact_match"}}

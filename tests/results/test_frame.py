@@ -19,13 +19,13 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import DIVERGED, ERROR, Run
 from pe_lab.results import curves
-from pe_lab.results.columns import ENVIRONMENT, FIRST, setting_columns
-from pe_lab.results.frame import UNKNOWN, load
-from pe_lab.results.from_ledger import FAILURE, summary_and_environment
+from pe_lab.results.columns import ENVIRONMENT, LEADING_COLUMNS, setting_columns
+from pe_lab.results.frame import UNKNOWN_TASK, load
+from pe_lab.results.from_ledger import FAILURE_COLUMNS, summary_and_environment
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.statistics import compare_cells
 from pe_lab.system.exact_csv import read_csv
-from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
+from pe_lab.system.files import CHECKSUMS_FILE, canonical, digest, file_digest, write_json
 
 TINY = [*TINY_MODEL, "trainer.batch_size=4522", "trainer.device=cpu"]
 
@@ -76,8 +76,8 @@ def _merged(before: Any, part: Any) -> Any:
 
 def sign(folder: Path) -> None:
     """Write the checksums of a folder's files."""
-    (folder / CHECKSUMS).unlink(missing_ok=True)
-    write_json(folder / CHECKSUMS, {path.name: file_digest(path) for path in folder.iterdir()})
+    (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+    write_json(folder / CHECKSUMS_FILE, {path.name: file_digest(path) for path in folder.iterdir()})
 
 
 def flip(path: Path) -> None:
@@ -273,7 +273,7 @@ def test_the_folder_of_a_study_has_all_of_it(real):
     pd.testing.assert_frame_equal(stored.cells, loaded.cells)
     pd.testing.assert_frame_equal(stored.curves, loaded.curves)
     assert stored.records.empty
-    assert list(stored.failed) == list(loaded.failed) == [*FIRST, *FAILURE]
+    assert list(stored.failed) == list(loaded.failed) == [*LEADING_COLUMNS, *FAILURE_COLUMNS]
     assert stored.failed.empty
     pd.DataFrame({"pe": ["rope"], "data": ["copy"], "reason": ["so"]}).to_csv(folder / "failed.csv", index=False)
     for results in (load(folder), load(real, "two")):
@@ -302,9 +302,9 @@ def test_pairs_that_a_study_left_out_are_read_from_its_folder(real):
 def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
     folder = real / "studies" / "two"
     records = pd.DataFrame(
-        {name: [1] for name in (*FIRST, *curves.MEASURED)} | {"kind": ["length"], "metric": ["loss"]}
+        {name: [1] for name in (*LEADING_COLUMNS, *curves.RECORD_COLUMNS)} | {"kind": ["length"], "metric": ["loss"]}
     )
-    failed = pd.DataFrame({name: [1] for name in FIRST} | {"reason": ["so"]})
+    failed = pd.DataFrame({name: [1] for name in LEADING_COLUMNS} | {"reason": ["so"]})
     for name, table in (("records", records), ("failed", failed)):
         table.assign(pe="rope", data="structured").to_csv(folder / f"{name}.csv", index=False)
     new = load(folder)
@@ -316,7 +316,7 @@ def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
     for name in ("cells", "curves", "records", "failed"):
         now, before = getattr(old, name), getattr(new, name)
         assert list(now) == list(before)
-        assert set(now["data"]) == {UNKNOWN}
+        assert set(now["data"]) == {UNKNOWN_TASK}
         known = [column for column in now if column not in ("data", *ENVIRONMENT)]
         pd.testing.assert_frame_equal(now[known], before[known])
     assert old.cells[list(ENVIRONMENT)].isna().all(axis=None)
@@ -332,11 +332,11 @@ def test_the_committed_studies_say_their_tasks_and_versions():
     assert len(COMMITTED) >= 10
     for folder in COMMITTED:
         results = load(folder)
-        assert UNKNOWN not in set(results.cells["data"])
-        assert results.cells[list(FIRST)].notna().all(axis=None)
+        assert UNKNOWN_TASK not in set(results.cells["data"])
+        assert results.cells[list(LEADING_COLUMNS)].notna().all(axis=None)
         for path in folder.glob("*.csv"):
             header = path.read_text().partition("\n")[0].split(",")
-            settings = [name for name in header if name in FIRST and name != "seed"]
+            settings = [name for name in header if name in LEADING_COLUMNS and name != "seed"]
             if path.stem == "decisions":  # of two encodings, so that these follow the setting
                 assert settings == ["data", "depth", "epochs", "pe"]
                 continue
@@ -469,7 +469,7 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path, name):
     checkpoint = training_run.checkpoint(1).with_name(name)
     shutil.copytree(training_run.checkpoint(1), checkpoint)
     if name == "2":
-        (checkpoint / CHECKSUMS).unlink()
+        (checkpoint / CHECKSUMS_FILE).unlink()
     results = load(tmp_path)
     assert list(results.cells["epochs"]) == [1]
     only(results.refused, checkpoint, "checksums.json")
@@ -561,7 +561,7 @@ def test_what_is_no_json_is_refused_though_its_checksum_is_right(tmp_path, name,
 @pytest.mark.parametrize("content", ["{", "[]", "null", '{"summary.json": 1}', "{}"])
 def test_checksums_of_another_kind_are_refused(tmp_path, content):
     training_run = add(tmp_path)
-    (training_run.checkpoint(1) / CHECKSUMS).write_text(content)
+    (training_run.checkpoint(1) / CHECKSUMS_FILE).write_text(content)
     only(load(tmp_path).refused, training_run.checkpoint(1))
 
 
@@ -572,7 +572,7 @@ def test_curves_are_the_validation_of_the_longest_checkpoint(trained):
     assert set(found["epochs"]) == {2}
     for training_run, cells in results.cells.groupby("run"):
         rows = read_csv(trained / training_run / "checkpoints" / "2" / "metrics.csv")
-        rows = rows[(rows["split"] == "validation") & rows["metric"].isin(curves.SHOWN)]
+        rows = rows[(rows["split"] == "validation") & rows["metric"].isin(curves.CURVE_METRICS)]
         here = found[(found["pe"] == cells["pe"].iloc[0]) & (found["seed"] == cells["seed"].iloc[0])]
         assert (
             here[["epoch", "metric", "value"]].to_numpy().tolist()
@@ -671,7 +671,7 @@ def test_a_damaged_record_is_reported_and_the_others_are_there(real, damage):
     if damage == "flip":
         flip(entry / "rows.csv")
     elif damage == "unsign":
-        (entry / CHECKSUMS).unlink()
+        (entry / CHECKSUMS_FILE).unlink()
     elif damage == "rename":
         moved = entry.rename(entry.with_name("0" * 16))
     elif damage in ("weights", "kind"):

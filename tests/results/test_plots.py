@@ -196,7 +196,7 @@ def test_many_curves_are_grey_but_for_the_best() -> None:
     names = [f"pe{number}" for number in range(12)]
     (axes,) = plots.learning_curves(curves(names)).figure.axes
     coloured = {line.get_label() for line in axes.lines if line.get_color() != panels.GREY}
-    assert coloured == set(names[: panels.COLOURED])
+    assert coloured == set(names[: panels.MAX_COLOURED_LINES])
 
 
 def test_an_encoding_has_one_style_in_every_figure() -> None:
@@ -211,7 +211,7 @@ def test_an_encoding_has_one_style_in_every_figure() -> None:
 
 def test_each_encoding_of_the_package_has_a_colour_and_a_marker_that_no_other_has() -> None:
     names = {path.stem for path in (folder() / "pe").glob("*.yaml")}
-    assert sorted(names) == sorted(["none", *sum(styles.NAMES.values(), ())])
+    assert sorted(names) == sorted(["none", *sum(styles.NAMES_BY_COLOUR.values(), ())])
     assert len({(styles.style(name).colour, styles.style(name).marker) for name in names}) == len(names)
 
 
@@ -225,7 +225,7 @@ def test_other_names_differ_in_marker_from_those_of_the_package_and_are_not_grey
     """Among 4 000 names, every look of such names occurs."""
     looks = {styles.style(name) for name in ("log_distance", *(f"mine_{number}" for number in range(4000)))}
     assert len(looks) == len(styles.COLOURS) * len(styles.OWN_MARKERS) * len(styles.DASHES)
-    known = [styles.style(name) for name in ("none", *sum(styles.NAMES.values(), ()))]
+    known = [styles.style(name) for name in ("none", *sum(styles.NAMES_BY_COLOUR.values(), ()))]
     assert not {look.marker for look in looks} & {look.marker for look in known}
     assert styles.style("none").colour not in {look.colour for look in looks}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_lab.results.required_columns import COSTS, require_costs, require_curves, require_records, require_rows
+from pe_lab.results.required_columns import COST_COLUMNS, require_costs, require_curves, require_records, require_rows
 
 PATH = Path("rows.csv")
 ROWS = {"pe": ["rope", "none"], "depth": [1, 1], "epochs": [4, 4], "seed": [0, 1], "test_loss": [0.5, None]}
@@ -30,7 +30,7 @@ def test_a_table_that_is_one_passes_as_it_is(require):
 @pytest.mark.parametrize(("require", "name"), [(require, name) for require, names in TABLES.items() for name in names])
 def test_a_missing_column_is_named(require, name):
     table = pd.DataFrame(TABLES[require]).drop(columns=name)
-    if require is require_rows and name in ("test_loss", "floor_bayes_loss", *COSTS, "attention"):
+    if require is require_rows and name in ("test_loss", "floor_bayes_loss", *COST_COLUMNS, "attention"):
         assert require(table, PATH) is table  # which metrics there are, the table says; costs are for a report
         if not name.startswith(("test", "floor")):
             with pytest.raises(ValueError, match=f"^rows.csv must have the columns {name}, got none of that name$"):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pe_lab import statistics
-from pe_lab.results.columns import REMAINING
+from pe_lab.results.columns import REMAINING_METRIC
 from pe_lab.results.sensitivity import sensitivity, shares
 
 SEEDS = 4
@@ -139,7 +139,7 @@ def test_verdicts_can_be_those_of_a_larger_family() -> None:
     alone = sensitivity(rows, "alibi", "rope")
     others = [cells(lambda s, _: 0.0, 0.3).query("pe == 'alibi'").assign(pe=f"pe{number}") for number in range(20)]
     everything = pd.concat([rows, *others], ignore_index=True)
-    compared = statistics.Families.of({statistics.GRID: (everything, "loss")}, "rope").compare()
+    compared = statistics.Families.of({statistics.GRID_TABLE: (everything, "loss")}, "rope").compare()
     found = sensitivity(everything, "alibi", "rope", compared=compared)
     expected = compared[compared["pe"] == "alibi"].set_index(list(LEVELS))["verdict"]
     assert found.lines.set_index(list(LEVELS))["verdict"].to_dict() == expected.to_dict()
@@ -185,7 +185,7 @@ def test_among_many_encodings_shares_of_the_gap_have_the_same_intervals_but_for_
     rows["floor_bayes_loss"], rows["floor_position_blind_loss"] = 0.0, rows["data"].map({"copy": 2.0, "sort": 4.0})
     compared = statistics.compare_cells(rows, "rope")
     found = sensitivity(rows, "alibi", "rope", compared=compared)
-    assert found.metric == REMAINING
+    assert found.metric == REMAINING_METRIC
     both = found.lines.merge(
         compared[compared["pe"] == "alibi"], on=["data", *LEVELS], suffixes=("", "_compared"), validate="one_to_one"
     )
@@ -215,7 +215,7 @@ def test_tasks_are_compared_by_the_share_of_their_gap() -> None:
     one = rows.assign(floor_position_blind_loss=rows["floor_position_blind_loss"].where(rows["data"] == "copy"))
     assert sensitivity(one.drop(columns="floor_bayes_loss"), "alibi", "rope").metric == "loss"  # sort has no level
     found = sensitivity(rows, "alibi", "rope")
-    assert found.metric == REMAINING
+    assert found.metric == REMAINING_METRIC
     assert found.lines["margin"].isna().all()  # it is in nats
     assert found.lines["difference"].tolist() == pytest.approx([-0.1] * 4, abs=0.01)
     assert set(found.lines["verdict"]) == {"better"}
@@ -329,7 +329,7 @@ def test_a_setting_that_these_two_encodings_lack_is_no_obstacle() -> None:
     others = cells(by_depth, pes=("none", "t5"), levels={**LEVELS, "depth": (2,)})
     rows = pd.concat([rows.assign(schedule=None), others.assign(schedule="cosine")], ignore_index=True)
     rows = rows[["pe", *LEVELS, "schedule", "seed", "test_loss", "test_accuracy"]]
-    compared = statistics.Families.of({statistics.GRID: (rows, "loss")}, "rope").compare()
+    compared = statistics.Families.of({statistics.GRID_TABLE: (rows, "loss")}, "rope").compare()
     found = sensitivity(rows, "alibi", "rope", compared=compared)
     assert len(found.lines) == 12
     assert found.lines["verdict"].notna().all()

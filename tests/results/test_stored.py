@@ -20,7 +20,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.report import __main__ as report
 from pe_lab.results import sync
 from pe_lab.results.stored import read_settings
-from pe_lab.system.files import CHECKSUMS
+from pe_lab.system.files import CHECKSUMS_FILE
 from pe_lab.system.plain import complaint, read_yaml
 from pe_lab.tracking.wandb_config import flat
 
@@ -287,12 +287,12 @@ def infinite(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [pipe, device])
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "metrics.csv", CHECKSUMS])
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "metrics.csv", CHECKSUMS_FILE])
 def test_what_is_not_a_file_is_not_waited_for(name, make, checkpoint, program, opened, tmp_path):
     """Also when the checksums do not list it."""
-    sums = json.loads((checkpoint / CHECKSUMS).read_text())
+    sums = json.loads((checkpoint / CHECKSUMS_FILE).read_text())
     sums.pop(name, None)
-    (checkpoint / CHECKSUMS).write_text(json.dumps(sums))
+    (checkpoint / CHECKSUMS_FILE).write_text(json.dumps(sums))
     make(checkpoint / name)
     status, _, err = program(sync.main, checkpoint.parents[2])
     assert (status, len(err.splitlines())) == (1, 1)

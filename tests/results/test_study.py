@@ -22,9 +22,9 @@ from pe_lab.experiment.job import Job
 from pe_lab.experiment.sweep_report import CellsMissingError, report
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
-from pe_lab.results.columns import FIRST, setting_columns
+from pe_lab.results.columns import LEADING_COLUMNS, setting_columns
 from pe_lab.results.frame import load
-from pe_lab.results.from_ledger import FAILURE, NO_FAILED, failures
+from pe_lab.results.from_ledger import FAILURE_COLUMNS, NO_FAILED, failures
 from pe_lab.results.rows import rows_of
 from pe_lab.results.summary_table import as_markdown
 from pe_lab.system.files import LedgerError
@@ -91,7 +91,7 @@ def check(present: Iterable[int], seeds: int) -> None:
     assert ("layers" in texts) == (len(rows) > 1)
     read = pd.read_csv(io.StringIO(files["rows.csv"]))
     assert list(read["pe"]) == [CELLS[n]["pe.name"] for n in present for _ in range(seeds)]
-    assert list(read)[:5] == list(pd.read_csv(io.StringIO(files["failed.csv"])))[:5] == list(FIRST)
+    assert list(read)[:5] == list(pd.read_csv(io.StringIO(files["failed.csv"])))[:5] == list(LEADING_COLUMNS)
 
 
 def _lines(text: str) -> list[str]:
@@ -177,7 +177,7 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
     assert err == MISSING
     results = load(trained / "studies" / "g")
     assert results.cells[["pe", "optimizer.lr"]].to_numpy().tolist() == [["rope", 1e-3], ["none", 1e-3], ["none", 1e2]]
-    assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", *FAILURE]
+    assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", *FAILURE_COLUMNS]
     failed = asked(trained)[1]
     assert results.failed["run"].tolist() == [failed.run.name]
     assert results.failed["optimizer.lr"].tolist() == [1e2]

@@ -11,7 +11,7 @@ from scipy import stats
 
 from configs import composed
 from pe_lab.results.rows import rows_of, settings_of
-from pe_lab.results.summary_table import TESTED, by_task, render, summarise, with_verdicts
+from pe_lab.results.summary_table import TEST_COLUMNS, by_task, render, summarise, with_verdicts
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Margin, compare_cells, interval
 
@@ -326,7 +326,7 @@ def test_verdicts_are_those_of_the_comparisons_with_the_baseline() -> None:
     assert list(found["verdict"].isna()) == [pe == "rope" for pe in found["pe"]]
     for one in compared.to_dict("records"):
         here = line(found, pe=one["pe"], depth=one["depth"])
-        assert [here[name] for name in TESTED] == [one[name] for name in TESTED]
+        assert [here[name] for name in TEST_COLUMNS] == [one[name] for name in TEST_COLUMNS]
     assert line(found, pe="none", depth=1)["verdict"] == "slightly worse"
     text = render(found)
     assert "slightly worse" in text

@@ -13,11 +13,11 @@ from configs import in_ledger
 from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import trained
-from pe_lab.ledger.run import WEIGHTS
+from pe_lab.ledger.run import WEIGHTS_FILE
 from pe_lab.probes.attention import AttentionProbe
 from pe_lab.results import trained_cell
 from pe_lab.results.trained_cell import of_checkpoint
-from pe_lab.system.files import CHECKSUMS, LedgerError, file_digest, write_json
+from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, file_digest, write_json
 from pe_lab.training.metrics import evaluate
 
 TINY = ["model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu", "logger=none"]
@@ -103,15 +103,15 @@ def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_weights_is_refused(damaged: Path) -> None:
     folder = pe_lab.load(damaged, **ONE).run.checkpoint(1)
-    (folder / WEIGHTS).rename(folder / "elsewhere")
+    (folder / WEIGHTS_FILE).rename(folder / "elsewhere")
     with pytest.raises(LedgerError, match=re.escape(str(folder))):
         pe_lab.load(damaged, **ONE)
 
 
 def sign(folder: Path) -> None:
     """Write the checksums of a folder's files."""
-    (folder / CHECKSUMS).unlink(missing_ok=True)
-    write_json(folder / CHECKSUMS, {path.name: file_digest(path) for path in folder.iterdir()})
+    (folder / CHECKSUMS_FILE).unlink(missing_ok=True)
+    write_json(folder / CHECKSUMS_FILE, {path.name: file_digest(path) for path in folder.iterdir()})
 
 
 @pytest.mark.parametrize("target", ["os.system", "pandas.DataFrame", "pe_lab.system.files.write_text"])

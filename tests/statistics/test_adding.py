@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated_looks import sequential
-from pe_lab.statistics import LINE, Endpoint, holm
+from pe_lab.statistics import COMPARISON_COLUMNS, Endpoint, holm
 from pe_lab.statistics.adding import Arm, Decision, Question, Values, decide_cells
-from pe_lab.statistics.looks import SPENT, parts_of
+from pe_lab.statistics.looks import SPENT_SHARES, parts_of
 from pe_lab.statistics.race import Race
 
 LOOKS = (3, 4, 6, 8)
@@ -137,7 +137,7 @@ def test_the_looks_spend_the_level_and_no_more(looks):
 
 
 def test_the_looks_of_the_protocol_spend_what_it_declares():
-    assert parts_of((5, 8, 12)) == SPENT == (0.25, 0.35, 0.4)
+    assert parts_of((5, 8, 12)) == SPENT_SHARES == (0.25, 0.35, 0.4)
 
 
 @pytest.mark.parametrize("looks", [(), (1, 3), (3, 3), (5, 4)])
@@ -224,7 +224,7 @@ def test_settings_are_one_family_and_get_seeds_apart():
     }
     decision = decide_cells(asked, LOOKS, values, {(1,): 0.01, (4,): 0.01})
     assert decision.needed == [(((1,), "rope"), 3), (((1,), "alibi"), 3)]
-    assert set(LINE) <= set(vars(decision.lines[0]))
+    assert set(COMPARISON_COLUMNS) <= set(vars(decision.lines[0]))
     p = np.array([[line.p, line.p_corrected] for line in decision.lines])
     np.testing.assert_allclose(p[:, 1], holm(p[:, 0]))
 

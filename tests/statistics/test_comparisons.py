@@ -13,9 +13,9 @@ from statsmodels.stats.power import TTestPower
 from pe_lab import statistics
 from pe_lab.results.pooling import pool, remaining
 from pe_lab.statistics import (
-    GRID,
-    LINE,
-    REMAINING,
+    COMPARISON_COLUMNS,
+    GRID_TABLE,
+    REMAINING_METRIC,
     Families,
     Margin,
     add_verdicts,
@@ -53,7 +53,7 @@ def all_pairs(rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = 
 
 
 def ranks(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
-    return Families.of({GRID: (rows, metric)}).ranks()
+    return Families.of({GRID_TABLE: (rows, metric)}).ranks()
 
 
 def compare_pooled(rows: pd.DataFrame, baseline: str | None = None, metric: str = "loss") -> pd.DataFrame:
@@ -288,7 +288,7 @@ def tasks(metric: str = "loss", **levels: tuple[float, float]) -> pd.DataFrame:
 def test_tasks_are_pooled_by_the_way_that_remains_and_not_in_nats():
     rows = tasks(bayes=(50.0, 0.5), position_blind=(150.0, 1.5), prior=(900.0, 9.0))
     pooled = pool(rows)
-    assert pooled.metric == REMAINING
+    assert pooled.metric == REMAINING_METRIC
     assert pooled.note == (
         "Pooled over 2 settings: for each seed, the mean share of the gap to the best possible that remains, "
         "(test loss − best) / (level − best); large from position-blind to bayes; small from position-blind to bayes."
@@ -312,7 +312,7 @@ def test_each_setting_is_scaled_by_its_own_levels():
 def test_the_level_of_the_pool_is_that_of_the_table_of_tasks():
     """Where a position-blind model reaches the best possible value, the level is the prior."""
     rows = tasks(bayes=(50.0, 0.5), position_blind=(50.0, 1.5), prior=(150.0, 9.0))
-    assert pool(rows).metric == REMAINING  # by_task, too, looks no further than position_blind and prior
+    assert pool(rows).metric == REMAINING_METRIC  # by_task, too, looks no further than position_blind and prior
     assert "large from prior to bayes; small from position-blind to bayes" in pool(rows).note
 
 
@@ -324,7 +324,7 @@ def test_tasks_without_a_best_possible_value_are_pooled_in_nats():
     assert means.to_dict() == pytest.approx(rows.groupby(["pe", "seed"])["test_loss"].mean().to_dict())
     assert remaining(rows) is None
     one_known = tasks(unigram=(400.0, 4.0), bayes=(50.0, float("nan")))
-    assert pool(one_known).metric == REMAINING
+    assert pool(one_known).metric == REMAINING_METRIC
     assert "small from unigram to no loss" in pool(one_known).note
 
 
@@ -333,7 +333,7 @@ def test_accuracies_are_pooled_by_the_way_that_remains_too():
     values = pool(rows, "accuracy").rows.set_index(["pe", "seed"])["test_remaining"]
     assert values["b", 0] == pytest.approx((2.8 / 4 + 2.8 / 4) / 2)
     assert statistics.lower_is_better(pool(rows, "accuracy").metric)
-    ranked = ranks(pool(rows, "accuracy").rows, REMAINING)
+    ranked = ranks(pool(rows, "accuracy").rows, REMAINING_METRIC)
     assert list(ranked["pe"])[-1] == "b"  # the lowest accuracies, the longest way
 
 
@@ -370,7 +370,7 @@ def families(number: int, encodings: int = 4) -> tuple[Families, dict[str, tuple
     means = {f"pe{k}": 0.08 * k for k in range(encodings)}
     grid = pd.concat([rows_of(noisy(means, 5, number=10 * number + d), depth=d) for d in range(3)], ignore_index=True)
     longer = rows_of(noisy(means, 4, number=10 * number + 5), "exact_match")
-    tables = {GRID: (grid, "loss"), "pooled": (pool(grid).rows, "loss"), "longer": (longer, "exact_match")}
+    tables = {GRID_TABLE: (grid, "loss"), "pooled": (pool(grid).rows, "loss"), "longer": (longer, "exact_match")}
     return Families.of(tables, "pe2"), tables
 
 
@@ -386,7 +386,7 @@ def test_a_report_has_two_families_and_every_comparison_is_in_one_of_them(number
         np.testing.assert_allclose(
             lines.loc[family, "p_corrected"], holm(lines.loc[family, "p"].to_numpy()), rtol=1e-12
         )
-    alone = compare_cells(compared.tables[GRID][0], "pe2")
+    alone = compare_cells(compared.tables[GRID_TABLE][0], "pe2")
     pd.testing.assert_frame_equal(compared.compare()[list(alone)[:8]], alone[list(alone)[:8]])
     assert (compared.compare()["p_corrected"] >= alone["p_corrected"]).all()  # there are more of them in the family
     assert compared.compare().attrs["comparisons"] == 15
@@ -397,7 +397,7 @@ def test_ranks_are_those_of_the_families(number):
     compared, tables = families(number)
     for name, (_, metric) in tables.items():
         lines, ranked = compared.lines[name], compared.ranks(name)
-        place = [column for column in ("depth",) if name == GRID]
+        place = [column for column in ("depth",) if name == GRID_TABLE]
         for line in ranked.itertuples():
             here = lines[(lines["depth"] == line.depth)] if place else lines
             wins = ((here["pe"] == line.pe) & (here["verdict"] == "better")).sum()
@@ -429,7 +429,7 @@ def test_one_encoding_has_nothing_to_be_compared_with():
     rows = rows_of({"a": [1.0, 2.0]})
     for found in (compare_cells(rows), compare_pooled(rows), all_pairs(rows), seeds_needed(compare_cells(rows))):
         assert found.empty
-        assert set(LINE) <= set(found)
+        assert set(COMPARISON_COLUMNS) <= set(found)
     assert compare_cells(rows).attrs["family"].startswith("0 comparisons")
     ranked = ranks(rows)
     assert ranked[["pe", "mean", "best", "worst", "tied"]].to_numpy().tolist() == [["a", 1.5, 1, 1, 0]]

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 from statsmodels.stats.weightstats import ttost_paired
 
-from pe_lab.results.columns import REMAINING
+from pe_lab.results.columns import REMAINING_METRIC
 from pe_lab.statistics import (
-    GRID,
+    GRID_TABLE,
     Families,
     Margin,
     add_verdicts,
@@ -37,7 +37,7 @@ def all_pairs(rows: pd.DataFrame, margin: Margin) -> pd.DataFrame:
 
 
 def ranks(rows: pd.DataFrame, margin: Margin) -> pd.DataFrame:
-    return Families.of({GRID: (rows, "loss")}, margin=margin).ranks()
+    return Families.of({GRID_TABLE: (rows, "loss")}, margin=margin).ranks()
 
 
 def p_equivalent(difference, deviation, freedom, seeds, margin):
@@ -166,7 +166,7 @@ def test_families_correct_equivalence_as_they_correct_differences():
     rows = grid(1)
     longer = rows_of({f"pe{k}": apart(0.5 + 0.01 * k, 0.02 * (1 + k)) for k in range(4)}, "exact_match")
     given = {"loss": Margin(0.3, "nats"), "exact_match": Margin(0.1, "share")}
-    compared = Families.of({GRID: (rows, "loss"), "longer": (longer, "exact_match")}, "pe1", given)
+    compared = Families.of({GRID_TABLE: (rows, "loss"), "longer": (longer, "exact_match")}, "pe1", given)
     lines = pd.concat(compared.lines.values())
     first = lines["baseline"] == "pe1"
     for family in (first, ~first):
@@ -174,23 +174,25 @@ def test_families_correct_equivalence_as_they_correct_differences():
             np.testing.assert_array_equal(
                 lines.loc[family, f"{name}_corrected"], holm(lines.loc[family, name].to_numpy())
             )
-    assert set(compared.lines[GRID]["margin"]) == {0.3}
+    assert set(compared.lines[GRID_TABLE]["margin"]) == {0.3}
     assert set(compared.lines["longer"]["margin"]) == {0.1}
-    assert compared.margins == {GRID: "0.3 nats", "longer": "0.1 share"}
+    assert compared.margins == {GRID_TABLE: "0.3 nats", "longer": "0.1 share"}
     assert str(compared).endswith("for equivalence within 0.3 nats (loss) and 0.1 share (exact_match)")
-    one = Families.of({GRID: (rows, "loss"), "longer": (longer, "exact_match")}, "pe1", given["loss"])
-    assert one.margins == {GRID: "0.3 nats", "longer": "0.02 share"}  # the other metric has its default
-    remaining = longer.rename(columns={"test_exact_match": f"test_{REMAINING}"})
+    one = Families.of({GRID_TABLE: (rows, "loss"), "longer": (longer, "exact_match")}, "pe1", given["loss"])
+    assert one.margins == {GRID_TABLE: "0.3 nats", "longer": "0.02 share"}  # the other metric has its default
+    remaining = longer.rename(columns={"test_exact_match": f"test_{REMAINING_METRIC}"})
     with_floors = rows.assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
-    both = Families.of({GRID: (with_floors, "loss"), "pooled": (remaining, REMAINING)}, "pe1", Margin(0.1, "gap"))
-    assert {name: set(lines["margin"]) for name, lines in both.lines.items()} == {GRID: {0.2}, "pooled": {0.1}}
+    both = Families.of(
+        {GRID_TABLE: (with_floors, "loss"), "pooled": (remaining, REMAINING_METRIC)}, "pe1", Margin(0.1, "gap")
+    )
+    assert {name: set(lines["margin"]) for name, lines in both.lines.items()} == {GRID_TABLE: {0.2}, "pooled": {0.1}}
     assert str(both).endswith("for equivalence within 0.1 gap")
 
 
 def test_encodings_alike_are_those_of_the_setting_with_their_verdicts():
     values = {"a": [0.0] * 6, "b": apart(0.0, 0.1), "c": apart(0.3, 0.1), "d": apart(2.0, 0.1), "e": [0.0] * 6}
     rows = pd.concat([rows_of(values), rows_of({pe: apart(0.0, 5.0)[:: 1 - 2 * (pe == "a")] for pe in "ab"}, depth=2)])
-    compared = Families.of({GRID: (rows, "loss")}, "b", NATS)
+    compared = Families.of({GRID_TABLE: (rows, "loss")}, "b", NATS)
     assert compared.alike("a", depth=1) == {"b": "equivalent", "c": "slightly better", "e": "equal"}
     assert compared.alike("b", depth=1) == {"a": "equivalent", "c": "slightly better", "e": "equivalent"}
     assert compared.alike("c", depth=1) == {"a": "slightly worse", "b": "slightly worse", "e": "slightly worse"}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_lab.results.columns import REMAINING
+from pe_lab.results.columns import REMAINING_METRIC
 from pe_lab.results.pooling import pool
 from pe_lab.statistics import Margin, compare_cells, default_margin, margins
 from pe_lab.statistics.margins import margins_by_metric
@@ -72,7 +72,7 @@ def test_a_margin_out_of_range_is_refused(value, unit, line):
         ("share", "bits_per_byte", "gap or nats"),
         ("nats", "exact_match", "gap or share"),
         ("nats", "perplexity", "gap"),
-        ("nats", REMAINING, "gap"),
+        ("nats", REMAINING_METRIC, "gap"),
     ],
 )
 def test_a_margin_in_the_unit_of_another_metric_is_refused(unit, metric, units):
@@ -165,7 +165,7 @@ def compare_pooled(rows: pd.DataFrame, margin: Margin | None = None) -> pd.DataF
 def test_what_remains_has_a_gap_of_one():
     rows = pd.concat([rows_of(KNOWN), rows_of(KNOWN, data="sort")], ignore_index=True)
     pooled = pool(rows)
-    assert pooled.metric == REMAINING
+    assert pooled.metric == REMAINING_METRIC
     assert compare_pooled(rows)["margin"].tolist() == [0.05]
     assert compare_pooled(rows, Margin(0.2, "gap"))["margin"].tolist() == [0.2]
     with pytest.raises(ValueError, match="^the margin of remaining must be in gap, got '0.02 nats'$"):
@@ -182,9 +182,9 @@ def test_the_gap_of_a_pool_of_one_task_is_the_mean_over_its_settings():
 
 def test_a_gap_of_the_metric_in_question_holds_for_the_pool_over_tasks_and_nats_do_not():
     gap, nats = Margin(0.1, "gap"), Margin(0.1, "nats")
-    assert margins_by_metric(gap, "loss") == {"loss": gap, REMAINING: gap}
+    assert margins_by_metric(gap, "loss") == {"loss": gap, REMAINING_METRIC: gap}
     assert margins_by_metric(nats, "loss") == {"loss": nats}
-    given = {"loss": gap, "accuracy": Margin(0.1, "share"), REMAINING: Margin(0.2, "gap")}
+    given = {"loss": gap, "accuracy": Margin(0.1, "share"), REMAINING_METRIC: Margin(0.2, "gap")}
     assert margins_by_metric(given, "loss") == given
     assert margins_by_metric({"accuracy": gap}, "loss") == {"accuracy": gap}
     assert margins_by_metric(None, "loss") == {}

@@ -9,7 +9,7 @@ import pytest
 from scipy import special, stats
 
 from pe_lab.statistics import (
-    GRID,
+    GRID_TABLE,
     NOTHING_KNOWN,
     Families,
     Margin,
@@ -122,7 +122,7 @@ def test_a_line_is_the_moderated_t_test():
 
 def test_equivalence_uses_the_shared_variance():
     values = drawn(6)
-    lines = Families.of({GRID: (rows_of(values), "loss")}, margin=NATS).lines[GRID]
+    lines = Families.of({GRID_TABLE: (rows_of(values), "loss")}, margin=NATS).lines[GRID_TABLE]
     for line in lines.itertuples():
         t = (0.5 - abs(line.difference)) / (line.deviation / math.sqrt(3))
         assert line.p_equivalent == pytest.approx(stats.t.sf(t, line.freedom), rel=1e-9)
@@ -133,19 +133,19 @@ def test_equivalence_uses_the_shared_variance():
 
 def test_every_comparison_shares_variances():
     rows = rows_of(drawn(6))
-    families = Families.of({GRID: (rows, "loss")}, "e0", NATS)
+    families = Families.of({GRID_TABLE: (rows, "loss")}, "e0", NATS)
     for lines in (compare_cells(rows, "e0", margin=NATS), families.compare()):
         one = lines.set_index("pe").loc["e4"]
         assert one["freedom"] > 2
         assert one["deviation"] == differences(rows, [("e4", "e0")])["deviation"].item()
     pairs = differences(rows, list(combinations(rows["pe"].unique(), 2)), margin=NATS)
-    assert pairs["deviation"].equals(families.lines[GRID]["deviation"])
+    assert pairs["deviation"].equals(families.lines[GRID_TABLE]["deviation"])
     words = "paired over shared seeds, with variances from all encodings of a setting; Holm"
     assert words in compare_cells(rows, margin=NATS).attrs["family"]
     assert words in str(families)
     two = rows[rows["pe"].isin(["e0", "e4"])]
     assert "paired over shared seeds; Holm" in compare_cells(two, margin=NATS).attrs["family"]
-    assert "paired over shared seeds; Holm" in str(Families.of({GRID: (two, "loss")}, margin=NATS))
+    assert "paired over shared seeds; Holm" in str(Families.of({GRID_TABLE: (two, "loss")}, margin=NATS))
 
 
 def test_each_setting_has_a_prior_of_its_own():
@@ -162,7 +162,7 @@ def test_equal_encodings_stay_equal_and_missing_seeds_are_left_out():
     values[:, 1] = values[:, 0]
     values[1:, 2] = np.nan  # one seed
     values[3, 3] = np.nan
-    shared = Families.of({GRID: (rows_of(values), "loss")}, "e8", NATS).lines[GRID]
+    shared = Families.of({GRID_TABLE: (rows_of(values), "loss")}, "e8", NATS).lines[GRID_TABLE]
     by_pair = {frozenset((line.pe, line.baseline)): line for line in shared.itertuples()}
     assert by_pair[frozenset(("e0", "e1"))].verdict == "equal"
     assert by_pair[frozenset(("e0", "e2"))].verdict == "one seed"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
 from pe_lab.statistics import (
-    LINE,
+    COMPARISON_COLUMNS,
     NOTHING_KNOWN,
     Endpoint,
     Verdict,
@@ -134,7 +134,7 @@ def test_relabelling_changes_nothing(seed: int, seeds: int) -> None:
     lines = compare(frame, STEPS).set_index(["pe", "baseline"])
     shuffled = compare(long(y[rng.permutation(seeds)], solved[rng.permutation(seeds)], names=list("abcdefgh")), STEPS)
     assert len(shuffled) == len(lines)
-    assert set(LINE) <= set(shuffled)
+    assert set(COMPARISON_COLUMNS) <= set(shuffled)
     pd.testing.assert_frame_equal(exchanged(exchanged(shuffled)), shuffled)
     order, rows = rng.permutation(8), rng.permutation(seeds)
     turned = compare(long(y[rows][:, order], solved[rows][:, order], [list("abcdefgh")[k] for k in order]), STEPS)

@@ -18,7 +18,7 @@ def four(tmp_path, monkeypatch) -> Path:
     """Device nodes of four GPUs, and what else the driver puts there."""
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(devices, "NODES", tmp_path)
+    monkeypatch.setattr(devices, "DEVICE_FOLDER", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path
 
@@ -41,7 +41,7 @@ def test_the_gpus_are_those_that_cuda_shows(four, monkeypatch, visible, expected
 
 
 def test_a_machine_without_gpus_has_none_whatever_is_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "NODES", tmp_path)
+    monkeypatch.setattr(devices, "DEVICE_FOLDER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert devices.gpus() == []
 

@@ -5,11 +5,11 @@ import re
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from pe_lab.system.drawing import INK, LOOK, PAPER, svg
+from pe_lab.system.drawing import INK, PAPER, STYLE, svg
 
 
 def drawn() -> Figure:
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(3, 2))
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], "o-", color="#0072B2", markerfacecolor=PAPER)

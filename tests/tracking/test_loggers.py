@@ -27,7 +27,7 @@ from pe_lab.tracking.events import way_to_bayes
 from pe_lab.tracking.pictures import GAP, TILE, attention_picture, encoding_picture
 from pe_lab.tracking.wandb_config import tags
 from pe_lab.tracking.wandb_mode import wandb_mode
-from pe_lab.tracking.wandb_run import BEST, WandbRun
+from pe_lab.tracking.wandb_run import BEST_DIRECTIONS, WandbRun
 
 
 def serve(ledger: Path, *overrides: str) -> list[Job]:
@@ -73,7 +73,7 @@ def test_metrics_have_their_axes(records):
         metric.get("name") or metric.get("glob_name"): metric.get("step_metric")
         for metric in records["rope-d1-e2-s0"]["metric"]
     }
-    assert {axes[f"validation/{metric}"] for metric in BEST} == {"epoch"}
+    assert {axes[f"validation/{metric}"] for metric in BEST_DIRECTIONS} == {"epoch"}
     assert axes["train/*"] == "step"
     assert axes["validation/*"] == axes["test/*"] == axes["floor/*"] == axes["cost/*"] == "epoch"
     assert axes["length/*"] == "length/tokens"
@@ -137,7 +137,7 @@ def test_the_summary_has_the_best_validation_and_the_last(records):
     updates: dict[str, object] = {}
     for summary in inside["summary"]:
         updates |= summary["update"]
-    for metric, best in BEST.items():
+    for metric, best in BEST_DIRECTIONS.items():
         values = [line[f"validation/{metric}"] for line in history(inside) if f"validation/{metric}" in line]
         if metric != "bits_per_byte":  # that texts have
             assert updates[f"validation/{metric}"] == {best: {"min": min, "max": max}[best](values), "last": values[-1]}

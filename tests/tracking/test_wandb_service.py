@@ -149,8 +149,8 @@ def test_what_was_kept_is_what_wandb_sync_uploads(logged_in, tmp_path):
 
 
 def test_a_service_that_hangs_is_killed_and_the_run_is_lost(logged_in, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(wandb_run, "CLOSING", 0.5)
-    monkeypatch.setattr(wandb_service, "CLOSING", 0.5)
+    monkeypatch.setattr(wandb_run, "CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(wandb_service, "CLOSING_SECONDS", 0.5)
     with logged_in():
         (run,) = open_run(tmp_path, finish_timeout=0.5)
         service = wandb_service._process()
@@ -166,7 +166,7 @@ def test_a_service_that_hangs_does_not_keep_the_program_from_ending(logged_in, t
     """What runs when Python ends is called; W&B's own would wait for ever."""
     ends: list[Callable[[], object]] = []
     monkeypatch.setattr(wandb_service.atexit, "register", ends.append)
-    monkeypatch.setattr(wandb_service, "CLOSING", 0.5)
+    monkeypatch.setattr(wandb_service, "CLOSING_SECONDS", 0.5)
     with logged_in():
         (run,) = open_run(tmp_path)
         run.experiment._run_status_checker.join()  # a thread of W&B's that minds that its service is killed

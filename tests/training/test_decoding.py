@@ -16,8 +16,8 @@ from pe_lab.data.seeding import derive, initialise
 from pe_lab.data.sequence import Copy, Sort
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
-from pe_lab.results.columns import GENERATED as COLUMN
-from pe_lab.training.decoding import GENERATED, _right, exact_match_generated
+from pe_lab.results.columns import GENERATED_METRIC as COLUMN
+from pe_lab.training.decoding import GENERATED_METRIC, _right, exact_match_generated
 from pe_lab.training.metrics import evaluate
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
@@ -86,7 +86,7 @@ def alone(model: Transformer, batch: Batch, offset: int = 0) -> float:
 
 
 def test_a_metric_has_one_name() -> None:
-    assert GENERATED == COLUMN
+    assert GENERATED_METRIC == COLUMN
 
 
 @pytest.mark.parametrize("name", ["rope", "alibi", "cpe", "learnable", "stick_breaking"])
@@ -97,7 +97,7 @@ def test_it_is_exact_match_where_tokens_have_the_same_position_whatever_follows(
     for seed in range(3):
         model = likely(transformer(name, data, seed), data)
         expected = evaluate(model, data, "test", NO_AUTOCAST)["exact_match"]
-        assert exact_match_generated(model, data, "test", NO_AUTOCAST) == {GENERATED: pytest.approx(expected)}
+        assert exact_match_generated(model, data, "test", NO_AUTOCAST) == {GENERATED_METRIC: pytest.approx(expected)}
 
 
 @pytest.mark.covering
@@ -108,7 +108,7 @@ def test_it_is_the_share_of_answers_written_one_sequence_at_a_time(name: str, of
     for seed in range(3):
         model = likely(transformer(name, data, seed), data)
         found = exact_match_generated(model, data, "test", NO_AUTOCAST, offset)
-        assert found == {GENERATED: pytest.approx(alone(model, data.whole("test"), offset))}
+        assert found == {GENERATED_METRIC: pytest.approx(alone(model, data.whole("test"), offset))}
 
 
 def test_prompts_end_together_and_begin_with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,15 +131,15 @@ def test_prompts_end_together_and_begin_with_padding(monkeypatch: pytest.MonkeyP
 
 def test_a_perfect_model_writes_every_answer_and_one_slip_ends_it() -> None:
     model = Copies(transformer("normalized", COPY), COPY)  # which has no cache: the model sees all tokens
-    assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == {GENERATED: 1.0}
+    assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == {GENERATED_METRIC: 1.0}
     for slips in (0, 1, 2):
         model.slips = slips
-        found = exact_match_generated(model, COPY, "test", NO_AUTOCAST)[GENERATED]
+        found = exact_match_generated(model, COPY, "test", NO_AUTOCAST)[GENERATED_METRIC]
         assert 0 < found < 1
         assert found == pytest.approx(evaluate(model, COPY, "test", NO_AUTOCAST)["exact_match"])
         assert found == pytest.approx(alone(model, COPY.whole("test")))
     model.slips, model.end = None, 0
-    assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == {GENERATED: 0.0}
+    assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == {GENERATED_METRIC: 0.0}
 
 
 def test_random_positions_are_drawn_from_the_seed_of_the_batch() -> None:

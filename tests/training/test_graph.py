@@ -16,7 +16,7 @@ from configs import TINY_MODEL, in_ledger
 from pe_lab.data.base import Batch
 from pe_lab.experiment.job import Job
 from pe_lab.training import graph, module
-from pe_lab.training.graph import USUAL, CapturedStep, decide, refuses, tensors
+from pe_lab.training.graph import EAGER_STEPS, CapturedStep, decide, refuses, tensors
 from pe_lab.training.module import Training
 
 
@@ -120,7 +120,7 @@ def test_captured_steps_are_the_usual_ones(overrides: list[str], tmp_path: Path)
     expected = plainly(plain, given)
     made.captured = CapturedStep(made, CalledAgain(made))
     found = stepped(made, given)
-    assert made.captured.replayed == 10 - USUAL - 1
+    assert made.captured.replayed == 10 - EAGER_STEPS - 1
     assert found == pytest.approx(expected, rel=1e-5)
     for name, value in parameters(plain).items():
         torch.testing.assert_close(dict(made.model.named_parameters())[name], value, rtol=1e-4, atol=1e-6)
@@ -131,9 +131,9 @@ def test_a_replay_reads_the_batch_and_the_rates_from_the_same_memory(tmp_path: P
     made = training(tmp_path)
     given = batches(made, [32] * 6)
     made.captured = captured = CapturedStep(made, CalledAgain(made))
-    stepped(made, given[: USUAL + 1])
+    stepped(made, given[: EAGER_STEPS + 1])
     places = [x.data_ptr() for x in (*tensors(captured.batch), *captured.rates)]
-    for batch in given[USUAL + 1 :]:
+    for batch in given[EAGER_STEPS + 1 :]:
         stepped(made, [batch])
         assert [x.data_ptr() for x in (*tensors(captured.batch), *captured.rates)] == places
         assert all(torch.equal(mine, its) for mine, its in zip(tensors(captured.batch), tensors(batch), strict=True))
@@ -154,17 +154,17 @@ def test_every_step_takes_its_rates_from_tensors(tmp_path: Path, monkeypatch: py
         step()
 
     monkeypatch.setattr(made.optimizer, "step", noted)
-    stepped(made, batches(made, [32] * (USUAL + 3)))
-    del seen[USUAL]  # at the capture
+    stepped(made, batches(made, [32] * (EAGER_STEPS + 3)))
+    del seen[EAGER_STEPS]  # at the capture
     assert seen == pytest.approx(
-        [made.optimization.factor(i) * made.optimization.settings.lr for i in range(USUAL + 3)]
+        [made.optimization.factor(i) * made.optimization.settings.lr for i in range(EAGER_STEPS + 3)]
     )
 
 
 def test_a_batch_whose_layout_has_other_facts_is_not_replayed(tmp_path: Path) -> None:
     made = training(tmp_path, "pe=alibi")
     made.captured = captured = CapturedStep(made, CalledAgain(made))
-    given = batches(made, [32] * (USUAL + 2))
+    given = batches(made, [32] * (EAGER_STEPS + 2))
     stepped(made, given)
     assert captured.replayed == 2
     assert "max_distance" in captured.facts
@@ -197,7 +197,7 @@ def test_a_failed_capture_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"^trainer.graph=true cannot capture this step \(operation .*\); use .*=false$"
     ):
-        stepped(made, batches(made, [32] * (USUAL + 1)))
+        stepped(made, batches(made, [32] * (EAGER_STEPS + 1)))
     assert all(isinstance(group["lr"], float) for group in made.optimizer.param_groups)
 
 
@@ -213,7 +213,7 @@ def test_on_a_gpu_a_graph_trains_as_the_usual_loop_does(pe: str, tmp_path: Path)
     expected = plainly(plain, given)
     made.captured = CapturedStep(made)
     found = stepped(made, given)
-    assert made.captured.replayed == 16 - USUAL - 1
+    assert made.captured.replayed == 16 - EAGER_STEPS - 1
     assert found == pytest.approx(expected, rel=1e-4)
     assert len(set(found)) == len(found)
     torch.cuda.synchronize()
@@ -224,7 +224,7 @@ def test_on_a_gpu_a_step_that_reads_a_value_is_refused(tmp_path: Path) -> None:
     made = training(tmp_path, "pe=fire", "trainer.device=cuda", "trainer.graph=true")
     made.captured = CapturedStep(made)
     with pytest.raises(ValueError, match="trainer.graph=true cannot capture this step"):
-        stepped(made, [batch.to("cuda") for batch in batches(made, [32] * (USUAL + 1))])
+        stepped(made, [batch.to("cuda") for batch in batches(made, [32] * (EAGER_STEPS + 1))])
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.cuda.manual_seed(3)
     (first, second), (other,) = torch.rand(2, device="cuda"), torch.rand(1, device="cuda")
@@ -237,7 +237,7 @@ def test_on_a_gpu_auto_checks_the_graph_and_trains_on(pe: str, replays: int, tmp
     """The captured step has the bits of the usual one; a step that cannot be captured does not end the training."""
     more = [f"pe={pe}", "model.dropout=0.1", "trainer.device=cuda"]
     plain, made = training(tmp_path, *more), training(tmp_path, *more, "trainer.graph=auto")
-    given = [batch.to("cuda") for batch in batches(plain, [32] * (USUAL + 9))]
+    given = [batch.to("cuda") for batch in batches(plain, [32] * (EAGER_STEPS + 9))]
     expected = plainly(plain, given)
     made.captured = CapturedStep(made, check=True)
     assert stepped(made, given) == pytest.approx(expected, rel=1e-4)
@@ -301,7 +301,7 @@ def test_a_checked_graph_trains_on_from_the_usual_step(tmp_path: Path) -> None:
     checked.captured = CapturedStep(checked, CalledAgain(checked), check=True)
     made.captured = CapturedStep(made, CalledAgain(made))
     assert stepped(checked, given) == stepped(made, given)
-    assert (checked.captured.given_up, checked.captured.replayed) == ("", 8 - USUAL - 1)
+    assert (checked.captured.given_up, checked.captured.replayed) == ("", 8 - EAGER_STEPS - 1)
     assert all(torch.equal(x, parameters(made)[name]) for name, x in parameters(checked).items())
 
 
@@ -326,7 +326,7 @@ def test_a_failed_capture_is_given_up_where_it_was_not_asked_for(tmp_path: Path)
         raise RuntimeError("operation not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`")
 
     checked, made = training(tmp_path), training(tmp_path)
-    given = batches(made, [32] * (USUAL + 3))
+    given = batches(made, [32] * (EAGER_STEPS + 3))
     checked.captured, made.captured = CapturedStep(checked, fail, check=True), CapturedStep(made, CalledAgain(made))
     assert stepped(checked, given) == stepped(made, given)
     checked.on_train_end()

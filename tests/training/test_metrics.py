@@ -15,7 +15,7 @@ from configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.flip_flop import FlipFlop
-from pe_lab.data.metric import LOWER, METRIC_UNITS, Metric
+from pe_lab.data.metric import LOWER_IS_BETTER, METRIC_UNITS, Metric
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import PAD, Structured
 from pe_lab.data.text.base import Text
@@ -228,9 +228,9 @@ def test_evaluate_is_the_average_over_the_split_of_a_slow_loop() -> None:
 @pytest.mark.parametrize("chunk", [37, 250, 499])
 def test_chunks_do_not_change_the_metrics(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = transformer()
-    monkeypatch.setattr(module, "CHUNK", 100_000)
+    monkeypatch.setattr(module, "MAX_BATCH_SEQUENCES", 100_000)
     expected = evaluate(model, dataset(), "validation", NO_AUTOCAST)
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(module, "MAX_BATCH_SEQUENCES", chunk)
     assert evaluate(model, dataset(), "validation", NO_AUTOCAST) == pytest.approx(expected, **ROUNDING)
 
 
@@ -268,7 +268,9 @@ def test_every_batch_of_an_evaluation_has_a_seed_of_its_own_to_draw_from(monkeyp
     model = transformer()
     for split in ("validation", "test", "validation"):
         evaluate(model, dataset(), split, NO_AUTOCAST)
-    validation, test = (math.ceil(dataset().size(split) / module.CHUNK) for split in ("validation", "test"))
+    validation, test = (
+        math.ceil(dataset().size(split) / module.MAX_BATCH_SEQUENCES) for split in ("validation", "test")
+    )
     assert len(seeds) == 2 * validation + test
     assert seeds[:validation] == seeds[validation + test :]
     assert len({*seeds}) == validation + test > 2
@@ -332,7 +334,7 @@ def test_a_metric_whose_name_would_turn_its_verdicts_around_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=rf"got {name} with better={better}$"):
         Metric(name, better, "share")
-    assert LOWER == cells.LOWER
+    assert LOWER_IS_BETTER == cells.LOWER_IS_BETTER
 
 
 @pytest.mark.parametrize(("name", "unit"), [("worst_loss", "bits"), ("bits_per_byte", "nats"), ("loss", "")])

@@ -35,17 +35,17 @@ MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
 #         and tiles of 32 keys). The same PTX is right with a later ptxas, so that no examination of the PTX shows it.
 # 3.7 brings ptxas 12.8 for GPUs before Blackwell: the self-test on the device decides (trust.py), and
 # TRITON_PTXAS_PATH takes another ptxas.
-EXAMINED = "3.7."
-TAKEN = (
+EXAMINED_VERSION = "3.7."
+SUPPORTED_TERMS = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "distance_bias", "logit_factors", "clip", "decay"),
     *("normalizer", "rotary_v", "rotary_out", "carried"),
 )
-ABSENT = fields_without(TAKEN)
-TAKEN_BY_STICK = (
+UNSUPPORTED_TERMS = fields_without(SUPPORTED_TERMS)
+STICK_TERMS = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "distance_bias", "clip"),
     *("normalizer", "rotary_v", "rotary_out", "carried"),
 )
-ABSENT_OF_STICK = tuple(name for name in TAKEN if name not in TAKEN_BY_STICK)
+UNSUPPORTED_BY_STICK = tuple(name for name in SUPPORTED_TERMS if name not in STICK_TERMS)
 ANY_VERSION = "PE_LAB_TRITON_ANY"  # set to 1, it allows every version
 
 
@@ -54,12 +54,12 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     if layout.keys is not None:
         return "triton takes as many queries as keys, these have keys of earlier tokens"
     if isinstance(terms.normalizer, Stick):
-        for name in ABSENT_OF_STICK:
+        for name in UNSUPPORTED_BY_STICK:
             if getattr(terms, name) is not None:
                 return f"the kernels of stick-breaking have no place for {name}"
         if dropout is not None:
             return "the kernels of stick-breaking drop no weights"
-    for name in ABSENT:
+    for name in UNSUPPORTED_TERMS:
         if getattr(terms, name) is not None:
             return f"the kernels have no place for {name}, which needs T x T numbers"
     for name, axes in (("gain", 2), ("distance_bias", 2), ("logit_factors", 2)):
@@ -81,9 +81,10 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "the kernels need a CUDA device, these tensors are on a CPU"
     if q.device.type == "cuda" and torch.cuda.get_device_capability(q.device) < (8, 0):
         return "the kernels need a GPU of compute capability 8.0 or later"
-    if q.device.type == "cuda" and not version().startswith(EXAMINED) and os.environ.get(ANY_VERSION) != "1":
+    if q.device.type == "cuda" and not version().startswith(EXAMINED_VERSION) and os.environ.get(ANY_VERSION) != "1":
         return (
-            f"the kernels were examined with triton {EXAMINED}x, got {version()}: install that, or set {ANY_VERSION}=1"
+            f"the kernels were examined with triton {EXAMINED_VERSION}x, got {version()}: install that, or set "
+            f"{ANY_VERSION}=1"
         )
     if q.device.type not in ("cpu", "cuda"):
         return f"the kernels need a CUDA device, these tensors are on {q.device.type}"

@@ -16,7 +16,7 @@ import torch
 import triton
 from torch import Tensor
 
-TABLE = Path(__file__).with_name("blocks.json")
+TABLE_FILE = Path(__file__).with_name("blocks.json")
 INTERPRETER = "interpreter"
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -98,17 +98,17 @@ def choose(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, th
 @cache  # the file is part of the package
 def load() -> dict[str, dict[str, Blocks]]:
     """Return the blocks by architecture and key."""
-    table = json.loads(TABLE.read_text(encoding="utf-8"))
+    table = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
     return {name: {key: Blocks(*entry) for key, entry in part.items()} for name, part in table.items()}
 
 
 def write(architecture: str, part: dict[str, Blocks]) -> None:
     """Write an architecture's part of the table."""
-    table = json.loads(TABLE.read_text(encoding="utf-8"))
+    table = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
     table[architecture] = {key: list(asdict(blocks).values()) for key, blocks in part.items()}
     lines = (
         f'  "{name}": {{\n' + ",\n".join(f'    "{key}": {json.dumps(e)}' for key, e in entries.items()) + "\n  }"
         for name, entries in table.items()
     )
-    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    TABLE_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     load.cache_clear()

@@ -12,8 +12,8 @@ from pe_lab.attention.triton.launch_parameters import Blocks, architecture, choo
 
 LOG2E = 1.4426950408889634
 LARGEST_TILE = 128  # queries or keys
-SPREAD = 1024  # numbers that a program of `spread_table` writes
-OPTIONAL = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT", "WINDOW")
+ENTRIES_PER_PROGRAM = 1024  # numbers that a program of `spread_table` writes
+OPTIONAL_TERMS = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT", "WINDOW")
 
 
 @torch.library.custom_op("pe_lab::softmax_attention", mutates_args=())
@@ -176,7 +176,7 @@ class _Call:
         self.q = q
         p = 0.0 if seed is None else p
         self.numbers = [scale, *table_shape(bias), *table_shape(gate), min(round(p * 2**32), 2**32 - 1), 1 / (1 - p)]
-        self.there = {name for name, term in zip(OPTIONAL, terms, strict=True) if term is not None}
+        self.there = {name for name, term in zip(OPTIONAL_TERMS, terms, strict=True) if term is not None}
         self.switches = switches(q.dtype, q.shape[-1], causal, self.there)
 
     def blocks(self, kernel: Any) -> Blocks:
@@ -197,14 +197,14 @@ def switches(dtype: torch.dtype, head_dim: int, causal: bool, there: Collection[
     """Return the compile-time options that all kernels share.
 
     Args:
-        there: those of OPTIONAL that are on.
+        there: those of OPTIONAL_TERMS that are on.
     """
     return {
         "HEAD_DIM": head_dim,
         "BLOCK_D": tile_dims(head_dim),
         "CAUSAL": int(causal),
         "PRECISION": precision(dtype),
-    } | {name: int(name in there) for name in OPTIONAL}
+    } | {name: int(name in there) for name in OPTIONAL_TERMS}
 
 
 def precision(dtype: torch.dtype) -> str:
@@ -219,8 +219,8 @@ def spread(table: Tensor | None, length: int, factor: float) -> Tensor | None:
     heads, reach = table.shape[0], length + LARGEST_TILE - 1
     table = table.contiguous()
     out = table.new_empty(heads, 2 * reach + 1)
-    tiles.spread_table[(triton.cdiv(2 * reach + 1, SPREAD), heads)](
-        table, out, *table_shape(table), reach, factor, BLOCK=SPREAD
+    tiles.spread_table[(triton.cdiv(2 * reach + 1, ENTRIES_PER_PROGRAM), heads)](
+        table, out, *table_shape(table), reach, factor, BLOCK=ENTRIES_PER_PROGRAM
     )
     return out
 

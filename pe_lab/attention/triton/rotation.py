@@ -13,7 +13,7 @@ from torch import Tensor
 from pe_lab.attention.triton.launch_parameters import on_its_device
 
 BLOCK_T = 32
-MEMBERS = 16  # most heads and sequences sharing a table that one program sums over
+MAX_MEMBERS = 16  # most heads and sequences sharing a table that one program sums over
 
 
 @triton.jit
@@ -175,7 +175,7 @@ def _backward(
     grad, x, (cos, sin) = _dims_adjacent(grad), _dims_adjacent(x), _readable(cos, sin)
     gain = None if gain is None else gain.contiguous()
     sharing_heads, sharing = H // cos.shape[1], (H // cos.shape[1]) * (B // cos.shape[0])
-    members = min(MEMBERS, triton.next_power_of_2(sharing)) if tables else 1
+    members = min(MAX_MEMBERS, triton.next_power_of_2(sharing)) if tables else 1
     chunks = triton.cdiv(sharing, members)
     dx = x.new_empty(x.shape)
     partial = cos.new_empty((2, *cos.shape[:2], chunks, T, d // 2) if tables else (2, 0))

@@ -33,7 +33,7 @@ UNSPECIALIZED = [  # a kernel compiled for one length serves all
     "heads", "length", "scale", "bias_head", "bias_reach", "gate_head", "gate_reach", "threshold", "enlarge",
 ]  # fmt: skip
 ROW, COLUMN = tl.constexpr(dropout.ROW), tl.constexpr(dropout.COLUMN)
-MIX0, MIX1 = tl.constexpr(dropout.MIX[0]), tl.constexpr(dropout.MIX[1])
+MIX0, MIX1 = tl.constexpr(dropout.MIX_MULTIPLIERS[0]), tl.constexpr(dropout.MIX_MULTIPLIERS[1])
 INFINITY = tl.constexpr(float("inf"))
 
 

@@ -12,7 +12,7 @@ from pe_lab.attention.triton import stick
 from pe_lab.attention.triton.launch_parameters import Blocks, architecture, choose, on_its_device, tile_dims
 from pe_lab.attention.triton.operators import LOG2E, dims_adjacent, precision, spread, table_gradient, table_shape
 
-CHUNK = 2048  # queries whose intermediate sums are held at a time: memory grows with T, not with its square
+CHUNK_QUERIES = 2048  # queries whose intermediate sums are held at a time: memory grows with T, not with its square
 
 
 @torch.library.custom_op("pe_lab::stick_attention", mutates_args=())
@@ -95,7 +95,7 @@ def stick_attention_backward(
     by_row, by_key = call.blocks("stick_backward_queries"), call.blocks("stick_backward_keys")
     by_place = call.blocks("stick_backward_tables") if wants_bias else None  # a kernel for tables only
     tiles = triton.cdiv(T, by_row.n)
-    chunk = min(CHUNK, triton.cdiv(T, 128) * 128)
+    chunk = min(CHUNK_QUERIES, triton.cdiv(T, 128) * 128)
     rests, beyond = q.new_empty(2, B, H, tiles, chunk, dtype=torch.float32)
     dq = q.new_empty(q.shape)
     dk, dv = (q.new_zeros(q.shape, dtype=torch.float32) for _ in range(2))

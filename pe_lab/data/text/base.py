@@ -21,7 +21,7 @@ from pe_lab.data.text.encoded import SPLITS, Encoded
 from pe_lab.data.text.tokenizer import BPE, Bytes, FromFile
 from pe_lab.data.text.windows import Windows, packed, place
 from pe_lab.encodings.options import (
-    LONGEST,
+    MAX_LENGTH,
     Count,
     FileOrFolder,
     Folder,
@@ -40,7 +40,7 @@ TOKENIZERS = Range(
     lambda x: x in ("bytes", "bpe") or (is_text(x) and Path(x).expanduser().exists()),
     names=("bytes", "bpe"),
 )
-COUNTED = 2**23  # most tokens of the training split that reference levels count, to bound their memory
+MAX_COUNTED_TOKENS = 2**23  # most tokens of the training split that reference levels count, to bound their memory
 
 
 class Text(Dataset):
@@ -94,7 +94,7 @@ class Text(Dataset):
         separator: NonEmpty | None = None,
         tokenizer: Annotated[str, TOKENIZERS] = "bytes",
         vocabulary_size: Annotated[int, VOCABULARY_SIZES] = 4096,
-        length: Annotated[int, whole(2, most=LONGEST)] = 256,
+        length: Annotated[int, whole(2, most=MAX_LENGTH)] = 256,
         train_sequences: Count | None = None,
         test_sequences: Count | None = 256,
         cache: Folder | None = None,
@@ -205,7 +205,7 @@ class Text(Dataset):
 
         def make(folder: Path) -> None:
             batch = self.batch(split, torch.arange(self.size(split)))
-            number = max(1, min(self.size("train"), COUNTED // self.length))
+            number = max(1, min(self.size("train"), MAX_COUNTED_TOKENS // self.length))
             counted = self.windows["train"].read_evenly(self.text, "train", number, self.following)
             write_json(folder / "levels.json", self.levels(split, batch, counted))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pe_lab.system.files import CHECKSUMS, file_digest, write_json
+from pe_lab.system.files import CHECKSUMS_FILE, file_digest, write_json
 
 
 def cache_folder(cache: str | None) -> Path:
@@ -40,7 +40,9 @@ def kept(entry: Path, make: Callable[[Path], None]) -> Path:
         with writing(entry) as temporary:
             temporary.mkdir()
             make(temporary)
-            write_json(temporary / CHECKSUMS, {path.name: file_digest(path) for path in sorted(temporary.iterdir())})
+            write_json(
+                temporary / CHECKSUMS_FILE, {path.name: file_digest(path) for path in sorted(temporary.iterdir())}
+            )
     return entry
 
 
@@ -48,15 +50,15 @@ def damage(entry: Path) -> str | None:
     """Return why a folder of the cache is damaged; None: it is not."""
     if entry.is_symlink() or not entry.is_dir():
         return "is no folder"
-    sums = entry / CHECKSUMS
+    sums = entry / CHECKSUMS_FILE
     try:
         expected = json.loads(sums.read_text(encoding="utf-8")) if sums.is_file() else None
     except (OSError, ValueError):
         expected = None
     if not isinstance(expected, dict) or not expected:
-        return f"does not have its {CHECKSUMS}"
-    if expected.keys() != {path.name for path in entry.iterdir()} - {CHECKSUMS}:
-        return f"does not have the files of its {CHECKSUMS}"
+        return f"does not have its {CHECKSUMS_FILE}"
+    if expected.keys() != {path.name for path in entry.iterdir()} - {CHECKSUMS_FILE}:
+        return f"does not have the files of its {CHECKSUMS_FILE}"
     for name, digest in expected.items():
         file = entry / name
         try:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors
 from pe_lab.data.text.base import Text
-from pe_lab.data.text.levels import WINDOW, ngram, unigram, xz
+from pe_lab.data.text.levels import XZ_WINDOW, ngram, unigram, xz
 
 
 class CLM(Text):
@@ -65,7 +65,7 @@ class CLM(Text):
         alone = unigram(counted[:, 1:][counted[:, :-1] != end], token, vocabulary)
         before = ngram(counted, rows, end, vocabulary)[has_target]
         train = [self.spell(row) for row in counted[:, :-1]]
-        fit = min(len(train), len(train) * WINDOW // sum(map(len, train)))
+        fit = min(len(train), len(train) * XZ_WINDOW // sum(map(len, train)))
         evenly = b"".join(train[number * len(train) // fit] for number in range(fit))
         bits = xz(evenly, b"".join(self.spell(row) for row in rows[:, :-1]))
         return {

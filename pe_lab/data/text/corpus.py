@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from pe_lab.data.text.cache import kept
-from pe_lab.data.text.sources import SUMS, download, own_files, refuse_wrapped, shipped, standard_library
+from pe_lab.data.text.sources import CHECKSUMS, download, own_files, refuse_wrapped, shipped, standard_library
 from pe_lab.data.text.text_rows import rows
 from pe_lab.system.files import digest
 
 REVISION = 2  # raised when the separation of documents, their digest or what is refused changes
-CHUNK = 2**18  # bytes of a read
-DOCUMENTS = "documents.npz"
+CHUNK_BYTES = 2**18  # bytes of a read
+DOCUMENTS_FILE = "documents.npz"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Corpus:
     """UTF-8 documents in the order of their files' paths. The text is never in memory as a whole.
 
     Args:
-        name: a key of SUMS or of DOWNLOADS, or "stdlib", the .py files of Python's own modules without their tests.
+        name: a key of CHECKSUMS or of DOWNLOADS, or "stdlib", the .py files of Python's modules without their tests.
         path: of a file, or of a folder whose files are documents, hidden ones left out; wins over the name.
         separator: text between the documents of a file; None: a file is one document.
         column: of text in the rows of the files, each a document; None: the files are plain text.
@@ -72,7 +72,7 @@ class Corpus:
         if self.path is not None:
             with self._readable():
                 files = own_files(Path(self.path).expanduser(), self.column)
-        elif self.name in SUMS:
+        elif self.name in CHECKSUMS:
             files = [shipped(self.name)]
         elif self.name == "stdlib":
             files = standard_library()
@@ -97,9 +97,9 @@ class Corpus:
 
         def make(folder: Path) -> None:
             documents = self._read()
-            np.savez(folder / DOCUMENTS, digest=documents.digest, hashes=documents.hashes, sizes=documents.sizes)
+            np.savez(folder / DOCUMENTS_FILE, digest=documents.digest, hashes=documents.hashes, sizes=documents.sizes)
 
-        with np.load(kept(self.cache / "documents" / key, make) / DOCUMENTS) as arrays:
+        with np.load(kept(self.cache / "documents" / key, make) / DOCUMENTS_FILE) as arrays:
             return Documents(str(arrays["digest"]), arrays["hashes"], arrays["sizes"])
 
     def _read(self) -> Documents:
@@ -178,14 +178,14 @@ def _encoded(text: str, file: Path) -> bytes:
 
 
 def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:
-    """Yield the documents of a file in pieces of about CHUNK bytes, and whether the document ends there.
+    """Yield the documents of a file in pieces of about CHUNK_BYTES bytes, and whether the document ends there.
 
     A piece that is not a document's last ends with a line, or with a character where lines are longer than a chunk.
     """
     mark = separator.encode() if separator else None
     with file.open("rb") as opened:
         rest = b""
-        while chunk := opened.read(CHUNK):
+        while chunk := opened.read(CHUNK_BYTES):
             rest += chunk
             if mark:
                 *whole, rest = rest.split(mark)
@@ -200,11 +200,11 @@ def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:
 
 
 def is_json_lines(file: Path) -> bool:
-    """Return whether the lines in the first CHUNK bytes of a file, two or more, are JSON objects."""
+    """Return whether the lines in the first CHUNK_BYTES bytes of a file, two or more, are JSON objects."""
     with file.open("rb") as opened:
-        head = opened.read(CHUNK)
+        head = opened.read(CHUNK_BYTES)
     lines = [line for line in head.splitlines() if line.strip()]
-    if len(head) == CHUNK:
+    if len(head) == CHUNK_BYTES:
         lines = lines[:-1]  # which may be cut
     return len(lines) > 1 and all(map(_is_json_object, lines))
 

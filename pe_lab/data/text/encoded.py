@@ -11,12 +11,12 @@ from pe_lab.data.text.cache import kept
 from pe_lab.data.text.corpus import Corpus, before_character
 from pe_lab.data.text.overlap import repeats
 from pe_lab.data.text.tokenizer import Tokenizer
-from pe_lab.system.files import CHECKSUMS, digest, read_json, write_json
+from pe_lab.system.files import CHECKSUMS_FILE, digest, read_json, write_json
 
 REVISION = 2  # raised when the tokens or `repeats` change
 SPLITS = ("train", "validation", "test")
-TWENTIETHS = (18, 19)  # of the text: train ends, validation ends
-MANY = 100  # least number of documents that are not divided between splits
+SPLIT_TWENTIETHS = (18, 19)  # of the text: train ends, validation ends
+MIN_WHOLE_DOCUMENTS = 100  # least number of documents that are not divided between splits
 
 
 class Encoded:
@@ -48,7 +48,7 @@ class Encoded:
     @cached_property
     def digest(self) -> str:
         """Return the digest of all tokens and their spelling."""
-        return digest(read_json(self.folder / CHECKSUMS))
+        return digest(read_json(self.folder / CHECKSUMS_FILE))
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -143,14 +143,14 @@ def divided(corpus: Corpus) -> Iterator[tuple[str, bytes, bool]]:
     text = ((number, piece, ends) for number, piece, ends in corpus.pieces() if kept[number])
     total = int(documents.sizes[kept].sum())
     small = kept & (documents.sizes * 20 <= total)  # no larger than a held-out split
-    if small.sum() < MANY or documents.sizes[small].sum() * 2 < total:
-        yield from _at_cuts(text, [total * part // 20 for part in TWENTIETHS])
+    if small.sum() < MIN_WHOLE_DOCUMENTS or documents.sizes[small].sum() * 2 < total:
+        yield from _at_cuts(text, [total * part // 20 for part in SPLIT_TWENTIETHS])
         return
     chosen = kept.nonzero()[0]
     chosen = chosen[np.lexsort((documents.hashes[chosen], small[chosen]))]  # large ones first: to the training split
     begins = documents.sizes[chosen].cumsum() - documents.sizes[chosen]
     split_of = np.zeros(len(kept), np.int8)
-    split_of[chosen] = np.searchsorted(TWENTIETHS, begins * 20 // total, side="right")
+    split_of[chosen] = np.searchsorted(SPLIT_TWENTIETHS, begins * 20 // total, side="right")
     for number, piece, ends in text:
         yield SPLITS[split_of[number]], piece, ends
 

@@ -5,8 +5,8 @@ import lzma
 import numpy as np
 
 REVISION = 1  # raised when a level changes
-BLOCK = 2**12  # windows of a read
-WINDOW = 2**23  # bytes of training text before the text that xz compresses, and its dictionary
+BLOCK_WINDOWS = 2**12  # windows of a read
+XZ_WINDOW = 2**23  # bytes of training text before the text that xz compresses, and its dictionary
 
 
 class NgramCounts:
@@ -78,8 +78,8 @@ def ngram(train: np.ndarray, rows: np.ndarray, end: int, vocabulary: int) -> np.
     bits = (vocabulary - 1).bit_length()
     longest = min(64 // bits, train.shape[1]) - 1
     seen: list[list[np.ndarray]] = [[] for _ in range(longest + 1)]
-    for part in range(0, len(train), BLOCK):
-        keys, history_length = histories(train[part : part + BLOCK], end, bits, longest)
+    for part in range(0, len(train), BLOCK_WINDOWS):
+        keys, history_length = histories(train[part : part + BLOCK_WINDOWS], end, bits, longest)
         for number in range(1, longest + 1):
             seen[number].append(keys[history_length == number])
     row_keys, depth = histories(rows, end, bits, longest)
@@ -166,10 +166,10 @@ def neighbours(rows: np.ndarray, end: int, mask: int) -> tuple[np.ndarray, np.nd
 
 def xz(train: bytes, test: bytes) -> float:
     """Return bits per byte of a text compressed by xz -6 after the last 8 MiB of another text."""
-    train = train[-WINDOW:]
+    train = train[-XZ_WINDOW:]
     return 8 * (_compressed(train + test) - _compressed(train)) / len(test)
 
 
 def _compressed(text: bytes) -> int:
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": WINDOW}]
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": XZ_WINDOW}]
     return len(lzma.compress(text, lzma.FORMAT_RAW, filters=filters))

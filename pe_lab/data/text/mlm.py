@@ -9,11 +9,11 @@ from pe_lab.data.seeding import derive
 from pe_lab.data.text.base import Text
 from pe_lab.data.text.levels import Neighbours, neighbours, unigram
 
-BELOW = 2**32  # draws are integers below this
-CHOSEN = BELOW * 15 // 100
+DRAW_LIMIT = 2**32  # draws are integers below this
+CHOSEN_LIMIT = DRAW_LIMIT * 15 // 100
 MASKED, RANDOM = (
-    BELOW * 8 // 10,
-    BELOW * 9 // 10,
+    DRAW_LIMIT * 8 // 10,
+    DRAW_LIMIT * 9 // 10,
 )  # below the first MASK, below the second another token, above it the same
 
 
@@ -40,14 +40,14 @@ class MLM(Text):
         purpose = ("mask", split, epoch) if split == "train" else ("mask", split)
         keys = np.array([derive(self.seed, *purpose, sequence) for sequence in index.tolist()], np.uint64)
         slots = np.arange(rows.shape[1], dtype=np.uint64)
-        choice = torch.from_numpy(draws(keys[:, None], 3 * slots)).where(rows != self.text.end, BELOW)
+        choice = torch.from_numpy(draws(keys[:, None], 3 * slots)).where(rows != self.text.end, DRAW_LIMIT)
         least = choice.amin(1, keepdim=True)
-        row, slot = (choice <= least.clamp(min=CHOSEN - 1)).nonzero(as_tuple=True)
+        row, slot = (choice <= least.clamp(min=CHOSEN_LIMIT - 1)).nonzero(as_tuple=True)
         key, number = keys[row.numpy()], 3 * slots[slot.numpy()]
         kind, other = (torch.from_numpy(draws(key, number + np.uint64(extra))) for extra in (1, 2))
         used = torch.tensor(self.text.used)
         original = rows[row, slot]
-        drawn = used[other * len(used) // BELOW]
+        drawn = used[other * len(used) // DRAW_LIMIT]
         shown = drawn.where(kind >= MASKED, self.text.mask).where(kind < RANDOM, original)
         tokens, targets, role = rows.clone(), torch.full_like(rows, IGNORE), torch.zeros_like(rows)
         tokens[row, slot], targets[row, slot] = shown, original

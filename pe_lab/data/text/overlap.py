@@ -8,11 +8,11 @@ import numpy as np
 
 from pe_lab.data.seeding import derive
 
-READ = 2**22  # places of a read
-BLOCK = 2**16  # places of a block: its numbers stay in the processor's cache
+READ_PLACES = 2**22  # places of a read
+BLOCK_PLACES = 2**16  # places of a block: its numbers stay in the processor's cache
 AT_ONCE = 2**25  # hashes of known sequences that are in memory together
-FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
-INVERSE = np.uint64(pow(int(FACTOR), -1, 2**64))
+HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
+HASH_INVERSE = np.uint64(pow(int(HASH_FACTOR), -1, 2**64))
 
 
 def repeats(streams: list[Path], held: Path, length: int, vocabulary: int, folder: Path) -> np.ndarray:
@@ -52,17 +52,17 @@ def _sequences(at: int, hashes: np.ndarray, length: int) -> np.ndarray:
 def rolling(stream: Path, length: int, value: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (first place, hashes) of every `length` consecutive tokens, block by block.
 
-    The hash of t_0, t_1, ... is the sum of value[t_j] FACTOR^j modulo 2^64, a difference of two running sums.
+    The hash of t_0, t_1, ... is the sum of value[t_j] HASH_FACTOR^j modulo 2^64, a difference of two running sums.
     """
-    block = max(BLOCK, length)
+    block = max(BLOCK_PLACES, length)
     power, inverse = (
         np.concatenate([np.ones(1, np.uint64), np.full(block + length - 1, base, np.uint64).cumprod(dtype=np.uint64)])
-        for base in (FACTOR, INVERSE)
+        for base in (HASH_FACTOR, HASH_INVERSE)
     )
     places = np.load(stream, mmap_mode="r").shape[0] - length + 1
-    for first in range(0, places, READ):
+    for first in range(0, places, READ_PLACES):
         # a new map each time, so that pages already read leave memory
-        tokens = np.array(np.load(stream, mmap_mode="r")[first : first + READ + length - 1])
+        tokens = np.array(np.load(stream, mmap_mode="r")[first : first + READ_PLACES + length - 1])
         for at in range(0, len(tokens) - length + 1, block):
             values = value.take(tokens[at : at + block + length - 1])
             count = len(values) - length + 1
@@ -86,8 +86,8 @@ class Among:
         bits = min(max(16, len(members).bit_length() + 5), self.BITS)
         self.shift = np.uint64(64 - bits)
         self.table = np.zeros(2**bits // 8, np.uint8)
-        for at in range(0, len(members), BLOCK):
-            byte, bit = self._places(members[at : at + BLOCK])
+        for at in range(0, len(members), BLOCK_PLACES):
+            byte, bit = self._places(members[at : at + BLOCK_PLACES])
             begins = np.append(True, byte[1:] != byte[:-1]).nonzero()[0]  # they are in order
             self.table[byte[begins]] |= np.bitwise_or.reduceat(np.uint8(1) << bit, begins)
 

@@ -11,11 +11,24 @@ from pathlib import Path
 from typing import NoReturn
 
 from pe_lab.data.text.cache import kept
-from pe_lab.data.text.text_rows import FORMATS, saved_files
+from pe_lab.data.text.text_rows import ROW_SUFFIXES, saved_files
 
 # formats in which text is wrapped: a model would learn their syntax
-WRAPPED = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".ipynb", ".pdf", ".rtf", ".doc", ".docx", ".odt", ".epub"}
-WRAPPED |= {
+WRAPPED_SUFFIXES = {
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".csv",
+    ".tsv",
+    ".ipynb",
+    ".pdf",
+    ".rtf",
+    ".doc",
+    ".docx",
+    ".odt",
+    ".epub",
+}
+WRAPPED_SUFFIXES |= {
     ".gz",
     ".bz2",
     ".xz",
@@ -30,8 +43,8 @@ WRAPPED |= {
     ".npy",
     ".npz",
 }
-WRAPPED |= {".npz", ".pkl", ".pickle", ".pt", ".pth", ".safetensors", ".h5", ".hdf5", ".db", ".sqlite"}
-TESTS = ("test", "tests", "idle_test")  # folders of the standard library that are left out
+WRAPPED_SUFFIXES |= {".npz", ".pkl", ".pickle", ".pt", ".pth", ".safetensors", ".h5", ".hdf5", ".db", ".sqlite"}
+TEST_FOLDERS = ("test", "tests", "idle_test")  # folders of the standard library that are left out
 
 
 @dataclass(frozen=True)
@@ -48,8 +61,8 @@ class Download:
     member: str | None = None
 
 
-SHIPPED = Path(__file__).parent / "shipped"  # its README says where the files are from
-SUMS = {"tinyshakespeare": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}  # SHA-256
+SHIPPED_FOLDER = Path(__file__).parent / "shipped"  # its README says where the files are from
+CHECKSUMS = {"tinyshakespeare": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}  # SHA-256
 DOWNLOADS = {
     "enwik8": Download(
         "https://mattmahoney.net/dc/enwik8.zip",
@@ -65,14 +78,14 @@ def shipped(name: str) -> Path:
     Raises:
         ValueError: it is missing, or has another checksum.
     """
-    file = SHIPPED / f"{name}.txt"
+    file = SHIPPED_FOLDER / f"{name}.txt"
     try:
         actual = hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         actual = error.strerror or type(error).__name__
-    if actual != SUMS[name]:
+    if actual != CHECKSUMS[name]:
         raise ValueError(
-            f"data.corpus={name} must be the shipped file with SHA-256 {SUMS[name]}, got {file} ({actual}): "
+            f"data.corpus={name} must be the shipped file with SHA-256 {CHECKSUMS[name]}, got {file} ({actual}): "
             "install pe_lab again"
         )
     return file
@@ -89,7 +102,7 @@ def standard_library() -> list[Path]:
         module = root / f"{name}.py"
         modules += [module] if module.is_file() else []
         for folder, folders, names in os.walk(root / name):
-            folders[:] = [inner for inner in folders if inner not in TESTS]
+            folders[:] = [inner for inner in folders if inner not in TEST_FOLDERS]
             modules += [Path(folder, file) for file in names if file.endswith(".py")]
     return sorted(modules)
 
@@ -98,21 +111,21 @@ def own_files(path: Path, column: str | None = None) -> list[Path]:
     """Return the file itself, or the files under a folder without hidden ones.
 
     Args:
-        column: that has the text, in files of FORMATS; None: the files are plain text.
+        column: that has the text, in files of ROW_SUFFIXES; None: the files are plain text.
 
     Raises:
         ValueError: there is neither; a folder in it cannot be read; something in it is neither a file nor a folder, or
-            a file whose name ends as those of a format in WRAPPED, or of none in FORMATS where a column is given.
+            a file's suffix is in WRAPPED_SUFFIXES, or not in ROW_SUFFIXES where a column is given.
     """
     files = [path] if path.is_file() else _files_under(path)
     if column is not None:
         files = files if path.is_file() else saved_files(path) or files
         for file in files:
-            if file.suffix.lower() not in FORMATS:
-                raise ValueError(f"data.path must have files of {', '.join(FORMATS)} with data.column, got {file}")
+            if file.suffix.lower() not in ROW_SUFFIXES:
+                raise ValueError(f"data.path must have files of {', '.join(ROW_SUFFIXES)} with data.column, got {file}")
         return files
     for file in files:
-        if file.suffix.lower() in WRAPPED:
+        if file.suffix.lower() in WRAPPED_SUFFIXES:
             refuse_wrapped(file, file.suffix)
     return files
 
@@ -124,7 +137,7 @@ def refuse_wrapped(file: Path, form: str) -> NoReturn:
         ValueError: always.
     """
     way = "write the text that is in it to .txt files"
-    if file.suffix.lower() in FORMATS:
+    if file.suffix.lower() in ROW_SUFFIXES:
         way = "name the column of its text as data.column"
     raise ValueError(f"data.path must be plain text, got {file} ({form}): {way}")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-LINES = (".jsonl", ".ndjson")
-ARROW = (".parquet", ".arrow")
-FORMATS = (*LINES, *ARROW)
-ROWS = 1024  # that are in memory at a time
+LINE_SUFFIXES = (".jsonl", ".ndjson")
+ARROW_SUFFIXES = (".parquet", ".arrow")
+ROW_SUFFIXES = (*LINE_SUFFIXES, *ARROW_SUFFIXES)
+BATCH_ROWS = 1024  # that are in memory at a time
 
 
 def saved_files(folder: Path) -> list[Path] | None:
@@ -34,7 +34,7 @@ def rows(file: Path, column: str) -> Iterator[str]:
     """Yield the text of each row.
 
     Args:
-        file: whose suffix is one of FORMATS.
+        file: whose suffix is one of ROW_SUFFIXES.
         column: that has the text.
 
     Raises:
@@ -42,7 +42,7 @@ def rows(file: Path, column: str) -> Iterator[str]:
             is missing.
         OSError: the file cannot be read.
     """
-    texts = _of_lines(file, column) if file.suffix.lower() in LINES else _of_arrow(file, column)
+    texts = _of_lines(file, column) if file.suffix.lower() in LINE_SUFFIXES else _of_arrow(file, column)
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise ValueError(
@@ -76,7 +76,7 @@ def _of_arrow(file: Path, column: str) -> Iterator[Any]:
 
             source = pyarrow.parquet.ParquetFile(file)
             _require(column, source.schema_arrow.names, file)
-            batches = source.iter_batches(ROWS, columns=[column])
+            batches = source.iter_batches(BATCH_ROWS, columns=[column])
         else:
             batches = arrow.ipc.open_stream(arrow.memory_map(str(file)))
             _require(column, batches.schema.names, file)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 # bytes that UTF-8 never uses, for tokens that are not text
 MASK, END = b"\xfe", b"\xff"
-MOST = 2**20  # tokens of a file
-LONGEST = 1024  # most bytes of a word: the work grows with their square
+MAX_FILE_TOKENS = 2**20  # tokens of a file
+MAX_WORD_BYTES = 1024  # most bytes of a word: the work grows with their square
 
 
 class Tokenizer(ABC):
@@ -83,7 +83,7 @@ class BPE(Tokenizer):
         from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
         model = tokenizers.Tokenizer(tokenizers.models.BPE())
-        cut = Split(tokenizers.Regex(f".{{{LONGEST}}}"), "isolated")
+        cut = Split(tokenizers.Regex(f".{{{MAX_WORD_BYTES}}}"), "isolated")
         model.pre_tokenizer = Sequence([ByteLevel(add_prefix_space=False), cut])
         return model
 
@@ -150,9 +150,10 @@ class FromFile(Tokenizer):
         self.ids = self.model.get_vocab()
         self.added = {token["content"] for token in described.get("added_tokens") or ()}
         self.vocabulary = max(self.ids.values()) + 3
-        if self.vocabulary > MOST:
+        if self.vocabulary > MAX_FILE_TOKENS:
             raise ValueError(
-                f"data.tokenizer must have at most {MOST - 2} tokens, got {self.vocabulary - 2} in {self.file}"
+                f"data.tokenizer must have at most {MAX_FILE_TOKENS - 2} tokens, got {self.vocabulary - 2} in "
+                f"{self.file}"
             )
         self.identity = {"tokenizer": sha256(content).hexdigest(), "tokenizers": version("tokenizers")}
 

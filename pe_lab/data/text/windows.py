@@ -9,7 +9,7 @@ from torch import Tensor
 from pe_lab.data.text.encoded import Encoded
 from pe_lab.encodings.layout import Layout
 
-BLOCK = 2**12  # windows of a read
+BLOCK_WINDOWS = 2**12  # windows of a read
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Windows:
 
     def read_evenly(self, text: Encoded, split: str, number: int, following: int) -> np.ndarray:
         """Return [number, length + following], evenly spaced windows of the split and the tokens after each."""
-        blocks = np.split(np.arange(number) * self.size // number, range(BLOCK, number, BLOCK))
+        blocks = np.split(np.arange(number) * self.size // number, range(BLOCK_WINDOWS, number, BLOCK_WINDOWS))
         # a new map for each block, so that pages already read leave memory
         return np.concatenate([self.read(text.stream(split), block, following) for block in blocks])
 

@@ -12,7 +12,7 @@ import torch
 from pe_lab.attention.triton import launch_parameters
 from pe_lab.attention.triton.launch_parameters import (
     INTERPRETER,
-    TABLE,
+    TABLE_FILE,
     Blocks,
     choose,
     key,
@@ -39,7 +39,9 @@ def launched(kernel: str, there: tuple[str, ...]) -> bool:
 
 
 ENTRIES = [
-    (name, key, Blocks(*entry)) for name, part in json.loads(TABLE.read_text()).items() for key, entry in part.items()
+    (name, key, Blocks(*entry))
+    for name, part in json.loads(TABLE_FILE.read_text()).items()
+    for key, entry in part.items()
 ]
 
 
@@ -123,9 +125,9 @@ def part(m: int) -> dict[str, Blocks]:
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A table in a temporary folder, in no order."""
     path = tmp_path / "launch_parameters.json"
-    shipped = json.loads(TABLE.read_text())
+    shipped = json.loads(TABLE_FILE.read_text())
     path.write_text(json.dumps({INTERPRETER: shipped[INTERPRETER]}))
-    monkeypatch.setattr(launch_parameters, "TABLE", path)
+    monkeypatch.setattr(launch_parameters, "TABLE_FILE", path)
     load.cache_clear()
     for name, m in (("sm_100", 128), ("sm_80", 16), ("sm_90", 64)):
         write(name, part(m))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.attention import reference
-from pe_lab.attention.triton.rotation import MEMBERS, rotate
+from pe_lab.attention.triton.rotation import MAX_MEMBERS, rotate
 from pe_lab.encodings.terms import Rotary
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -97,7 +97,7 @@ def test_a_table_may_be_shared_by_more_than_one_program_sums_over(
 
 
 def test_more_than_members_share_a_table_above() -> None:
-    assert MEMBERS == 16
+    assert MAX_MEMBERS == 16
 
 
 # -- what must not matter, to the bit ----------------------------------------------------------------------------------

@@ -598,7 +598,7 @@ def test_marks_held_a_few_queries_at_a_time_change_the_result_within_rounding_on
 ) -> None:
     """Two chunks of 32 queries, and one of 6."""
     monkeypatch.setattr(stick_operators, "choose", lambda *_: Blocks(32, 32, 4, 1))
-    monkeypatch.setattr(stick_operators, "CHUNK", 32)
+    monkeypatch.setattr(stick_operators, "CHUNK_QUERIES", 32)
     where = whole(70, causal)
     assert_equal_but_for_rounding(*drawn({"distance_bias": (H, 139), "normalizer": stick}, where, 16), where)
 

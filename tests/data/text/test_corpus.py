@@ -84,13 +84,13 @@ def test_the_default_text_is_the_shipped_file_and_needs_no_network(tmp_path: Pat
     corpus = CLM(0, "clm", cache=str(tmp_path)).text.corpus
     (file,) = corpus.files
     assert file.is_relative_to(Path(pe_lab.__file__).parent)
-    assert hashlib.sha256(file.read_bytes()).hexdigest() == sources.SUMS[corpus.name]
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == sources.CHECKSUMS[corpus.name]
     assert corpus.documents.sizes.tolist() == [1_115_394]
 
 
-@pytest.mark.parametrize("name", sources.SUMS)
+@pytest.mark.parametrize("name", sources.CHECKSUMS)
 def test_the_readme_beside_a_shipped_file_has_its_checksum(name: str) -> None:
-    assert sources.SUMS[name] in (sources.SHIPPED / "README.md").read_text()
+    assert sources.CHECKSUMS[name] in (sources.SHIPPED_FOLDER / "README.md").read_text()
 
 
 DAMAGE = {
@@ -106,7 +106,7 @@ DAMAGE = {
 def test_a_damaged_shipped_file_is_refused_in_one_line_even_if_it_was_read_before(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "SHIPPED", Path(shutil.copytree(sources.SHIPPED, tmp_path / "shipped")))
+    monkeypatch.setattr(sources, "SHIPPED_FOLDER", Path(shutil.copytree(sources.SHIPPED_FOLDER, tmp_path / "shipped")))
     file = sources.shipped("tinyshakespeare")
     CLM(0, "clm", cache=str(tmp_path / "cache")).size("train")
     stat = file.stat()
@@ -235,7 +235,7 @@ MIXED = "ab\ncafé\n--\n漢字漢字漢字漢字\n----\nx--\n-\n𝛼𝛽𝛾--\n
 def test_the_pieces_of_documents_are_the_text(
     chunk: int, separator: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus_module, "CHUNK", chunk)
+    monkeypatch.setattr(corpus_module, "CHUNK_BYTES", chunk)
     path = tmp_path / "file.txt"
     path.write_bytes(MIXED.encode())
     documents = [b""]
@@ -249,7 +249,7 @@ def test_the_pieces_of_documents_are_the_text(
 
 
 def test_a_long_text_is_cut_at_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "CHUNK", 64)
+    monkeypatch.setattr(corpus_module, "CHUNK_BYTES", 64)
     path = tmp_path / "file.txt"
     path.write_text("".join(f"a line, the {number}th\n" for number in range(100)))
     cut = [piece for piece, ends in pieces(path, None) if piece and not ends]
@@ -299,7 +299,7 @@ def test_a_format_that_wraps_text_is_refused_by_its_name_before_anything_is_read
 def test_json_lines_are_refused_whatever_the_file_is_called(
     separator: str | None, chunk: int, end: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus_module, "CHUNK", chunk)
+    monkeypatch.setattr(corpus_module, "CHUNK_BYTES", chunk)
     (folder / "077.txt").write_text(RECORDS.rstrip("\n") + end)
     with pytest.raises(ValueError, match=r"^data\.path must be plain text, got .*077\.txt \(JSON lines\): ") as caught:
         _ = corpus_at(folder, tmp_path / "cache", separator).documents
@@ -448,7 +448,7 @@ def test_tokens_in_use_are_those_of_the_training_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extra", range(8))
 @pytest.mark.parametrize("chunk", [4, 16, 4096])
 def test_a_cut_never_parts_a_character(extra: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "CHUNK", chunk)
+    monkeypatch.setattr(corpus_module, "CHUNK_BYTES", chunk)
     path = tmp_path / "file.txt"
     path.write_text("x" * extra + "𝛼" * 100)
     text = encoded(path, tmp_path / "cache")
@@ -483,9 +483,9 @@ def test_a_text_is_encoded_once(file: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_module, "CHUNK", 2**14)
-    monkeypatch.setattr(overlap_module, "READ", 2**13)
-    monkeypatch.setattr(overlap_module, "BLOCK", 2**10)
+    monkeypatch.setattr(corpus_module, "CHUNK_BYTES", 2**14)
+    monkeypatch.setattr(overlap_module, "READ_PLACES", 2**13)
+    monkeypatch.setattr(overlap_module, "BLOCK_PLACES", 2**10)
     monkeypatch.setattr(overlap_module, "AT_ONCE", 2**14)
     monkeypatch.setattr(Among, "BITS", 10)
     path = tmp_path / "file.txt"
@@ -576,8 +576,8 @@ def saved(tmp_path: Path, streams: dict[str, np.ndarray]) -> dict[str, Path]:
 def test_they_are_those_of_a_slow_search(
     block: int, at_once: int, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlap_module, "READ", 5 * block // 2)
-    monkeypatch.setattr(overlap_module, "BLOCK", block)
+    monkeypatch.setattr(overlap_module, "READ_PLACES", 5 * block // 2)
+    monkeypatch.setattr(overlap_module, "BLOCK_PLACES", block)
     monkeypatch.setattr(overlap_module, "AT_ONCE", at_once)
     monkeypatch.setattr(Among, "BITS", 8)
     draw = np.random.default_rng(length)

@@ -115,7 +115,7 @@ def test_the_ngram_is_that_of_a_slow_count(vocabulary: int, length: int) -> None
 def test_the_ngram_counts_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     train, rows = some_rows(50, 13, 6, END, 0), some_rows(9, 13, 7, END, 1)
     once = ngram(train, rows, END, 256)
-    monkeypatch.setattr(levels_module, "BLOCK", 7)
+    monkeypatch.setattr(levels_module, "BLOCK_WINDOWS", 7)
     assert np.array_equal(ngram(train, rows, END, 256), once)
 
 
@@ -201,7 +201,7 @@ def test_xz_costs_nothing_for_what_is_known_and_eight_bits_for_noise() -> None:
 def test_xz_looks_back_to_the_last_window_only(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(0)
     noise, other = draw.randbytes(50_000), draw.randbytes(20_000)
-    monkeypatch.setattr(levels_module, "WINDOW", 30_000)
+    monkeypatch.setattr(levels_module, "XZ_WINDOW", 30_000)
     assert xz(noise, noise[:20_000]) == pytest.approx(8, abs=0.05)
     assert xz(noise, noise[-20_000:]) < 0.25
     assert xz(noise, other) == pytest.approx(8, abs=0.05)
@@ -324,7 +324,7 @@ def test_xz_compresses_the_windows_of_the_split_after_those_of_training(tokenize
 
 def test_a_long_training_text_is_compressed_evenly(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
-    monkeypatch.setattr(clm_module, "WINDOW", 5_000)
+    monkeypatch.setattr(clm_module, "XZ_WINDOW", 5_000)
     monkeypatch.setattr(clm_module, "xz", lambda train, test: given.append(train) or 1.0)
     data = text(place, "clm", test_sequences=3)
     data.floors("test")
@@ -365,7 +365,7 @@ def test_levels_count_the_sequences_of_training_and_no_others(
     else:
         rows = data.rows("train", np.arange(11))
         assert given[0].tolist() == rows[rows != END].tolist()
-    monkeypatch.setattr(text_module, "COUNTED", 4 * LENGTH)
+    monkeypatch.setattr(text_module, "MAX_COUNTED_TOKENS", 4 * LENGTH)
     data = text(place, task, train_sequences=12, test_sequences=6)
     data.floors("test")
     assert len(given[-1]) <= 4 * LENGTH
