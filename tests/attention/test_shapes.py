@@ -269,7 +269,7 @@ class Later(Terms):
 
 @pytest.mark.parametrize("module", [sdpa, flex, triton], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_a_field_that_is_added_later_is_refused_until_it_is_taken(module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ABSENT", fields_without(module.TAKEN, Later))
+    monkeypatch.setattr(module, "UNSUPPORTED_TERMS", fields_without(module.SUPPORTED_TERMS, Later))
     q, layout = torch.zeros(1, 1, 2, 16), Layout.whole(1, 2, True)
     assert "no place for later" in module.refuses(q, Later(later=torch.zeros(1)), layout)
     assert "later" not in (module.refuses(q, Later(), layout) or "")

@@ -358,7 +358,7 @@ def test_tuning_gets_past_every_kernel(
     """With the candidate that the table has: each runs, and is written as the fastest."""
     table = tmp_path / "blocks.json"
     table.write_text(tune.launch_parameters.TABLE.read_text())
-    monkeypatch.setattr(tune.launch_parameters, "TABLE", table)
+    monkeypatch.setattr(tune.launch_parameters, "TABLE_FILE", table)
     monkeypatch.setattr(tune.launch_parameters, "architecture", lambda device: "sm_90")
     for name, value in {"HEADS": 1, "LENGTH": T, "TOKENS": T}.items():
         monkeypatch.setattr(tune, name, value)
