@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from pe_lab.attention.triton import rotation, softmax, stick, stick_operators, tiles
-from pe_lab.attention.triton.launch_parameters import Blocks, choose, tile_dims
+from pe_lab.attention.triton.launch_parameters import Blocks, choose_blocks, tile_dims
 from pe_lab.attention.triton.operators import ENTRIES_PER_PROGRAM, switches
 
 SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes per program
@@ -55,8 +55,8 @@ class KernelCase:
         """The blocks that a launch would use; None for a kernel without a choice."""
         if self.kernel.startswith("rotate") or self.kernel in ("sums", "spread_table"):
             return None
-        choose_blocks = stick_operators.stick_blocks if self.kernel.startswith("stick") else choose
-        return choose_blocks(self.architecture, self.kernel, self.dtype, self.head_dim, self.there)
+        choose = stick_operators.stick_blocks if self.kernel.startswith("stick") else choose_blocks
+        return choose(self.architecture, self.kernel, self.dtype, self.head_dim, self.there)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _constants(case: KernelCase, blocks: Blocks | None) -> dict[str, Any]:
     if case.kernel.startswith("stick"):
         down, include_self, to_itself = (name in case.there for name in ("DOWN", "SELF", "OWN"))
         side = -1 if case.causal else 0
-        constants = stick_operators.options(case.dtype, case.head_dim, down, side, include_self, case.there)
+        constants = stick_operators.stick_switches(case.dtype, case.head_dim, down, side, include_self, case.there)
         keys = case.kernel == "stick_backward_keys"
         choose_sections = stick_operators.sections_of_keys if keys else stick_operators.sections
         constants |= {"OWN": int(to_itself), **choose_sections(side, include_self, "SEGMENTED" in case.there)}

@@ -102,12 +102,14 @@ def choose(architectures: list[str], pattern: str, processes: int) -> None:
             return list(pool.map(partial(_count_of, architecture, key, packed), tried))
 
         for architecture, group in groups(list(keys(architectures, pattern))):
-            before = launch_parameters.load()[architecture]
+            before = launch_parameters.load_blocks()[architecture]
             chosen = best_of_group(counts, architecture, group, before)
             for key, choice in chosen.items():
                 spills = ", spills" if choice.spills else ""
                 print(f"{architecture} {key}: {before[key]} -> {choice.blocks} {choice.cost:.1f}{spills}", flush=True)
-            launch_parameters.write(architecture, before | {key: choice.blocks for key, choice in chosen.items()})
+            launch_parameters.write_blocks(
+                architecture, before | {key: choice.blocks for key, choice in chosen.items()}
+            )
 
 
 def groups(items: list[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:

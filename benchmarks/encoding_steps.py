@@ -23,7 +23,7 @@ import torch
 from benchmarks import CONFIGS, run_benchmark
 from pe_lab.config import expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
@@ -48,7 +48,7 @@ def step_of(name: str, batch: int, length: int) -> Callable[[int], None]:
     cfg = expand([f"pe={name}", "model=pe_bench"], False)[0]
     task = Task(VOCABULARY, length, VOCABULARY, causal=True)
     model = Transformer(cfg.model, Cell.from_config(cfg).encoding, task)
-    initialise(model, 0)
+    initialise_parameters(model, 0)
     optimizer = Optimization(cfg.optimizer, 1).optimizer(model)
     tokens = torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(0))
     slot = torch.arange(batch * length)

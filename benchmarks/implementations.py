@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from benchmarks.subject import AttentionInputs, AttentionSizes
 from pe_lab.attention import attend
 from pe_lab.attention.flex import block_mask
-from pe_lab.attention.reference import added_to_logits, counting, limits
+from pe_lab.attention.reference import added_to_logits, attended_keys, window_limits
 from pe_lab.encodings.bias import alibi_slopes
 from pe_lab.encodings.terms import Rotary, Stick
 
@@ -53,7 +53,7 @@ def _blocks(subject: AttentionInputs) -> BlockMask:
     if window is None:
         return create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device)
     batch, heads = subject.q.shape[:2]  # PyTorch would make numbers of all pairs for every head
-    return block_mask(subject.layout, batch, heads, limits(window, device))
+    return block_mask(subject.layout, batch, heads, window_limits(window, device))
 
 
 def _queries_and_keys(subject: AttentionInputs, apply: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
@@ -68,7 +68,7 @@ def _fused(subject: AttentionInputs, apply: Callable[..., Tensor], back_end: SDP
     with sdpa_kernel(back_end):
         mask = None
         if masked:
-            added, seen = added_to_logits(terms, layout), counting(terms, layout)
+            added, seen = added_to_logits(terms, layout), attended_keys(terms, layout)
             mask = seen if added is None else added.masked_fill(~seen, -torch.inf).to(q.dtype)
             mask = mask.expand(len(q), -1, -1, -1)
         queries, keys = _queries_and_keys(subject, apply)

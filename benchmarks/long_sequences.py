@@ -22,7 +22,7 @@ from benchmarks import CONFIGS, run_benchmark
 from pe_lab.attention import IMPLEMENTATIONS, resolve, sdpa
 from pe_lab.config import expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
@@ -110,7 +110,7 @@ def step(name: str, length: int, implementation: str, limit: float) -> dict[str,
     cfg = expand(overrides, False)[0]
     task = Task(VOCABULARY, length, VOCABULARY, causal=True)
     model = Transformer(cfg.model, Cell.from_config(cfg).encoding, task)
-    initialise(model, 0)
+    initialise_parameters(model, 0)
     model.implementation = taken = _resolved(model, length, implementation)
     _step(model, WARM_UP)
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the largest resident memory is counted from here

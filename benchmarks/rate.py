@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import CONFIGS, run_benchmark
 from pe_lab.config import expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
 from pe_lab.system.allocator import keep_freed_memory
@@ -73,7 +73,7 @@ def step_of(preset: str, batch: int, length: int, vocabulary: int) -> Callable[[
     """Return a function that takes the forward and the backward pass of a model with `rope`."""
     cfg = expand(["pe=rope", f"model={preset}"], False)[0]
     model = Transformer(cfg.model, Cell.from_config(cfg).encoding, Task(vocabulary, length, vocabulary, causal=True))
-    initialise(model, 0)
+    initialise_parameters(model, 0)
     tokens = torch.randint(vocabulary, (batch, length), generator=torch.Generator().manual_seed(0))
     slot = torch.arange(batch * length)
 

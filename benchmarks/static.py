@@ -76,8 +76,8 @@ def main() -> None:
 
 def _count(arguments: Namespace) -> None:
     for name in arguments.architecture:
-        if name not in launch_parameters.load():
-            raise ValueError(unknown_name("--architecture", launch_parameters.load(), name))
+        if name not in launch_parameters.load_blocks():
+            raise ValueError(unknown_name("--architecture", launch_parameters.load_blocks(), name))
     if arguments.choose:
         from benchmarks.choosing import choose  # which counts by this module
 
@@ -142,7 +142,7 @@ def case_of(architecture: str, key: str, packed: bool = False) -> KernelCase:
 
 def keys(architectures: Collection[str], pattern: str = "") -> Iterator[tuple[str, str]]:
     """Yield architectures and keys of blocks.json whose key matches a regular expression."""
-    for architecture, part in launch_parameters.load().items():
+    for architecture, part in launch_parameters.load_blocks().items():
         if architecture != INTERPRETER and (not architectures or architecture in architectures):
             yield from ((architecture, key) for key in part if re.search(pattern, key))
 
@@ -166,7 +166,11 @@ def list_counts(architectures: list[str], pattern: str, packed: bool, processes:
     writer.writeheader()
     with ProcessPoolExecutor(processes) as pool:
         for (architecture, key), counted in zip(chosen, pool.map(partial(_of_key, packed), chosen), strict=True):
-            row = {"architecture": architecture, "key": key, **asdict(launch_parameters.load()[architecture][key])}
+            row = {
+                "architecture": architecture,
+                "key": key,
+                **asdict(launch_parameters.load_blocks()[architecture][key]),
+            }
             writer.writerow(row | asdict(counted))
             file.flush()
             if to:

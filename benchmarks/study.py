@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from benchmarks import run_benchmark
 from pe_lab import config
-from pe_lab.config import flatten
+from pe_lab.config import flatten_settings
 from pe_lab.system.arguments import Parser
 from pe_lab.system.errors import in_one_line
 
@@ -63,13 +63,13 @@ def check_plain(cfgs: list[DictConfig]) -> None:
 
 def _settings(cfg: DictConfig) -> dict[str, Any]:
     plain: Any = OmegaConf.to_container(cfg)
-    return flatten(plain)
+    return flatten_settings(plain)
 
 
 def _name(cfg: DictConfig) -> str:
-    from pe_lab.experiment.cell import name
+    from pe_lab.experiment.cell import cell_name
 
-    return name(cfg, cfg.epochs)
+    return cell_name(cfg, cfg.epochs)
 
 
 def compare_study(overrides: list[str], cfgs: list[DictConfig], repeat: int) -> None:
@@ -171,14 +171,14 @@ def plain_cell(cfg: DictConfig, threads: int, epochs: int, steps: int | None = N
     from hydra.utils import instantiate
 
     from pe_lab.data.base import IGNORE, epoch_order
-    from pe_lab.data.seeding import initialise
+    from pe_lab.data.seeding import initialise_parameters
     from pe_lab.model.transformer import Transformer
     from pe_lab.training.metrics import evaluate
 
     torch.set_num_threads(threads)
     dataset = instantiate(cfg.data)(seed=cfg.seed)
     model = Transformer(cfg.model, instantiate(cfg.pe), dataset.task)
-    initialise(model, cfg.seed)
+    initialise_parameters(model, cfg.seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=cfg.optimizer.lr, fused=True)
     for epoch in range(epochs):
         order = epoch_order(dataset.size("train"), cfg.seed, epoch)

@@ -35,18 +35,18 @@ def main() -> None:
 def tune(device: torch.device, seconds: float) -> None:
     """Time every candidate that runs and store the fastest; entries that are not reached in time stay as they were."""
     began = time.perf_counter()
-    architecture = launch_parameters.architecture(device)
-    table = launch_parameters.load()
-    part = dict(table.get(architecture) or table[launch_parameters.nearest(architecture)])
+    architecture = launch_parameters.architecture_of(device)
+    table = launch_parameters.load_blocks()
+    part = dict(table.get(architecture) or table[launch_parameters.nearest_architecture(architecture)])
     for dtype, head_dim, load in product(DTYPES, HEAD_DIMS, LOADS):
         for kernel in KERNELS if load == "mixed" else (*KERNELS, *STICK):
             if kernel.endswith("backward_tables") and load == "plain":
                 continue
             if time.perf_counter() - began > seconds:
                 print(f"not reached in time: {kernel} {dtype} {head_dim} {load} and all that follow")
-                launch_parameters.write(architecture, part)
+                launch_parameters.write_blocks(architecture, part)
                 return
-            entry = launch_parameters.key(kernel, dtype, head_dim, LOADS[load])
+            entry = launch_parameters.blocks_key(kernel, dtype, head_dim, LOADS[load])
             step = _Step(device, dtype, head_dim, LOADS[load])
             times = {
                 blocks: taken
@@ -61,7 +61,7 @@ def tune(device: torch.device, seconds: float) -> None:
                 f"{entry:40} {times.get(part[entry], float('nan')):8.3f} ms -> {times[best]:8.3f} ms {best}", flush=True
             )
             part[entry] = best
-    launch_parameters.write(architecture, part)
+    launch_parameters.write_blocks(architecture, part)
 
 
 def _candidates(kernel: str, dtype: torch.dtype) -> Iterator[Blocks]:
@@ -93,8 +93,8 @@ class _Step:
         """Return the median time of a step with these blocks for one kernel; None if it does not run."""
         step = self._stick if kernel.startswith("stick") else self._softmax
         forward_only = kernel.endswith("forward")
-        chosen = _replaced(launch_parameters.choose, kernel, blocks)
-        with patch.object(operators, "choose", chosen), patch.object(stick_operators, "choose", chosen):
+        chosen = _replaced(launch_parameters.choose_blocks, kernel, blocks)
+        with patch.object(operators, "choose_blocks", chosen), patch.object(stick_operators, "choose_blocks", chosen):
             try:
                 self._run(step, forward_only)
                 return median(self._time(step, forward_only) for _ in range(ROUNDS))

@@ -166,13 +166,15 @@ def settings() -> str:
     from pe_lab.config import reference
     from pe_lab.config.trainer import ALIASES, DECIDED_ARGUMENTS
 
-    groups = [one for one in reference.groups() if one.name != "attention"]
-    sections = [f"## Groups\n\n{rows_of([('', one) for one in reference.groups()])}"]
-    sections.append(f"## Every run\n\n{rows_of([('', one) for one in reference.settings(ROOT / 'conf/config.yaml')])}")
+    groups = [one for one in reference.default_groups() if one.name != "attention"]
+    sections = [f"## Groups\n\n{rows_of([('', one) for one in reference.default_groups()])}"]
+    sections.append(
+        f"## Every run\n\n{rows_of([('', one) for one in reference.read_settings(ROOT / 'conf/config.yaml')])}"
+    )
     for group in ("model", "trainer", *(one.name for one in groups if one.name not in ("model", "trainer", "study"))):
         files = sorted((ROOT / "conf" / group).glob("*.yaml"))
         own = [file for file in files if "# @package _global_" not in file.read_text(encoding="utf-8")]
-        found = [(f"`{group}={file.stem}`", one) for file in own for one in reference.settings(file, group)]
+        found = [(f"`{group}={file.stem}`", one) for file in own for one in reference.read_settings(file, group)]
         presets = [f"`{group}={one['stem']}`: {one['comment']}" for one in configs(group) if len(own) < len(files)]
         if not found:
             continue
@@ -484,7 +486,7 @@ def draw_figure() -> None:
     for name, finding in replication_tables.findings().items():
         if finding.entry.everywhere and finding.compared:
             (FIGURE.parent / replication_tables.picture(name)).write_text(
-                svg(universe.draw(finding).figure, name), encoding="utf-8"
+                svg(universe.draw_universe(finding).figure, name), encoding="utf-8"
             )
     cells = frame.load(str(MAIN)).cells
     with mpl.rc_context({"font.size": 13}):

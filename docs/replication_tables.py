@@ -10,12 +10,12 @@ REPLICATION = ROOT / "pe_lab/replication/values.csv"
 
 def findings() -> dict[str, Any]:
     """Return the findings on all entries of the registry, from the shipped values."""
-    from pe_lab.replication import judge, load
+    from pe_lab.replication import judge_entry, load_entries
     from pe_lab.replication.values import Values, values_of
 
     values = values_of(REPLICATION) if REPLICATION.exists() else {}
-    entries = load(ROOT / "conf/replication")
-    return {name: judge(entry, values.get(name, Values()).by_label) for name, entry in entries.items()}
+    entries = load_entries(ROOT / "conf/replication")
+    return {name: judge_entry(entry, values.get(name, Values()).by_label) for name, entry in entries.items()}
 
 
 def replication() -> str:
@@ -124,7 +124,11 @@ def claims() -> str:
             continue
         everywhere, where = found.get(f"{name}/{UNIVERSE_SUFFIX}"), "none declared"
         if everywhere is not None:
-            where = in_settings(universe.states(everywhere)) if everywhere.compared else f"not run: {everywhere.why}"
+            where = (
+                in_settings(universe.setting_states(everywhere))
+                if everywhere.compared
+                else f"not run: {everywhere.why}"
+            )
         command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
         own = f"{finding.verdict}: {states(finding) if finding.compared else finding.why}"
         lines.append(f"| `{short}` | {own} | {where} | {command} |")
@@ -175,7 +179,7 @@ def universes() -> str:
             claim = name.split("/")[1]
             grid = "; ".join(f"`{key}` {', '.join(map(str, values))}" for key, values in finding.entry.universe.items())
             asked = f"{finding.entry.says} Asked at {grid}, with {finding.seeds} seeds in each setting."
-            states, by_part = universe.states(finding), universe.by_part(finding)
+            states, by_part = universe.setting_states(finding), universe.by_part(finding)
             sections += [f"### {claim}, everywhere", wrapped(f"{asked} Result: {in_settings(states)}.")]
             if len(by_part) > 1:
                 lines = [f"| {' | '.join(map(str, row))} |" for row in by_part.itertuples(index=False)]
@@ -189,7 +193,7 @@ def universes() -> str:
                 ]
                 named = zip(counts["setting"], lines, strict=True)
                 sections.append("\n".join(wrapped(f"- `{setting}`: {line}") for setting, line in named))
-                sections.append(turned(universe.turns(finding)))
+                sections.append(turned(universe.turning_points(finding)))
             sections += [
                 f"![The claim {claim} in every setting](figures/{picture(name)})",
             ]

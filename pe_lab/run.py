@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab import config
 from pe_lab.config.trainer import devices_of
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.processes import register
+from pe_lab.ledger.processes import register_process
 from pe_lab.system.arguments import Parser, unrecognized
 from pe_lab.system.devices import gpus, groups, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
@@ -67,8 +67,8 @@ class HydraTask:
             self._prepare([cfg], job.job.chdir)
             from pe_lab.experiment import sweep
 
-            words = self.words if alone else [*config.flags(), *overrides]
-            (served,) = sweep.run([cfg], words, train=self.train)
+            words = self.words if alone else [*config.config_dir_flags(), *overrides]
+            (served,) = sweep.run_cells([cfg], words, train=self.train)
             return served.validation_loss
         except Exception as error:
             if alone:
@@ -93,25 +93,25 @@ class HydraTask:
             launch: starts jobs that do the same, with a config of these overrides, so many, and waits for them.
         """
         _require_used(settings, alone=False)
-        cfgs = config.cells(params, overrides)
-        launcher = config.launcher(settings.runtime.choices["hydra/launcher"], cfgs[0], settings.launcher)
+        cfgs = config.compose_cells(params, overrides)
+        launcher = config.make_launcher(settings.runtime.choices["hydra/launcher"], cfgs[0], settings.launcher)
         self._prepare(cfgs, settings.job.chdir)
         from pe_lab.experiment import sweep
 
         devices = max(devices_of(cfg.trainer) for cfg in cfgs)
         shared = [] if launcher.gives_gpus or cfgs[0].trainer.device == "cpu" else groups(gpus(), devices)
         parent = None if launcher.elsewhere else os.getpid()  # those elsewhere are ended by a scheduler
-        fixed = config.fixed(overrides, multirun=True)
+        fixed = config.single_valued_overrides(overrides, multirun=True)
 
         def start(served: list[DictConfig], workers: int) -> None:
             # a single worker may be this process
-            sweep_name = register(Path(served[0].ledger)) if launcher.elsewhere else None
+            sweep_name = register_process(Path(served[0].ledger)) if launcher.elsewhere else None
             gpus_of_workers = shared if workers > 1 else []
             work = Worker(served, gpus_of_workers, parent, list(sys.path), SAFE_PATH_VARIABLE in os.environ, sweep_name)
             with safe_path():
                 launch(work, fixed, workers)
 
-        sweep.run(cfgs, self.words, start, launcher.workers, launcher.elsewhere, self.train)
+        sweep.run_cells(cfgs, self.words, start, launcher.workers, launcher.elsewhere, self.train)
 
     def _prepare(self, cfgs: list[DictConfig], chdir: bool | None) -> None:
         """Check what a W&B agent asks for, and the ledger; then say that the program has begun.
@@ -161,7 +161,7 @@ class Worker:
         use_gpu_of(HydraConfig.get().job.num, self.shared)
         from pe_lab.experiment import scheduler
 
-        scheduler.work(self.cfgs, self.sweep)
+        scheduler.serve_cells(self.cfgs, self.sweep)
 
 
 class _WithoutOverrides:
@@ -182,7 +182,7 @@ def _with_hydra(task: TaskFunction, arguments: list[str]) -> None:
     sys.argv[1:] = arguments
     config.tell_hydra()
     with redirect_stderr(sys.stderr):  # restored at the end
-        hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")(task)()
+        hydra.main(version_base="1.3", config_path=str(config.config_folder()), config_name="config")(task)()
 
 
 def main(train: bool = True) -> None:
@@ -195,9 +195,9 @@ def main(train: bool = True) -> None:
         try:
             if "TORCHELASTIC_RUN_ID" in os.environ:
                 raise ValueError("torchrun must be left to the program, which starts it for trainer.devices=2 or more")
-            with no_exit(), config.joining(sys.argv[1:]) as remaining:
+            with no_exit(), config.add_config_dirs(sys.argv[1:]) as remaining:
                 arguments = config.as_lists(config.of_checkpoint(remaining))
-                if studies := config.studies(arguments):
+                if studies := config.study_overrides(arguments):
                     _run_all(studies, train)
                 else:
                     _run(arguments, train)
@@ -281,20 +281,23 @@ def _run(words: list[str], train: bool) -> None:
     flags = [word for word in words if word not in overrides]
     multirun = arguments.multirun or "hydra.mode=MULTIRUN" in overrides
     if arguments.help:
-        from pe_lab.config.help import text
+        from pe_lab.config.help import help_text
 
         shown = [word for word in overrides if word != "all"]
         if shown:
-            config.fixed(shown, multirun)
-        print(text(config.folders(), shown, every=shown != overrides))
+            config.single_valued_overrides(shown, multirun)
+        print(help_text(config.find_folders(), shown, every=shown != overrides))
         return
     if not shows:
-        config.fixed(overrides, multirun)
+        config.single_valued_overrides(overrides, multirun)
         config.add_path_of_callbacks(overrides)
     if completes:
         _prepare_completion()
     jobs = multirun and not arguments.cfg
-    task, elements = HydraTask([*config.flags(), *words], train), config.of_jobs(overrides) if jobs else overrides
+    task, elements = (
+        HydraTask([*config.config_dir_flags(), *words], train),
+        config.of_jobs(overrides) if jobs else overrides,
+    )
     try:
         _with_hydra(task, [*elements, *flags])  # a flag whose value may be left out, as --info, would take an override
     except (KeyboardInterrupt, EndError):
@@ -386,14 +389,14 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
         ValueError: a setting of a study is wrong.
         CellsMissingError: cells of some studies are missing.
     """
-    from pe_lab.experiment.sweep import fitting
+    from pe_lab.experiment.sweep import split_fitting
     from pe_lab.experiment.sweep_report import CellsMissingError
 
     for words in studies:
         cfgs = config.expand(config.of_jobs(words), multirun=True)
         chosen = [word.partition("=")[2] for word in words if word.startswith("hydra/launcher=")]
-        config.launcher(chosen[-1] if chosen else "cores", cfgs[0])
-        fitting(cfgs)
+        config.make_launcher(chosen[-1] if chosen else "cores", cfgs[0])
+        split_fitting(cfgs)
 
     missing = []
     for number, words in enumerate(studies, 1):

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> int:
-        with config.joining(sys.argv[1:]) as remaining:
+        with config.add_config_dirs(sys.argv[1:]) as remaining:
             arguments = parser.parse_args(remaining)
         left_out: list[Path] = []
         commands = read_commands(Path(arguments.ledger), arguments.study, left_out)

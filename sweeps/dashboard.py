@@ -59,7 +59,7 @@ class Study:
         """The settings that panels average over: those in which cells of one condition differ."""
         conditions: dict[str, list[dict[str, Any]]] = {}
         for settings in self.settings:
-            conditions.setdefault(flat(settings)["condition"], []).append(config.flatten(settings))
+            conditions.setdefault(flat(settings)["condition"], []).append(config.flatten_settings(settings))
         names = set().union(*(cell for cells in conditions.values() for cell in cells))
         differ = {name for name in names for cells in conditions.values() if len({c.get(name) for c in cells}) > 1}
         return sorted(differ | {"seed"})
@@ -317,7 +317,7 @@ def study_of(overrides: list[str]) -> Study:
     Raises:
         ValueError: they are not a sweep's, or name several studies.
     """
-    if studies := config.studies(["-m", *overrides]):
+    if studies := config.study_overrides(["-m", *overrides]):
         raise ValueError(f"a dashboard shows one study, got {len(studies)}: give the overrides of one, {studies[0]}")
     return Study(config.expand(config.of_jobs(config.as_lists(overrides)), multirun=True))
 

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from pe_lab import config
 
 FOLDER = Path(__file__).parent / "agents"
-STUDIES = config.folder() / "study"
+STUDIES = config.config_folder() / "study"
 SWEEP = """\
 # {question} {runs} runs
 # Written by python sweeps/generate.py from conf/study/{name}.yaml
@@ -72,7 +72,7 @@ def sweep(name: str, text: str) -> str:
         words += [f"{group.removeprefix('override /')}={_word(value)}" for group, value in chosen.items()]
     words += [f"{key}={_word(value)}" for key, value in _leaves(settings).items()]
     values = {key: _values(key, value) for key, value in sorted(swept.items())}
-    for key in [key for key in values if len(values[key]) == 1 and (config.folder() / key).is_dir()]:
+    for key in [key for key in values if len(values[key]) == 1 and (config.config_folder() / key).is_dir()]:
         words.append(f"{key}={values.pop(key)[0]}")  # a file that is chosen, not a setting with this value
     if "epochs" in values:
         values["epochs"].sort()  # a longer run continues from the state of a shorter one

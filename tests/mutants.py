@@ -147,8 +147,8 @@ MUTANTS = [
         ("-nn.functional.softplus(z).log1p()", "-nn.functional.softplus(z)"),
         ("power = torch.arange(self.sizes.head_dim // 2, ", "power = torch.arange(1, self.sizes.head_dim // 2 + 1, "),
         (
-            "projected(h.to(at_least_float32(h)), self.weight) + self.shift",
-            "projected(h.to(at_least_float32(h)), self.weight)",
+            "project(h.to(at_least_float32(h)), self.weight) + self.shift",
+            "project(h.to(at_least_float32(h)), self.weight)",
         ),
     ),
     *of(
@@ -163,7 +163,7 @@ MUTANTS = [
         "selective_rope",
         "rotary_content.py",
         "rotary_content",
-        ("rotation(tau * summed(step, layout)", "rotation(summed(step, layout)"),
+        ("rotation(tau * cumulative_sums(step, layout)", "rotation(cumulative_sums(step, layout)"),
         ("step + self.bias.to(dtype).exp()", "step + self.bias.to(dtype)"),
         ("for lag in range(1, self.KERNEL):", "for lag in range(1, self.KERNEL - 1):"),
         ("+ 1e-6).rsqrt()).flatten", "+ 1e-6).reciprocal()).flatten"),
@@ -213,7 +213,7 @@ MUTANTS = [
             "self._size(mscale or 1.0) * (self._size(mscale_all_dim)",
         ),
         ("        if self.truncate:\n", "        if True:\n"),
-        ("scaled(super().rotation(h, layout), self.attention_factor)", "super().rotation(h, layout)"),
+        ("scale_tables(super().rotation(h, layout), self.attention_factor)", "super().rotation(h, layout)"),
     ),
     *of(
         "resonance_rope",
@@ -275,8 +275,8 @@ MUTANTS = [
         ("return vectors + torch.einsum(", "return torch.einsum("),
         ('"bthg,bgtn->bhtn"', '"btgh,bgtn->bhtn"'),
         (
-            "gate = silu(projected(h.to(dtype), self.content.weight))",
-            "gate = projected(h.to(dtype), self.content.weight)",
+            "gate = silu(project(h.to(dtype), self.content.weight))",
+            "gate = project(h.to(dtype), self.content.weight)",
         ),
         ("            vectors = vectors + self.factor", "            _ = vectors + self.factor"),
         ("torch.cat((start.cos, start.sin), -1)", "torch.cat((start.cos, -start.sin), -1)"),
@@ -327,7 +327,7 @@ MUTANTS = [
         "pope",
         "polar.py",
         "polar",
-        ("angle + clamped", "angle - clamped"),
+        ("angle + clamp_with_gradient", "angle - clamp_with_gradient"),
         ("frequencies(2 * d, self.theta", "frequencies(2 * d, self.theta**2"),
         ("-nn.functional.logsigmoid(-x32)", "nn.functional.relu(x32)"),
     ),

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from faults.programs import Program, limit_memory
 from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.config.declarations import declarations
+from pe_lab.config.declarations import declared_ranges
 from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import RANGES
 from pe_lab.data.text import corpus
@@ -38,15 +38,15 @@ SECONDS = 60  # after which it hangs
 MEMORY = 4 * 2**30  # more than that no cell of these sizes needs
 
 OTHERS = ("hydra", "study", "probe", "callbacks", "replication")  # not one choice of a cell
-FOLDERS = (path for path in config.folder().iterdir() if path.name not in OTHERS)
+FOLDERS = (path for path in config.config_folder().iterdir() if path.name not in OTHERS)
 CHOICES = {
     folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in sorted(FOLDERS) if folder.is_dir()
 }
-LAUNCHERS = sorted(path.stem for path in (config.folder() / "hydra" / "launcher").glob("*.yaml"))
-STUDIES = sorted(path.stem for path in (config.folder() / "study").glob("*.yaml"))
+LAUNCHERS = sorted(path.stem for path in (config.config_folder() / "hydra" / "launcher").glob("*.yaml"))
+STUDIES = sorted(path.stem for path in (config.config_folder() / "study").glob("*.yaml"))
 BY_DEFAULT = {
     group: name[0] if OmegaConf.is_list(name) else name
-    for entry in OmegaConf.load(config.folder() / "config.yaml").defaults
+    for entry in OmegaConf.load(config.config_folder() / "config.yaml").defaults
     if OmegaConf.is_dict(entry)
     for group, name in entry.items()
     if group in CHOICES
@@ -128,7 +128,7 @@ WORDS = [
 @cache
 def written(group: str, name: str) -> dict[str, Any]:
     """The settings of a file of conf/; a preset of models says more than its own."""
-    file = OmegaConf.to_container(OmegaConf.load(config.folder() / group / f"{name}.yaml"))
+    file = OmegaConf.to_container(OmegaConf.load(config.config_folder() / group / f"{name}.yaml"))
     return file.get(group, file) or {}
 
 
@@ -136,7 +136,7 @@ def written(group: str, name: str) -> dict[str, Any]:
 def of_the_root() -> dict[str, Any]:
     """The settings that stand in no file of a group, with their defaults."""
     root = OmegaConf.to_container(OmegaConf.structured(config.Config))
-    flat = config.flatten({key: value for key, value in root.items() if key not in CHOICES})
+    flat = config.flatten_settings({key: value for key, value in root.items() if key not in CHOICES})
     return {key: flat[key] for key in flat if key != "ledger"}
 
 
@@ -167,7 +167,7 @@ def fitting(setting: str, own: dict[str, Range]) -> list[Any]:
 
 def declared(group: str, name: str, path: str) -> dict[str, Range]:
     """Return the ranges that the class of a file of conf/ declares, by setting."""
-    return {f"{path}.{option}": one for option, one in declarations(written(group, name).get("_target_")).items()}
+    return {f"{path}.{option}": one for option, one in declared_ranges(written(group, name).get("_target_")).items()}
 
 
 @st.composite
@@ -243,7 +243,7 @@ def text(tmp_path_factory) -> Iterator[Path]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "standard_library", lambda: [path])
-        patch.setattr(corpus, "shipped", lambda name: path)
+        patch.setattr(corpus, "shipped_file", lambda name: path)
         patch.setattr("pooch.retrieve", offline)
         patch.chdir(path.parent)
         yield path
@@ -327,7 +327,7 @@ def of_cell(cell: Cell) -> dict[str, Range]:
     found = {}
     for path in ("pe", "pe.encoding", "data"):
         leaf = OmegaConf.select(cell.cfg, path) or {}
-        found |= {f"{path}.{option}": one for option, one in declarations(leaf.get("_target_")).items()}
+        found |= {f"{path}.{option}": one for option, one in declared_ranges(leaf.get("_target_")).items()}
     return found
 
 
@@ -349,7 +349,7 @@ def test_equal_meanings_have_equal_hashes(tally, data):
     with bounded():
         (cell,) = composed(words) or reject()
         name, whole = digest(cell.identity), resolved(cell)
-        known = config.flatten({group: whole[group] for group in ("pe", "data", "model", "optimizer")})
+        known = config.flatten_settings({group: whole[group] for group in ("pe", "data", "model", "optimizer")})
         refused = set() if cell.cfg.model.parametrization == "mup" else {"model.base_width", "model.base_head_dim"}
         out = data.draw(st.lists(st.sampled_from(sorted(known.keys() - refused)), max_size=4, unique=True))
         out = [f"{key}={shown(OmegaConf.select(cell.cfg, key))}" for key in out if "'" not in str(known[key])]
@@ -382,7 +382,7 @@ def test_other_meanings_have_other_hashes(tally, data):
     words = data.draw(asked(fit=1))
     with bounded():
         (cell,) = composed(words) or reject()
-        known = config.flatten(meaning(cell))
+        known = config.flatten_settings(meaning(cell))
         own = of_cell(cell)
         with_range = sorted(key for key in known if key in RANGES | own and key[-5:] != ".name")
         setting = data.draw(st.sampled_from(with_range))

@@ -21,7 +21,7 @@ LAYERS = {"interleave": 2, "rnope_swa": 4}  # of one round
 
 
 def names(group: str) -> list[str]:
-    return sorted(path.stem for path in (config.folder() / group).glob("*.yaml"))
+    return sorted(path.stem for path in (config.config_folder() / group).glob("*.yaml"))
 
 
 def made(*overrides: str) -> DictConfig:

@@ -105,7 +105,7 @@ def test_a_dataset_of_ones_own_is_exported(project: Path, tmp_path: Path, progra
 
 def test_a_report_names_the_command_that_trains_a_study_of_ones_own(project: Path) -> None:
     flag = f"--config-dir={project / 'my_positions' / 'conf'}"
-    with config.joining([flag]):
+    with config.add_config_dirs([flag]):
         assert report.command("distance") == f"pe-lab run {flag} -m +study=distance"
         assert report.command("layers") == "pe-lab run -m +study=layers"
     assert report.command("distance") == ""

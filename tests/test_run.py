@@ -325,7 +325,7 @@ def test_a_study_made_of_studies_trains_each_and_says_which_is_not_complete(tmp_
 
 
 def test_an_installed_wheel_ships_its_configs_and_its_text(tmp_path):
-    root = config.folder().parent
+    root = config.config_folder().parent
     if not (root / "pyproject.toml").exists():
         pytest.skip("not a checkout")
     wheel = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(root)]
@@ -333,8 +333,8 @@ def test_an_installed_wheel_ships_its_configs_and_its_text(tmp_path):
     (built,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     shutil.unpack_archive(built, site, "zip")
-    code = "import pe_lab.config as c; print(c.folder()); from pe_lab.data.text.sources import shipped; "
-    code += "print(shipped('tinyshakespeare')); import pe_lab.run; pe_lab.run.main()"
+    code = "import pe_lab.config as c; print(c.config_folder()); from pe_lab.data.text.sources import shipped_file; "
+    code += "print(shipped_file('tinyshakespeare')); import pe_lab.run; pe_lab.run.main()"
     done = subprocess.run(
         [sys.executable, "-c", code, *TINY, f"ledger={tmp_path / 'ledger'}", "epochs=1", "logger=none"],
         env=os.environ | {"PYTHONPATH": str(site)},

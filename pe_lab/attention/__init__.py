@@ -9,8 +9,8 @@ from torch.nn.functional import pad
 
 from pe_lab.attention import blocked, flex, reference, sdpa, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import prepared
-from pe_lab.attention.shapes import check
+from pe_lab.attention.reference import transform_qkv
+from pe_lab.attention.shapes import check_inputs
 from pe_lab.encodings.facts import LONG_SEQUENCE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Terms
@@ -104,7 +104,7 @@ def _not_by_default(name: str, q: Tensor, terms: Terms, layout: Layout, dropout:
     long = q.shape[2] > LONG_SEQUENCE and q.device.type == "cpu"
     if name == "blocked":
         return None if long else f"for more than {LONG_SEQUENCE} tokens on a CPU"
-    if name == "sdpa" and long and not torch.compiler.is_compiling() and sdpa.masked(q, terms, layout):
+    if name == "sdpa" and long and not torch.compiler.is_compiling() and sdpa.needs_mask(q, terms, layout):
         return f"it takes T x T numbers, for more than {LONG_SEQUENCE} tokens"
     if name not in ("triton", "flex"):
         return None
@@ -116,7 +116,7 @@ def _not_by_default(name: str, q: Tensor, terms: Terms, layout: Layout, dropout:
     result = trust.selftest_result(q.device)
     if result.failed:
         return result.failed
-    kind = selftest.kind(terms, layout, q.dtype)
+    kind = selftest.timing_kind(terms, layout, q.dtype)
     if kind and not sdpa.refuses(q, terms, layout, dropout) and result.faster(kind) == "sdpa":
         return f"sdpa was measured faster for {kind}"
     return None
@@ -159,7 +159,7 @@ def attend(
         ValueError: an input does not fit the queries, the implementation cannot compute this, or a table of distances
             is too short.
     """
-    check(q, k, v, terms, layout, dropout)
+    check_inputs(q, k, v, terms, layout, dropout)
     for name, axis in (("distance_bias", -1), ("logit_factors", -1), ("weight_factors", -1), ("relative_values", -2)):
         table = getattr(terms, name)
         if table is None or terms.clip:
@@ -169,7 +169,7 @@ def attend(
             raise ValueError(f"{name} covers distances up to {reach}: got {layout.max_distance}")
     chosen = resolve(implementation, q, terms, layout, dropout)
     if layout.memory is not None:
-        q, k, v, terms = prepared(q, k, v, terms)
+        q, k, v, terms = transform_qkv(q, k, v, terms)
         total = layout.of_keys.segment.shape[1]
         k, v = (layout.memory.extend(name, x, 2, total) for name, x in (("keys", k), ("values", v)))
     if terms.carried is None:

@@ -26,7 +26,7 @@ def main() -> None:
     if arguments.interpreter or arguments.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
     if arguments.share:
-        share(arguments.share[0], Path(arguments.share[1]), arguments.device)
+        run_share(arguments.share[0], Path(arguments.share[1]), arguments.device)
         return
     try:
         failed = selftest("cpu" if arguments.interpreter else arguments.device or "cuda")
@@ -55,17 +55,19 @@ def selftest(device_name: str) -> str | None:
     lengths = torch.ones(1, dtype=torch.long, device=device)
     if reason := triton.refuses(torch.zeros(1, 1, 1, 16, device=device), Terms(), Layout.of_lengths(lengths, 1, True)):
         raise ValueError(f"selftest cannot run: {reason}")
-    verdict = trust.run(device) if device.type == "cuda" else trust.run(device, seconds=INTERPRETED_SECONDS)
-    print("\n".join(table(verdict.rows)))
+    verdict = (
+        trust.run_selftest(device) if device.type == "cuda" else trust.run_selftest(device, seconds=INTERPRETED_SECONDS)
+    )
+    print("\n".join(format_table(verdict.rows)))
     for kind, taken in verdict.milliseconds.items():
         print(f"{kind:28} triton {taken['triton']:8.3f} ms  sdpa {taken['sdpa']:8.3f} ms  {verdict.faster(kind)}")
     if device.type == "cuda":
-        made_with = trust.identity(device)
-        trust.write(trust.path_of(made_with), made_with, verdict)
+        made_with = trust.verdict_identity(device)
+        trust.write_verdict(trust.path_of(made_with), made_with, verdict)
     return verdict.failed
 
 
-def table(rows: Iterable[dict[str, Any]]) -> list[str]:
+def format_table(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Return the table: a line per family and precision, with the error nearest to its bound."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
@@ -80,11 +82,11 @@ def table(rows: Iterable[dict[str, Any]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def share(part: str, path: Path, device_name: str) -> None:
+def run_share(part: str, path: Path, device_name: str) -> None:
     """Run the n-th of every m cases, or the timings, and append each outcome to a file."""
     import torch
 
-    from pe_lab.attention.selftest import LENGTH, cases, compare, race
+    from pe_lab.attention.selftest import LENGTH, compare_case, selftest_cases, time_kernels
 
     device = torch.device(device_name)
     torch.set_num_threads(1)
@@ -96,13 +98,13 @@ def share(part: str, path: Path, device_name: str) -> None:
             print(json.dumps(entry), file=file, flush=True)
 
         if part == "race":
-            note(milliseconds=race(device))
+            note(milliseconds=time_kernels(device))
             return
         number, count = map(int, part.split("/"))
         length = INTERPRETED_LENGTH if device.type == "cpu" else LENGTH
-        for case in cases(length)[number::count]:
+        for case in selftest_cases(length)[number::count]:
             note(begin=case.name)
-            note(row=asdict(compare(case, device)))
+            note(row=asdict(compare_case(case, device)))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
-        q, k, v, left = reference.prepared(q, k, v, terms)
+        q, k, v, left = reference.transform_qkv(q, k, v, terms)
         left = replace(left, rotary_out=None)
         if dropout is None and _is_plain(q, left, layout):
             out = _plain(q, k, v, left, layout)
@@ -116,7 +116,7 @@ def _by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
     """Return attention of the queries of a block."""
-    weight = reference.weights(q, k, terms, layout)
+    weight = reference.attention_weights(q, k, terms, layout)
     if dropout is not None:
         weight = dropout.apply(weight, layout.earlier)
     out = weight.to(v.dtype) @ v
@@ -163,7 +163,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Ten
     if layout.causal:
         table = table.masked_fill(distance < 0, -torch.inf)
     if terms.window is not None:
-        limit = reference.limits(terms.window, q.device)
+        limit = reference.window_limits(terms.window, q.device)
         table = table.masked_fill(distance.abs() >= limit[:, None], -torch.inf)
     sizes = [window or size for window in terms.window or (None,)]
     decay = None if terms.decay is None else terms.decay.to(q.dtype)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import limits, queries_and_keys, rotated_out, rotated_values, scale_of
+from pe_lab.attention.reference import queries_and_keys, rotated_out, rotated_values, scale_of, window_limits
 from pe_lab.attention.shapes import fields_without
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
@@ -79,7 +79,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         scale = terms.scale if terms.lift is None else scale_of(q, terms)
         q, k = queries_and_keys(q, k, terms)
         v = rotated_values(v, terms)
-        limit = None if terms.window is None else limits(terms.window, q.device)
+        limit = None if terms.window is None else window_limits(terms.window, q.device)
         score, mask = score_function(q, terms, layout), block_mask(layout, len(q), q.shape[1], limit)
         if q.device.type != "cpu":
             return rotated_out(_compiled(q, k, v, score, mask, scale), terms)

@@ -32,7 +32,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
-    weight = weights(q, k, terms, layout)
+    weight = attention_weights(q, k, terms, layout)
     if dropout is not None:
         weight = dropout.apply(weight)
     v = rotated_values(v, terms)
@@ -43,12 +43,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
     return rotated_out(out, terms)
 
 
-def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
+def attention_weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     """Return the attention weights [B, H, T, S], zero where the layout forbids attention.
 
     With stick-breaking, a remainder that is given to the query's own value is included.
     """
-    z, allowed = logits(q, k, terms, layout), counting(terms, layout)
+    z, allowed = logits(q, k, terms, layout), attended_keys(terms, layout)
     if isinstance(terms.normalizer, Stick):
         weight = stick_weights(z, terms.normalizer, layout, allowed)
     else:
@@ -56,15 +56,15 @@ def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     return weight if terms.weight_factors is None else weight * by_distance(terms.weight_factors, layout)
 
 
-def counting(terms: Terms, layout: Layout) -> Tensor:
+def attended_keys(terms: Terms, layout: Layout) -> Tensor:
     """Return which keys each query attends to, within the window, bool [B, 1|H, T, S]."""
     if terms.window is None:
         return layout.allowed
-    limit = limits(terms.window, layout.pos.device)
+    limit = window_limits(terms.window, layout.pos.device)
     return layout.allowed & (layout.distance[:, None].abs() < limit[:, None, None])
 
 
-def limits(window: tuple[int | None, ...], device: torch.device) -> Tensor:
+def window_limits(window: tuple[int | None, ...], device: torch.device) -> Tensor:
     """Return the windows, [1|H]; for None, the largest integer."""
     sizes = [torch.iinfo(torch.long).max if size is None else size for size in window]
     return torch.cat([torch.full((1,), size, device=device) for size in sizes])  # made there: nothing is copied
@@ -108,7 +108,7 @@ def queries_and_keys(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor
     return q.to(dtype), k.to(dtype)
 
 
-def prepared(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Tensor, Tensor, Tensor, Terms]:
+def transform_qkv(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Tensor, Tensor, Tensor, Terms]:
     """Return transformed queries, keys and values, as a cache stores them, and the terms still to apply."""
     left = replace(terms, lift=None, rotary_q=None, rotary_k=None, gain=None, rotary_v=None, scale=scale_of(q, terms))
     return *queries_and_keys(q, k, terms), rotated_values(v, terms), left

@@ -15,7 +15,7 @@ from pe_lab.attention import gradients
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import (
     added_to_logits,
-    counting,
+    attended_keys,
     queries_and_keys,
     rotated_out,
     rotated_values,
@@ -64,7 +64,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
     return out
 
 
-def masked(q: Tensor, terms: Terms, layout: Layout) -> bool:
+def needs_mask(q: Tensor, terms: Terms, layout: Layout) -> bool:
     """Return whether attention of queries like q takes T x S numbers: a mask, or no fused kernel."""
     if terms.carried is not None or (terms.lift is not None and terms.lift.head_dim != q.shape[-1]):
         return True  # values have another head_dim
@@ -82,9 +82,9 @@ def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:
     if not layout.causal and unlimited and q.device.type == "cpu" and q.shape[2] > LONG_SEQUENCE:
         every_key = layout.one_segment
     if added is None:
-        return {"attn_mask": None if every_key else counting(terms, layout)}
+        return {"attn_mask": None if every_key else attended_keys(terms, layout)}
     if not every_key:
-        added = added.masked_fill(~(_once(q, layout) if unlimited else counting(terms, layout)), -torch.inf)
+        added = added.masked_fill(~(_once(q, layout) if unlimited else attended_keys(terms, layout)), -torch.inf)
     return {"attn_mask": _rounded(added, q.dtype)}
 
 

@@ -137,7 +137,7 @@ class SelftestRow:
         return self.error <= self.bound  # NaN is not
 
 
-def cases(length: int = LENGTH) -> list[SelftestCase]:
+def selftest_cases(length: int = LENGTH) -> list[SelftestCase]:
     """Return the cases: every family in both precisions, one of them causal, with alternating head dimensions."""
     cases = []
     for number, family in enumerate(FAMILIES):
@@ -150,7 +150,7 @@ def cases(length: int = LENGTH) -> list[SelftestCase]:
     return list(dict.fromkeys(cases))
 
 
-def compare(case: SelftestCase, device: torch.device) -> SelftestRow:
+def compare_case(case: SelftestCase, device: torch.device) -> SelftestRow:
     """Run a case and return the kernels' largest error relative to its bound."""
     inputs = _Inputs(case)
     truth = inputs.results(reference, torch.device("cpu"), torch.float64)
@@ -229,7 +229,7 @@ TIMED_LENGTHS = (64, 512, 4096)
 TIMED_TOKENS, TIMED_HEADS, TIMED_HEAD_DIM = 8192, 8, 64
 
 
-def kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
+def timing_kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
     """Return the name of the timing of such terms with PyTorch's fused attention; None: they are not timed.
 
     That is for terms that are nothing or a rotation; whatever is added to the logits would be T x T numbers there.
@@ -250,8 +250,8 @@ def kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
     return f"{rotated} {'causal' if layout.causal else 'both'} {str(dtype).removeprefix('torch.')}"
 
 
-def race(device: torch.device) -> dict[str, dict[str, float]]:
-    """Return milliseconds of triton and sdpa by `kind`: forward and backward, geometric mean over lengths."""
+def time_kernels(device: torch.device) -> dict[str, dict[str, float]]:
+    """Return milliseconds of triton and sdpa by `timing_kind`: forward and backward, geometric mean over lengths."""
     milliseconds: dict[str, dict[str, list[float]]] = {}
     for name, run in _races(device):
         taken = milliseconds.setdefault(name, {"triton": [], "sdpa": []})
@@ -272,7 +272,7 @@ def _races(device: torch.device) -> Iterator[tuple[str, Callable[[object], objec
             for causal in (True, False):
                 layout = Layout.of_lengths(torch.full((batch,), length, device=device), length, causal)
                 for terms in (Terms(), Terms(rotary_q=rotary, rotary_k=rotary)):
-                    yield str(kind(terms, layout, dtype)), _Pass(leaves, terms, layout)
+                    yield str(timing_kind(terms, layout, dtype)), _Pass(leaves, terms, layout)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def fields_without(taken: Collection[str], terms: type[Terms] = Terms) -> tuple[
 Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]
 
 
-def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> None:
+def check_inputs(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> None:
     """Check that the inputs fit the queries; no values are read, so the device is not synchronized.
 
     S is the number of keys that the layout has; k, v and the rotation of keys are those of the new tokens alone where

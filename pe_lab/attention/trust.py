@@ -38,7 +38,7 @@ class SelftestResult:
 
     Attributes:
         failed: the reason why the kernels are not trusted; None: they are.
-        milliseconds: of triton and sdpa, by the kind of terms: see selftest.kind.
+        milliseconds: of triton and sdpa, by the kind of terms: see selftest.timing_kind.
         rows: of the table: see selftest.SelftestRow.
     """
 
@@ -54,7 +54,7 @@ class SelftestResult:
 
 def selftest_result(device: torch.device) -> SelftestResult:
     """Return the result of the self-test on a GPU, from this process, from its file, or from a self-test run now."""
-    return _selftest_result(_index(device), tuple(sorted(identity(device).items())))
+    return _selftest_result(_index(device), tuple(sorted(verdict_identity(device).items())))
 
 
 @cache  # by all that a verdict depends on; a line is printed once per process
@@ -65,7 +65,7 @@ def _selftest_result(index: int, key: tuple[tuple[str, str], ...]) -> SelftestRe
         result = _kept(device, made_with)
     except (OSError, NotImplementedError) as error:  # a folder that cannot be written, or that has no locks
         _say(f"the verdict on Triton's kernels cannot be kept, and every process makes it anew: {error}")
-        result = run(device)
+        result = run_selftest(device)
     if result.failed:
         _say(f"Triton's kernels are not used on {made_with['device']}: {result.failed} (again: {SELFTEST_COMMAND})")
     return result
@@ -76,10 +76,10 @@ def _kept(device: torch.device, made_with: dict[str, str]) -> SelftestResult:
     path = path_of(made_with)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):  # the workers of a sweep wait for the first
-        result = read(path, made_with)
+        result = read_verdict(path, made_with)
         if result is None:
-            result = run(device)
-            write(path, made_with, result)
+            result = run_selftest(device)
+            write_verdict(path, made_with, result)
         return result
 
 
@@ -87,7 +87,7 @@ def _say(line: str) -> None:
     logging.getLogger("pe_lab.attention").warning(line)
 
 
-def identity(device: torch.device) -> dict[str, str]:
+def verdict_identity(device: torch.device) -> dict[str, str]:
     """Return what a verdict depends on: the GPU, its driver, the compiler and the kernels."""
     properties = torch.cuda.get_device_properties(device)
     return {
@@ -96,7 +96,7 @@ def identity(device: torch.device) -> dict[str, str]:
         "driver": DRIVER_FILE.read_text(encoding="utf-8").strip() if DRIVER_FILE.is_file() else "",
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
-        "triton": str(triton.version()),
+        "triton": str(triton.triton_version()),
         "ptxas": os.environ.get("TRITON_PTXAS_PATH", "of triton"),
         "revision": str(triton.revision),
         "kernels": _digest(),
@@ -121,7 +121,7 @@ def path_of(made_with: dict[str, str]) -> Path:
     return Path(cache_folder, "pe_lab", "selftest", f"{device}-{digest}.json")
 
 
-def read(path: Path, made_with: dict[str, str]) -> SelftestResult | None:
+def read_verdict(path: Path, made_with: dict[str, str]) -> SelftestResult | None:
     """Return the verdict in a file; None: it is missing, damaged, or for other software or hardware."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -135,7 +135,7 @@ def read(path: Path, made_with: dict[str, str]) -> SelftestResult | None:
         return None
 
 
-def write(path: Path, made_with: dict[str, str], verdict: SelftestResult) -> None:
+def write_verdict(path: Path, made_with: dict[str, str], verdict: SelftestResult) -> None:
     """Write a verdict under a temporary name, then rename the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -145,7 +145,7 @@ def write(path: Path, made_with: dict[str, str], verdict: SelftestResult) -> Non
     os.replace(temporary, path)
 
 
-def run(device: torch.device, processes: int | None = None, seconds: float = TIME_LIMIT) -> SelftestResult:
+def run_selftest(device: torch.device, processes: int | None = None, seconds: float = TIME_LIMIT) -> SelftestResult:
     """Run the self-test on a device, or with device cpu in Triton's interpreter, and return its verdict.
 
     Args:

@@ -40,15 +40,15 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        with config.joining(sys.argv[1:]) as arguments:
-            settings, cfgs = read(parser.parse_args(arguments).overrides)
+        with config.add_config_dirs(sys.argv[1:]) as arguments:
+            settings, cfgs = read_arguments(parser.parse_args(arguments).overrides)
             Path(settings.out).mkdir(parents=True, exist_ok=True)
-            audit(settings, cfgs)
+            run_audit(settings, cfgs)
 
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
-def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
+def read_arguments(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     """Return the settings, and the config of each encoding that they name.
 
     Raises:
@@ -70,7 +70,7 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")
     require_writable("out", Path(settings.out))
-    names_known = config.folders().names("pe")
+    names_known = config.find_folders().names("pe")
     names = names_known if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
     for name in names:
         if name not in names_known:
@@ -78,7 +78,7 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     return settings, [config.expand([f"pe={name}", *options], multirun=False)[0] for name in names]
 
 
-def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
+def run_audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     """Measure the encodings, draw their pictures, write and print the table."""
     import torch
     from hydra.utils import instantiate
@@ -86,14 +86,14 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     from tqdm import tqdm
 
     from pe_lab.audit import report
-    from pe_lab.audit.cost import costs
+    from pe_lab.audit.cost import measure_costs
     from pe_lab.audit.subject import Subject
     from pe_lab.system.paths import safe_path
 
     out = Path(settings.out)
     none = config.expand(["pe=none"], multirun=False)[0]
     pictures = {cfg.pe.name: f"pictures/{cfg.pe.name}.png" for cfg in cfgs if settings.pictures}
-    jobs = [delayed(describe)(cfg, none, out / pictures[cfg.pe.name] if pictures else None) for cfg in cfgs]
+    jobs = [delayed(measure_encoding)(cfg, none, out / pictures[cfg.pe.name] if pictures else None) for cfg in cfgs]
     workers = max(1, min(cpu_count(), len(jobs) // 8))  # starting a process takes as long as measuring some encodings
     with safe_path():
         described = tqdm(Parallel(workers, return_as="generator")(jobs), "properties", len(jobs))
@@ -101,33 +101,35 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free
     for cfg, row, why_not in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
         subject, without = (Subject(each.pe.name, instantiate(each.pe)) for each in (cfg, none))
-        for columns, more in zip((row, why_not), costs(subject, without, settings.seconds), strict=True):
+        for columns, more in zip((row, why_not), measure_costs(subject, without, settings.seconds), strict=True):
             columns.update(more)
-    table = report.tabulate([cfg.pe.name for cfg in cfgs], rows)
+    table = report.tabulate_rows([cfg.pe.name for cfg in cfgs], rows)
     empty = report.empty_cells(dict(zip(table.index, reasons, strict=True)))
-    report.write(out, table, empty, list(pictures.values()))
-    print(report.render(table, shutil.get_terminal_size().columns))
+    report.write_report(out, table, empty, list(pictures.values()))
+    print(report.render_table(table, shutil.get_terminal_size().columns))
     print("", report.PREAMBLE, *(f"  {name}: {text}" for name, text in report.legend().items()), sep="\n")
     print("", "Empty cells", *(f"  {line}" for line in empty), sep="\n")
     print(f"\n{out / 'table.csv'}, {out / 'table.md'}, {len(pictures)} pictures")
 
 
-def describe(cfg: DictConfig, none: DictConfig, picture: Path | None) -> tuple[dict[str, float], dict[str, str]]:
+def measure_encoding(
+    cfg: DictConfig, none: DictConfig, picture: Path | None
+) -> tuple[dict[str, float], dict[str, str]]:
     """Return an encoding's measures and the reasons for those that are missing; draw its picture to a file."""
     import torch
     from hydra.utils import instantiate
 
-    from pe_lab.audit.measures import measure
+    from pe_lab.audit.measures import measure_properties
     from pe_lab.audit.subject import Subject
 
     torch.set_num_threads(1)  # the number of threads changes rounding; processes use the other cores
     with no_exit():
         subject = Subject(cfg.pe.name, instantiate(cfg.pe))
         if picture:
-            from pe_lab.audit.pictures import draw
+            from pe_lab.audit.pictures import save_picture
 
-            draw(subject, Subject("none", instantiate(none.pe)), picture)
-        return measure(subject)
+            save_picture(subject, Subject("none", instantiate(none.pe)), picture)
+        return measure_properties(subject)
 
 
 if __name__ == "__main__":

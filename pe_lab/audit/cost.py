@@ -95,7 +95,7 @@ def attention_layers(subject: Subject, depth: int, length: int, implementation: 
     return forward
 
 
-def costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
+def measure_costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the cost columns of one row, and the reason for each empty one.
 
     Args:

@@ -21,7 +21,7 @@ from pe_lab.audit.subject import (
     random_tokens,
     squared_distances,
 )
-from pe_lab.data.seeding import generator
+from pe_lab.data.seeding import make_generator
 
 REACH_LENGTH = 16
 REACHES = (1, 2, 4, 8, 16, 32, 64)
@@ -36,10 +36,10 @@ def uniqueness(subject: Subject) -> float:
     alone distinguishes nothing. Where layers differ: the root of the mean over a round of layers."""
     views = subject.views(equal_tokens(LENGTH))
     *_, squared = squared_distances(views)
-    return smallest(squared / len(views))
+    return smallest_distance(squared / len(views))
 
 
-def smallest(squared: Tensor) -> float:
+def smallest_distance(squared: Tensor) -> float:
     """Return the distance between the two closest positions."""
     return squared.clone().fill_diagonal_(torch.inf).min().clamp(min=0).sqrt().item()
 
@@ -70,7 +70,7 @@ def order_bidirectional(subject: Subject) -> float:
 
 def _order(subject: Subject, causal: bool) -> float:
     """Return the effect of shuffling over that of replacing."""
-    model, draw = subject.model(depth=2, causal=causal), generator(SEED, "order")
+    model, draw = subject.model(depth=2, causal=causal), make_generator(SEED, "order")
     tokens, others = torch.randint(VOCABULARY, (2, 16, LENGTH), generator=draw)
     others[:, -1] = tokens[:, -1]
     shuffled = tokens[:, [*torch.randperm(LENGTH - 1, generator=draw), LENGTH - 1]]
@@ -91,7 +91,7 @@ def reach(subject: Subject) -> float:
         size = math.sqrt(sum(map(float, squares)) / (times * REACH_LENGTH))
         if not (math.isfinite(size) and all(view.out.isfinite().all() for view in views)):
             break
-        if not any(smallest(squared) > 1e-5 * size for squared in squared_distances(views)):
+        if not any(smallest_distance(squared) > 1e-5 * size for squared in squared_distances(views)):
             break
         reached = times
     return reached
@@ -161,7 +161,7 @@ def by_distance(subject: Subject) -> tuple[Tensor, Tensor]:
 
 def causality_leak(subject: Subject) -> float:
     """Largest change of an output of two causal layers when later tokens change at equal length; must be 0."""
-    model, draw = subject.model(depth=2), generator(SEED, "leak")
+    model, draw = subject.model(depth=2), make_generator(SEED, "leak")
     tokens = torch.randint(VOCABULARY, (4, LENGTH), generator=draw)
     before, leak = subject.run(model, tokens), 0.0
     for start in (1, LENGTH // 2, LENGTH - 1):
@@ -224,7 +224,7 @@ MEASURES: tuple[Callable[[Subject], float], ...] = (
 )
 
 
-def measure(subject: Subject) -> tuple[dict[str, float], dict[str, str]]:
+def measure_properties(subject: Subject) -> tuple[dict[str, float], dict[str, str]]:
     """Return the property columns of one row, and the reason for each empty one."""
     cells, reasons = {}, {}
     for column in MEASURES:

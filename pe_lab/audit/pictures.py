@@ -23,13 +23,13 @@ HEAD_LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#7F7F7F"
 SHOWN_TOKENS = 24  # shown in attention matrices
 
 
-def draw(subject: Subject, none: Subject, path: Path) -> None:
+def save_picture(subject: Subject, none: Subject, path: Path) -> None:
     """Save the figure of an encoding beside `none`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture(subject, none).savefig(path)
+    draw_picture(subject, none).savefig(path)
 
 
-def picture(subject: Subject, none: Subject, layout: Literal["constrained"] | None = "constrained") -> Figure:
+def draw_picture(subject: Subject, none: Subject, layout: Literal["constrained"] | None = "constrained") -> Figure:
     """Return the figure of an encoding beside `none`.
 
     Args:

@@ -19,7 +19,7 @@ PREAMBLE = (
 )
 
 
-def tabulate(names: list[str], rows: list[dict[str, Any]]) -> pd.DataFrame:
+def tabulate_rows(names: list[str], rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return a table with a row per encoding and a column per measure; cells without a measurement are empty."""
     return pd.DataFrame(rows, pd.Index(names, name="pe"), PROPERTIES + COST_COLUMNS)
 
@@ -29,7 +29,7 @@ def legend() -> dict[str, str]:
     return {measure.__name__: " ".join(cleandoc(measure.__doc__ or "").split()) for measure in MEASURES} | LEGEND
 
 
-def render(table: pd.DataFrame, width: int) -> str:
+def render_table(table: pd.DataFrame, width: int) -> str:
     """Return the table as text, in blocks of at most `width` characters."""
     text: str = table.map(_cell).to_string(line_width=width)
     return text
@@ -60,7 +60,7 @@ def empty_cells(reasons: dict[str, dict[str, str]]) -> list[str]:
     return [f"{column}: {reason} ({', '.join(encodings)})" for (column, reason), encodings in lines]
 
 
-def markdown(table: pd.DataFrame, empty: list[str], pictures: list[str]) -> str:
+def markdown_page(table: pd.DataFrame, empty: list[str], pictures: list[str]) -> str:
     """Return a Markdown page: properties, cost, how each column is computed, reasons for empty cells, pictures.
 
     Args:
@@ -81,7 +81,7 @@ def markdown(table: pd.DataFrame, empty: list[str], pictures: list[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(out: Path, table: pd.DataFrame, empty: list[str], pictures: list[str]) -> None:
+def write_report(out: Path, table: pd.DataFrame, empty: list[str], pictures: list[str]) -> None:
     """Write table.csv and table.md into the folder `out`."""
     write_text(out / "table.csv", table.to_csv())
-    write_text(out / "table.md", markdown(table, empty, pictures))
+    write_text(out / "table.md", markdown_page(table, empty, pictures))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import derive, generator, initialise
+from pe_lab.data.seeding import derive_seed, initialise_parameters, make_generator
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
@@ -26,13 +26,13 @@ LARGEST_MARK = 7  # digits of the numbers that tokens make, with a sign between,
 
 def equal_tokens(count: int, batch: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
     """Return [B, T, D] one token vector N(0, 1) at all positions, a different one for each sequence."""
-    token = torch.randn(batch, 1, WIDTH, dtype=torch.float64, generator=generator(SEED, "equal"))
+    token = torch.randn(batch, 1, WIDTH, dtype=torch.float64, generator=make_generator(SEED, "equal"))
     return token.to(dtype).expand(-1, count, -1)
 
 
 def random_tokens(count: int, batch: int = 1) -> Tensor:
     """Return [B, T, D] token vectors N(0, 1)."""
-    return torch.randn(batch, count, WIDTH, dtype=torch.float64, generator=generator(SEED, "random"))
+    return torch.randn(batch, count, WIDTH, dtype=torch.float64, generator=make_generator(SEED, "random"))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class View:
     @cached_property
     def weights(self) -> Tensor:
         """[B, H, T, T] attention weights."""
-        return reference.weights(self.q, self.k, self.terms, self.layout)
+        return reference.attention_weights(self.q, self.k, self.terms, self.layout)
 
     @cached_property
     def score(self) -> Tensor:
@@ -185,8 +185,8 @@ class Subject:
         )
         task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid_width, marks=LARGEST_MARK)
         model = Transformer(config, self.make, task, "reference")
-        initialise(model, SEED)
-        draw = generator(SEED, "audit")
+        initialise_parameters(model, SEED)
+        draw = make_generator(SEED, "audit")
         for index in range(len(model.layers)):
             nn.init.normal_(model.layer(index).attention.qkv.weight, std=WIDTH**-0.5, generator=draw)
         for parameter in model.encodings.parameters():
@@ -206,7 +206,7 @@ class Subject:
     def run(self, model: Transformer, tokens: Tensor, causal: bool = True) -> Tensor:
         """Return the logits of tokens [B, T]; random draws of the encoding are the same in every call."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(SEED, "draw"))
+            torch.manual_seed(derive_seed(SEED, "draw"))
             logits: Tensor = model(tokens, self.layout(tokens.shape[1], len(tokens), causal=causal))
         return logits
 
@@ -235,7 +235,7 @@ class Subject:
         model = self.model(length, causal=causal, dtype=x.dtype)
         views = []
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(SEED, "draw"))
+            torch.manual_seed(derive_seed(SEED, "draw"))
             embedded, positions = model.encodings(x, self.layout(x.shape[1], len(x), length, causal))
             for index in range(len(model.layers)):
                 layer = model.layer(index)

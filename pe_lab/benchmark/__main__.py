@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        with config.joining(sys.argv[1:]) as words:
+        with config.add_config_dirs(sys.argv[1:]) as words:
             _program(parser.parse_args(words))
 
     run_program(program, (ValueError, OSError))

@@ -13,11 +13,11 @@ from omegaconf import DictConfig
 from pe_lab import config
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks
-from pe_lab.config import LR, resolved
+from pe_lab.config import LR, resolve_config
 from pe_lab.data.score import BEST_FLOOR
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Outcome, outcome
+from pe_lab.experiment.rounds import Outcome, read_outcome
 from pe_lab.experiment.tuning import TunedSeed
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
@@ -74,7 +74,7 @@ def _settings(task: BenchmarkTask) -> str:
 def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of the seeds whose tuning has ended, and the number of others."""
     new_rows, left_out = [], 0
-    for name in sorted({name for name, _ in present} & set(config.folders().names("pe"))):
+    for name in sorted({name for name, _ in present} & set(config.find_folders().names("pe"))):
         (base,) = config.expand([f"pe={name}"], multirun=False)
         for seed in sorted(seed for other, seed in present if other == name):
             cfg = deepcopy(task.cfg)
@@ -141,7 +141,7 @@ def compared(identity: dict[str, Any]) -> dict[str, Any]:
     revision of its own, so neither is shared: rows name the implementation in a column.
     """
     left_out = ("seed", LR, "attention", "attention_revision", "epochs")
-    flat = config.flatten(identity)
+    flat = config.flatten_settings(identity)
     return {name: value for name, value in flat.items() if name not in left_out and not name.startswith("pe.")}
 
 
@@ -154,7 +154,7 @@ def _outcome(cfg: DictConfig) -> Outcome | None:
     job = Job.from_config(cfg)
     if not _there(job):
         return None
-    result = outcome(job)
+    result = read_outcome(job)
     return result if result.failure is None or result.diverged else None
 
 
@@ -165,7 +165,7 @@ def _there(job: Job) -> bool:
 
 def _digest(cell: Cell, task: BenchmarkTask) -> str:
     """Return the digest of all that the rows of a task share: settings of its cells, cap, ladder and lengths."""
-    tune = resolved(task.cfg.tune)  # without what judges and does not train, and what came later and is not used
+    tune = resolve_config(task.cfg.tune)  # without what judges and does not train, and what came later and is not used
     tune = {name: tune[name] for name in ("rates", "scaled", "fraction")}
     shared = compared(cell.identity) | {"steps": task.cfg.steps, "tune": tune}
     return digest(shared | {"lengths": list(task.cfg.evaluate.lengths)})
@@ -173,7 +173,7 @@ def _digest(cell: Cell, task: BenchmarkTask) -> str:
 
 def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
     """Return the options and the revision of an encoding, without the scale that its tries set."""
-    flat = config.flatten({"pe": cell.identity["pe"]})
+    flat = config.flatten_settings({"pe": cell.identity["pe"]})
     return {name: value for name, value in flat.items() if name != scale}
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask
 from pe_lab.data.score import NO_GAP
-from pe_lab.encodings.options import POSITIVE, Range, is_integer, is_number, one_of, shown
+from pe_lab.encodings.options import POSITIVE, Range, is_integer, is_number, one_of, show_value
 from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError
@@ -91,7 +91,7 @@ def _complaint(row: Mapping[str, Any], needed: Collection[str]) -> str | None:
             return f"must have a value in {column}, got none"
     for column, value in row.items():
         if value is not None and not (allowed := _range(column)).holds(value):
-            return f"must have {allowed.words} in {column}, got {shown(value)}"
+            return f"must have {allowed.words} in {column}, got {show_value(value)}"
     return None
 
 

@@ -60,15 +60,15 @@ def task_named(name: str) -> BenchmarkTask:
 
 def encoding_names() -> list[str]:
     """Return the names of the encodings of the benchmark: those of the package that are no combinations."""
-    names = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
+    names = sorted(path.stem for path in (config.config_folder() / "pe").glob("*.yaml"))
     return [name for name in names if name not in COMBINATIONS]
 
 
 @cache
 def _task(study: str) -> BenchmarkTask:
-    file = config.folder() / "study" / f"{study}.yaml"
+    file = config.config_folder() / "study" / f"{study}.yaml"
     asks, _, question = reference.first_comment(file).partition(": ")
-    shared = (config.folder() / "search" / f"{STUDY}.yaml").read_text(encoding="utf-8")
+    shared = (config.config_folder() / "search" / f"{STUDY}.yaml").read_text(encoding="utf-8")
     few = OmegaConf.select(
         OmegaConf.merge(*map(OmegaConf.create, (shared, file.read_text(encoding="utf-8")))), "hydra.sweeper.params.pe"
     )
@@ -80,5 +80,5 @@ def _task(study: str) -> BenchmarkTask:
 
 def _studies() -> list[str]:
     """Return the names of the tasks' studies, in the order of the study that is made of them."""
-    lines = OmegaConf.load(config.folder() / "study" / f"{STUDY}.yaml").studies.values()
+    lines = OmegaConf.load(config.config_folder() / "study" / f"{STUDY}.yaml").studies.values()
     return list(dict.fromkeys(str(line).split()[0].removeprefix("+study=") for part in lines for line in part))

@@ -54,7 +54,7 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
     Args:
         names: of encodings; None: all.
     """
-    from pe_lab.experiment.tuning import phased  # loads torch
+    from pe_lab.experiment.tuning import is_phased  # loads torch
 
     lines: list[dict[str, str]] = []
     configs: dict[str, DictConfig] = {}
@@ -66,7 +66,7 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
             cfg = deepcopy(task.cfg)
             cfg.pe = configs[name]
             reason = unfit(cfg)
-            if not reason and phased(cfg.pe):
+            if not reason and is_phased(cfg.pe):
                 reason = f"{name} changes in the course of its training, whose length tries do not share"
             if reason:
                 lines.append({"pe": name, "task": task.name, "reason": reason})

@@ -29,15 +29,15 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> int:
-        with config.joining(sys.argv[1:]) as arguments:
-            kind, cfgs = read(parser.parse_args(arguments).overrides)
-            sound = [check(kind, cfg) for cfg in cfgs]
+        with config.add_config_dirs(sys.argv[1:]) as arguments:
+            kind, cfgs = read_overrides(parser.parse_args(arguments).overrides)
+            sound = [print_check(kind, cfg) for cfg in cfgs]
             return int(not all(sound))
 
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
-def read(overrides: list[str]) -> tuple[str, list[DictConfig]]:
+def read_overrides(overrides: list[str]) -> tuple[str, list[DictConfig]]:
     """Return what is checked, "pe" or "data", and the config of each.
 
     Raises:
@@ -54,36 +54,38 @@ def read(overrides: list[str]) -> tuple[str, list[DictConfig]]:
         if not equals or not (key in CHECKED_SETTINGS[kind] or key.startswith(f"{kind}.")):
             taken = ", ".join([f"{kind}.<option>", *CHECKED_SETTINGS[kind][1:]])
             raise ValueError(f"a check of {kind} takes {taken}, got {override!r}")
-    listed, names_of_kind = list(dict.fromkeys(names.split(","))), config.folders().names(kind)
+    listed, names_of_kind = list(dict.fromkeys(names.split(","))), config.find_folders().names(kind)
     for name in listed:
         if name not in names_of_kind:
             raise ValueError(unknown_name(kind, names_of_kind, name, listing=HELP_COMMAND))
     return kind, [config.expand([*SMALL_MODEL, f"{kind}={name}", *others], multirun=False)[0] for name in listed]
 
 
-def check(kind: str, cfg: DictConfig) -> bool:
+def print_check(kind: str, cfg: DictConfig) -> bool:
     """Check one encoding or dataset, and print its report. Returns whether no promise is broken."""
     from hydra.utils import instantiate
 
     from pe_lab.check import datasets, encodings, models
     from pe_lab.check.case import EncodingCase
-    from pe_lab.check.promise import PromiseOutcome, examine
-    from pe_lab.check.report import line, summary
-    from pe_lab.encodings.options import within
+    from pe_lab.check.promise import PromiseOutcome, check_promises
+    from pe_lab.check.report import outcome_line, summary_line
+    from pe_lab.encodings.options import prefix_errors
 
     leaf = cfg[kind]
     print(f"{kind}={leaf.name}, {leaf._target_}")
-    with within(kind):
+    with prefix_errors(kind):
         if kind == "pe":
             case = EncodingCase(leaf.name, instantiate(leaf), cfg.model.width, cfg.model.num_heads)
-            examination = examine(encodings.PROMISES | models.PROMISES, case)
+            examination = check_promises(encodings.PROMISES | models.PROMISES, case)
         else:
-            examination = examine(datasets.PROMISES, datasets.DatasetCase(leaf.name, instantiate(leaf), cfg.seed))
+            examination = check_promises(
+                datasets.PROMISES, datasets.DatasetCase(leaf.name, instantiate(leaf), cfg.seed)
+            )
     outcomes: list[PromiseOutcome] = []
     for outcome in examination:
-        print(line(outcome, outcomes), flush=True)
+        print(outcome_line(outcome, outcomes), flush=True)
         outcomes.append(outcome)
-    print(summary(f"{kind}={leaf.name}", outcomes), end="\n\n")
+    print(summary_line(f"{kind}={leaf.name}", outcomes), end="\n\n")
     return all(outcome.holds is not False for outcome in outcomes)
 
 

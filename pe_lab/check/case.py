@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pe_lab.check.promise import compare, require
+from pe_lab.check.promise import largest_difference, require
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.marked import Marked
@@ -87,7 +87,7 @@ class EncodingCase:
         """Return the encoding with its initial parameters."""
         encoding = self.make(sizes)
         with suppress(ValueError):  # a class without reset_parameters is told so by a check of its own
-            initialise(encoding, seed=0)
+            initialise_parameters(encoding, seed=0)
         return encoding
 
     def model(self, length: int = T, implementation: str = "auto", grid: int | None = None) -> Transformer:
@@ -109,7 +109,7 @@ class EncodingCase:
         task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=LARGEST_MARK)
         model = Transformer(config, self.make, task, implementation)
         on_a_line(model.encodings.first)
-        initialise(model, seed=0)
+        initialise_parameters(model, seed=0)
         with torch.no_grad():
             for parameter in model.encodings.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
@@ -118,7 +118,7 @@ class EncodingCase:
     @cached_property
     def draws(self) -> bool:
         """Whether vectors or terms are drawn at random where positions are fixed."""
-        return self.depends_on_the_seed(self.encoding(), whole(B, T))
+        return self.depends_on_the_seed(self.encoding(), whole_layout(B, T))
 
     def depends_on_the_seed(self, encoding: PositionalEncoding, layout: Layout) -> bool:
         """Return whether vectors or terms differ between layouts [B, T] with other seeds for random draws."""
@@ -174,25 +174,27 @@ def same_terms(terms: Terms, expected: Terms, when: str) -> float:
         terms.normalizer == expected.normalizer,
         f"{when}: weights by {terms.normalizer} in place of {expected.normalizer}",
     )
-    return max((compare(got[name], want[name], f"{when}: {name}") for name in want), default=0.0)
+    return max((largest_difference(got[name], want[name], f"{when}: {name}") for name in want), default=0.0)
 
 
-def whole(batch: int, length: int, causal: bool = True, grid_width: int | None = None) -> Layout:
+def whole_layout(batch: int, length: int, causal: bool = True, grid_width: int | None = None) -> Layout:
     """Return the layout of sequences without padding."""
-    return padded([length] * batch, length, causal, grid_width)
+    return padded_layout([length] * batch, length, causal, grid_width)
 
 
-def padded(lengths: list[int], length: int, causal: bool, grid_width: int | None = None) -> Layout:
+def padded_layout(lengths: list[int], length: int, causal: bool, grid_width: int | None = None) -> Layout:
     """Return the layout of sequences that are padded on the right to `length`."""
-    return marked(replace(Layout.of_lengths(torch.tensor(lengths), length, causal, grid_width), seed=LAYOUT_SEED))
+    return marked_layout(
+        replace(Layout.of_lengths(torch.tensor(lengths), length, causal, grid_width), seed=LAYOUT_SEED)
+    )
 
 
 def at_positions(pos: list[int], causal: bool = True) -> Layout:
     """Return the layout of one sequence at given positions."""
-    return marked(Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal, LAYOUT_SEED))
+    return marked_layout(Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal, LAYOUT_SEED))
 
 
-def marked(layout: Layout) -> Layout:
+def marked_layout(layout: Layout) -> Layout:
     """Return the layout with marks, which repeat in every document: outside, between, first place, second place, ..."""
     return replace(layout, marks=layout.rank % (LARGEST_MARK + 2) + UNMARKED)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pe_lab.check.promise import Check, InapplicableError, refusal, require
+from pe_lab.check.promise import Check, InapplicableError, refusal_message, require
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.encodings.layout import PADDING
 
@@ -40,23 +40,23 @@ class DatasetCase:
         self.data = make(seed=seed)
 
 
-def whole(data: Dataset, split: str, epoch: int = 0) -> Batch:
+def whole_split(data: Dataset, split: str, epoch: int = 0) -> Batch:
     """Return all sequences of a split as one batch."""
     return data.batch(split, torch.arange(data.size(split)), epoch)
 
 
-def counted(batch: Batch) -> Tensor:
+def count_tokens(batch: Batch) -> Tensor:
     """Return [B], the number of tokens without padding."""
     return (batch.layout.segment != PADDING).sum(1)
 
 
-def sequences(batch: Batch) -> list[tuple[int, ...]]:
+def token_sequences(batch: Batch) -> list[tuple[int, ...]]:
     """Return the sequences without padding."""
     is_token = batch.layout.segment != PADDING
     return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, is_token, strict=True)]
 
 
-def same(batch: Batch, other: Batch) -> bool:
+def same_batch(batch: Batch, other: Batch) -> bool:
     """Return whether two batches are equal."""
     layouts = all(torch.equal(getattr(batch.layout, part), getattr(other.layout, part)) for part in ("pos", "segment"))
     return layouts and all(torch.equal(getattr(batch, part), getattr(other, part)) for part in BATCH_FIELDS)
@@ -76,7 +76,7 @@ def makes_what_its_task_says(case: DatasetCase) -> None:
     )
     for split in data.splits:
         require(data.size(split) >= 1, f"{split} is empty")
-        batch, size = whole(data, split), data.size(split)
+        batch, size = whole_split(data, split), data.size(split)
         shapes = dict.fromkeys(BATCH_FIELDS, (size, 1 if task.pooled else task.length)) | {
             "tokens": (size, task.length)
         }
@@ -95,14 +95,14 @@ def makes_what_its_task_says(case: DatasetCase) -> None:
             inside = bool(((values >= 0) & (values < end)).all())
             require(inside, f"{part} of {split} must be in 0 ... {end - 1}")
         require(batch.layout.causal == task.causal, f"the layout of {split} must have causal={task.causal}")
-        require(counted(batch).min() >= 1, f"{split} has a sequence of padding alone")
+        require(count_tokens(batch).min() >= 1, f"{split} has a sequence of padding alone")
 
 
 def asks_where_tokens_are(case: DatasetCase) -> None:
     """Check that every sequence asks something, never at padding, and that the headline is of what is asked."""
     data = case.data
     for split in data.splits:
-        batch = whole(data, split)
+        batch = whole_split(data, split)
         answered = batch.targets != IGNORE
         require(answered.any(1).all(), f"{split} has a sequence in which nothing is asked")
         require(not (batch.headline & ~answered).any(), f"the headline of {split} counts what is not asked")
@@ -113,7 +113,7 @@ def asks_where_tokens_are(case: DatasetCase) -> None:
 
 def keeps_splits_apart(case: DatasetCase) -> None:
     """Check that no sequence is in two splits, nor twice among those that are held out."""
-    rows = {split: sequences(whole(case.data, split)) for split in case.data.splits}
+    rows = {split: token_sequences(whole_split(case.data, split)) for split in case.data.splits}
     for split, split_rows in rows.items():
         require(split == "train" or len(set(split_rows)) == len(split_rows), f"{split} has a sequence twice")
         for other, other_rows in rows.items():
@@ -124,29 +124,34 @@ def follows_from_its_seed(case: DatasetCase) -> None:
     """Check that a seed determines every number, another seed gives others, and torch's generator is left alone."""
     state = torch.random.get_rng_state()
     again = case.make(seed=case.seed)
-    equal = all(same(whole(again, split), whole(case.data, split)) for split in again.splits)
+    equal = all(same_batch(whole_split(again, split), whole_split(case.data, split)) for split in again.splits)
     require(torch.equal(torch.random.get_rng_state(), state), "torch's global generator is drawn from")
     require(equal, "two datasets of the same seed differ")
     other = case.make(seed=case.seed + 1)
     if other.seeded:
-        require(not same(whole(other, "test"), whole(case.data, "test")), "the tests of two seeds are the same")
+        require(
+            not same_batch(whole_split(other, "test"), whole_split(case.data, "test")),
+            "the tests of two seeds are the same",
+        )
 
 
 def returns_what_is_asked_for(case: DatasetCase) -> None:
     """Check that a batch has the sequences of its indices, in their order."""
     data, size = case.data, case.data.size("test")
     index = torch.tensor([size - 1, 0, min(3, size - 1), min(3, size - 1), size // 2])
-    everything = whole(data, "test")
+    everything = whole_split(data, "test")
     for chosen in (index, index[[4, 0, 2, 1, 3]]):
-        require(same(data.batch("test", chosen), everything[chosen]), f"test at {chosen.tolist()} has other sequences")
+        require(
+            same_batch(data.batch("test", chosen), everything[chosen]), f"test at {chosen.tolist()} has other sequences"
+        )
 
 
 def changes_only_questions_with_the_epoch(case: DatasetCase) -> None:
     """Check that an epoch of training changes what is asked and no more, and that other splits stay."""
     data = case.data
     for split in USUAL_SPLITS:
-        first, second = (whole(data, split, epoch) for epoch in (0, 1))
-        require(split == "train" or same(first, second), f"{split} changes with the epoch")
+        first, second = (whole_split(data, split, epoch) for epoch in (0, 1))
+        require(split == "train" or same_batch(first, second), f"{split} changes with the epoch")
         for part in ("pos", "segment"):
             equal = torch.equal(getattr(first.layout, part), getattr(second.layout, part))
             require(equal, f"layout.{part} of {split} changes with the epoch")
@@ -154,22 +159,22 @@ def changes_only_questions_with_the_epoch(case: DatasetCase) -> None:
         if data.task.pooled:
             kept = torch.ones_like(first.tokens, dtype=torch.bool)
         require(torch.equal(first.tokens[kept], second.tokens[kept]), f"tokens of {split} change with the epoch")
-        require(same(second, whole(data, split, epoch=1)), f"{split} at epoch 1 is another one each time")
+        require(same_batch(second, whole_split(data, split, epoch=1)), f"{split} at epoch 1 is another one each time")
 
 
 def can_be_copied(case: DatasetCase) -> None:
     """Check pickling and copying, before any sequence is made and after."""
-    expected = whole(case.data, "test")
+    expected = whole_split(case.data, "test")
     for data in (case.make(seed=case.seed), case.data):
         for twin in (pickle.loads(pickle.dumps(data)), copy.deepcopy(data), copy.copy(data)):
-            require(same(whole(twin, "test"), expected), "a copy has other sequences")
+            require(same_batch(whole_split(twin, "test"), expected), "a copy has other sequences")
 
 
 def lengthens_its_task(case: DatasetCase) -> None:
     """Check longer sequences: of the same task, none of them trained on; or refused in one line."""
     refused = [_lengthen(case, factor) for factor in LENGTH_FACTORS]
     results: list[Dataset] = []
-    message = refusal(lambda: results.append(case.data.longer(MAX_LENGTH_FACTOR)))
+    message = refusal_message(lambda: results.append(case.data.longer(MAX_LENGTH_FACTOR)))
     require(
         message is None or message.startswith("evaluate.lengths"), f"the refusal must name evaluate.lengths: {message}"
     )
@@ -180,9 +185,9 @@ def lengthens_its_task(case: DatasetCase) -> None:
 def _lengthen(case: DatasetCase, factor: float) -> bool:
     """Check sequences that are longer by a factor. Returns whether they are refused."""
     data, results = case.data, list[Dataset]()
-    before = whole(data, "test")
-    message = refusal(lambda: results.append(data.longer(factor)))
-    require(same(whole(data, "test"), before), "longer changes the dataset itself")
+    before = whole_split(data, "test")
+    message = refusal_message(lambda: results.append(data.longer(factor)))
+    require(same_batch(whole_split(data, "test"), before), "longer changes the dataset itself")
     if message is not None:
         require(message.startswith("evaluate.lengths"), f"the refusal must name evaluate.lengths: {message}")
         return True
@@ -193,11 +198,14 @@ def _lengthen(case: DatasetCase, factor: float) -> bool:
     require(longer.roles == data.roles, f"roles of longer sequences must be {data.roles}, got {longer.roles}")
     missing = round(factor * data.task.length) - longer.task.length
     require(0 <= missing <= MOST_MARKS * factor, f"{factor:g} times {data.task.length} tokens are {longer.task.length}")
-    batch = whole(longer, "test")
+    batch = whole_split(longer, "test")
     require(batch.tokens.shape[1] == longer.task.length, "longer sequences must have task.length tokens")
-    require(counted(batch).max() > data.task.length, "no longer sequence is longer")
+    require(count_tokens(batch).max() > data.task.length, "no longer sequence is longer")
     require(batch.tokens.max() < data.task.vocabulary, "longer sequences have tokens beyond the vocabulary")
-    require(not set(sequences(batch)) & set(sequences(whole(data, "train"))), "longer sequences were trained on")
+    require(
+        not set(token_sequences(batch)) & set(token_sequences(whole_split(data, "train"))),
+        "longer sequences were trained on",
+    )
     values = [value for metrics in longer.floors("test").values() for value in metrics.values()]
     require(all(map(math.isfinite, values)), "floors of longer sequences must be finite")
     return False
@@ -206,7 +214,7 @@ def _lengthen(case: DatasetCase, factor: float) -> bool:
 def has_floors_in_order(case: DatasetCase) -> None:
     """Check that floors are finite, are of metrics that exist, and that who knows more has a lower loss."""
     for split in ("validation", "test"):
-        data, batch = case.data, whole(case.data, split)
+        data, batch = case.data, whole_split(case.data, split)
         floors, own_metrics = data.floors(split), data.metrics(torch.zeros(batch.targets.shape), batch)
         usual = {"loss", "loss_all", "accuracy", "accuracy_all", "exact_match", *(f"loss_{r}" for r in data.roles)}
         require(floors, f"{split} must have a floor or a reference level")
@@ -228,7 +236,7 @@ def has_the_metrics_that_it_declares(case: DatasetCase) -> None:
     declared = {metric.name: metric for metric in data.own_metrics}
     returned: set[str] = set()
     for split in data.splits:
-        batch = whole(data, split)
+        batch = whole_split(data, split)
         answered = (batch.targets != IGNORE).float()
         right, wrong = (data.metrics(nats * answered, batch) for nats in (0.0, WRONG_LOSS))
         unknown = sorted((right.keys() | wrong.keys()) - declared.keys())

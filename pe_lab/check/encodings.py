@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.attention import reference
-from pe_lab.attention.shapes import check
-from pe_lab.check.case import B, EncodingCase, T, at_positions, same_terms, tensors_in, whole
-from pe_lab.check.promise import Check, InapplicableError, compare, refusal, require
-from pe_lab.data.seeding import initialise
+from pe_lab.attention.shapes import check_inputs
+from pe_lab.check.case import B, EncodingCase, T, at_positions, same_terms, tensors_in, whole_layout
+from pe_lab.check.promise import Check, InapplicableError, largest_difference, refusal_message, require
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import Layout
 
@@ -75,18 +75,21 @@ def draws_parameters_from_the_seed(case: EncodingCase) -> float:
         with torch.no_grad():
             for parameter in encoding.parameters():
                 parameter.fill_(torch.nan)
-        initialise(encoding, seed=3)
+        initialise_parameters(encoding, seed=3)
         drawn.append({key: value.detach().clone() for key, value in encoding.named_parameters()})
     for key, value in drawn[0].items():
         require(value.isfinite().all(), f"{key} is not drawn by reset_parameters")
-    return max((compare(drawn[1][key], value, f"{key}, drawn twice,") for key, value in drawn[0].items()), default=0.0)
+    return max(
+        (largest_difference(drawn[1][key], value, f"{key}, drawn twice,") for key, value in drawn[0].items()),
+        default=0.0,
+    )
 
 
 def keeps_shape_and_dtype(case: EncodingCase) -> None:
     """Check the outputs of embed and mix in three precisions."""
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         encoding, x = case.encoding(), torch.randn(B, T, case.width, dtype=dtype)
-        layout = encoding.locate(whole(B, T))
+        layout = encoding.locate(whole_layout(B, T))
         outputs = {"embed": encoding.embed(x, layout)}
         outputs |= dict(zip(("mix for queries and keys", "mix for values"), encoding.mix(x, layout), strict=True))
         for hook, out in outputs.items():
@@ -101,7 +104,7 @@ def declares_whether_it_reads_content(case: EncodingCase) -> float:
     worst = 0.0
     for causal in case.masks:
         encoding = case.encoding()
-        layout = encoding.locate(whole(B, T, causal))
+        layout = encoding.locate(whole_layout(B, T, causal))
         small, large = (encoding.terms(factor * torch.randn(B, T, case.width), layout) for factor in (1, 100))
         worst = max(worst, same_terms(small, large, "terms for other vectors, without reads_content"))
     return worst
@@ -112,7 +115,7 @@ def forms_terms_in_float32(case: EncodingCase) -> float:
     worst = 0.0
     for causal in case.masks:
         encoding, h = case.encoding(LONG_LENGTH), torch.randn(1, LONG_LENGTH, case.width).bfloat16()
-        layout = encoding.locate(whole(1, LONG_LENGTH, causal))
+        layout = encoding.locate(whole_layout(1, LONG_LENGTH, causal))
         expected = encoding.terms(h.float(), layout)
         for name, tensor in tensors_in(expected):
             require(tensor.dtype == torch.float32, f"{name} must be float32 for float32 inputs, got {tensor.dtype}")
@@ -126,13 +129,13 @@ def forms_terms_in_float32(case: EncodingCase) -> float:
 def forms_vectors_in_float32(case: EncodingCase) -> float:
     """Check that what is added to embeddings has the same bits under autocast."""
     encoding, zero = case.encoding(LONG_LENGTH), torch.zeros(1, LONG_LENGTH, case.width)
-    layout = encoding.locate(whole(1, LONG_LENGTH))
+    layout = encoding.locate(whole_layout(1, LONG_LENGTH))
     expected = encoding.embed(zero, layout)
     with torch.autocast("cpu", torch.bfloat16):
         full, low = encoding.embed(zero, layout), encoding.embed(zero.bfloat16(), layout)
     return max(
-        compare(full, expected, "vectors under autocast"),
-        compare(low, expected.bfloat16(), "vectors for embeddings in bfloat16"),
+        largest_difference(full, expected, "vectors under autocast"),
+        largest_difference(low, expected.bfloat16(), "vectors for embeddings in bfloat16"),
     )
 
 
@@ -183,7 +186,7 @@ def stays_in_float32_when_cast(case: EncodingCase) -> float:
         )
         cast = model[0]
         assert isinstance(cast, PositionalEncoding)
-        layout, cast_layout = encoding.locate(whole(1, LONG_LENGTH)), cast.locate(whole(1, LONG_LENGTH))
+        layout, cast_layout = encoding.locate(whole_layout(1, LONG_LENGTH)), cast.locate(whole_layout(1, LONG_LENGTH))
         for activations in (torch.float32, dtype):
             try:
                 expected = _results(encoding, x.to(activations), qkv.to(activations), layout)
@@ -192,7 +195,9 @@ def stays_in_float32_when_cast(case: EncodingCase) -> float:
             with _default_dtype(dtype):
                 results = _results(cast, x.to(activations), qkv.to(activations), cast_layout)
             for hook, want in expected.items():
-                worst = max(worst, compare(results[hook], want, f"{hook} of {activations} when cast to {dtype}"))
+                worst = max(
+                    worst, largest_difference(results[hook], want, f"{hook} of {activations} when cast to {dtype}")
+                )
             if activations == dtype:
                 _require_one_rounding(encoding, x, expected, layout)
     return worst
@@ -220,7 +225,9 @@ def _same_state(module: nn.Module, expected: nn.Module, when: str, at_most: floa
     """Return the largest difference of two modules' parameters and buffers; raises BrokenError if above `at_most`."""
     state = dict((*module.named_parameters(), *module.named_buffers()))
     expected_state = (*expected.named_parameters(), *expected.named_buffers())
-    return max((compare(state[key], want, f"{key}, {when},", at_most) for key, want in expected_state), default=0.0)
+    return max(
+        (largest_difference(state[key], want, f"{key}, {when},", at_most) for key, want in expected_state), default=0.0
+    )
 
 
 def _results(encoding: PositionalEncoding, x: Tensor, qkv: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -228,7 +235,7 @@ def _results(encoding: PositionalEncoding, x: Tensor, qkv: Tensor, layout: Layou
     query_key, value = encoding.mix(x, layout)
     q, k, v = qkv
     terms = encoding.terms(x, layout)
-    check(q, k, v, terms, layout)
+    check_inputs(q, k, v, terms, layout)
     attended = reference.attend(q, k, v, terms, layout)
     return {"embed": encoding.embed(x, layout), "queries": query_key, "values": value, "attention": attended}
 
@@ -249,7 +256,7 @@ def _require_one_rounding(encoding: PositionalEncoding, x: Tensor, results: dict
 def draws_from_the_seed_of_the_layout(case: EncodingCase) -> float:
     """Check that random draws follow from layout.seed, and leave torch's generator alone."""
     encoding, x = case.started(case.sizes(grid_width=case.grid)), torch.randn(B, T, case.width)
-    layout = whole(B, T, grid_width=case.grid)
+    layout = whole_layout(B, T, grid_width=case.grid)
     passes = []
     for _ in range(2):
         state = torch.get_rng_state()
@@ -260,7 +267,7 @@ def draws_from_the_seed_of_the_layout(case: EncodingCase) -> float:
         torch.rand(3)
     (vectors, terms), (expected_vectors, expected_terms) = passes
     pairs = zip(vectors, expected_vectors, strict=True)
-    worst = max(compare(got, want, "vectors of the same seed") for got, want in pairs)
+    worst = max(largest_difference(got, want, "vectors of the same seed") for got, want in pairs)
     return max(worst, same_terms(terms, expected_terms, "terms of the same seed"))
 
 
@@ -274,7 +281,7 @@ def declares_random_draws(case: EncodingCase) -> None:
     parts = [part for part in encoding.modules() if isinstance(part, PositionalEncoding)]
     declared = any(part.draws_positions or part.draws_each_pass for part in parts)
     require(
-        declared or not case.depends_on_the_seed(encoding, whole(B, T, grid_width=case.grid)),
+        declared or not case.depends_on_the_seed(encoding, whole_layout(B, T, grid_width=case.grid)),
         "it draws at random in training, and the class declares neither draws_positions nor draws_each_pass",
     )
 
@@ -300,9 +307,9 @@ def refuses_what_it_is_not_defined_for(case: EncodingCase) -> None:
             refused = True
         require(refused, f"{what} must be refused by UnfitError when the encoding is made")
         encoding = case.make(case.sizes(grid_width=case.grid))
-        layout = whole(B, T, causal, grid)
+        layout = whole_layout(B, T, causal, grid)
         layout = layout if marks else replace(layout, marks=None)
-        require(refusal(partial(encoding.locate, layout)), f"{what} must be refused by locate")
+        require(refusal_message(partial(encoding.locate, layout)), f"{what} must be refused by locate")
 
 
 PROMISES: dict[str, Check[EncodingCase]] = {

@@ -14,13 +14,13 @@ from pe_lab.check.case import (
     EncodingCase,
     T,
     at_positions,
-    marked,
-    padded,
+    marked_layout,
+    padded_layout,
     random_tokens,
     token_mask,
-    whole,
+    whole_layout,
 )
-from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
+from pe_lab.check.promise import BrokenError, Check, InapplicableError, largest_difference, refusal_message, require
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model.transformer import Transformer
@@ -39,7 +39,7 @@ def leaves_parameters_alone(case: EncodingCase) -> float:
     """Check that a forward pass changes no parameter, and uses one that left its range as constrain would set it."""
     worst = 0.0
     for causal in case.masks:
-        model, tokens, layout = case.model(), random_tokens(B, T), whole(B, T, causal)
+        model, tokens, layout = case.model(), random_tokens(B, T), whole_layout(B, T, causal)
         with torch.no_grad():
             for parameter in model.encodings.parameters():
                 parameter.add_(3 * torch.randn_like(parameter))
@@ -49,14 +49,14 @@ def leaves_parameters_alone(case: EncodingCase) -> float:
         for key, value in model.state_dict().items():
             require(torch.equal(value, before[key]), f"a forward pass changes {key}")
         model.encodings.constrain()
-        worst = max(worst, compare(model(tokens, layout), logits, "logits before and after constrain"))
+        worst = max(worst, largest_difference(model(tokens, layout), logits, "logits before and after constrain"))
     return worst
 
 
 def has_gradients(case: EncodingCase) -> None:
     """Check that finite gradients reach every parameter; one that changes no output may have the gradient 0."""
     for causal in case.masks:
-        model, tokens, layout = case.model(), random_tokens(B, T), whole(B, T, causal)
+        model, tokens, layout = case.model(), random_tokens(B, T), whole_layout(B, T, causal)
         logits = model(tokens, layout)
         nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
         for key, parameter in model.encodings.named_parameters():
@@ -81,7 +81,7 @@ def _matters(model: Transformer, parameter: nn.Parameter, tokens: Tensor, layout
 def has_finite_gradients_in_mixed_precision(case: EncodingCase) -> None:
     """Check gradients of a float32 model under autocast, with padding and a sequence of one token."""
     for causal in case.masks:
-        model, layout = case.model().float(), padded([T, 4, 1], T, causal)
+        model, layout = case.model().float(), padded_layout([T, 4, 1], T, causal)
         with torch.autocast("cpu", torch.bfloat16):
             loss = model(random_tokens(B, T), layout).square().mean()
         loss.backward()
@@ -107,13 +107,13 @@ def takes_padding_on_the_left(case: EncodingCase) -> float:
 
 def _left_padding(case: EncodingCase, causal: bool, trained: int) -> float:
     model, tokens, lengths = case.model(trained), random_tokens(B, T), [T, T - 1, 4]
-    right = model(tokens, padded(lengths, T, causal))
+    right = model(tokens, padded_layout(lengths, T, causal))
     pos = torch.arange(T) - (T - torch.tensor(lengths)[:, None])
-    layout = marked(Layout(pos, torch.where(pos < 0, PADDING, 0), causal))
+    layout = marked_layout(Layout(pos, torch.where(pos < 0, PADDING, 0), causal))
     left = model(torch.stack([row.roll(T - n) for row, n in zip(tokens, lengths, strict=True)]), layout)
     pairs = ((left[b, T - n :], right[b, :n]) for b, n in enumerate(lengths))
     return max(
-        compare(got, want, "logits of the same sequence, padded left and right,", LOGIT_TOLERANCE)
+        largest_difference(got, want, "logits of the same sequence, padded left and right,", LOGIT_TOLERANCE)
         for got, want in pairs
     )
 
@@ -125,10 +125,13 @@ def takes_lengths_together(case: EncodingCase) -> float:
 
 def _together(case: EncodingCase, causal: bool, trained: int) -> float:
     model, tokens, lengths = case.model(trained), random_tokens(B, T), [4, T, 1]
-    together = model(tokens, padded(lengths, T, causal))
-    alone = (model(tokens[b : b + 1, :n], whole(1, n, causal))[0] for b, n in enumerate(lengths))
+    together = model(tokens, padded_layout(lengths, T, causal))
+    alone = (model(tokens[b : b + 1, :n], whole_layout(1, n, causal))[0] for b, n in enumerate(lengths))
     pairs = zip((together[b, :n] for b, n in enumerate(lengths)), alone, strict=True)
-    return max(compare(got, want, "logits of a sequence in a batch and alone", LOGIT_TOLERANCE) for got, want in pairs)
+    return max(
+        largest_difference(got, want, "logits of a sequence in a batch and alone", LOGIT_TOLERANCE)
+        for got, want in pairs
+    )
 
 
 def sees_distances_alone_anywhere(case: EncodingCase) -> float:
@@ -137,7 +140,7 @@ def sees_distances_alone_anywhere(case: EncodingCase) -> float:
         raise InapplicableError("it draws at random for each layout")
     worst, tested = 0.0, False
     for causal in case.masks:
-        model, tokens, layout = case.model().eval(), random_tokens(B, T), whole(B, T, causal)
+        model, tokens, layout = case.model().eval(), random_tokens(B, T), whole_layout(B, T, causal)
         encoding = model.encodings.first
         if encoding.draws_positions or _marks_positions(encoding, layout):
             continue
@@ -148,7 +151,10 @@ def sees_distances_alone_anywhere(case: EncodingCase) -> float:
             tested, at_start = True, model.float()(tokens, layout)
             for offset in OFFSETS:
                 logits = model(tokens, layout.shifted(offset))
-                worst = max(worst, compare(logits, at_start, f"logits at positions from {offset} on and from 0", 1e-5))
+                worst = max(
+                    worst,
+                    largest_difference(logits, at_start, f"logits at positions from {offset} on and from 0", 1e-5),
+                )
     if not tested:
         raise InapplicableError("it has absolute positions")
     return worst
@@ -176,12 +182,14 @@ def _packed(case: EncodingCase, causal: bool, trained: int) -> float:
     for b, (first, second) in enumerate(splits):
         pos[b, : first + second] = torch.cat((torch.arange(first), torch.arange(second)))
         segment[b, : first + second] = torch.tensor([0] * first + [1] * second)
-    packed = model(tokens, marked(Layout(pos, segment, causal)))
+    packed = model(tokens, marked_layout(Layout(pos, segment, causal)))
     for b, (first, second) in enumerate(splits):
         for start, n in ((0, first), (first, second)):
-            alone = model(tokens[b : b + 1, start : start + n], whole(1, n, causal))[0]
+            alone = model(tokens[b : b + 1, start : start + n], whole_layout(1, n, causal))[0]
             got = packed[b, start : start + n]
-            worst = max(worst, compare(got, alone, "logits of a packed document and of it alone", LOGIT_TOLERANCE))
+            worst = max(
+                worst, largest_difference(got, alone, "logits of a packed document and of it alone", LOGIT_TOLERANCE)
+            )
     return worst
 
 
@@ -195,34 +203,38 @@ def _scattered(case: EncodingCase, causal: bool, trained: int) -> float:
     for documents in ([0, 1, 0, 1, 1, 0, 0, 1, 0], [0, 0, PADDING, 0, PADDING, PADDING, 0, 1, 1]):
         tokens, segment = random_tokens(1, T), torch.tensor([documents])
         rank = Layout(torch.arange(T)[None], segment, causal).rank
-        layout = marked(Layout(rank, segment, causal))
+        layout = marked_layout(Layout(rank, segment, causal))
         if case.contiguous_only:
-            require("next to each other" in (refusal(partial(model, tokens, layout)) or ""), "they are not refused")
+            require(
+                "next to each other" in (refusal_message(partial(model, tokens, layout)) or ""), "they are not refused"
+            )
             continue
         logits = model(tokens, layout)
         for document in (0, 1):
             in_document = segment[0] == document
-            alone = model(tokens[:, in_document], whole(1, int(in_document.sum()), causal))
+            alone = model(tokens[:, in_document], whole_layout(1, int(in_document.sum()), causal))
             what = "logits of a document between others or with padding inside, and of it alone"
-            worst = max(worst, compare(logits[:, in_document], alone, what, LOGIT_TOLERANCE))
+            worst = max(worst, largest_difference(logits[:, in_document], alone, what, LOGIT_TOLERANCE))
     return worst
 
 
 def hides_the_future(case: EncodingCase) -> float:
     """Check that a causal model's outputs do not change with later tokens, and do with the token itself."""
-    model, tokens, layout, worst = case.model(), random_tokens(B, T), whole(B, T), 0.0
+    model, tokens, layout, worst = case.model(), random_tokens(B, T), whole_layout(B, T), 0.0
     before = model(tokens, layout)
     for t in range(1, T):
         changed = torch.cat((tokens[:, :t], (tokens[:, t:] + 1) % VOCABULARY), 1)
         after = model(changed, layout)
-        worst = max(worst, compare(after[:, :t], before[:, :t], "logits before a changed token", LOGIT_TOLERANCE))
+        worst = max(
+            worst, largest_difference(after[:, :t], before[:, :t], "logits before a changed token", LOGIT_TOLERANCE)
+        )
         require((after[:, t] - before[:, t]).abs().max() > 1e-3, "a token changes nothing at its own slot")
     return worst
 
 
 def keeps_its_phase_in_tensors(case: EncodingCase) -> float | None:
     """Check that `advance` changes parameters and buffers, in place: a checkpoint has them, a CUDA graph reads them."""
-    model, tokens, layout, worst = case.model().eval(), random_tokens(B, T), whole(B, T), 0.0
+    model, tokens, layout, worst = case.model().eval(), random_tokens(B, T), whole_layout(B, T), 0.0
     if not model.encodings.first.phased:
         return None
     for done in PHASES:
@@ -234,7 +246,7 @@ def keeps_its_phase_in_tensors(case: EncodingCase) -> float | None:
         loaded = case.model().eval()
         loaded.load_state_dict(model.state_dict())
         what = f"logits after advance({done:g}), and with the same parameters and buffers alone,"
-        worst = max(worst, compare(loaded(tokens, layout), model(tokens, layout), what))
+        worst = max(worst, largest_difference(loaded(tokens, layout), model(tokens, layout), what))
     return worst
 
 
@@ -243,11 +255,11 @@ def ignores_padding(case: EncodingCase) -> float:
     worst = 0.0
     for causal in case.masks:
         model, tokens = case.model(), random_tokens(B, T)
-        layout = padded([T, 5, 1], T, causal)
+        layout = padded_layout([T, 5, 1], T, causal)
         kept = token_mask(layout)
         changed = torch.where(kept, tokens, (tokens + 1) % VOCABULARY)
         got, want = (model(x, layout)[kept] for x in (changed, tokens))
-        worst = max(worst, compare(got, want, "logits for other tokens at padding", LOGIT_TOLERANCE))
+        worst = max(worst, largest_difference(got, want, "logits for other tokens at padding", LOGIT_TOLERANCE))
     return worst
 
 
@@ -255,10 +267,10 @@ def is_defined_or_refuses_beyond_training(case: EncodingCase) -> None:
     """Check sequences of four times the training length, and positions far beyond it."""
     model, tokens = case.model(), random_tokens(1, 4 * T)
     for what, inputs, layout in (
-        ("four times the training length", tokens, whole(1, 4 * T)),
+        ("four times the training length", tokens, whole_layout(1, 4 * T)),
         (f"positions {FAR_POSITIONS}", tokens[:, :3], at_positions(FAR_POSITIONS)),
     ):
-        if refusal(partial(model, inputs, layout)) is None:
+        if refusal_message(partial(model, inputs, layout)) is None:
             require(model(inputs, layout).isfinite().all(), f"logits at {what} are not finite")
 
 
@@ -273,7 +285,11 @@ def reads_a_grid_row_by_row(case: EncodingCase) -> float:
     if shapes[0] != shapes[1]:
         raise InapplicableError("it has other parameters on a grid")
     model.load_state_dict(flat.state_dict())
-    return compare(model(tokens, whole(B, T, grid_width=3)), flat(tokens, whole(B, T)), "logits on a grid and in a row")
+    return largest_difference(
+        model(tokens, whole_layout(B, T, grid_width=3)),
+        flat(tokens, whole_layout(B, T)),
+        "logits on a grid and in a row",
+    )
 
 
 def equals_the_definition(case: EncodingCase, lengths: tuple[int, ...] = LENGTHS) -> float:
@@ -294,7 +310,7 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     """Return how far an implementation is from the reference."""
     models = {which: case.model(length, which) for which in ("reference", name)}
     models[name].load_state_dict(models["reference"].state_dict())
-    layout = padded([length, length // 2 + 1], length, causal)
+    layout = padded_layout([length, length // 2 + 1], length, causal)
     tokens, kept = random_tokens(2, length), token_mask(layout)
     encoding, h = case.encoding(length).double(), torch.zeros(2, length, case.width, dtype=torch.float64)
     located = encoding.locate(layout)
@@ -305,7 +321,7 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     logits = {which: model(tokens, layout)[kept] for which, model in models.items()}
     for each in logits.values():
         each.backward(upstream)
-    worst = compare(
+    worst = largest_difference(
         logits[name],
         logits["reference"],
         f"logits of {IMPLEMENTATION_LABELS[name]} and of the reference",
@@ -318,7 +334,7 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
         assert want is not None
         # sums over all slots: 1e-12 of the largest entry, and a floor for keys whose gradient is zero (the key's bias)
         atol = 1e-12 * want.abs().max().item() + LOGIT_TOLERANCE
-        worst = max(worst, compare(parameter.grad, want, f"gradients of {key}", atol))
+        worst = max(worst, largest_difference(parameter.grad, want, f"gradients of {key}", atol))
     return worst
 
 
@@ -329,7 +345,7 @@ def decodes_with_a_cache(case: EncodingCase) -> float:
     model, tokens, layout, worst = (
         case.model().eval(),
         random_tokens(B, DECODED_TOKENS),
-        whole(B, DECODED_TOKENS, True),
+        whole_layout(B, DECODED_TOKENS, True),
         0.0,
     )
     if reason := model.encodings.first.whole_sequence:
@@ -339,7 +355,7 @@ def decodes_with_a_cache(case: EncodingCase) -> float:
         for borders in (range(DECODED_TOKENS + 1), (0, DECODED_TOKENS // 3, DECODED_TOKENS // 3 + 1, DECODED_TOKENS)):
             cache = model.encodings.cache()
             parts = [model(tokens[:, a:b], layout.part(a, b), cache) for a, b in pairwise(borders)]
-            worst = max(worst, compare(torch.cat(parts, 1), expected, "logits decoded with a cache", 1e-10))
+            worst = max(worst, largest_difference(torch.cat(parts, 1), expected, "logits decoded with a cache", 1e-10))
     return worst
 
 

@@ -47,13 +47,13 @@ class PromiseOutcome:
     reason: str = ""
 
 
-def examine(promises: Mapping[str, Check[S]], subject: S) -> Iterator[PromiseOutcome]:
+def check_promises(promises: Mapping[str, Check[S]], subject: S) -> Iterator[PromiseOutcome]:
     """Yield the outcome of each promise. An exception that the subject raises breaks the promise."""
     for sentence, check in promises.items():
-        yield outcome(sentence, check, subject)
+        yield check_promise(sentence, check, subject)
 
 
-def outcome(sentence: str, check: Check[S], subject: S) -> PromiseOutcome:
+def check_promise(sentence: str, check: Check[S], subject: S) -> PromiseOutcome:
     """Return the outcome of one check. It draws the same numbers each time, and leaves torch's generator as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -73,7 +73,7 @@ def require(condition: object, reason: str) -> None:
         raise BrokenError(reason)
 
 
-def compare(got: Tensor, expected: Tensor, what: str, at_most: float = 0.0) -> float:
+def largest_difference(got: Tensor, expected: Tensor, what: str, at_most: float = 0.0) -> float:
     """Return the largest difference of two tensors.
 
     Args:
@@ -95,7 +95,7 @@ def compare(got: Tensor, expected: Tensor, what: str, at_most: float = 0.0) -> f
     return difference
 
 
-def refusal(call: Callable[[], object]) -> str | None:
+def refusal_message(call: Callable[[], object]) -> str | None:
     """Return the message with which a call is refused, None if it is not refused.
 
     Raises:

@@ -10,7 +10,7 @@ OUTCOME_WORDS = {True: "holds", False: "BROKEN", None: "n/a"}
 PROMISE_WIDTH = 66  # of the column of promises
 
 
-def line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:
+def outcome_line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:
     """Return a line: whether the promise holds, what it says, the largest difference measured, the reason.
 
     Args:
@@ -25,7 +25,7 @@ def line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:
     return text.rstrip()
 
 
-def summary(subject: str, outcomes: Sequence[PromiseOutcome]) -> str:
+def summary_line(subject: str, outcomes: Sequence[PromiseOutcome]) -> str:
     """Return how many promises hold, are broken and do not apply."""
     count = {holds: sum(outcome.holds is holds for outcome in outcomes) for holds in OUTCOME_WORDS}
     return f"{subject}: {count[True]} promises hold, {count[False]} are broken, {count[None]} do not apply"

@@ -3,11 +3,29 @@
 Nothing here imports torch: a wrong config is answered before anything heavy is loaded.
 """
 
-from pe_lab.config.compose import cells, checked_cell, expand, fixed
-from pe_lab.config.overrides import Launcher, as_lists, launcher, of_checkpoint, of_jobs, studies
-from pe_lab.config.rules import DECAY_FRACTION, check, head_dim, hidden_width
-from pe_lab.config.schema import LR, Config, Model, Trainer, flatten, folder, of_cell, of_study, resolved
-from pe_lab.config.users import HELP, Folders, add_path_of_callbacks, flags, folders, joining, tell_hydra
+from pe_lab.config.compose import checked_cell, compose_cells, expand, single_valued_overrides
+from pe_lab.config.overrides import Launcher, as_lists, make_launcher, of_checkpoint, of_jobs, study_overrides
+from pe_lab.config.rules import DECAY_FRACTION, check_config, head_dim, hidden_width
+from pe_lab.config.schema import (
+    LR,
+    Config,
+    Model,
+    Trainer,
+    config_folder,
+    flatten_settings,
+    of_cell,
+    of_study,
+    resolve_config,
+)
+from pe_lab.config.users import (
+    HELP,
+    Folders,
+    add_config_dirs,
+    add_path_of_callbacks,
+    config_dir_flags,
+    find_folders,
+    tell_hydra,
+)
 
 __all__ = [
     "DECAY_FRACTION",
@@ -18,26 +36,26 @@ __all__ = [
     "Launcher",
     "Model",
     "Trainer",
+    "add_config_dirs",
     "add_path_of_callbacks",
     "as_lists",
-    "cells",
-    "check",
+    "check_config",
     "checked_cell",
+    "compose_cells",
+    "config_dir_flags",
+    "config_folder",
     "expand",
-    "fixed",
-    "flags",
-    "flatten",
-    "folder",
-    "folders",
+    "find_folders",
+    "flatten_settings",
     "head_dim",
     "hidden_width",
-    "joining",
-    "launcher",
+    "make_launcher",
     "of_cell",
     "of_checkpoint",
     "of_jobs",
     "of_study",
-    "resolved",
-    "studies",
+    "resolve_config",
+    "single_valued_overrides",
+    "study_overrides",
     "tell_hydra",
 ]

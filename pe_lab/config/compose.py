@@ -14,12 +14,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config import trainer
-from pe_lab.config.overrides import NULL_SWEEP, of_checkpoint, parsed
+from pe_lab.config.overrides import NULL_SWEEP, of_checkpoint, parse_overrides
 from pe_lab.config.parts import fill_parts
-from pe_lab.config.rules import check
-from pe_lab.config.schema import OF_STUDIES, folder, require
-from pe_lab.config.users import Folders, folders, tell_hydra
-from pe_lab.encodings.options import shown
+from pe_lab.config.rules import check_config
+from pe_lab.config.schema import OF_STUDIES, config_folder, require_setting
+from pe_lab.config.users import Folders, find_folders, tell_hydra
+from pe_lab.encodings.options import show_value
 
 Composed = tuple[DictConfig, Mapping[str, Any] | None]  # a config, and the parameters of its study's sweep
 State = tuple[tuple[str, int, int, int], ...]  # of all files
@@ -45,26 +45,26 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
 
     overrides = of_checkpoint(overrides)
     tell_hydra()
-    with initialize_config_dir(str(folder()), version_base="1.3"):
-        conf = folders()
+    with initialize_config_dir(str(config_folder()), version_base="1.3"):
+        conf = find_folders()
         _require_new_names(conf)
         whole, params = _compose(_fixed(overrides, multirun, conf), conf, _fingerprint(conf))
-        return cells(params, overrides) if multirun else [checked_cell(whole, overrides, params)]
+        return compose_cells(params, overrides) if multirun else [checked_cell(whole, overrides, params)]
 
 
-def fixed(overrides: list[str], multirun: bool) -> list[str]:
+def single_valued_overrides(overrides: list[str], multirun: bool) -> list[str]:
     """Return the overrides that have one value; raises ValueError for others without a sweep, as `parsed` does."""
-    conf = folders()
+    conf = find_folders()
     _require_new_names(conf)
     return [override.input_line for override in _fixed(overrides, multirun, conf)]
 
 
 def _fixed(overrides: list[str], multirun: bool, conf: Folders) -> list[Any]:
-    """Return the overrides that have one value, parsed; raises ValueError as `fixed`."""
-    elements = parsed(overrides, conf)
+    """Return the overrides that have one value, parsed; raises ValueError as `single_valued_overrides`."""
+    elements = parse_overrides(overrides, conf)
     for override in [] if multirun else elements:
         if override.is_sweep_override():
-            line = shown(override.input_line)
+            line = show_value(override.input_line)
             raise ValueError(f"{line} is a sweep, which needs -m of pe-lab run; a list is written in [...]")
     return [override for override in elements if not override.is_sweep_override()]
 
@@ -79,13 +79,13 @@ def checked_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any
     Raises:
         ValueError: as `expand`.
     """
-    conf = folders()
+    conf = find_folders()
     if params:
         raise ValueError(f"+study={cfg.study_name} is a sweep: add -m, got no -m")
-    keys = _keys(parsed(overrides, conf))
+    keys = _keys(parse_overrides(overrides, conf))
     fill_parts(cfg.pe, "pe", conf, partial(_written, state=_fingerprint(conf)))
     _settle(cfg, keys)
-    check(cfg, conf)
+    check_config(cfg, conf)
     for setting in OF_SWEEPERS:
         value = OmegaConf.select(cfg, setting)
         if value is not None:
@@ -99,7 +99,7 @@ def checked_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any
     return cfg
 
 
-def cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictConfig]:
+def compose_cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictConfig]:
     """Return the configs of a sweep's cells, each checked, within a program or a context of Hydra.
 
     Args:
@@ -108,8 +108,8 @@ def cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictCo
     Raises:
         HydraException, ValueError: as `expand`.
     """
-    conf = folders()
-    override_keys, params = _keys(parsed(overrides, conf)), params or {}
+    conf = find_folders()
+    override_keys, params = _keys(parse_overrides(overrides, conf)), params or {}
     keys = [*params, *override_keys]
     cfgs = _compose_jobs([*(f"{key}={value}" for key, value in params.items()), *overrides], conf, keys)
     for setting in ("ledger", "study_name", *OF_STUDIES):
@@ -164,7 +164,7 @@ def _settle(cfg: DictConfig, keys: list[str]) -> None:
         value = OmegaConf.select(cfg, f"trainer.{name}")
         if value is None:
             continue
-        require(f"trainer.{name}", value)
+        require_setting(f"trainer.{name}", value)
         value = "cuda" if value == "gpu" else value
         if setting in keys and OmegaConf.select(cfg, setting) != value:
             raise ValueError(
@@ -190,11 +190,11 @@ def _compose_jobs(overrides: list[str], conf: Folders, keys: list[str]) -> list[
     for job in _jobs(overrides, conf):
         for word in job:
             if word not in read:
-                (read[word],) = parsed([word], conf)
+                (read[word],) = parse_overrides([word], conf)
         cfgs.append(_compose([read[word] for word in job], conf, state)[0])
         fill_parts(cfgs[-1].pe, "pe", conf, partial(_written, state=state))
         _settle(cfgs[-1], keys)
-        check(cfgs[-1], conf)
+        check_config(cfgs[-1], conf)
     return cfgs
 
 
@@ -205,7 +205,7 @@ def _jobs(overrides: list[str], conf: Folders) -> Iterator[tuple[str, ...]]:
         ValueError: the values of a setting cannot be listed.
     """
     words: dict[str, list[str]] = {}
-    for override in parsed(overrides, conf, GlobalHydra.instance().config_loader()):
+    for override in parse_overrides(overrides, conf, GlobalHydra.instance().config_loader()):
         key = override.get_key_element()
         if not override.is_sweep_override():
             words[key] = [f"{key}={override.get_value_element_as_str()}"]
@@ -213,10 +213,10 @@ def _jobs(overrides: list[str], conf: Folders) -> Iterator[tuple[str, ...]]:
             values = list(override.sweep_string_iterator())
             words[key] = [f"{key}={value}" for value in (values[:1] if ",".join(values) == NULL_SWEEP else values)]
         else:
-            line = shown(override.input_line)
+            line = show_value(override.input_line)
             raise ValueError(f"a sweep must have values that can be listed, as 1,2 or range(3), got {line}")
         if not words[key]:
-            raise ValueError(f"a sweep must have at least one cell, got none with {shown(override.input_line)}")
+            raise ValueError(f"a sweep must have at least one cell, got none with {show_value(override.input_line)}")
     return product(*words.values())
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.encodings import options
-from pe_lab.encodings.options import Range, declared
+from pe_lab.encodings.options import Range, annotated_range
 
 _PROGRAM_ERRORS = (ImportError, OSError, RecursionError, SyntaxError, ValueError)
 
 
-def declarations(target: Any) -> dict[str, Range]:
+def declared_ranges(target: Any) -> dict[str, Range]:
     """Return the ranges of the options of a class or function, by name; those that its source declares.
 
     Args:
@@ -70,7 +70,7 @@ class _Names(dict[str, Any]):
         """Return what a class or function declares; where it passes options on to a base class, what that declares."""
         node = self.nodes.get(name)
         if isinstance(node, ast.ImportFrom):
-            return declarations(f"{node.module}.{name}")
+            return declared_ranges(f"{node.module}.{name}")
         bases = [base.id for base in node.bases if isinstance(base, ast.Name)] if isinstance(node, ast.ClassDef) else []
         function = _constructor(node)
         ranges: dict[str, Range] = {}
@@ -85,7 +85,7 @@ class _Names(dict[str, Any]):
 
     def _declared(self, annotation: ast.expr | None) -> Range | None:
         try:
-            return None if annotation is None else declared(self.evaluate(annotation))
+            return None if annotation is None else annotated_range(self.evaluate(annotation))
         except Exception:  # whatever a user's annotation raises without its imports, the constructor checks it
             return None
 

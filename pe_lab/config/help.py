@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from textwrap import fill
 
-from pe_lab.config.reference import Setting, common, of_config, settings
+from pe_lab.config.reference import Setting, common_settings, of_config, read_settings
 from pe_lab.config.users import Folders
 
 WIDTH = 100
@@ -17,7 +17,7 @@ USAGE = """usage: pe-lab run [key=value ...]                     train one cell
        pe-lab run --cfg job pe=yarn                   the config of a command"""
 
 
-def text(conf: Folders, overrides: list[str], every: bool) -> str:
+def help_text(conf: Folders, overrides: list[str], every: bool) -> str:
     """Return the text of --help.
 
     Args:
@@ -33,10 +33,12 @@ def text(conf: Folders, overrides: list[str], every: bool) -> str:
         file = conf.files[group][name]
         lines = file.read_text(encoding="utf-8").splitlines()
         title = next((line.removeprefix("# ") for line in lines if line[:2] == "# " and "@package" not in line), "")
-        parts.append("\n".join([f"{group}={name}: {title}", *_lines(settings(file, group))]))
+        parts.append("\n".join([f"{group}={name}: {title}", *_lines(read_settings(file, group))]))
     if not chosen:
         title = "Settings" if every else "The settings that are changed most"
-        parts.append("\n".join([f"{title}, with their defaults:", *_lines(of_config() if every else common())]))
+        parts.append(
+            "\n".join([f"{title}, with their defaults:", *_lines(of_config() if every else common_settings())])
+        )
         groups = [group for group in sorted(conf.files) if group and "hydra" not in group and group != REGISTRY]
         lines = [
             fill(f"{group}: {', '.join(conf.names(group))}", WIDTH - 2, subsequent_indent="    ") for group in groups

@@ -13,9 +13,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from pe_lab.config.trainer import devices_of
-from pe_lab.config.users import FLAGS, Folders, folders
-from pe_lab.encodings.hf_config import read
-from pe_lab.encodings.options import MAX_SHOWN_CHARACTERS, shown, within
+from pe_lab.config.users import FLAGS, Folders, find_folders
+from pe_lab.encodings.hf_config import read_encoding
+from pe_lab.encodings.options import MAX_SHOWN_CHARACTERS, prefix_errors, show_value
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.names import HELP_COMMAND, unknown_name
@@ -53,8 +53,8 @@ def of_checkpoint(overrides: list[str]) -> list[str]:
     paths = [override.partition("=")[2] for override in overrides if override.startswith("pe.path=")]
     if not paths:
         raise ValueError(f"{CHECKPOINT_OVERRIDE} needs pe.path=DIR, a folder with a config.json: got none")
-    with within("pe"):
-        name, options = read(paths[-1].strip("'\""))
+    with prefix_errors("pe"):
+        name, options = read_encoding(paths[-1].strip("'\""))
     others = [
         override for override in overrides if override != CHECKPOINT_OVERRIDE and not override.startswith("pe.path=")
     ]
@@ -70,7 +70,7 @@ def _written(value: Any) -> str:
     return json.dumps(value)
 
 
-def studies(words: list[str]) -> list[list[str]]:
+def study_overrides(words: list[str]) -> list[list[str]]:
     """Return the studies that a study consists of, each as overrides; none if it has no parts, or no study is chosen.
 
     Its file lists them under `studies`, by size; other words are added to each.
@@ -79,7 +79,7 @@ def studies(words: list[str]) -> list[list[str]]:
         ValueError: there is no such size; it is not asked for as a sweep.
     """
     chosen = [word for word in words if word.startswith("+study=")]
-    study = folders().stated("study", chosen[0].partition("=")[2]) if len(chosen) == 1 else None
+    study = find_folders().stated("study", chosen[0].partition("=")[2]) if len(chosen) == 1 else None
     made_of = study.get("studies") if isinstance(study, DictConfig) else None
     if made_of is None:
         return []
@@ -119,7 +119,7 @@ def of_jobs(overrides: list[str]) -> list[str]:
     return jobs
 
 
-def parsed(overrides: list[str], conf: Folders, loader: ConfigLoader | None = None) -> list[Any]:
+def parse_overrides(overrides: list[str], conf: Folders, loader: ConfigLoader | None = None) -> list[Any]:
     """Return overrides as Hydra parses them.
 
     Args:
@@ -136,7 +136,7 @@ def parsed(overrides: list[str], conf: Folders, loader: ConfigLoader | None = No
         if "=" not in text and not text.startswith("~"):
             meant = [f"{group}={text}" for group, files in conf.files.items() if text in files]
             hint = f": did you mean {' or '.join(meant)}?" if meant else ""
-            raise ValueError(f"a setting must be written key=value, got {shown(text)}{hint}")
+            raise ValueError(f"a setting must be written key=value, got {show_value(text)}{hint}")
         hydra_override = _read(parser, text)
         override = Override(text, hydra_override, hydra_override.key_or_group, hydra_override.value(), conf, parsed)
         if wrong := next(filter(None, (rule(override) for rule in RULES)), None):
@@ -163,7 +163,7 @@ def _read(parser: Any, text: str) -> Any:
         if any(text.count(opening) != text.count(closing) for opening, closing in ("()", "[]", "{}")):
             reason = "each opening bracket must have a closing one"
         reason = reason if text.isascii() else "letters outside of ASCII must stand in quotes, as \"key='é'\""
-        raise ValueError(f"{shown(text)} cannot be read: {reason}") from None
+        raise ValueError(f"{show_value(text)} cannot be read: {reason}") from None
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,10 @@ class Override:
 def _study(override: Override) -> str | None:
     parsed = override.parsed
     if override.key == "study" and not (parsed.is_add() or parsed.is_force_add() or parsed.is_delete()):
-        return f"a study must be chosen as +{override.text}, got {shown(override.text)}: no study is chosen by default"
+        return (
+            f"a study must be chosen as +{override.text}, got {show_value(override.text)}: no study is chosen by "
+            f"default"
+        )
     return None
 
 
@@ -207,14 +210,15 @@ def _logger(override: Override) -> str | None:
     group, dot, name = override.key.partition(".")
     if group == "logger" and dot and "." not in name and name not in override.conf.names("logger"):
         return (
-            f"{override.key} must be written with the name of a logger, logger.wandb.{name}, got {shown(override.text)}"
+            f"{override.key} must be written with the name of a logger, logger.wandb.{name}, got "
+            f"{show_value(override.text)}"
         )
     return None
 
 
 def _help(override: Override) -> str | None:
     if override.key.replace("/", ".").startswith(("hydra.help", "hydra.hydra_help")):
-        return f"the text of --help cannot be set, got {shown(override.text)}: leave it out"
+        return f"the text of --help cannot be set, got {show_value(override.text)}: leave it out"
     return None
 
 
@@ -236,7 +240,7 @@ def _of_hydra(override: Override) -> str | None:
 
 def _searchpath(override: Override) -> str | None:
     if override.key == "hydra.searchpath":
-        return f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(override.text)}"
+        return f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {show_value(override.text)}"
     return None
 
 
@@ -244,20 +248,23 @@ def _numbers(override: Override) -> str | None:
     for name in LIST_SETTINGS:  # messages of the others are elsewhere
         index = override.key.removeprefix(f"{name}.")
         if name.startswith("evaluate.") and index != override.key and not index.partition(".")[0].isdecimal():
-            return f"{name} must be a list, as {name}=[...], got {shown(override.text)}"
+            return f"{name} must be a list, as {name}=[...], got {show_value(override.text)}"
     return None
 
 
 def _once(override: Override) -> str | None:
     earlier = sum(other.key_or_group == override.key for other in override.earlier)
     if override.key in LIST_SETTINGS and override.parsed.is_add() + earlier > 1:
-        return f"{override.key} must be given once, as {override.key}=[...], got {shown(override.text)} beside another"
+        return (
+            f"{override.key} must be given once, as {override.key}=[...], got {show_value(override.text)} beside "
+            f"another"
+        )
     return None
 
 
 def _sweep(override: Override) -> str | None:
     if override.parsed.is_sweep_override() and not _swept(override.value):
-        return f"a sweep must have at least one cell, got none with {shown(override.text)}"
+        return f"a sweep must have at least one cell, got none with {show_value(override.text)}"
     return None
 
 
@@ -268,7 +275,7 @@ def _choice(override: Override) -> str | None:
     if key not in override.conf.files or key.startswith("hydra"):  # plugins add names there
         return None
     if isinstance(value, list) and key not in LIST_SETTINGS:  # Hydra would merge them into one
-        return f"{key} must be one name, got {shown(override.text)}: a sweep over several has no brackets"
+        return f"{key} must be one name, got {show_value(override.text)}: a sweep over several has no brackets"
     names, options = value if isinstance(value, list) else [value], override.conf.names(key)
     written = all(isinstance(name, str) and "${" not in name for name in names)
     if not written or (isinstance(value, list) and not set(names) <= set(options)):
@@ -313,7 +320,7 @@ class Launcher:
     gives_gpus: bool
 
 
-def launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None = None) -> Launcher:
+def make_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None = None) -> Launcher:
     """Return how a launcher starts the workers of a sweep.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from pe_lab.config.users import Folders
-from pe_lab.encodings.options import OptionError, shown
+from pe_lab.encodings.options import OptionError, show_value
 from pe_lab.system.names import did_you_mean
 
 PARTS = "parts"  # the option
@@ -17,7 +17,7 @@ def is_encoding(value: Any) -> TypeGuard[DictConfig]:
     return OmegaConf.is_dict(value) and "_target_" in value
 
 
-def inner(leaf: DictConfig) -> Iterator[tuple[str, DictConfig]]:
+def inner_encodings(leaf: DictConfig) -> Iterator[tuple[str, DictConfig]]:
     """Yield the encodings that an encoding is made of, each behind its dotted setting, as encoding or parts.0.
 
     Encodings within those are not among them.
@@ -69,7 +69,7 @@ def _filled(part: Any, path: str, conf: Folders, written: Callable[[str], DictCo
         names = conf.names("pe")
         raise OptionError(
             f"{path} must be an encoding, or {{name: an encoding, and settings of it}}, got "
-            f"{shown(OmegaConf.to_container(part) if OmegaConf.is_config(part) else part)}"
+            f"{show_value(OmegaConf.to_container(part) if OmegaConf.is_config(part) else part)}"
             f"{did_you_mean(name, names) or ': there are ' + ', '.join(names)}"
         )
     settings = written(name)
@@ -77,7 +77,7 @@ def _filled(part: Any, path: str, conf: Folders, written: Callable[[str], DictCo
         if key not in settings or str(key)[0] == "_":
             allowed = [str(key) for key in settings if str(key)[0] != "_" and key != "name"]
             has = f"has the settings {', '.join(allowed)}" if allowed else "has no settings"
-            raise OptionError(f"{path}={name} {has}: got {key}={shown(value)}{did_you_mean(key, allowed)}")
+            raise OptionError(f"{path}={name} {has}: got {key}={show_value(value)}{did_you_mean(key, allowed)}")
         if is_encoding(settings[key]):
             value = _filled(
                 OmegaConf.create(value) if isinstance(value, dict) else value, f"{path}.{key}", conf, written

@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from pe_lab.encodings import policy_names
-from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, at_least, is_number, is_text, one_of, whole
+from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, at_least, integers, is_number, is_text, one_of
 
 
-def each(item: Range, fewest: int = 1) -> Range:
+def list_of(item: Range, fewest: int = 1) -> Range:
     """Return the range of lists of at least `fewest` members, each in a range."""
     words = f"a list, each {item.words}" if fewest else f"a list, maybe empty, each {item.words}"
     return Range(
@@ -20,7 +20,7 @@ def each(item: Range, fewest: int = 1) -> Range:
     )
 
 
-def ladder(fewest: int) -> Range:
+def ascending_list(fewest: int) -> Range:
     """Return the range of lists of so many positive numbers, ascending."""
 
     def holds(value: Any) -> bool:
@@ -39,7 +39,7 @@ NAME = Range(
     "a name of letters, digits, '_', '.' and '-', of at most 100 bytes",
     lambda x: isinstance(x, str) and bool(re.fullmatch(r"\w[\w.-]*", x)) and len(x.encode()) <= 100,
 )
-COUNT = whole(1)
+COUNT = integers(1)
 SECONDS = Range("a number of seconds above 0 and up to 3600", lambda x: is_number(x) and 0 < x <= 3600)
 
 MARGIN = Range(
@@ -65,7 +65,9 @@ BASELINE = Range("an encoding, all pairs or best", is_text)
 CORE_HOURS = Range("a number of core-hours above 0", lambda x: is_number(x) and 0 < x < float("inf"))
 GRAPH = Range("true, false or auto", lambda x: isinstance(x, bool) or x == "auto")
 SEEDS = Range("first..most, as 5..12", is_text)
-POLICY = Range(f"one of {', '.join(policy_names.POLICY_FORMS)}", policy_names.holds, names=policy_names.POLICY_NAMES)
+POLICY = Range(
+    f"one of {', '.join(policy_names.POLICY_FORMS)}", policy_names.is_policy, names=policy_names.POLICY_NAMES
+)
 OFFSET = Range("an integer in 0 ... 2^24", lambda x: isinstance(x, int) and 0 <= x <= 2**24)
 
 
@@ -90,12 +92,14 @@ UNTYPED: dict[str, Range] = {
     "optimizer.schedule": one_of("constant", "cosine", "linear", "wsd"),
     "optimizer.min_lr": at_least(0),
     "optimizer.decay_fraction": PART,
-    "optimizer.warmup_steps": whole(0),
+    "optimizer.warmup_steps": integers(0),
     "logger.wandb.mode": _optional(one_of("online", "offline", "disabled")),
     "logger.wandb.project": NAME,
     "logger.wandb.entity": _optional(NAME),
     "logger.wandb.group": _optional(Range("a text of at most 128 characters", lambda x: is_text(x) and len(x) <= 128)),
-    "logger.wandb.tags": each(Range("a text of 1 to 64 characters", lambda x: is_text(x) and len(x) <= 64), fewest=0),
+    "logger.wandb.tags": list_of(
+        Range("a text of 1 to 64 characters", lambda x: is_text(x) and len(x) <= 64), fewest=0
+    ),
     "logger.wandb.notes": _optional(Range("a text", is_text)),
     "logger.wandb.images": BOOLEAN,
     "logger.wandb.decide_timeout": SECONDS,

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from pe_lab.config import trainer
-from pe_lab.config.declarations import declarations
-from pe_lab.config.schema import RANGES, folder
+from pe_lab.config.declarations import declared_ranges
+from pe_lab.config.schema import RANGES, config_folder
 from pe_lab.encodings.options import BOOLEAN, Range
 
 # in the order of --help
@@ -83,17 +83,17 @@ class Setting:
     @property
     def changes(self) -> str:
         """What another value of it changes."""
-        return changes(self.name)
+        return effect_of(self.name)
 
 
-def changes(name: str) -> str:
+def effect_of(name: str) -> str:
     """Return what another value of a setting changes."""
     parts = name.split(".")
     beginnings = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((_CHANGES[beginning] for beginning in beginnings if beginning in _CHANGES), TRAINING)
 
 
-def settings(file: Path, group: str = "") -> list[Setting]:
+def read_settings(file: Path, group: str = "") -> list[Setting]:
     """Return the settings of a file of conf/, in its order.
 
     Args:
@@ -106,14 +106,14 @@ def settings(file: Path, group: str = "") -> list[Setting]:
     package = re.match(r"# @package (\S+)", text)
     place = package[1].removeprefix("_global_") if package else group
     target = next((value.value for key, value in root.value if key.value == "_target_"), None)
-    declared = declarations(target) if group in ("pe", "data") else {}  # other classes are of other packages
+    declared = declared_ranges(target) if group in ("pe", "data") else {}  # other classes are of other packages
     ranges = RANGES | {f"{group}.{name}": allowed for name, allowed in declared.items()}
     return list(_settings(root, f"{place}." if place else "", lines, ranges))
 
 
-def common() -> list[Setting]:
+def common_settings() -> list[Setting]:
     """Return the settings that are changed most, in the order of COMMON_SETTINGS."""
-    by_name = {setting.name: setting for setting in groups()}
+    by_name = {setting.name: setting for setting in default_groups()}
     chosen = {name.partition(".")[0] for name in COMMON_SETTINGS if "." in name}
     by_name |= {setting.name: setting for setting in of_config([group for group in by_name if group in chosen])}
     return [by_name[name] for name in COMMON_SETTINGS]
@@ -125,14 +125,20 @@ def of_config(chosen: list[str] | None = None) -> list[Setting]:
     Args:
         chosen: the groups, in order; None: all.
     """
-    names = {setting.name: setting.default.strip("[]") for setting in groups() if setting.default != "[]"}
-    files = [(group, folder() / group / f"{names[group]}.yaml") for group in (names if chosen is None else chosen)]
-    return [setting for group, file in [("", folder() / "config.yaml"), *files] for setting in settings(file, group)]
+    names = {setting.name: setting.default.strip("[]") for setting in default_groups() if setting.default != "[]"}
+    files = [
+        (group, config_folder() / group / f"{names[group]}.yaml") for group in (names if chosen is None else chosen)
+    ]
+    return [
+        setting
+        for group, file in [("", config_folder() / "config.yaml"), *files]
+        for setting in read_settings(file, group)
+    ]
 
 
-def groups() -> list[Setting]:
+def default_groups() -> list[Setting]:
     """Return the groups of conf/ with what is chosen of each by default."""
-    text = (folder() / "config.yaml").read_text(encoding="utf-8")
+    text = (config_folder() / "config.yaml").read_text(encoding="utf-8")
     entries = re.findall(r"^  - (\w+): (\S+) +# (.*)$", text, re.MULTILINE)  # of its defaults
     return [Setting(group, chosen, words, f"a file of conf/{group}") for group, chosen, words in entries]
 

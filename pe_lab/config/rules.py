@@ -9,15 +9,15 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config.declarations import declarations
+from pe_lab.config.declarations import declared_ranges
 from pe_lab.config.looks import looks_of
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME
-from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config, Decide, Model, Solve, Tune, require
+from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config, Decide, Model, Solve, Tune, require_setting
 from pe_lab.config.trainer import check_trainer
-from pe_lab.config.users import Folders, find_classes, folders, is_package
+from pe_lab.config.users import Folders, find_classes, find_folders, is_package
 from pe_lab.encodings import options
-from pe_lab.encodings.options import shown
+from pe_lab.encodings.options import show_value
 from pe_lab.system.errors import unknown_setting
 from pe_lab.system.plain import complaint
 
@@ -25,7 +25,7 @@ DECAY_FRACTION = 0.2  # of optimizer.decay_fraction, the default
 OPTIMIZER_SETTINGS = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
 
 
-def check(cfg: DictConfig, conf: Folders | None = None) -> None:
+def check_config(cfg: DictConfig, conf: Folders | None = None) -> None:
     """Check every rule that can be checked from the config alone.
 
     Args:
@@ -35,12 +35,12 @@ def check(cfg: DictConfig, conf: Folders | None = None) -> None:
         ValueError: the first rule that is broken, in one line.
     """
     find_classes(OmegaConf.to_container(cfg))
-    _check_keys(cfg, conf or folders())
+    _check_keys(cfg, conf or find_folders())
     for setting in RANGES:
         missing = object()
         value = OmegaConf.select(cfg, setting, default=missing)
         if value is not missing:
-            require(setting, _plain(value))
+            require_setting(setting, _plain(value))
     encodings = list(_encodings(cfg.pe, "pe"))
     for path in [*encodings, "data", "optimizer", *_named(cfg)]:
         _check_module(OmegaConf.select(cfg, path), path)
@@ -69,17 +69,17 @@ def _check_module(leaf: DictConfig, path: str) -> None:
     package = str(target).partition(".")[0]
     if not is_package(package):
         raise ValueError(
-            f"{path}._target_ must be the import path of a class, got {shown(target)}: there is no module {package} "
-            f"in the current folder, beside --config-dir or among the installed packages"
+            f"{path}._target_ must be the import path of a class, got {show_value(target)}: there is no module "
+            f"{package} in the current folder, beside --config-dir or among the installed packages"
         )
 
 
 def _check_options(leaf: DictConfig, path: str) -> None:
     """Check the options of a class against the ranges that it declares."""
-    declared = declarations(leaf.get("_target_"))
+    declared = declared_ranges(leaf.get("_target_"))
     for option, value in leaf.items():
         if option in declared:
-            options.require(f"{path}.{option}", _plain(value), declared[option])
+            options.require_option(f"{path}.{option}", _plain(value), declared[option])
 
 
 def _check_heads(cfg: DictConfig) -> None:
@@ -214,7 +214,7 @@ def _plain(value: Any) -> Any:
 def _encodings(leaf: DictConfig, path: str) -> Iterator[str]:
     """Yield the path of an encoding in the config, then the paths of the encodings that are its options."""
     yield path
-    declared = declarations(leaf.get("_target_"))
+    declared = declared_ranges(leaf.get("_target_"))
     for option, value in leaf.items():
         if OmegaConf.is_dict(value) and option not in declared:
             yield from _encodings(value, f"{path}.{option}")
@@ -230,7 +230,7 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
     _require_known(cfg, "", allowed[""])
     for group in ("pe", "data", "optimizer", *LIST_GROUPS, *dict(TYPED_GROUPS)):
         if not OmegaConf.is_dict(cfg[group]):
-            raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
+            raise ValueError(f"{group} must have settings, got {show_value(_plain(cfg[group]))}")
     for group, typed in TYPED_GROUPS:
         allowed[group] = {field.name for field in fields(typed)}
     for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer"]:
@@ -249,7 +249,7 @@ def _check_choice(leaf: str, settings: DictConfig, files: Folders) -> dict[str, 
     """Raise ValueError unless a choice of a group is as its file says; return the settings that it has, by leaf."""
     group = leaf.partition(".")[0]
     if not NAME.holds(settings.get("name")):
-        raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(settings.get('name')))}")
+        raise ValueError(f"{leaf}.name must be {NAME.words}, got {show_value(_plain(settings.get('name')))}")
     if not files.file(group, settings.name):
         return {}
     written = _settings(files, group, settings.name)
@@ -259,12 +259,12 @@ def _check_choice(leaf: str, settings: DictConfig, files: Folders) -> dict[str, 
     }
     for key in taken:
         if not OmegaConf.is_dict(settings.get(key)):
-            raise ValueError(f"{leaf}.{key} must be another {group}, got {shown(_plain(settings.get(key)))}")
+            raise ValueError(f"{leaf}.{key} must be another {group}, got {show_value(_plain(settings.get(key)))}")
     for key in ("_target_", "_partial_"):
         if settings.get(key) != written.get(key):
             raise ValueError(
                 f"{leaf}.{key} must be {written.get(key)} for {group}={settings.name}, got "
-                f"{shown(_plain(settings.get(key)))}: give a class of your own a name of its own"
+                f"{show_value(_plain(settings.get(key)))}: give a class of your own a name of its own"
             )
     return {leaf: (set(written) | taken) - {"defaults"}}
 
@@ -273,7 +273,7 @@ def _check_loggers(loggers: DictConfig, files: Folders) -> dict[str, set[str]]:
     """Raise ValueError unless loggers are made later, and none stands alone; return their settings, by leaf."""
     for name, leaf in loggers.items():
         if leaf.get("_partial_") is not True:
-            raise ValueError(f"logger.{name}._partial_ must be true, got {shown(_plain(leaf.get('_partial_')))}")
+            raise ValueError(f"logger.{name}._partial_ must be true, got {show_value(_plain(leaf.get('_partial_')))}")
     if "none" in loggers and len(loggers) > 1:
         raise ValueError(f"logger=none must stand alone, got logger=[{','.join(map(str, loggers))}]")
     names = [str(name) for name in loggers if files.file("logger", str(name))]
@@ -287,14 +287,14 @@ def _check_named(group: str, settings: DictConfig, files: Folders) -> None:
         target = leaf.get("_target_") if OmegaConf.is_dict(leaf) else None
         if not NAME.holds(name) or not isinstance(target, str) or name[0] == "_":
             raise ValueError(
-                f"{group}.{name} must be settings with a _target_, got {shown(_plain(leaf))}: a file of conf/{group} "
-                f"begins with # @package {group}.<name>"
+                f"{group}.{name} must be settings with a _target_, got {show_value(_plain(leaf))}: a file of "
+                f"conf/{group} begins with # @package {group}.<name>"
             )
         written = _settings(files, group, name) if files.file(group, name) else {}
         if written and target != written.get("_target_"):
             raise ValueError(
-                f"{group}.{name}._target_ must be {written.get('_target_')}, got {shown(target)}: give a class of your "
-                f"own a name of its own"
+                f"{group}.{name}._target_ must be {written.get('_target_')}, got {show_value(target)}: give a class of "
+                f"your own a name of its own"
             )
 
 
@@ -302,7 +302,7 @@ def _require_known(settings: DictConfig, leaf: str, names: set[str]) -> None:
     """Raise ValueError unless the settings of a leaf are exactly these."""
     for key in settings:
         if key not in names:
-            raise ValueError(unknown_setting(settings, leaf, str(key), names, shown(_plain(settings[key]))))
+            raise ValueError(unknown_setting(settings, leaf, str(key), names, show_value(_plain(settings[key]))))
     for key in sorted(names):
         if key not in settings:
             raise ValueError(f"{leaf}{'.' if leaf else ''}{key} must be set, got nothing")

@@ -15,7 +15,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from pe_lab.config import ranges, trainer
 from pe_lab.encodings import options
-from pe_lab.encodings.options import Count, Folder, NonNegative, Positive, Range, at_least, declared, one_of
+from pe_lab.encodings.options import Count, Folder, NonNegative, Positive, Range, annotated_range, at_least, one_of
 
 
 @dataclass
@@ -70,7 +70,7 @@ class LabTrainer:
 # all arguments of Lightning's Trainer, so that they are given without +; null: not given
 Trainer: Any = make_dataclass(
     "Trainer",
-    [(name, Annotated[Any, allowed], field(default=None)) for name, allowed in trainer.ranges().items()],
+    [(name, Annotated[Any, allowed], field(default=None)) for name, allowed in trainer.argument_ranges().items()],
     bases=(LabTrainer,),
 )
 
@@ -113,8 +113,8 @@ class Tune:
             compared, each setting by itself.
     """
 
-    rates: Annotated[list[float], ranges.ladder(2)] | None = None
-    scaled: Annotated[list[Any], ranges.each(ranges.RATE_AND_SCALE, fewest=0)] = field(default_factory=list)
+    rates: Annotated[list[float], ranges.ascending_list(2)] | None = None
+    scaled: Annotated[list[Any], ranges.list_of(ranges.RATE_AND_SCALE, fewest=0)] = field(default_factory=list)
     fraction: Annotated[float, ranges.PART] = 0.25
     steps: Count | None = None
     margin: Annotated[str, ranges.TUNED_MARGIN] | None = None
@@ -125,9 +125,9 @@ class Tune:
 class Evaluate:
     """Measurements on a trained cell: every length, under every policy, at every offset; answers generated or not."""
 
-    lengths: Annotated[list[float], ranges.each(at_least(1))] = field(default_factory=lambda: [1.0])
-    policy: Annotated[list[str], ranges.each(ranges.POLICY)] = field(default_factory=lambda: ["raw"])
-    offset: Annotated[list[int], ranges.each(ranges.OFFSET)] = field(default_factory=lambda: [0])
+    lengths: Annotated[list[float], ranges.list_of(at_least(1))] = field(default_factory=lambda: [1.0])
+    policy: Annotated[list[str], ranges.list_of(ranges.POLICY)] = field(default_factory=lambda: ["raw"])
+    offset: Annotated[list[int], ranges.list_of(ranges.OFFSET)] = field(default_factory=lambda: [0])
     stride: Count | None = None
     decode: Annotated[str, one_of("none", "greedy")] = "none"
 
@@ -145,7 +145,7 @@ class Decide:
 
     baseline: Annotated[str, ranges.BASELINE] | None = None
     seeds: Annotated[str, ranges.SEEDS] = "5..12"
-    looks: Annotated[list[int], ranges.each(ranges.COUNT)] | None = None
+    looks: Annotated[list[int], ranges.list_of(ranges.COUNT)] | None = None
     best: Count | None = None
 
 
@@ -187,7 +187,7 @@ def _declared(typed: type, prefix: str = "") -> Iterator[tuple[str, Range]]:
     for name, annotation in get_type_hints(typed, include_extras=True).items():
         if isinstance(annotation, type) and is_dataclass(annotation):
             yield from _declared(annotation, f"{prefix}{name}.")
-        elif (allowed := declared(annotation)) is not None:
+        elif (allowed := annotated_range(annotation)) is not None:
             yield prefix + name, allowed
 
 
@@ -195,7 +195,7 @@ def _declared(typed: type, prefix: str = "") -> Iterator[tuple[str, Range]]:
 RANGES: dict[str, Range] = dict(_declared(Config)) | ranges.UNTYPED
 
 
-def require(setting: str, value: Any) -> None:
+def require_setting(setting: str, value: Any) -> None:
     """Check the value of a setting.
 
     Args:
@@ -204,7 +204,7 @@ def require(setting: str, value: Any) -> None:
     Raises:
         ValueError: one line with the setting, the requirement and the value.
     """
-    options.require(setting, value, RANGES[setting])
+    options.require_option(setting, value, RANGES[setting])
 
 
 TYPED_GROUPS = (
@@ -227,7 +227,7 @@ ConfigStore.instance().store(name="schema", node=Config)
 
 
 @cache
-def folder() -> Path:
+def config_folder() -> Path:
     """Return the folder of the YAML files: beside the package in a checkout, inside it when installed from a wheel."""
     package = Path(__file__).parents[1]
     beside = package.parent / "conf"
@@ -245,7 +245,7 @@ def of_cell(cfg: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in OF_STUDIES])
 
 
-def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
+def flatten_settings(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
     """Return a tree's values by joined names; null and lists as text, so that they can be compared and grouped.
 
     Members of a list that have settings of their own, as parts of an encoding, are named by their number.
@@ -255,13 +255,13 @@ def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dic
         if isinstance(value, list) and value and all(isinstance(member, dict) for member in value):
             value = {str(index): member for index, member in enumerate(value)}
         if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}{separator}", separator)
+            flat |= flatten_settings(value, f"{prefix}{key}{separator}", separator)
         else:
             flat[f"{prefix}{key}"] = "null" if value is None else str(value) if isinstance(value, list) else value
     return flat
 
 
-def resolved(cfg: DictConfig) -> dict[str, Any]:
+def resolve_config(cfg: DictConfig) -> dict[str, Any]:
     """Return a config, or a group of it, as plain data with its interpolations resolved.
 
     Arguments of lightning.Trainer are there if they are given.

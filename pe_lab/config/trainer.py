@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, is_integer, is_number, is_text, one_of, whole
+from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, integers, is_integer, is_number, is_text, one_of
 
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 NO_VALUES: tuple[Any, ...] = ()
@@ -36,9 +36,9 @@ DECIDED_ARGUMENTS: dict[
 ALIASES: dict[str, tuple[str, Range]] = {
     "accelerator": ("trainer.device", one_of("auto", "cpu", "cuda", "gpu")),
     "gradient_clip_val": ("trainer.clip", POSITIVE),
-    "log_every_n_steps": ("trainer.log_every", whole(1)),
-    "max_epochs": ("epochs", whole(1)),
-    "max_steps": ("steps", whole(1)),
+    "log_every_n_steps": ("trainer.log_every", integers(1)),
+    "max_epochs": ("epochs", integers(1)),
+    "max_steps": ("steps", integers(1)),
 }
 
 
@@ -65,13 +65,13 @@ def _text_or_target(words: str) -> Range:
 
 
 TAKEN_ARGUMENTS: dict[str, Range] = {
-    "accumulate_grad_batches": whole(1),
+    "accumulate_grad_batches": integers(1),
     "benchmark": BOOLEAN,
-    "check_val_every_n_epoch": whole(1),
+    "check_val_every_n_epoch": integers(1),
     "default_root_dir": Range("the path of a folder", is_text),
     "detect_anomaly": BOOLEAN,
     "deterministic": Range("true, false or warn", lambda x: isinstance(x, bool) or x == "warn"),
-    "devices": whole(1),
+    "devices": integers(1),
     "enable_model_summary": BOOLEAN,
     "enable_progress_bar": BOOLEAN,
     "gradient_clip_algorithm": one_of("norm", "value"),
@@ -82,7 +82,7 @@ TAKEN_ARGUMENTS: dict[str, Range] = {
     "num_sanity_val_steps": Range("an integer of at least -1", lambda x: is_integer(x) and x >= -1),
     "overfit_batches": _batches(1),
     "profiler": _text_or_target("simple, advanced or pytorch"),
-    "reload_dataloaders_every_n_epochs": whole(0),
+    "reload_dataloaders_every_n_epochs": integers(0),
     "strategy": one_of(*STRATEGIES),
     "val_check_interval": Range(
         "a number of batches, at least 1, or a share in (0, 1] such as 0.5",
@@ -111,7 +111,7 @@ ARGUMENT_NAMES = sorted(
 )  # of all arguments but `precision`, which the lab has too
 
 
-def ranges() -> dict[str, Range]:
+def argument_ranges() -> dict[str, Range]:
     """Return the ranges of all arguments of lightning.Trainer, by name."""
     allowed = TAKEN_ARGUMENTS | {name: accepted for name, (_, accepted) in ALIASES.items()}
     for name, (values, why) in DECIDED_ARGUMENTS.items():
@@ -120,21 +120,21 @@ def ranges() -> dict[str, Range]:
     return {name: replace(allowed[name], optional=True) for name in ARGUMENT_NAMES}
 
 
-def arguments(trainer: DictConfig) -> dict[str, Any]:
+def given_arguments(trainer: DictConfig) -> dict[str, Any]:
     """Return the arguments of lightning.Trainer that are given, as plain data."""
     plain: Any = OmegaConf.to_container(trainer, resolve=True)
     options = {name: plain[name] for name in TAKEN_ARGUMENTS if plain.get(name) is not None}
     return options | ({"gradient_clip_val": plain["clip"]} if "gradient_clip_algorithm" in options else {})
 
 
-def changing(trainer: DictConfig, gpu: bool, watched: bool) -> dict[str, Any]:
+def changing_arguments(trainer: DictConfig, gpu: bool, watched: bool) -> dict[str, Any]:
     """Return the arguments of lightning.Trainer that change the numbers of a cell.
 
     Args:
         watched: by callbacks that may change its training.
     """
     neutral = NEUTRAL_ARGUMENTS | (ON_GPU if gpu else {}) | (VALIDATION_ARGUMENTS if watched else {})
-    options = arguments(trainer)
+    options = given_arguments(trainer)
     changes = {name: options[name] for name, usual in neutral.items() if name in options and options[name] != usual}
     if "accumulate_grad_batches" in changes:
         changes["accumulation"] = 2  # once each batch had the same weight, whatever the number of its answers
@@ -143,11 +143,11 @@ def changing(trainer: DictConfig, gpu: bool, watched: bool) -> dict[str, Any]:
 
 def batches_of_epoch(trainer: DictConfig, batches: int) -> int:
     """Return how many of the batches of an epoch are trained on."""
-    options = arguments(trainer)
-    return limited(batches, options.get("overfit_batches", options.get("limit_train_batches", 1.0)))
+    options = given_arguments(trainer)
+    return limit_batches(batches, options.get("overfit_batches", options.get("limit_train_batches", 1.0)))
 
 
-def limited(batches: int, limit: float) -> int:
+def limit_batches(batches: int, limit: float) -> int:
     """Return the number of batches under a limit of Lightning's: a number of them, or a share."""
     return int(batches * limit) if isinstance(limit, float) else min(batches, limit)
 

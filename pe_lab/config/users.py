@@ -23,8 +23,8 @@ from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from pe_lab.config.ranges import NAME
-from pe_lab.config.schema import folder
-from pe_lab.encodings.options import shown
+from pe_lab.config.schema import config_folder
+from pe_lab.encodings.options import show_value
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import kind
 from pe_lab.system.names import did_you_mean
@@ -68,20 +68,20 @@ class Folders:
         return None if file is None else OmegaConf.load(file)
 
 
-def folders() -> Folders:
+def find_folders() -> Folders:
     """Find the files of this package, of PE_LAB_CONFIG_DIR and of installed packages.
 
     Raises:
         ValueError: a folder, an entry point or a file cannot be used; two files have the same group and name.
     """
     files: dict[str, dict[str, Path]] = {}
-    for file in _files(folder()):
-        files.setdefault(_group(folder(), file), {})[file.stem] = file
+    for file in _files(config_folder()):
+        files.setdefault(_group(config_folder(), file), {})[file.stem] = file
     groups = sorted(group for group in files if group)
     users: list[Path] = []
     for source, path in [*((CONFIG_DIR_SOURCES, place) for place in _from_environment()), *_installed()]:
         place = path.resolve()
-        if place in (folder().resolve(), *users):
+        if place in (config_folder().resolve(), *users):
             continue
         users.append(place)
         for file in _users_files(place, source, groups):
@@ -96,7 +96,7 @@ def folders() -> Folders:
 
 
 @contextmanager
-def joining(arguments: list[str]) -> Iterator[list[str]]:
+def add_config_dirs(arguments: list[str]) -> Iterator[list[str]]:
     """Add the folders of --config-dir to the configuration within the block; yield the other arguments.
 
     Their files are found by this process and by those that it starts. What `find_classes` adds to the path within the
@@ -110,7 +110,7 @@ def joining(arguments: list[str]) -> Iterator[list[str]]:
     try:
         if places:
             os.environ[CONFIG_DIR_VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_from_environment(), *places])))
-        folders()
+        find_folders()
         yield rest
     finally:
         sys.path[:] = [path for path in sys.path if path in paths]
@@ -139,7 +139,7 @@ def add_path_of_callbacks(overrides: list[str]) -> None:
         overrides: of a command line.
     """
     chosen = [word.partition("=")[2] for word in overrides if word.startswith("+study=")]
-    files = [file for name in chosen if (file := folders().file("study", name))]
+    files = [file for name in chosen if (file := find_folders().file("study", name))]
     targets = [word.partition("=")[2] for word in overrides if "hydra.callbacks" in word and "_target_" in word]
     find_classes([{"_target_": target} for target in targets])
     find_classes([OmegaConf.to_container(OmegaConf.load(file)) for file in files])
@@ -171,7 +171,7 @@ def _targets(settings: Any) -> Iterator[str]:
         yield from _targets(member)
 
 
-def flags() -> list[str]:
+def config_dir_flags() -> list[str]:
     """Return the arguments that add the folders of this process to another program."""
     return [f"{FLAGS[0]}={place}" for place in _from_environment()]
 
@@ -180,7 +180,7 @@ class UsersFolders(SearchPathPlugin):
     """Tells Hydra where users' files are: after those of the package."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for place in folders().users:
+        for place in find_folders().users:
             search_path.append("pe_lab.users", f"file://{place}")
 
 
@@ -199,7 +199,7 @@ def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
             continue
         value = value if equals else next(remaining, "")
         if not Path(value).is_dir() or value == "" or os.pathsep in value:
-            raise ValueError(f"{flag} must be a folder of configs, got {shown(value)}")
+            raise ValueError(f"{flag} must be a folder of configs, got {show_value(value)}")
         places.append(Path(value).resolve())
     return places, rest
 
@@ -271,7 +271,7 @@ def _users_files(place: Path, source: str, groups: list[str]) -> Iterator[Path]:
     for file in _files(place):
         group, empty = _group(place, file), False
         if group not in groups:
-            where = shown(group) if group else "no group"
+            where = show_value(group) if group else "no group"
             raise ValueError(
                 f"{file} must be in the folder of a group, one of {', '.join(groups)}, got {where}"
                 f"{did_you_mean(group, groups)}"
@@ -288,7 +288,7 @@ def _users_files(place: Path, source: str, groups: list[str]) -> Iterator[Path]:
 def _check_file(file: Path, group: str) -> None:
     """Raise ValueError unless a file has the settings that its group needs."""
     if file.suffix != ".yaml" or not NAME.holds(file.stem):
-        raise ValueError(f"{file} must be named NAME.yaml, NAME {NAME.words}, got {shown(file.name)}")
+        raise ValueError(f"{file} must be named NAME.yaml, NAME {NAME.words}, got {show_value(file.name)}")
     if not file.is_file():  # of a FIFO, reading would wait
         raise ValueError(f"{file} must be a file, got {kind(file.resolve())}")
     try:
@@ -305,8 +305,8 @@ def _check_file(file: Path, group: str) -> None:
     if group in WITH_CLASS and not inherits:
         target = settings.get("_target_")
         if not isinstance(target, str) or "." not in target:
-            raise ValueError(f"{file} must have a _target_, the import path of a class, got {shown(target)}")
+            raise ValueError(f"{file} must have a _target_, the import path of a class, got {show_value(target)}")
         if group in MADE_LATER and settings.get("_partial_") is not True:
-            raise ValueError(f"{file} must have _partial_: true, got {shown(settings.get('_partial_'))}")
+            raise ValueError(f"{file} must have _partial_: true, got {show_value(settings.get('_partial_'))}")
     if group in ("pe", "data", "optimizer") and settings.get("name") != file.stem:
-        raise ValueError(f"{file} must have name: {file.stem}, as the file, got {shown(settings.get('name'))}")
+        raise ValueError(f"{file} must have name: {file.stem}, as the file, got {show_value(settings.get('name'))}")

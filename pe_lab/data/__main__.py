@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
-from pe_lab.encodings.options import within
+from pe_lab.encodings.options import prefix_errors
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
 from pe_lab.system.names import did_you_mean
@@ -31,13 +31,13 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        with config.joining(sys.argv[1:]) as arguments:
-            export(*read(parser.parse_args(arguments).words))
+        with config.add_config_dirs(sys.argv[1:]) as arguments:
+            export_dataset(*read_arguments(parser.parse_args(arguments).words))
 
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
-def read(words: list[str]) -> tuple[Path, DictConfig]:
+def read_arguments(words: list[str]) -> tuple[Path, DictConfig]:
     """Return the folder to write to, and the config of the dataset.
 
     Raises:
@@ -58,25 +58,25 @@ def read(words: list[str]) -> tuple[Path, DictConfig]:
             hint = "" if key in NAMES else did_you_mean(key, NAMES)
             raise ValueError(f"export takes data=…, data.<option>=…, seed=… and out=…: got {word!r}{hint}")
     if not any(word.startswith("data=") for word in overrides):
-        names = config.folders().names("data")
+        names = config.find_folders().names("data")
         raise ValueError(f"data must be one of {', '.join(names)}, got nothing")
     cfg = config.expand(overrides, multirun=False)[0]
     require_writable("out", Path(out))
     return Path(out) / cfg.data.name, cfg
 
 
-def export(folder: Path, cfg: DictConfig) -> None:
+def export_dataset(folder: Path, cfg: DictConfig) -> None:
     """Make the dataset, write its files, print their names and the sizes of its splits."""
     from hydra.utils import instantiate
 
-    from pe_lab.data.export import sizes, write
+    from pe_lab.data.export import split_sizes, write_dataset
 
-    with within("data"):
+    with prefix_errors("data"):
         dataset = instantiate(cfg.data)(seed=cfg.seed)
-    settings = {key: value for key, value in config.resolved(cfg.data).items() if key[0] != "_"}
-    for file in write(dataset, folder, cfg.seed, settings):
+    settings = {key: value for key, value in config.resolve_config(cfg.data).items() if key[0] != "_"}
+    for file in write_dataset(dataset, folder, cfg.seed, settings):
         print(file)
-    print(", ".join(f"{split} {size:,}" for split, size in sizes(dataset).items()))
+    print(", ".join(f"{split} {size:,}" for split, size in split_sizes(dataset).items()))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pe_lab.data.base import IGNORE, Batch, Floors, Task
 from pe_lab.data.copying import SORT_KEYS
 from pe_lab.data.hashed import Hashed
 from pe_lab.data.problem import BLOCK_PROBLEMS
-from pe_lab.encodings.options import Count, Length, OptionError, whole
+from pe_lab.encodings.options import Count, Length, OptionError, integers
 
 A, B, START, PAD = range(4)
 
@@ -46,7 +46,7 @@ class Alternation(Hashed):
         self,
         seed: int,
         name: str = "alternation",
-        blocks: Annotated[int, whole(2, most=64)] = 8,
+        blocks: Annotated[int, integers(2, most=64)] = 8,
         shortest: Length = 24,
         longest: Length = 36,
         train: Count = 10_000,

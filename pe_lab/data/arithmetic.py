@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pe_lab.data.majority import shuffled
+from pe_lab.data.majority import shuffle_ones
 from pe_lab.data.problem import RandomProblems
 from pe_lab.encodings.layout import UNMARKED
 from pe_lab.encodings.options import Count, Length, Positions
@@ -175,7 +175,7 @@ class Parity(RandomProblems):
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         if self.uniform:
             ones = (torch.rand(len(n), dtype=torch.float64, generator=source) * (n + 1)).long()
-            return shuffled(ones, n, self.n[-1], source)
+            return shuffle_ones(ones, n, self.n[-1], source)
         return torch.randint(2, (len(n), self.n[-1]), generator=source)
 
     def prompts(self, n: int) -> int:

@@ -7,8 +7,8 @@ import torch
 from torch import Generator, Tensor
 
 from pe_lab.data.base import Dataset, Task
-from pe_lab.data.labelled import SPLIT_SIZES, Sampled, certain, counts
-from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError, whole
+from pe_lab.data.labelled import SPLIT_SIZES, Sampled, certain_log_p, token_counts
+from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError, integers
 
 
 class Bag(Sampled):
@@ -36,7 +36,7 @@ class Bag(Sampled):
         seed: int,
         name: str = "bag",
         length: Length = 32,
-        vocabulary: Annotated[int, whole(1, most=65_536)] = 10,
+        vocabulary: Annotated[int, integers(1, most=65_536)] = 10,
         train: Count = SPLIT_SIZES["train"],
         validation: Count = SPLIT_SIZES["validation"],
         test: Count = SPLIT_SIZES["test"],
@@ -70,11 +70,11 @@ class Bag(Sampled):
         return self.often(tokens).argmax(1)
 
     def position_blind(self, tokens: Tensor) -> Tensor:
-        return certain(self.classify(tokens), self.task.outputs)
+        return certain_log_p(self.classify(tokens), self.task.outputs)
 
     def often(self, tokens: Tensor) -> Tensor:
         """Return [N, vocabulary], the count of each token in tokens [N, T]."""
-        return counts(tokens, torch.ones_like(tokens), self.task.vocabulary)
+        return token_counts(tokens, torch.ones_like(tokens), self.task.vocabulary)
 
 
 def with_majority(length: int, vocabulary: int, enough: int) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.metric import Metric
-from pe_lab.data.seeding import generator
+from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import CheckedOptions
 from pe_lab.encodings.sizes import Sizes
@@ -282,7 +282,7 @@ def surprise(batch: Batch, ordered: bool = True) -> Tensor:
     return loss
 
 
-def fresh(rows: Tensor, seen: set[bytes]) -> Tensor:
+def unseen_rows(rows: Tensor, seen: set[bytes]) -> Tensor:
     """Return the indices [N'] of rows [N, T] that are not in `seen` and not repeated; add all rows to `seen`."""
     new = []
     for index, row in enumerate(rows.numpy()):
@@ -295,7 +295,7 @@ def fresh(rows: Tensor, seen: set[bytes]) -> Tensor:
 
 def epoch_order(size: int, seed: int, epoch: int) -> Tensor:
     """Return [size], the order of the training sequences in an epoch; it depends on seed and epoch alone."""
-    return torch.randperm(size, generator=generator(seed, "order", epoch))
+    return torch.randperm(size, generator=make_generator(seed, "order", epoch))
 
 
 def in_batches(dataset: Dataset, split: str, index: Tensor, batch_size: int, epoch: int = 0) -> Iterator[Batch]:
@@ -304,7 +304,7 @@ def in_batches(dataset: Dataset, split: str, index: Tensor, batch_size: int, epo
         yield dataset.batch(split, part, epoch)
 
 
-def averages(values: Tensor, batch: Batch, roles: tuple[str, ...], name: str = "loss") -> dict[str, float]:
+def mean_metrics(values: Tensor, batch: Batch, roles: tuple[str, ...], name: str = "loss") -> dict[str, float]:
     """Return means of values [B, S]: over the headline, over all answers, and per role.
 
     A role that does not occur in the batch is left out.

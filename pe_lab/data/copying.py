@@ -6,8 +6,8 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor
 
-from pe_lab.data.sequence import Copy, ascending
-from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
+from pe_lab.data.sequence import Copy, sort_prompts
+from pe_lab.encodings.options import Count, Length, OptionError, Positions, integers
 
 SORT_KEYS = 2**62  # to sort by: two of them are equal once in 10^15 sequences of a hundred tokens
 
@@ -36,7 +36,7 @@ class UniqueCopy(Copy):
         self,
         seed: int,
         name: str = "unique_copy",
-        symbols: Annotated[int, whole(2, most=4096)] = 64,
+        symbols: Annotated[int, integers(2, most=4096)] = 64,
         shortest: Length = 1,
         longest: Positions = 16,
         train: Count = 10_000,
@@ -58,7 +58,7 @@ class UniqueCopy(Copy):
         return longer
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
-        return different(len(n), self.symbols, source)[:, : self.n[-1]]
+        return shuffle_symbols(len(n), self.symbols, source)[:, : self.n[-1]]
 
     def prompts(self, n: int) -> int:
         return math.perm(self.symbols, n)
@@ -87,7 +87,7 @@ class UniqueSort(UniqueCopy):
         return sorted(prompt)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
-        return ascending(n, prompt, self.symbols)
+        return sort_prompts(n, prompt, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         left = torch.cat((counts == 1, torch.ones(len(counts), 1, dtype=torch.bool)), 1)  # END where none is left
@@ -119,11 +119,11 @@ class SelectiveCopy(Copy):
         self,
         seed: int,
         name: str = "selective_copy",
-        symbols: Annotated[int, whole(2, most=65_535)] = 10,  # and the blank
+        symbols: Annotated[int, integers(2, most=65_535)] = 10,  # and the blank
         shortest: Length = 1,
         longest: Positions = 16,
-        blanks: Annotated[int, whole(0, most=1024)] = 1,
-        extra: Annotated[int, whole(0, most=65_536)] = 0,
+        blanks: Annotated[int, integers(0, most=1024)] = 1,
+        extra: Annotated[int, integers(0, most=65_536)] = 0,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
@@ -179,6 +179,6 @@ def one_hot(n: int) -> Tensor:
     return torch.eye(n + 1, dtype=torch.float64)[n]
 
 
-def different(rows: int, symbols: int, source: torch.Generator) -> Tensor:
+def shuffle_symbols(rows: int, symbols: int, source: torch.Generator) -> Tensor:
     """Draw all symbols in a random order, [rows, symbols]."""
     return torch.randint(SORT_KEYS, (rows, symbols), generator=source).argsort(dim=1, stable=True)

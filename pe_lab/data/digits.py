@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import Labelled
-from pe_lab.data.seeding import derive
+from pe_lab.data.seeding import derive_seed
 from pe_lab.encodings.options import FileOrFolder
 
 IMAGES = 1797
@@ -50,7 +50,7 @@ class Digits(Labelled):
 
         pixels, labels = (torch.from_numpy(array).long() for array in load_digits(return_X_y=True))
         # by a hash of the image, so that the split is the same on every machine
-        order = sorted(range(IMAGES), key=lambda image: derive(self.seed, "digits", *pixels[image].tolist()))
+        order = sorted(range(IMAGES), key=lambda image: derive_seed(self.seed, "digits", *pixels[image].tolist()))
         rest = iter(order)
         chosen = {split: torch.tensor(list(islice(rest, size))) for split, size in SPLIT_SIZES.items()}[split]
         return pixels[chosen], labels[chosen]

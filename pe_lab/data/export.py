@@ -19,7 +19,7 @@ CHUNK_SEQUENCES = 4096  # sequences of a batch
 NO_TARGET = "-"  # in the CSV, for a target where nothing is asked
 
 
-def write(dataset: Dataset, folder: Path, seed: int, settings: dict[str, Any]) -> list[Path]:
+def write_dataset(dataset: Dataset, folder: Path, seed: int, settings: dict[str, Any]) -> list[Path]:
     """Write <name>.csv, <name>.npz and schema.json; they replace earlier files when all are complete.
 
     For `pattern` the CSV begins
@@ -58,14 +58,14 @@ def write(dataset: Dataset, folder: Path, seed: int, settings: dict[str, Any]) -
     return [folder / name for name in names]
 
 
-def sizes(dataset: Dataset) -> dict[str, int]:
+def split_sizes(dataset: Dataset) -> dict[str, int]:
     """Return the number of sequences of each split; `Labelled` may have others than the usual three."""
     return {split: dataset.size(split) for split in dataset.splits}
 
 
 def _require_exportable(dataset: Dataset) -> None:
     """Raise ValueError if a split is too large to be written."""
-    for split, size in sizes(dataset).items():
+    for split, size in split_sizes(dataset).items():
         if size > MAX_SPLIT_SIZE[0] or size * dataset.task.length > MAX_SPLIT_SIZE[1]:
             raise ValueError(
                 f"data must have at most {MAX_SPLIT_SIZE[0]:,} sequences and {MAX_SPLIT_SIZE[1]:,} tokens in a split "
@@ -77,7 +77,7 @@ def _arrays(dataset: Dataset) -> tuple[dict[str, np.ndarray], bool]:
     """Return the arrays of all splits, and whether any sequence packs several documents."""
     arrays: dict[str, np.ndarray] = {}
     packed = False
-    for split, size in sizes(dataset).items():
+    for split, size in split_sizes(dataset).items():
         parts = list(in_batches(dataset, split, torch.arange(size), CHUNK_SEQUENCES))
         packed = packed or any(part.layout.packed for part in parts)
         arrays |= {f"{split}_{name}": array for name, array in _arrays_of_split(parts, dataset.task).items()}
@@ -97,7 +97,7 @@ def _arrays_of_split(parts: list[Batch], task: Task) -> dict[str, np.ndarray]:
 
 def _lines(dataset: Dataset, arrays: dict[str, np.ndarray], packed: bool) -> Iterator[list[str | int]]:
     """Yield the rows of the CSV below its header."""
-    for split in sizes(dataset):
+    for split in split_sizes(dataset):
         columns = [arrays[f"{split}_{name}"] for name in ("tokens", "documents")]
         columns.append(arrays[f"{split}_label" if dataset.task.pooled else f"{split}_targets"])
         for tokens, documents, targets in zip(*columns, strict=True):
@@ -123,7 +123,7 @@ def _schema(
     packed: bool,
 ) -> dict[str, Any]:
     """Return a Table Schema (specs.frictionlessdata.io/table-schema) of the CSV, with seed, settings and floors."""
-    task, there = dataset.task, sizes(dataset)
+    task, there = dataset.task, split_sizes(dataset)
     return {
         "name": dataset.name,
         "fields": _fields(task, list(there), packed),

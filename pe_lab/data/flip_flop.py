@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Floors, Task, averages
+from pe_lab.data.base import IGNORE, Batch, Floors, Task, mean_metrics
 from pe_lab.data.hashed import Hashed
 from pe_lab.data.metric import Metric
 from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS
@@ -147,7 +147,7 @@ class FlipFlop(Hashed):
             p = probability.where(right, 1 - probability)
             loss[has_target] = -p.log()
             hit[has_target] = (p > 0.5).double() + 0.5 * (p == 0.5)
-            return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
+            return mean_metrics(loss, batch, self.roles) | mean_metrics(hit, batch, (), "accuracy")
 
         counts = torch.stack([(batch.tokens == token).cumsum(1)[has_target] for token in (WRITE, READ, PASS, ONE)], 1)
         kinds, place = counts.unique(dim=0, return_inverse=True)

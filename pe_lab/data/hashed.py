@@ -6,9 +6,9 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, InMemory, averages, fresh
+from pe_lab.data.base import IGNORE, Batch, InMemory, mean_metrics, unseen_rows
 from pe_lab.data.problem import MAX_IDLE_DRAWS, MIN_PROBLEMS, PROBLEMS_PER_SEQUENCE, split_of
-from pe_lab.data.seeding import generator
+from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import MAX_LENGTH, OptionError
 
 
@@ -49,10 +49,10 @@ class Hashed(InMemory):
         seen: set[bytes] = set()
         idle = 0
         for block in count():
-            tokens = self.draw(generator(self.seed, self.name, *self.draw_name(split), *self.drawn, block))
+            tokens = self.draw(make_generator(self.seed, self.name, *self.draw_name(split), *self.drawn, block))
             tokens = tokens[torch.tensor([split_of(self.seed, self.name, row) == split for row in tokens.tolist()])]
             if split != "train":
-                tokens = tokens[fresh(tokens, seen)]
+                tokens = tokens[unseen_rows(tokens, seen)]
             blocks.append(tokens)
             idle = 0 if len(tokens) else idle + 1
             total = sum(map(len, blocks))
@@ -96,7 +96,7 @@ class Hashed(InMemory):
         loss[has_target] = -p.gather(1, right)[:, 0].log()
         best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
         hit[has_target] = best.gather(1, right)[:, 0] / best.sum(1).double()
-        return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
+        return mean_metrics(loss, batch, self.roles) | mean_metrics(hit, batch, (), "accuracy")
 
     def with_targets_from(self, tokens: Tensor, first: int) -> Batch:
         """Return sequences [N, T] that ask for the next token, from the slot `first` on."""

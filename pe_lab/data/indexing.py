@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import Batch, Floors
-from pe_lab.data.copying import SORT_KEYS, different
+from pe_lab.data.copying import SORT_KEYS, shuffle_symbols
 from pe_lab.data.problem import RandomProblems
-from pe_lab.encodings.options import Count, OptionError, whole
+from pe_lab.encodings.options import Count, OptionError, integers
 
-Letters = Annotated[int, whole(2, most=1024)]
+Letters = Annotated[int, integers(2, most=1024)]
 
 
 class IndirectIndexing(RandomProblems):
@@ -46,7 +46,7 @@ class IndirectIndexing(RandomProblems):
         letters: Letters = 12,
         shortest: Letters = 3,
         longest: Letters = 6,
-        reach: Annotated[int, whole(1, most=1024)] = 1,
+        reach: Annotated[int, integers(1, most=1024)] = 1,
         train: Count = 20_000,
         validation: Count = 1000,
         test: Count = 1000,
@@ -73,7 +73,7 @@ class IndirectIndexing(RandomProblems):
         return n + reach * (2 * n - reach - 1)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
-        letters = different(len(n), self.letters, source)[:, : self.n[-1]]
+        letters = shuffle_symbols(len(n), self.letters, source)[:, : self.n[-1]]
         number = torch.randint(SORT_KEYS, (len(n),), generator=source)
         first, second = torch.zeros(2, len(n), dtype=torch.long)
         for size in self.n:

@@ -8,7 +8,7 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
 from pe_lab.data.hashed import Hashed
 from pe_lab.data.problem import BLOCK_PROBLEMS
-from pe_lab.encodings.options import Count, Length, OptionError, whole
+from pe_lab.encodings.options import Count, Length, OptionError, integers
 
 
 class Induction(Hashed):
@@ -48,7 +48,7 @@ class Induction(Hashed):
         seed: int,
         name: str = "induction",
         length: Length = 32,
-        vocabulary: Annotated[int, whole(2, most=65_536)] = 16,
+        vocabulary: Annotated[int, integers(2, most=65_536)] = 16,
         asked: Literal["repeated", "last"] = "repeated",
         train: Count = 10_000,
         validation: Count = 1000,

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task, fresh
-from pe_lab.data.labelled_csv import Rows, read
-from pe_lab.data.seeding import generator
+from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task, unseen_rows
+from pe_lab.data.labelled_csv import Rows, read_splits
+from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.layout import PADDING
 from pe_lab.encodings.options import FileOrFolder, OptionError
 
@@ -63,7 +63,7 @@ class Labelled(InMemory):
             except OSError as error:
                 raise ValueError(f"data.path must be a file to read, got {path!r} ({error.strerror})") from None
             self.digest = hashlib.sha256(content).hexdigest()
-            self.file = read(content, path, task)
+            self.file = read_splits(content, path, task)
             self.sizes = {split: len(tokens) for split, (tokens, _, _) in self.file.items()}
 
     @property
@@ -144,13 +144,13 @@ class Sampled(Labelled):
     def sequences(self, split: str) -> tuple[Tensor, Tensor]:
         seen: set[bytes] = set()
         for earlier in self.order[: self.order.index(split)]:
-            fresh(self.whole(earlier).tokens, seen)
+            unseen_rows(self.whole(earlier).tokens, seen)
         parts: list[tuple[Tensor, Tensor]] = []
         missing = self.sizes[split]
         rows = max(1, min(MAX_DRAWN_SEQUENCES, MAX_DRAWN_TOKENS // self.task.length))
         for block in count():
-            tokens, labels = self.draw(rows, generator(self.seed, self.purpose, self.task.length, split, block))
-            new = fresh(tokens, seen)[:missing]
+            tokens, labels = self.draw(rows, make_generator(self.seed, self.purpose, self.task.length, split, block))
+            new = unseen_rows(tokens, seen)[:missing]
             parts.append((tokens[new], labels[new]))
             missing -= len(new)
             if not missing:
@@ -168,29 +168,29 @@ class Sampled(Labelled):
         batch = self.whole(split)
         tokens, labels, classes = batch.tokens, batch.targets[:, 0], self.task.outputs
         levels = {
-            "bayes": certain(self.classify(tokens), classes),
+            "bayes": certain_log_p(self.classify(tokens), classes),
             "position_blind": self.position_blind(tokens),
-            "prior": uniform(len(tokens), classes),
+            "prior": uniform_log_p(len(tokens), classes),
         }
-        return {name: scores(log_p, labels) for name, log_p in levels.items()}
+        return {name: predictor_metrics(log_p, labels) for name, log_p in levels.items()}
 
 
-def certain(labels: Tensor, classes: int) -> Tensor:
+def certain_log_p(labels: Tensor, classes: int) -> Tensor:
     """Return ln P [N, classes] of a predictor that knows the labels [N]."""
     return torch.full((len(labels), classes), -torch.inf, dtype=torch.float64).scatter_(1, labels[:, None], 0)
 
 
-def uniform(number: int, classes: int) -> Tensor:
+def uniform_log_p(number: int, classes: int) -> Tensor:
     """Return ln P [N, classes] of the uniform distribution."""
     return torch.full((number, classes), 1 / classes, dtype=torch.float64).log()
 
 
-def counts(tokens: Tensor, is_token: Tensor, vocabulary: int) -> Tensor:
+def token_counts(tokens: Tensor, is_token: Tensor, vocabulary: int) -> Tensor:
     """Return [N, vocabulary], the count of each token in tokens [N, T] where real [N, T]."""
     return torch.zeros(len(tokens), vocabulary, dtype=torch.long).scatter_add_(1, tokens, is_token.long())
 
 
-def scores(log_p: Tensor, labels: Tensor) -> dict[str, float]:
+def predictor_metrics(log_p: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the metrics of a predictor with ln P [N, classes] on labels [N].
 
     It picks at random between equally likely classes; accuracy is the expected one.
@@ -220,7 +220,7 @@ def reference_levels(train: Batch, batch: Batch, task: Task) -> Floors:
     if len(seen.unique()) > 1:
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=10_000))
         features, new = (
-            counts(source.tokens, source.layout.segment != PADDING, task.vocabulary).numpy()
+            token_counts(source.tokens, source.layout.segment != PADDING, task.vocabulary).numpy()
             for source in (train, batch)
         )
         model.fit(features, seen.numpy())
@@ -228,6 +228,6 @@ def reference_levels(train: Batch, batch: Batch, task: Task) -> Floors:
         histogram[:, model.classes_] = model.predict_proba(new)
         likely["histogram"] = torch.from_numpy(histogram)
     return {
-        name: scores(((len(seen) * p + 1) / (len(seen) + classes)).log(), batch.targets[:, 0])
+        name: predictor_metrics(((len(seen) * p + 1) / (len(seen) + classes)).log(), batch.targets[:, 0])
         for name, p in likely.items()
     }

@@ -16,7 +16,7 @@ MAX_LISTED_ROWS = 20  # most malformed rows that a message names
 Rows = tuple[Tensor, Tensor, Tensor]  # tokens [N, T], labels [N], tokens that count [N]
 
 
-def read(content: bytes, source: str, task: Task) -> dict[str, Rows]:
+def read_splits(content: bytes, source: str, task: Task) -> dict[str, Rows]:
     """Return the splits of a CSV with the columns split, tokens, label, as `export` writes it.
 
     Empty lines are skipped. Sequences may be shorter than the task's length.

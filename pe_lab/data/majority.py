@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.problem import RandomProblems
-from pe_lab.encodings.options import Count, Length, Positions, whole
+from pe_lab.encodings.options import Count, Length, Positions, integers
 
 
 class Majority(RandomProblems):
@@ -36,7 +36,7 @@ class Majority(RandomProblems):
         self,
         seed: int,
         name: str = "majority",
-        symbols: Annotated[int, whole(2, most=4096)] = 26,
+        symbols: Annotated[int, integers(2, most=4096)] = 26,
         shortest: Length = 1,
         longest: Positions = 16,
         train: Count = 10_000,
@@ -145,7 +145,7 @@ class InterleavedMajority(RandomProblems):
         self,
         seed: int,
         name: str = "interleaved_majority",
-        streams: Annotated[int, whole(2, most=8)] = 3,
+        streams: Annotated[int, integers(2, most=8)] = 3,
         shortest: Length = 1,
         longest: Positions = 8,
         train: Count = 10_000,
@@ -202,7 +202,7 @@ class InterleavedMajority(RandomProblems):
         return torch.stack((p0, p1, torch.zeros_like(p1)))
 
 
-def shuffled(ones: Tensor, n: Tensor, width: int, source: torch.Generator) -> Tensor:
+def shuffle_ones(ones: Tensor, n: Tensor, width: int, source: torch.Generator) -> Tensor:
     """Return bits [N, width] of which the first n [N] have so many ones [N], in a random order; the others are 0."""
     key = torch.rand(len(n), width, dtype=torch.float64, generator=source)
     beyond = torch.arange(width) >= n[:, None]
@@ -215,7 +215,7 @@ def _without_tie(n: Tensor, width: int, source: torch.Generator) -> Tensor:
     even = n % 2 == 0
     drawn = torch.rand(len(n), dtype=torch.float64, generator=source)
     ones = (drawn * (n + 1 - even.long())).long()
-    return shuffled(ones + (even & (ones >= n // 2)), n, width, source)
+    return shuffle_ones(ones + (even & (ones >= n // 2)), n, width, source)
 
 
 def _sum_of(distributions: list[Tensor]) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, mean_metrics
 from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS, split_of
-from pe_lab.data.seeding import generator
-from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number, whole
+from pe_lab.data.seeding import make_generator
+from pe_lab.encodings.options import Count, Length, OptionError, Range, integers, is_number
 
 BLANK_TOKEN = 0
 WEIGHT_SCALE = 2**20  # weights of gaps as integers
@@ -54,7 +54,7 @@ class MQAR(InMemory):
         name: str = "mqar",
         length: Length = 64,
         pairs: Count = 4,
-        vocabulary: Annotated[int, whole(1, most=65_536)] = 256,
+        vocabulary: Annotated[int, integers(1, most=65_536)] = 256,
         power: Annotated[float, Range("in (0, 1]", lambda x: is_number(x) and 0 < x <= 1)] = 0.01,
         train: Count = 10_000,
         validation: Count = 1000,
@@ -108,7 +108,7 @@ class MQAR(InMemory):
     def make(self, split: str) -> Batch:
         blocks: list[tuple[Tensor, Tensor, Tensor]] = []
         for block in count():
-            source = generator(self.seed, self.name, *self.draw_name(split), self.task.length, self.pairs, block)
+            source = make_generator(self.seed, self.name, *self.draw_name(split), self.task.length, self.pairs, block)
             keys = 1 + _different(torch.ones(self.keys, dtype=torch.long), self.pairs, source)
             values = 1 + self.keys + _different(torch.ones(self.values, dtype=torch.long), self.pairs, source)
             gaps = _different(self.weights, self.pairs, source)
@@ -146,7 +146,7 @@ class MQAR(InMemory):
         def level(equal: int) -> dict[str, float]:
             """Return the metrics for a number of equally likely answers."""
             hit = torch.full(batch.targets.shape, 1 / equal, dtype=torch.float64)
-            return averages(-hit.log(), batch, self.roles) | averages(hit, batch, (), "accuracy")
+            return mean_metrics(-hit.log(), batch, self.roles) | mean_metrics(hit, batch, (), "accuracy")
 
         return {
             "bayes": level(1) | {"exact_match": 1.0},

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from pe_lab.data.base import Dataset, Task
-from pe_lab.data.labelled import SPLIT_SIZES, Sampled, uniform
+from pe_lab.data.labelled import SPLIT_SIZES, Sampled, uniform_log_p
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError
 
 VOCABULARY = 20
@@ -129,7 +129,7 @@ class PatternHard(Pattern):
         return tokens[unique], labels[unique]
 
     def position_blind(self, tokens: Tensor) -> Tensor:
-        return uniform(len(tokens), NUM_CLASSES)
+        return uniform_log_p(len(tokens), NUM_CLASSES)
 
 
 def in_place(tokens: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
 from pe_lab.data.hashed import Hashed
 from pe_lab.data.problem import BLOCK_PROBLEMS
-from pe_lab.data.seeding import generator
-from pe_lab.encodings.options import Count, Length, OptionError, whole
+from pe_lab.data.seeding import make_generator
+from pe_lab.encodings.options import Count, Length, OptionError, integers
 
 MAX_LISTED_SEQUENCES = 2**18  # sequences, at most, where prefixes are counted
 
@@ -50,9 +50,9 @@ class PosGen(Hashed):
         seed: int,
         name: str = "posgen",
         length: Length = 64,
-        modulus: Annotated[int, whole(2, most=4096)] = 17,
-        near: Annotated[int, whole(1, most=64)] = 3,
-        far: Annotated[int, whole(1, most=64)] = 1,
+        modulus: Annotated[int, integers(2, most=4096)] = 17,
+        near: Annotated[int, integers(1, most=64)] = 3,
+        far: Annotated[int, integers(1, most=64)] = 1,
         kind: Literal["recurrent", "cot", "semirecurrent"] = "semirecurrent",
         train: Count = 10_000,
         validation: Count = 1000,
@@ -123,7 +123,7 @@ class PosGen(Hashed):
         first = torch.cartesian_prod(*[torch.arange(self.modulus)] * count)
         every = self.continued(first).T.contiguous()
         # multisets are told apart by sums of random weights: two are taken for one once in 10^8 floors
-        weights = torch.randint(2**62, (self.task.vocabulary,), generator=generator(0, "multisets"))
+        weights = torch.randint(2**62, (self.task.vocabulary,), generator=make_generator(0, "multisets"))
         blind = torch.zeros(*batch.tokens.shape, self.task.vocabulary, dtype=torch.float64)
         sums, prefix = torch.zeros(len(first), dtype=torch.long), torch.zeros(len(batch), dtype=torch.long)
         for slot in range(self.task.length - 1):

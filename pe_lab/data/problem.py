@@ -9,8 +9,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, fresh
-from pe_lab.data.seeding import derive, generator
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, mean_metrics, unseen_rows
+from pe_lab.data.seeding import derive_seed, make_generator
 from pe_lab.encodings.options import OptionError
 
 NUM_SHARES = 10  # one share of the problems is for the test, one for validation, the others for training
@@ -182,7 +182,7 @@ class Problems(InMemory):
         loss[has_target] = -p.gather(1, right)[:, 0].log()
         best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
         hit[has_target] = best.gather(1, right)[:, 0] / best.sum(1).double()
-        return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
+        return mean_metrics(loss, batch, self.roles) | mean_metrics(hit, batch, (), "accuracy")
 
     def counts(self, batch: Batch) -> Tensor:
         """Return [N, symbols], the count of each symbol in the prefix of every slot with an answer."""
@@ -250,7 +250,7 @@ class RandomProblems(Problems):
         sizes, prompts, total, idle = [], [], 0, 0
         seen: set[bytes] = set()
         for block in count():
-            source = generator(self.seed, self.name, *self.draw_name(split), self.n[0], self.n[-1], block)
+            source = make_generator(self.seed, self.name, *self.draw_name(split), self.n[0], self.n[-1], block)
             n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK_PROBLEMS,), generator=source)
             prompt = self.draw(n, source)
             if not self.beyond:
@@ -259,7 +259,7 @@ class RandomProblems(Problems):
                 n, prompt = n[members], prompt[members]
             if split != "train":
                 beyond = torch.arange(prompt.shape[1]) >= _length(self.prompt_length, n)[:, None]
-                new = fresh(prompt.masked_fill(beyond, -1), seen)
+                new = unseen_rows(prompt.masked_fill(beyond, -1), seen)
                 n, prompt = n[new], prompt[new]
                 idle = 0 if len(new) else idle + 1
                 if idle == MAX_IDLE_DRAWS:
@@ -293,7 +293,7 @@ def split_of(seed: int, name: str, key: list[int]) -> str:
         name: of the dataset.
         key: sequences with the same key are in the same split.
     """
-    return {0: "test", 1: "validation"}.get(derive(seed, name, "split", *key) % NUM_SHARES, "train")
+    return {0: "test", 1: "validation"}.get(derive_seed(seed, name, "split", *key) % NUM_SHARES, "train")
 
 
 def _length(form: tuple[int, int], n: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
-from pe_lab.data.copying import different
+from pe_lab.data.copying import shuffle_symbols
 from pe_lab.data.hashed import Hashed
 from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.data.sequence import MAX_COUNTED_SYMBOLS, half_written
-from pe_lab.encodings.options import Count, Length, OptionError, whole
+from pe_lab.encodings.options import Count, Length, OptionError, integers
 
 BLOCK_ENTRIES = 2**22  # of a block of sequences
-Tokens = Annotated[int, whole(1, most=4096)]
+Tokens = Annotated[int, integers(1, most=4096)]
 
 
 class Answered(Hashed):
@@ -148,7 +148,7 @@ class Needle(Answered):
         queries: Tokens = 1,
         digits: Tokens = 1,
         names: Tokens = 64,
-        symbols: Annotated[int, whole(2, most=4096)] = 64,
+        symbols: Annotated[int, integers(2, most=4096)] = 64,
         fillers: Tokens = 16,
         train: Count = 10_000,
         validation: Count = 1000,
@@ -187,11 +187,11 @@ class Needle(Answered):
 
     def draw(self, source: torch.Generator) -> Tensor:
         rows, number = self.rows, self.needles
-        names = self.fillers + different(rows, self.names, source)[:, : self.keys]
-        owner = different(rows, number, source) // self.values  # the first keys are those asked for
+        names = self.fillers + shuffle_symbols(rows, self.names, source)[:, : self.keys]
+        owner = shuffle_symbols(rows, number, source) // self.values  # the first keys are those asked for
         digits = self.possible.start + torch.randint(self.symbols, (rows, number, self.digits), generator=source)
         needles = torch.cat((names.gather(1, owner)[..., None], digits), 2)
-        text = scattered(needles, self.room, self.fillers, source)
+        text = scatter_pieces(needles, self.room, self.fillers, source)
         of_keys = owner.argsort(dim=1, stable=True)[:, : self.queries * self.values, None]
         answer = digits.gather(1, of_keys.expand(-1, -1, self.digits)).flatten(1)
         mark = torch.full((rows, 1), self.task.vocabulary - 1)
@@ -241,7 +241,7 @@ class VariableTracking(Answered):
         name: str = "variable_tracking",
         length: Length = 64,
         chains: Tokens = 2,
-        hops: Annotated[int, whole(0, most=4096)] = 2,
+        hops: Annotated[int, integers(0, most=4096)] = 2,
         names: Tokens = 64,
         values: Tokens = 64,
         fillers: Tokens = 16,
@@ -277,16 +277,16 @@ class VariableTracking(Answered):
 
     def draw(self, source: torch.Generator) -> Tensor:
         rows, number = self.rows, self.chains * (self.hops + 1)
-        variable = self.fillers + different(rows, self.names, source)[:, :number]
-        value = self.fillers + self.names + different(rows, self.values, source)[:, : self.chains]
+        variable = self.fillers + shuffle_symbols(rows, self.names, source)[:, :number]
+        value = self.fillers + self.names + shuffle_symbols(rows, self.values, source)[:, : self.chains]
         values = variable.roll(1, 1)
         values[:, :: self.hops + 1] = value
         equals, mark = (torch.full((rows, number), self.task.vocabulary - last) for last in (2, 1))
         # the assignment at a place of the text is the next one of the chain there
-        chain = different(rows, number, source) // (self.hops + 1)
+        chain = shuffle_symbols(rows, number, source) // (self.hops + 1)
         place = chain.argsort(dim=1, stable=True).argsort(1)[..., None].expand(-1, -1, 3)
         assignments = torch.stack((equals, variable, values), 2).gather(1, place)
-        text = scattered(assignments, self.room, self.fillers, source)
+        text = scatter_pieces(assignments, self.room, self.fillers, source)
         return torch.cat((text, mark[:, :1], value[:, :1], variable[:, : self.hops + 1]), 1)
 
     def blind(self, counts: Tensor, step: Tensor) -> Tensor:
@@ -296,10 +296,10 @@ class VariableTracking(Answered):
         return left / left.sum(1, keepdim=True)
 
 
-def scattered(pieces: Tensor, room: int, fillers: int, source: torch.Generator) -> Tensor:
+def scatter_pieces(pieces: Tensor, room: int, fillers: int, source: torch.Generator) -> Tensor:
     """Return texts [B, N L + room]: N pieces [B, N, L] in their order, at random places among random fillers."""
     rows, number, size = pieces.shape
     text = torch.randint(fillers, (rows, number * size + room), generator=source)
-    before = different(rows, room + number, source)[:, :number].sort(1).values  # fillers and pieces
+    before = shuffle_symbols(rows, room + number, source)[:, :number].sort(1).values  # fillers and pieces
     start = before + (size - 1) * torch.arange(number)
     return text.scatter(1, (start[..., None] + torch.arange(size)).flatten(1), pieces.flatten(1))

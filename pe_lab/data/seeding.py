@@ -6,15 +6,15 @@ import torch
 from torch import nn
 
 
-def derive(seed: int, *names: str | int) -> int:
+def derive_seed(seed: int, *names: str | int) -> int:
     """Return a seed in [0, 2^63) for one purpose; the same on every machine."""
     text = "/".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def generator(seed: int, *names: str | int) -> torch.Generator:
+def make_generator(seed: int, *names: str | int) -> torch.Generator:
     """Return a CPU generator for one purpose."""
-    return torch.Generator().manual_seed(derive(seed, *names))
+    return torch.Generator().manual_seed(derive_seed(seed, *names))
 
 
 def seed_all(seed: int, device: torch.device) -> None:
@@ -24,7 +24,7 @@ def seed_all(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def initialise(model: nn.Module, seed: int) -> None:
+def initialise_parameters(model: nn.Module, seed: int) -> None:
     """Draw every parameter from a hash of seed and module name; then call `scale_parameters` if the model has it.
 
     Models that differ in one module, the encoding, share all other weights.
@@ -36,7 +36,7 @@ def initialise(model: nn.Module, seed: int) -> None:
         draw = torch.default_generator  # of the CPU: initial weights are the same on every device
         for name, module in model.named_modules():
             if hasattr(module, "reset_parameters"):
-                draw.manual_seed(derive(seed, "parameters", name))
+                draw.manual_seed(derive_seed(seed, "parameters", name))
                 module.reset_parameters()
             elif next(module.parameters(recurse=False), None) is not None:
                 raise ValueError(f"{type(module).__name__} has parameters: it needs a method reset_parameters")

@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import Floors, averages, surprise
+from pe_lab.data.base import Floors, mean_metrics, surprise
 from pe_lab.data.problem import NUM_SHARES, Problems, RandomProblems
-from pe_lab.data.seeding import derive
-from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
+from pe_lab.data.seeding import derive_seed
+from pe_lab.encodings.options import Count, Length, OptionError, Positions, integers
 
-Symbols = Annotated[int, whole(2, most=65_536)]
+Symbols = Annotated[int, integers(2, most=65_536)]
 CHUNK_MULTISETS = 4096  # multisets counted together
 MAX_COUNTED_SYMBOLS = 128  # symbols of a prompt, at most, where multisets are counted: the work grows with the cube
 
@@ -101,13 +101,13 @@ class Sort(Copy):
         return sorted(prompt)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
-        return ascending(n, prompt, self.symbols)
+        return sort_prompts(n, prompt, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         return half_sorted(counts, share)
 
 
-def ascending(n: Tensor, prompt: Tensor, symbols: int) -> Tensor:
+def sort_prompts(n: Tensor, prompt: Tensor, symbols: int) -> Tensor:
     """Return prompts [N, longest] with their first n [N] entries sorted; `symbols`, larger than all, stands beyond."""
     beyond = torch.arange(prompt.shape[1]) >= n[:, None]
     return prompt.masked_fill(beyond, symbols).sort(1).values
@@ -152,7 +152,7 @@ class Repeat(Problems):
 
     def problems(self, split: str) -> tuple[Tensor, Tensor]:
         everything = [(n, symbol) for n in self.n for symbol in range(self.symbols)]
-        everything.sort(key=lambda problem: derive(self.seed, self.name, *problem))
+        everything.sort(key=lambda problem: derive_seed(self.seed, self.name, *problem))
         mine = [everything[place] for place in self._places(split)]
         n, symbol = torch.tensor(mine, dtype=torch.long).view(-1, 2).T
         return n, symbol[:, None].expand(-1, self.n[-1])
@@ -177,7 +177,7 @@ class Repeat(Problems):
         No function of the unordered tokens has a lower mean loss on the split.
         """
         batch = self.whole(split)
-        level = averages(surprise(batch, ordered=False), batch, self.roles)
+        level = mean_metrics(surprise(batch, ordered=False), batch, self.roles)
         return super().floors(split) | {"position_blind_split_known": level}
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import torch
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, surprise
-from pe_lab.data.seeding import derive
-from pe_lab.encodings.options import Length, OptionError, whole
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, mean_metrics, surprise
+from pe_lab.data.seeding import derive_seed
+from pe_lab.encodings.options import Length, OptionError, integers
 
 NUM_VALUES = 128  # terms are 0 ... 127
 START, MID, END, PAD = range(NUM_VALUES, NUM_VALUES + 4)
@@ -22,7 +22,7 @@ Part = tuple[int, ...]  # first term and step, or these and the number of terms 
 Parts = dict[str, list[Part]]  # of each split
 
 
-def pairs(terms: int = HEAD_TERMS + max(TAIL_TERMS)) -> list[tuple[int, int]]:
+def term_pairs(terms: int = HEAD_TERMS + max(TAIL_TERMS)) -> list[tuple[int, int]]:
     """Return all (first term, step) whose terms lie in 0 ... 127: 1,256 for 12 terms."""
     return [(a, s) for s in STEPS for a in range(NUM_VALUES) if 0 <= a + (terms - 1) * s < NUM_VALUES]
 
@@ -33,14 +33,14 @@ def every_tail(chosen: Iterable[Part], tails: Iterable[int]) -> list[Part]:
 
 
 @cache  # a study makes the same split in every cell
-def split(seed: int, parts: tuple[Part, ...]) -> Parts:
+def split_pairs(seed: int, parts: tuple[Part, ...]) -> Parts:
     """Split pairs or sequences: 20 % for the test, 8 % for validation, 72 % for training.
 
     They are ordered by a hash of (seed, part), so that the split is the same on every machine.
     """
     train = round(0.8 * len(parts))
     validation = round(0.1 * train)
-    rest = iter(sorted(parts, key=lambda part: derive(seed, "structured", *part)))
+    rest = iter(sorted(parts, key=lambda part: derive_seed(seed, "structured", *part)))
     sizes = {"validation": validation, "train": train - validation, "test": len(parts) - train}
     return {name: list(islice(rest, size)) for name, size in sizes.items()}
 
@@ -77,7 +77,7 @@ class Structured(InMemory):
     roles = ("first", "second", "middle", "continuation", "end")
 
     def __init__(
-        self, seed: int, name: str = "structured", length: Length = 16, extra: Annotated[int, whole(0)] = 0
+        self, seed: int, name: str = "structured", length: Length = 16, extra: Annotated[int, integers(0)] = 0
     ) -> None:
         self.extra = extra
         self.tails = range(min(TAIL_TERMS) + extra, max(TAIL_TERMS) + extra + 1)
@@ -100,12 +100,12 @@ class Structured(InMemory):
 
     def sequences(self) -> Parts:
         """Return the sequences of each split, before any is longer."""
-        return split(self.seed, tuple(every_tail(pairs(), TAIL_TERMS)))
+        return split_pairs(self.seed, tuple(every_tail(term_pairs(), TAIL_TERMS)))
 
     @cached_property
     def chosen(self) -> Parts:
         """Return the sequences of each split whose progression stays in range with every tail."""
-        fits = set(pairs(self.terms))
+        fits = set(term_pairs(self.terms))
         return {
             name: [(a, s, tail + self.extra) for a, s, tail in chosen if (a, s) in fits]
             for name, chosen in self.sequences().items()
@@ -154,15 +154,15 @@ class Structured(InMemory):
         determines, 0, are the lowest that there can be; the others ("first", "second", "all") are not, once it is known
         which sequences are held out.
         """
-        everything = self._write(every_tail(pairs(self.terms), self.tails))
+        everything = self._write(every_tail(term_pairs(self.terms), self.tails))
         chosen = self.whole(split)
         # where the split's sequences stand in the enumeration
         rows = {tuple(row): index for index, row in enumerate(everything.tokens.tolist())}
         index = torch.tensor([rows[tuple(row)] for row in chosen.tokens.tolist()])
         return {
-            "bayes": averages(surprise(everything)[index], chosen, self.roles),
-            "position_blind": averages(surprise(everything, ordered=False)[index], chosen, self.roles),
-            "position_blind_split_known": averages(surprise(chosen, ordered=False), chosen, self.roles),
+            "bayes": mean_metrics(surprise(everything)[index], chosen, self.roles),
+            "position_blind": mean_metrics(surprise(everything, ordered=False)[index], chosen, self.roles),
+            "position_blind_split_known": mean_metrics(surprise(chosen, ordered=False), chosen, self.roles),
         }
 
 
@@ -192,4 +192,6 @@ class StructuredHeldout(Structured):
         super().__init__(seed, name, **options)
 
     def sequences(self) -> Parts:
-        return {name: every_tail(chosen, TAIL_TERMS) for name, chosen in split(self.seed, tuple(pairs())).items()}
+        return {
+            name: every_tail(chosen, TAIL_TERMS) for name, chosen in split_pairs(self.seed, tuple(term_pairs())).items()
+        }

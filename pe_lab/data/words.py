@@ -7,12 +7,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from pe_lab.data.copying import different
+from pe_lab.data.copying import shuffle_symbols
 from pe_lab.data.retrieval import Answered
-from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number, whole
+from pe_lab.encodings.options import Count, Length, OptionError, Range, integers, is_number
 
 NOISE_WORD = 0
-Words = Annotated[int, whole(2, most=65_536)]
+Words = Annotated[int, integers(2, most=65_536)]
 
 
 class MostFrequent(Answered):
@@ -59,10 +59,10 @@ class MostFrequent(Answered):
     def draw(self, source: torch.Generator) -> Tensor:
         rows, size = self.rows, self.task.length - 1 - self.answer
         times = torch.tensor(self.times)
-        chosen = self.noise + different(rows, self.words, source)[:, : len(times)]
+        chosen = self.noise + shuffle_symbols(rows, self.words, source)[:, : len(times)]
         sorted_text = chosen.repeat_interleave(times, 1)
         sorted_text = torch.nn.functional.pad(sorted_text, (0, size - sorted_text.shape[1]), value=NOISE_WORD)
-        text = sorted_text.gather(1, different(rows, size, source))
+        text = sorted_text.gather(1, shuffle_symbols(rows, size, source))
         answer = chosen[:, : self.answer].sort(1)
         by_frequency = (-times)[answer.indices].argsort(dim=1, stable=True)
         mark = torch.full((rows, 1), self.task.vocabulary - 1)
@@ -103,7 +103,7 @@ class CommonWords(MostFrequent):
         length: Length = 64,
         words: Words = 256,
         asked: Count = 3,
-        common: Annotated[int, whole(2, most=65_536)] = 6,
+        common: Annotated[int, integers(2, most=65_536)] = 6,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,

@@ -21,10 +21,10 @@ def angles(pos: Tensor, omega: Tensor, dtype: torch.dtype) -> Tensor:
         omega: angular frequencies in any dtype, of a shape that can be multiplied with pos; gradients reach it.
         dtype: of the result, float32 or float64.
     """
-    return rounded(pos.double() * omega.double(), dtype)
+    return round_angles(pos.double() * omega.double(), dtype)
 
 
-def rounded(angle: Tensor, dtype: torch.dtype) -> Tensor:
+def round_angles(angle: Tensor, dtype: torch.dtype) -> Tensor:
     """Reduce float64 angles by whole turns and cast them to `dtype`, float32 or float64."""
     if dtype == torch.float64:
         return angle

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, Units
-from pe_lab.encodings.rotary_content import projected
+from pe_lab.encodings.rotary_content import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms, prepare_pair_term
 
@@ -77,6 +77,6 @@ class Inkling(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         x = h.to(at_least_float32(h))
-        shares = projected(x, self.weight).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
+        shares = project(x, self.weight).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
         curves = self.curves[:, : layout.max_distance + 1].to(x.dtype)  # of no distance that does not occur
         return Terms(pair_bias=prepare_pair_term(Mixture(shares, curves, layout), layout))

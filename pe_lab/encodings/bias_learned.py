@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even
+from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even_integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms, prepare_pair_term
 
@@ -88,7 +88,7 @@ class T5(PositionalEncoding):
         self,
         sizes: Sizes,
         name: str = "t5",
-        num_buckets: Annotated[int, even(most=512)] = 32,
+        num_buckets: Annotated[int, even_integers(most=512)] = 32,
         max_distance: Distance = 128,
         std: NonNegative | None = None,
     ) -> None:
@@ -120,7 +120,7 @@ class T5(PositionalEncoding):
         return Terms(distance_bias=self.table.to(at_least_float32(h))[bucket].T, clip=True)
 
 
-def clamped(x: Tensor, lowest: float, highest: float | None = None) -> Tensor:
+def clamp_with_gradient(x: Tensor, lowest: float, highest: float | None = None) -> Tensor:
     """Clamp x, but keep the gradient of x."""
     return x.detach().clamp(lowest, highest) + (x - x.detach())
 
@@ -160,7 +160,7 @@ class KerpleLog(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
         distance = distances(layout.max_distance, h.device).abs().to(dtype)
-        p, a = clamped(self.p, self.lowest, self.highest_p), clamped(self.a, self.lowest)
+        p, a = clamp_with_gradient(self.p, self.lowest, self.highest_p), clamp_with_gradient(self.a, self.lowest)
         return Terms(distance_bias=self.bias(p.to(dtype)[:, None], a.to(dtype)[:, None], distance))
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.merge import CannotCombineError, PartTerms, added, by_head
-from pe_lab.encodings.options import NOT_EMPTY, POSITIVE_NUMBERS, WHOLE_NUMBERS, OptionError, within
+from pe_lab.encodings.merge import CannotCombineError, PartTerms, add_terms, by_head
+from pe_lab.encodings.options import NOT_EMPTY, POSITIVE_NUMBERS, WHOLE_NUMBERS, OptionError, prefix_errors
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -140,7 +140,7 @@ class Sum(Combination):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         heads = self.sizes.num_heads
-        return added(
+        return add_terms(
             [PartTerms(part.name, heads, part.terms(h, part_layout)) for part, part_layout in self.layouts(layout)],
             layout,
         )
@@ -243,7 +243,7 @@ def _make_parts(parts: Sequence[Make], sizes: Sequence[Sizes]) -> list[Positiona
     """Make the parts; errors name the part."""
     members = []
     for index, (make, part_sizes) in enumerate(zip(parts, sizes, strict=True)):
-        with within(f"parts[{index}]"):
+        with prefix_errors(f"parts[{index}]"):
             members.append(make(part_sizes))
     return members
 

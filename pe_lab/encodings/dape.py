@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, leaky_relu, pad
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Range, Units, is_integer, within
+from pe_lab.encodings.options import Range, Units, is_integer, prefix_errors
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import PairTerm, StoredPairTerm, Terms
 
@@ -292,7 +292,7 @@ class Dape(PositionalEncoding):
         width: Units = 32,
     ) -> None:
         super().__init__(sizes, name)
-        with within("encoding"):
+        with prefix_errors("encoding"):
             self.encoding = encoding(sizes)
         self.owner: tuple[Dape, ...] = ()
         inner = self.encoding

@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Range, is_number
-from pe_lab.encodings.rotary_content import projected
+from pe_lab.encodings.rotary_content import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -110,7 +110,7 @@ class Wall(PositionalEncoding):
         nn.init.constant_(self.bias, self.start)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        log_f = logsigmoid(projected(h.to(at_least_float32(h)), self.weight, self.bias))  # [B, T, H d]
+        log_f = logsigmoid(project(h.to(at_least_float32(h)), self.weight, self.bias))  # [B, T, H d]
         log_f = layout.with_earlier("log_f", log_f.masked_fill((layout.segment == PADDING)[..., None], 0))
         log_f = log_f.unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
         scale = float(self.sizes.head_dim**-0.5)

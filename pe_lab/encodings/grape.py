@@ -12,7 +12,7 @@ from pe_lab.encodings.bias import alibi_slopes
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE, frequencies
-from pe_lab.encodings.rotary_content import projected, rotation, summed
+from pe_lab.encodings.rotary_content import cumulative_sums, project, rotation
 from pe_lab.encodings.rotary_scaled import on_device
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Terms
@@ -81,8 +81,8 @@ class GrapeM(RoPE):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         x = h.to(at_least_float32(h))
-        step = (projected(x, self.weight, self.bias) / self.scale).sigmoid()[..., None]  # [B, T, steps, 1]
-        before = summed(layout.with_earlier("step", step), layout) - step.double()
+        step = (project(x, self.weight, self.bias) / self.scale).sigmoid()[..., None]  # [B, T, steps, 1]
+        before = cumulative_sums(layout.with_earlier("step", step), layout) - step.double()
         rotary = rotation(before * self.omega(h.device), x.dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
 

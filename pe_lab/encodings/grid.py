@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
-from pe_lab.encodings.angles import FULL_TURN, rounded
+from pe_lab.encodings.angles import FULL_TURN, round_angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, OptionError, Positions, Positive
@@ -92,7 +92,7 @@ def grid_tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype
         dtype: of the tables, float32 or float64.
     """
     row, column = pos[:, None, :, :, None].double().unbind(3)
-    angle = rounded(row * omega[0, None, :, None] + column * omega[1, None, :, None], dtype)
+    angle = round_angles(row * omega[0, None, :, None] + column * omega[1, None, :, None], dtype)
     return Rotary(angle.cos(), angle.sin(), pairing)
 
 

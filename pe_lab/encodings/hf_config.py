@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pe_lab.encodings.options import OptionError, is_integer, shown
+from pe_lab.encodings.options import OptionError, is_integer, show_value
 
 Options = dict[str, Any]
 
@@ -47,7 +47,7 @@ SOME_ROTATE = ("llama4_text", "smollm3")  # types of models whose layers rotate 
 ANY_OF = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_dim", "rotary_pct", "rotary_emb_base")
 
 
-def read(path: str) -> tuple[str, Options]:
+def read_encoding(path: str) -> tuple[str, Options]:
     """Return the name and the options of the encoding that a checkpoint has.
 
     Args:
@@ -65,7 +65,7 @@ def read(path: str) -> tuple[str, Options]:
     except ValueError as error:
         raise OptionError(f"path must have JSON in {file.name}, got {path!r}: {error}") from None
     if not isinstance(config, dict):
-        raise OptionError(f"path must have an object in {file.name}, got {shown(config)} in {path!r}")
+        raise OptionError(f"path must have an object in {file.name}, got {show_value(config)} in {path!r}")
     try:
         return of_config(config)
     except OptionError as error:
@@ -96,13 +96,13 @@ def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
         axes["interleaved"] = bool(parameters.pop("mrope_interleaved", False))
     names = {*OF_ALL, *READ_PARAMETERS[kind]}
     if left := {key: value for key, value in parameters.items() if key not in names and value is not None}:
-        others = ", ".join(f"{key}={shown(value)}" for key, value in left.items())
+        others = ", ".join(f"{key}={show_value(value)}" for key, value in left.items())
         raise OptionError(f"parameters of rope_type={kind} must be among {', '.join(sorted(names))}, got {others}")
     pairing = "interleaved" if config.get("model_type") in INTERLEAVED_TYPES else "half"
     options: Options = {"theta": float(_number(parameters, "rope_theta")), "pairing": pairing}
     if kind != "proportional" and (dims := _rotary_dim(config, parameters)) is not None:
         options["rotary_dim"] = dims
-    options |= axes | scaling(kind, parameters, config.get("max_position_embeddings"))
+    options |= axes | scaling_options(kind, parameters, config.get("max_position_embeddings"))
     rotation = {"name": "mrope" if axes else ENCODING_OF_TYPE[kind], **options}
     if (layers := _layers(config)) is not None:
         parts = [rotation if rotates else temperature or {"name": "none"} for rotates, _ in layers]
@@ -139,19 +139,21 @@ def _layers(config: Mapping[str, Any]) -> list[tuple[bool, int]] | None:
     if not pattern and config.get("model_type") in SOME_ROTATE:
         every = config.get("no_rope_layer_interval", 4)
         if not is_integer(every) or every < 1:
-            raise OptionError(f"no_rope_layer_interval must be an integer of at least 1, got {shown(every)}")
+            raise OptionError(f"no_rope_layer_interval must be an integer of at least 1, got {show_value(every)}")
         pattern = [int((layer + 1) % every != 0) for layer in range(int(_number(config, "num_hidden_layers")))]
     if not pattern:
         return None
     if not isinstance(pattern, list):
-        raise OptionError(f"no_rope_layers must be a list, got {shown(pattern)}")
+        raise OptionError(f"no_rope_layers must be a list, got {show_value(pattern)}")
     if all(pattern):
         return None
     rotate = [bool(each) for each in pattern][:depth]
     runs = [(rotates, len(list(group))) for rotates, group in groupby(rotate)][:2]
     turn = [rotates for rotates, count in runs for _ in range(count)]
     if len(runs) < 2 or rotate != [turn[layer % len(turn)] for layer in range(len(rotate))]:
-        raise OptionError(f"layers that rotate must come in turns with others, got no_rope_layers={shown(pattern)}")
+        raise OptionError(
+            f"layers that rotate must come in turns with others, got no_rope_layers={show_value(pattern)}"
+        )
     return runs
 
 
@@ -159,7 +161,7 @@ def _parameters(config: Mapping[str, Any]) -> Options:
     """Return the parameters of the rotation, as transformers 5 has them."""
     source = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(source, Mapping):
-        raise OptionError(f"rope_parameters must be an object, got {shown(source)}")
+        raise OptionError(f"rope_parameters must be an object, got {show_value(source)}")
     nested = [key for key, value in source.items() if isinstance(value, Mapping)]
     if nested or config.get("rope_local_base_freq") is not None:
         kinds = ", ".join(nested) or "global and local layers"
@@ -181,7 +183,7 @@ def _parameters(config: Mapping[str, Any]) -> Options:
 def _number(parameters: Mapping[str, Any], name: str) -> Any:
     value = parameters.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise OptionError(f"{name} must be a number, got {shown(value)}")
+        raise OptionError(f"{name} must be a number, got {show_value(value)}")
     return value
 
 
@@ -202,7 +204,7 @@ def _rotary_dim(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> int
 SIZE_KEYS = (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"))
 
 
-def scaling(kind: str, parameters: Mapping[str, Any], longest: int | None) -> Options:
+def scaling_options(kind: str, parameters: Mapping[str, Any], longest: int | None) -> Options:
     """Return the options of an encoding that are parameters of a rope type of transformers.
 
     Args:

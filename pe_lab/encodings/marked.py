@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Absolute
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import NonNegative, Positions, whole
+from pe_lab.encodings.options import NonNegative, Positions, integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import UnfitTableError
 
-Shift = Annotated[int, whole(0, most=2**25)]
+Shift = Annotated[int, integers(0, most=2**25)]
 
 
 class Marked(Absolute):

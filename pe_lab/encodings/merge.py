@@ -236,7 +236,7 @@ SINGLE_TERMS = (
 )  # terms that at most one part may have
 
 
-def added(parts: Sequence[PartTerms], layout: Layout) -> Terms:
+def add_terms(parts: Sequence[PartTerms], layout: Layout) -> Terms:
     """Return the terms of all parts together: biases, decays and relative values are added; of windows the
     smaller holds; of all other terms there is one at most.
 

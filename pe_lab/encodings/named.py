@@ -7,7 +7,7 @@ from typing import Any
 
 from pe_lab.encodings import public
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.options import OptionError, closest, is_integer
+from pe_lab.encodings.options import OptionError, closest_name, is_integer
 from pe_lab.encodings.rotary_scaled import LLAMA3
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
@@ -111,7 +111,7 @@ def factory(name: Any) -> Callable[..., PositionalEncoding]:
     makers = encodings()
     if not isinstance(name, str) or name not in makers:
         rule = f"name must be one of {', '.join(makers)}"
-        close = closest(name, list(makers)) if isinstance(name, str) else ""
+        close = closest_name(name, list(makers)) if isinstance(name, str) else ""
         raise ValueError(f"name={name!r}: did you mean {close}? {rule}" if close else f"{rule}, got {name!r}")
     return makers[name]
 

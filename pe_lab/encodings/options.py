@@ -91,17 +91,17 @@ def between(low: float, high: float) -> Range:
     return Range(f"in [{low}, {high}]", lambda x: is_number(x) and low <= x <= high)
 
 
-def whole(low: int, most: float = math.inf) -> Range:
+def integers(low: int, most: float = math.inf) -> Range:
     """Return the range of integers of at least `low`."""
     return Range(f"an integer of at least {low}", lambda x: is_integer(x) and x >= low, most)
 
 
-def even(most: float = math.inf) -> Range:
+def even_integers(most: float = math.inf) -> Range:
     """Return the range of even integers of at least 2."""
     return Range("an even integer of at least 2", lambda x: is_integer(x) and x >= 2 and x % 2 == 0, most)
 
 
-def each(words: str, holds: Callable[[Any], bool]) -> Range:
+def list_where(words: str, holds: Callable[[Any], bool]) -> Range:
     """Return the range of non-empty lists whose members meet a requirement."""
 
     def all_hold(values: Any) -> bool:
@@ -118,26 +118,26 @@ def one_of(*names: str) -> Range:
 
 
 POSITIVE = Range("a positive number", lambda x: is_number(x) and x > 0)
-NOT_EMPTY = each("a list that is not empty", lambda x: True)
-WHOLE_NUMBERS = each("a list of integers of at least 1", lambda x: is_integer(x) and x >= 1)
-POSITIVE_NUMBERS = each("a list of positive numbers", lambda x: is_number(x) and x > 0)
+NOT_EMPTY = list_where("a list that is not empty", lambda x: True)
+WHOLE_NUMBERS = list_where("a list of integers of at least 1", lambda x: is_integer(x) and x >= 1)
+POSITIVE_NUMBERS = list_where("a list of positive numbers", lambda x: is_number(x) and x > 0)
 BOOLEAN = Range("true or false", lambda x: isinstance(x, bool))
 
 Positive = Annotated[float, POSITIVE]
 NonNegative = Annotated[float, at_least(0)]
 Factor = Annotated[float, at_least(1)]
-Count = Annotated[int, whole(1)]
-Length = Annotated[int, whole(1, most=MAX_LENGTH)]
-Positions = Annotated[int, whole(1, most=2**25)]  # that an encoding has vectors or frequencies for
-Distance = Annotated[int, whole(1, most=2**16)]  # that has a table row of its own
-Dimensions = Annotated[int, even()]  # that are rotated in pairs
-Units = Annotated[int, whole(1, most=MOST_UNITS)]
+Count = Annotated[int, integers(1)]
+Length = Annotated[int, integers(1, most=MAX_LENGTH)]
+Positions = Annotated[int, integers(1, most=2**25)]  # that an encoding has vectors or frequencies for
+Distance = Annotated[int, integers(1, most=2**16)]  # that has a table row of its own
+Dimensions = Annotated[int, even_integers()]  # that are rotated in pairs
+Units = Annotated[int, integers(1, most=MOST_UNITS)]
 NonEmpty = Annotated[str, Range("a text that is not empty", is_text)]
 Folder = Annotated[str, Range("the path of a folder", is_text)]
 FileOrFolder = Annotated[str, Range("the path of a file or folder", is_text)]
 
 
-def declared(annotation: Any) -> Range | None:
+def annotated_range(annotation: Any) -> Range | None:
     """Return the range that an annotation declares, or None if it declares none.
 
     Declarations are `Annotated[..., Range]`, `Literal` with strings, `bool`, and each of them `| None`.
@@ -150,12 +150,12 @@ def declared(annotation: Any) -> Range | None:
     if kind is Literal:
         return one_of(*parts)
     if kind in (Union, UnionType) and NoneType in parts and len(parts) == 2:
-        inner = declared(parts[0] if parts[1] is NoneType else parts[1])
+        inner = annotated_range(parts[0] if parts[1] is NoneType else parts[1])
         return None if inner is None else replace(inner, optional=True)
     return None
 
 
-def require(name: str, value: Any, allowed: Range) -> None:
+def require_option(name: str, value: Any, allowed: Range) -> None:
     """Check the value of an option.
 
     Args:
@@ -167,33 +167,33 @@ def require(name: str, value: Any, allowed: Range) -> None:
     if value is None and allowed.optional:
         return
     if not allowed.holds(value):
-        raise OptionError(f"{name} must be {allowed.words}, got {shown(value)}{_proposal(value, allowed.names)}")
+        raise OptionError(f"{name} must be {allowed.words}, got {show_value(value)}{_proposal(value, allowed.names)}")
     if allowed.most < math.inf and value > allowed.most:
-        raise OptionError(f"{name} must be at most {allowed.most}, got {shown(value)}")
+        raise OptionError(f"{name} must be at most {allowed.most}, got {show_value(value)}")
 
 
 def _proposal(value: Any, names: Sequence[str]) -> str:
     """Return which name was meant, as the end of a message; "" where none is near."""
     texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
     wrong = next((text.casefold().partition(":")[0] for text in texts if text not in names), "")
-    close = closest(wrong, names, 0.7)  # gpu is not cpu
+    close = closest_name(wrong, names, 0.7)  # gpu is not cpu
     return f": did you mean {close}?" if close and close != wrong else ""
 
 
-def closest(wrong: str, names: Sequence[str], similarity: float = 0.6) -> str:
+def closest_name(wrong: str, names: Sequence[str], similarity: float = 0.6) -> str:
     """Return the name that was meant: that with the same letters in another order, else the most similar, or ""."""
     swapped = [name for name in names if sorted(name) == sorted(wrong)]  # rpoe is rope
     return (swapped or get_close_matches(wrong, names, 1, similarity) or [""])[0]
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """Return the first 200 characters of a value, for messages."""
     text = repr(value)
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]} ..."
 
 
 @contextmanager
-def within(place: str) -> Iterator[None]:
+def prefix_errors(place: str) -> Iterator[None]:
     """Prefix option names in errors: within "pe", `theta` becomes `pe.theta`."""
     try:
         yield
@@ -218,20 +218,20 @@ def _checking(init: Callable[..., None]) -> Callable[..., None]:
     def checked(*args: Any, **options: Any) -> None:
         bound = signature.bind(*args, **options)
         bound.apply_defaults()
-        for name, allowed in ranges(init).items():
-            require(name, bound.arguments[name], allowed)
+        for name, allowed in parameter_ranges(init).items():
+            require_option(name, bound.arguments[name], allowed)
         init(*args, **options)
 
     return checked
 
 
 @cache
-def ranges(function: Callable[..., Any]) -> dict[str, Range]:
+def parameter_ranges(function: Callable[..., Any]) -> dict[str, Range]:
     """Return the ranges that the parameters of a function declare, by name."""
     annotations = {
         name: _evaluated(annotation, function) for name, annotation in inspect.get_annotations(function).items()
     }
-    declarations = {name: declared(annotation) for name, annotation in annotations.items()}
+    declarations = {name: annotated_range(annotation) for name, annotation in annotations.items()}
     return {name: allowed for name, allowed in declarations.items() if allowed is not None and name != "return"}
 
 

@@ -11,7 +11,7 @@ from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.convolution import causal_convolution
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, Units
-from pe_lab.encodings.recomputed import recomputed
+from pe_lab.encodings.recomputed import recompute
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -79,7 +79,7 @@ class ReflectedKeys:
             keys = k.shape[2]
             q, k, w, beta = (x.to(z.dtype) for x in (q, k, self.w[:, :, :keys], self.beta[:, :, :keys]))
             # a block of queries: a graph has some 30 nodes for each chunk of keys
-            products_of = partial(recomputed, reflected_products) if q.shape[2] < keys else reflected_products
+            products_of = partial(recompute, reflected_products) if q.shape[2] < keys else reflected_products
             products = products_of(q, k, w, beta)
             return products * self.scale - z
 

@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.angles import FULL_TURN, rounded
+from pe_lab.encodings.angles import FULL_TURN, round_angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.bias_learned import clamped
+from pe_lab.encodings.bias_learned import clamp_with_gradient
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import frequencies
@@ -85,6 +85,6 @@ class PoPE(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         d, dtype = self.sizes.head_dim, at_least_float32(h)
         angle = layout.pos[:, None, :, None].double() * frequencies(2 * d, self.theta, h.device)
-        shifted = angle + clamped(self.delta, -FULL_TURN, 0.0).double()[:, None]
-        q, k = (Rotary(x.cos(), x.sin(), "half") for x in (rounded(angle, dtype), rounded(shifted, dtype)))
+        shifted = angle + clamp_with_gradient(self.delta, -FULL_TURN, 0.0).double()[:, None]
+        q, k = (Rotary(x.cos(), x.sin(), "half") for x in (round_angles(angle, dtype), round_angles(shifted, dtype)))
         return Terms(lift=Lengths(d), rotary_q=q, rotary_k=k)

@@ -5,7 +5,7 @@ from functools import partial
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import OptionError
-from pe_lab.encodings.policy_names import FAR_POLICIES, parse
+from pe_lab.encodings.policy_names import FAR_POLICIES, parse_policy
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.rotary_far import LeakyReRoPE, ReRoPE, SelfExtend, default_group, default_window
@@ -16,7 +16,7 @@ revision = 1  # increased when a policy changes; part of the identity of a recor
 DRAWN_POSITIONS = 2048  # that "randomized" draws from, unless the encoding is a table with a number of rows
 
 
-def under(policy: str, trained: PositionalEncoding, factor: float) -> PositionalEncoding:
+def apply_policy(policy: str, trained: PositionalEncoding, factor: float) -> PositionalEncoding:
     """Return the encoding that replaces a trained one under a policy.
 
     Args:
@@ -31,7 +31,7 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     Raises:
         ValueError: the policy is not defined for this encoding.
     """
-    name, numbers = parse(policy)
+    name, numbers = parse_policy(policy)
     if name == "raw":
         return trained
     if name == "randomized":

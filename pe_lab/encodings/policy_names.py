@@ -12,7 +12,7 @@ POLICY_NAMES = (*PLAIN_POLICIES, *FAR_POLICIES)
 POLICY_FORMS = (*PLAIN_POLICIES, *(f"{name}[:{':'.join(options)}]" for name, options in FAR_POLICIES.items()))
 
 
-def parse(policy: object) -> tuple[str, tuple[int, ...]]:
+def parse_policy(policy: object) -> tuple[str, tuple[int, ...]]:
     """Return the name and the integer options of a policy; no options: the defaults are used.
 
     Raises:
@@ -28,10 +28,10 @@ def parse(policy: object) -> tuple[str, tuple[int, ...]]:
     return name, tuple(map(int, numbers))
 
 
-def holds(policy: object) -> bool:
+def is_policy(policy: object) -> bool:
     """Return whether a policy is valid."""
     try:
-        parse(policy)
+        parse_policy(policy)
     except OptionError:
         return False
     return True

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.encodings.options import Distance, OptionError, Positions, within
+from pe_lab.encodings.options import Distance, OptionError, Positions, prefix_errors
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
 from pe_lab.encodings.terms import Terms
@@ -61,7 +61,7 @@ class AtDrawnPositions(PositionalEncoding):
         self, sizes: Sizes, name: str, encoding: Callable[[Sizes], PositionalEncoding], positions: int
     ) -> None:
         super().__init__(sizes, name)
-        with within("encoding"):
+        with prefix_errors("encoding"):
             self.encoding = encoding(replace(sizes, length=positions, grid_width=None))
         blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
         if blind or self.encoding.draws_positions:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+def recompute(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """Return function(*inputs), which is computed again for the gradients.
 
     Checkpointing also frees the tensors of a graph, but keeps its nodes, of almost 1 KB each. For a function of many

@@ -13,7 +13,7 @@ from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
-from pe_lab.encodings.recomputed import recomputed
+from pe_lab.encodings.recomputed import recompute
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -251,7 +251,7 @@ class Deberta(PositionalEncoding):
         with torch.autocast(q.device.type, enabled=False):
             to_position = at_distance(q.to(dtype), position_k, distance, narrow)
             if narrow:  # a block of queries: there are some ten nodes for each tile of keys
-                to_content = recomputed(_by_tiles, k.to(dtype), position_q, distance)
+                to_content = recompute(_by_tiles, k.to(dtype), position_q, distance)
             else:
                 to_content = at_distance(k.to(dtype), position_q, -distance.mT).mT
         scale: float = (3 * self.sizes.head_dim) ** -0.5

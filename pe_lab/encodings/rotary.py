@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.angles import FULL_TURN, angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Dimensions, Factor, OptionError, Positive, between, whole
+from pe_lab.encodings.options import Dimensions, Factor, OptionError, Positive, between, integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
@@ -23,7 +23,7 @@ def frequencies(head_dim: int, theta: float | Tensor, device: torch.device | Non
     return theta**-exponent
 
 
-def tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype) -> Rotary:
+def rotary_tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype) -> Rotary:
     """Return cosine and sine of pos * omega.
 
     Args:
@@ -85,7 +85,7 @@ class RoPE(PositionalEncoding):
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
         """Return the tables that rotate queries and keys."""
-        return tables(layout.pos, self.omega(h.device), self.pairing, at_least_float32(h))
+        return rotary_tables(layout.pos, self.omega(h.device), self.pairing, at_least_float32(h))
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         rotary = self.rotation(h, layout)
@@ -240,7 +240,7 @@ class ClippedRoPE(RoPE):
         name: str = "clipped_rope",
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
-        clipped: Annotated[int, whole(0)] | None = None,
+        clipped: Annotated[int, integers(0)] | None = None,
         rotary_dim: Dimensions | None = None,
     ) -> None:
         super().__init__(sizes, name, theta, pairing, rotary_dim)

@@ -8,13 +8,13 @@ from torch import Tensor
 from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Dimensions, OptionError, Positive, each, is_integer
+from pe_lab.encodings.options import Dimensions, OptionError, Positive, is_integer, list_where
 from pe_lab.encodings.rotary import RoPE, frequencies
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary
 
 AXES = ("time", "row", "column")
-Sections = Annotated[list[int], each("a list of 3 integers of at least 0", lambda x: is_integer(x) and x >= 0)]
+Sections = Annotated[list[int], list_where("a list of 3 integers of at least 0", lambda x: is_integer(x) and x >= 0)]
 
 
 class MRoPE(RoPE):

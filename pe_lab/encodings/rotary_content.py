@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.angles import rounded
+from pe_lab.encodings.angles import round_angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Positive, Range, Units, is_number
@@ -17,7 +17,7 @@ from pe_lab.encodings.terms import Pairing, Rotary, Terms
 AboveOne = Annotated[float, Range("a number above 1", lambda x: is_number(x) and x > 1)]
 
 
-def summed(x: Tensor, layout: Layout) -> Tensor:
+def cumulative_sums(x: Tensor, layout: Layout) -> Tensor:
     """Return the sums of x over the tokens of a document, up to and including each token: [B, T, H, n] in float64.
 
     Padding counts as zero, and the sums begin anew in every document.
@@ -42,11 +42,11 @@ def rotation(angle: Tensor, dtype: torch.dtype, pairing: Pairing) -> Rotary:
         angle: in float64.
         dtype: of the tables, float32 or float64.
     """
-    rest = rounded(angle, dtype).transpose(1, 2)
+    rest = round_angles(angle, dtype).transpose(1, 2)
     return Rotary(rest.cos(), rest.sin(), pairing)
 
 
-def projected(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x [..., n] times weight [m, n], plus bias [m], in the dtype of x, under autocast too."""
     with torch.autocast(x.device.type, enabled=False):
         return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
@@ -102,10 +102,10 @@ class CARoPE(RoPE):
         return above + math.log(-math.expm1(-above))
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        z = projected(h.to(at_least_float32(h)), self.weight) + self.shift
+        z = project(h.to(at_least_float32(h)), self.weight) + self.shift
         log_f = layout.with_earlier("log_f", -nn.functional.softplus(z).log1p())  # [B, S, H]
         power = torch.arange(self.sizes.head_dim // 2, device=h.device)
-        angle = summed((log_f[..., None] * power).exp(), layout)
+        angle = cumulative_sums((log_f[..., None] * power).exp(), layout)
         rotary = rotation(angle, log_f.dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
 
@@ -169,8 +169,8 @@ class MapFormer(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
-        step = projected(h.to(dtype), self.step.weight).unflatten(-1, (self.sizes.num_heads, -1))
-        moved = summed(layout.with_earlier("step", step), layout)  # [B, T, H, rank]: sums commute with W_out
+        step = project(h.to(dtype), self.step.weight).unflatten(-1, (self.sizes.num_heads, -1))
+        moved = cumulative_sums(layout.with_earlier("step", step), layout)  # [B, T, H, rank]: sums commute with W_out
         angle = self.omega.double() * torch.einsum("bthr,hcr->bthc", moved, self.spread.double())
         rotary = rotation(angle, dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
@@ -243,15 +243,15 @@ class SelectiveRoPE(RoPE):
         dtype, heads = at_least_float32(h), self.sizes.num_heads
         part = h.to(dtype).unflatten(-1, (self.sizes.heads_in_model, -1))
         x = (part * (part.square().sum(-1, keepdim=True) + 1e-6).rsqrt()).flatten(-2)
-        step = projected(projected(x, self.down), self.up).unflatten(-1, (heads, -1))
+        step = project(project(x, self.down), self.up).unflatten(-1, (heads, -1))
         step = self.convolved(layout.with_earlier("step", step), layout.of_keys.segment)
         if self.bias is not None:
             step = step + self.bias.to(dtype).exp()
         if self.gate_weight is not None:
-            gate = projected(x, self.gate_weight, self.gate_bias).sigmoid()
+            gate = project(x, self.gate_weight, self.gate_bias).sigmoid()
             step = step * layout.with_earlier("gate", gate)[..., None]
         tau = self.omega(h.device)
-        rotary = rotation(tau * summed(step, layout), dtype, self.pairing)
+        rotary = rotation(tau * cumulative_sums(step, layout), dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
 
     def convolved(self, x: Tensor, segment: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import POSITIVE_NUMBERS, Dimensions, Factor, OptionError, Positions, Positive, whole
-from pe_lab.encodings.rotary import RoPE, frequencies, tables
+from pe_lab.encodings.options import POSITIVE_NUMBERS, Dimensions, Factor, OptionError, Positions, Positive, integers
+from pe_lab.encodings.rotary import RoPE, frequencies, rotary_tables
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary
 
@@ -246,7 +246,7 @@ class Yarn(RoPE):
         return (omega * (kept + (1 - kept) / self.factor))[None]
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
-        return scaled(super().rotation(h, layout), self.attention_factor)
+        return scale_tables(super().rotation(h, layout), self.attention_factor)
 
 
 class LongRoPE(RoPE):
@@ -277,7 +277,7 @@ class LongRoPE(RoPE):
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
         factor: Factor = 4.0,
-        original_length: Annotated[int, whole(2, most=2**25)] | None = None,
+        original_length: Annotated[int, integers(2, most=2**25)] | None = None,
         short_factors: Annotated[list[float], POSITIVE_NUMBERS] | None = None,
         long_factors: Annotated[list[float], POSITIVE_NUMBERS] | None = None,
         attention_factor: Positive | None = None,
@@ -304,10 +304,12 @@ class LongRoPE(RoPE):
         omega = frequencies(self.rotary_dim, self.theta, h.device)
         short, long = (omega / on_device(each, h.device) for each in (self.short_factors, self.long_factors))
         if not torch.compiler.is_compiling() and layout.pos_range[1] < self.original_length:
-            return scaled(tables(layout.pos, short[None], self.pairing, at_least_float32(h)), self.attention_factor)
+            return scale_tables(
+                rotary_tables(layout.pos, short[None], self.pairing, at_least_float32(h)), self.attention_factor
+            )
         beyond = (document_lengths(layout) > self.original_length)[..., None]  # [B|1, T|1, 1]
         angle = angles(layout.pos[..., None], torch.where(beyond, long, short), at_least_float32(h))[:, None]
-        return scaled(Rotary(angle.cos(), angle.sin(), self.pairing), self.attention_factor)
+        return scale_tables(Rotary(angle.cos(), angle.sin(), self.pairing), self.attention_factor)
 
 
 def on_device(numbers: list[float], device: torch.device) -> Tensor:
@@ -315,7 +317,7 @@ def on_device(numbers: list[float], device: torch.device) -> Tensor:
     return torch.cat([torch.full((1,), number, dtype=torch.float64, device=device) for number in numbers])
 
 
-def scaled(rotary: Rotary, size: float) -> Rotary:
+def scale_tables(rotary: Rotary, size: float) -> Rotary:
     """Return tables whose cosine and sine are multiplied by a number."""
     return Rotary(rotary.cos * size, rotary.sin * size, rotary.pairing)
 

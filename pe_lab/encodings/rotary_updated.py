@@ -9,7 +9,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.options import Positive, Units
 from pe_lab.encodings.rotary import RoPE
-from pe_lab.encodings.rotary_content import projected
+from pe_lab.encodings.rotary_content import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
@@ -62,7 +62,7 @@ class Update(nn.Module):
         dtype = vectors.dtype
         with torch.autocast(h.device.type, enabled=False):
             vectors = vectors + self.factor.to(dtype)[:, None, None] * mixed.to(dtype)
-            gate = silu(projected(h.to(dtype), self.content.weight))
+            gate = silu(project(h.to(dtype), self.content.weight))
             over_heads = (self.down.to(dtype) * gate[..., None, :]) @ self.up.to(dtype)  # [B, T, H, H]
             return vectors + torch.einsum("bthg,bgtn->bhtn", over_heads, vectors)
 

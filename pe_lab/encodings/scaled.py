@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import NonNegative, Positions, Positive, whole
+from pe_lab.encodings.options import NonNegative, Positions, Positive, integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -91,7 +91,7 @@ class Temperature(PositionalEncoding):
         name: str = "temperature",
         beta: NonNegative = 0.1,
         original_length: Positions | None = None,
-        first: Annotated[int, whole(0, 1)] = 0,
+        first: Annotated[int, integers(0, 1)] = 0,
     ) -> None:
         super().__init__(sizes, name)
         self.beta, self.first = beta, first

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Length, OptionError, whole
+from pe_lab.encodings.options import Length, OptionError, integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -47,7 +47,9 @@ class HardAlibi(PositionalEncoding):
         ValueError: windows out of range.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "hard_alibi", windows: Annotated[int, whole(0)] | None = None) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "hard_alibi", windows: Annotated[int, integers(0)] | None = None
+    ) -> None:
         super().__init__(sizes, name)
         self.windows = sizes.num_heads // 2 if windows is None else windows
         if self.windows > sizes.num_heads:

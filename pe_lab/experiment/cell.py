@@ -14,19 +14,19 @@ from omegaconf import DictConfig
 
 from pe_lab.attention import IMPLEMENTATIONS, Choice, attend, choose
 from pe_lab.attention.dropout import Dropout
-from pe_lab.config import head_dim, of_cell, resolved
-from pe_lab.config.trainer import batches_of_epoch, changing, devices_of, require_split
+from pe_lab.config import head_dim, of_cell, resolve_config
+from pe_lab.config.trainer import batches_of_epoch, changing_arguments, devices_of, require_split
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import MAX_LENGTH, within
+from pe_lab.encodings.options import MAX_LENGTH, prefix_errors
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.experiment import trainer
-from pe_lab.experiment.identity import options
+from pe_lab.experiment.identity import identity_options
 from pe_lab.experiment.memory import naming_memory
-from pe_lab.experiment.requests import check_requests, requests
+from pe_lab.experiment.requests import check_requests, requested_measurements
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
 from pe_lab.model.parametrization import MUP, STANDARD
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pe_lab.training.module import Training
 
 
-def name(cfg: DictConfig, target: int) -> str:
+def cell_name(cfg: DictConfig, target: int) -> str:
     """Return a cell's name for people: encoding, task unless it is `structured`, depth, epochs or steps, seed."""
     task = "" if cfg.data.name == "structured" else f"{cfg.data.name}-"
     length = f"e{target}" if cfg.steps is None else f"{target}steps"
@@ -114,7 +114,7 @@ class Cell:
         sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads, cfg.model.head_dim)
         encoding = _partial(cfg, "pe", sizes)
         with naming_memory(cfg, dataset.task.length):
-            with within("pe"):
+            with prefix_errors("pe"):
                 stack = Stack.build(encoding, sizes, cfg.model.depth, whole=False)
             attention = _attention(cfg, dataset, stack.to(device))
         first = stack.first
@@ -185,7 +185,7 @@ class Cell:
     @cached_property
     def requests(self) -> list[dict[str, Any]]:
         """Measurements that are asked for beyond the test, each as all that determines it."""
-        return requests(self.cfg)
+        return requested_measurements(self.cfg)
 
     @property
     def run(self) -> Run:
@@ -201,10 +201,10 @@ class Cell:
         """
         cfg = self.cfg
         identity = {
-            "pe": options(cfg.pe, self.encoding_class),
-            "data": options(cfg.data, type(self.dataset)) | self.dataset.content(),
+            "pe": identity_options(cfg.pe, self.encoding_class),
+            "data": identity_options(cfg.data, type(self.dataset)) | self.dataset.content(),
             "model": self._model_options(),
-            "optimizer": options(cfg.optimizer, Optimization),
+            "optimizer": identity_options(cfg.optimizer, Optimization),
             "batch_size": cfg.trainer.batch_size,
             "clip": cfg.trainer.clip,
             "seed": cfg.seed,
@@ -222,14 +222,14 @@ class Cell:
             identity[self.unit] = self.target
         if cfg.trainer.fresh:
             identity["fresh"] = True
-        callbacks = trainer.identified(cfg)
-        if arguments := changing(cfg.trainer, self.device.type == "cuda", bool(callbacks)):
+        callbacks = trainer.callbacks_identity(cfg)
+        if arguments := changing_arguments(cfg.trainer, self.device.type == "cuda", bool(callbacks)):
             identity["trainer"] = arguments
         if callbacks:
             identity["callbacks"] = callbacks
         if self.unit == "steps":  # its checkpoints are numbered otherwise than those of a run in epochs
             identity["unit"] = "steps"
-            identity["solve"] = resolved(cfg.solve)  # where it is evaluated, and may end
+            identity["solve"] = resolve_config(cfg.solve)  # where it is evaluated, and may end
         return identity
 
     @property
@@ -239,21 +239,21 @@ class Cell:
 
     def _model_options(self) -> dict[str, Any]:
         """Return what determines the model; the base of `mup` only where it is used."""
-        values = options(self.cfg.model, Transformer)
+        values = identity_options(self.cfg.model, Transformer)
         unused = ("base_width", "base_head_dim") if self.cfg.model.parametrization == STANDARD else ()
         return {key: value for key, value in values.items() if key not in (*unused, "checkpointing")}  # the same bits
 
     def name(self, target: int | None = None) -> str:
-        """Return a name for people: see `name`.
+        """Return a name for people: see `cell_name`.
 
         Args:
             target: another checkpoint of the same run.
         """
-        return name(self.cfg, target or self.target)
+        return cell_name(self.cfg, target or self.target)
 
     def settings(self, target: int | None = None) -> dict[str, Any]:
         """Return the resolved config as plain data, with the length of another checkpoint of the same run if given."""
-        return resolved(self.cfg) | ({self.unit: target} if target else {})
+        return resolve_config(self.cfg) | ({self.unit: target} if target else {})
 
     def training(self) -> "Training":
         """Return the LightningModule of this cell, with its initial weights."""
@@ -310,7 +310,7 @@ class Cell:
 
 
 def _dataset(cfg: DictConfig) -> Dataset:
-    with within("data"):  # an error about `length` is about the setting `data.length`
+    with prefix_errors("data"):  # an error about `length` is about the setting `data.length`
         dataset: Dataset = _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
     return dataset
 

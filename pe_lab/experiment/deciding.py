@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
-from pe_lab.config import flatten, resolved
+from pe_lab.config import flatten_settings, resolve_config
 from pe_lab.config.looks import looks_of
 from pe_lab.experiment.declaration import DECIDING_METRIC
 from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
@@ -77,7 +77,7 @@ class _StudyState:
         self._require_one_cell_each(cfgs, keys)
         self.margin = None if cfgs[0].margin is None else Margin.parse(cfgs[0].margin)
         self.budget = cfgs[0].budget
-        self.settings = resolved(cfgs[0].decide)
+        self.settings = resolve_config(cfgs[0].decide)
         self.question = Question(
             list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(DECIDING_METRIC)
         )
@@ -96,7 +96,7 @@ class _StudyState:
             other = first.setdefault((key, pe), cfg)
             if other is cfg:
                 continue
-            mine, before = (flatten(resolved(config)) for config in (cfg, other))
+            mine, before = (flatten_settings(resolve_config(config)) for config in (cfg, other))
             for name in sorted(mine.keys() | before.keys()):
                 if name != "seed" and mine.get(name) != before.get(name):
                     raise ValueError(
@@ -200,14 +200,14 @@ class _StudyState:
         names = {name for line in decision.lines for name in (line.pe, line.baseline)}
         seeds = [line.seeds for line in decision.lines if line.seeds]
         words = f"{words} {few_runs(len(names), min(seeds, default=0))}".strip()
-        files, printed = tables(decision, self.names, words)
+        files, printed = decision_tables(decision, self.names, words)
         print(printed)
         cfg = next(iter(self.cfgs.values()))
         for name, content in files.items() if cfg.study_name else ():
             Tree(Path(cfg.ledger)).write(Path(cfg.ledger) / "studies" / cfg.study_name / name, content)
 
 
-def tables(decision: Decision, names: list[str], words: str) -> tuple[dict[str, str], str]:
+def decision_tables(decision: Decision, names: list[str], words: str) -> tuple[dict[str, str], str]:
     """Return the files of a study's verdicts, by name, and the text for the terminal.
 
     Args:

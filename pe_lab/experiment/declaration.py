@@ -6,10 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pe_lab.config import of_study, resolved
+from pe_lab.config import of_study, resolve_config
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.memory import naming_memory
-from pe_lab.ledger.studies import trained
+from pe_lab.ledger.studies import has_trained_cell
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import digest, is_file, read_json
 
@@ -17,16 +17,18 @@ DECLARATION_FILE = "declared.json"
 DECIDING_METRIC = "loss"  # on the test split: what studies decide by
 
 
-def declaration(cfg: DictConfig) -> dict[str, Any]:
+def make_declaration(cfg: DictConfig) -> dict[str, Any]:
     """Return what the settings of a study declare."""
     study = of_study(cfg)
-    decide = resolved(study.decide)
+    decide = resolve_config(study.decide)
     return {
         "margin": {} if study.margin is None else {DECIDING_METRIC: " ".join(study.margin.split())},
         "baseline": decide["baseline"],
         "decide": None if decide["baseline"] is None else decide,
         "search": None,  # of learning rates, which earlier versions had
-        **({} if study.tune.rates is None else {"tune": resolved(study.tune), "solve": resolved(cfg.solve)}),
+        **(
+            {} if study.tune.rates is None else {"tune": resolve_config(study.tune), "solve": resolve_config(cfg.solve)}
+        ),
     }
 
 
@@ -49,7 +51,7 @@ def require_margin(text: str | None, cells: list[Cell]) -> None:
 
     margin = Margin.parse(text)
     margin.require_metric(DECIDING_METRIC)
-    tasks = {digest(resolved(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
+    tasks = {digest(resolve_config(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
     for cell in tasks.values():
         with naming_memory(cell.cfg, cell.dataset.task.length):
             floors = Datasets(cell).floors()
@@ -64,7 +66,7 @@ def require_margin(text: str | None, cells: list[Cell]) -> None:
             )
 
 
-def declare(cfg: DictConfig) -> None:
+def write_declaration(cfg: DictConfig) -> None:
     """Write the declaration of a study, unless it is there. A study without a name has none.
 
     Args:
@@ -76,13 +78,13 @@ def declare(cfg: DictConfig) -> None:
     """
     if not cfg.study_name:
         return
-    ledger, wanted = Path(cfg.ledger), declaration(cfg)
+    ledger, wanted = Path(cfg.ledger), make_declaration(cfg)
     path = ledger / "studies" / cfg.study_name / DECLARATION_FILE
     nothing: dict[str, Any] = {"margin": {}, "baseline": None, "decide": None, "search": None}
     content = read_json(path) if is_file(path) else nothing
     if content == wanted:
         return
-    if trained(ledger, cfg.study_name):
+    if has_trained_cell(ledger, cfg.study_name):
         raise ValueError(
             f"study_name={cfg.study_name} declared {json.dumps(content)} before its first cell was trained, "
             f"got {json.dumps(wanted)}: use the same settings, or another study_name"

@@ -35,7 +35,7 @@ class RankError(RuntimeError):
     """A process that trained a run on one of its devices failed."""
 
 
-def train(cell: "Cell", run: Run) -> bool:
+def train_run(cell: "Cell", run: Run) -> bool:
     """Train all requested checkpoints of a run, whose lease this process owns, in other processes.
 
     Returns:
@@ -97,7 +97,7 @@ def _error(folder: Path, rank: int) -> Path:
     return folder / f"error-{rank}.json"
 
 
-def launch(folder: Path, devices: int) -> int:
+def launch_processes(folder: Path, devices: int) -> int:
     """Start a process for each device, and wait for them; if one fails, the others are ended. Returns a status."""
     logging.disable(logging.ERROR)  # of torchrun, whose errors the process that started this one names
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -124,7 +124,7 @@ def launch(folder: Path, devices: int) -> int:
     return 0
 
 
-def work(folder: Path, cfg: DictConfig, run: Path) -> None:
+def train_as_process(folder: Path, cfg: DictConfig, run: Path) -> None:
     """Train the run as one of its processes."""
     import torch
 
@@ -164,9 +164,9 @@ def main() -> int:
     cfg = OmegaConf.load(folder / "config.yaml")
     assert isinstance(cfg, DictConfig)
     if "RANK" not in os.environ:
-        return launch(folder, cfg.trainer.devices)
+        return launch_processes(folder, cfg.trainer.devices)
     try:
-        work(folder, cfg, Path(start["run"]))
+        train_as_process(folder, cfg, Path(start["run"]))
     except Exception:  # written for the process that started this one
         return 1
     return 0

@@ -16,7 +16,7 @@ from pe_lab.data.score import exact_range, score
 from pe_lab.experiment.callbacks import HEARTBEAT_SECONDS, Checkpoints, Curve, Divergence, Every, StepTime, Validation
 from pe_lab.experiment.cell import Cell, grid_of_steps
 from pe_lab.experiment.logs import Logs
-from pe_lab.experiment.measurement import Datasets, measure, prepare_cpu
+from pe_lab.experiment.measurement import Datasets, measure_cell, prepare_cpu
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.experiment.ranks import Ranks, core_seconds
 from pe_lab.experiment.trainer import silence_lightning
@@ -271,7 +271,7 @@ class Executor:
         """Evaluate at a checkpoint, write it, and measure what is asked for."""
         self._write(target)
         if self.ranks.leads:
-            measure(self.cell, self.run, target, self.training.model, self.datasets)
+            measure_cell(self.cell, self.run, target, self.training.model, self.datasets)
         self.logs.log_measurements(self.curve.loggers, target)
         self.logs.log_pictures(self.curve.loggers, target, self.training.model)
         self._close("success")

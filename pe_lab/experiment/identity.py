@@ -23,7 +23,7 @@ from typing import Any
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config import resolved
+from pe_lab.config import resolve_config
 from pe_lab.config.parts import is_encoding
 from pe_lab.encodings.options import Revised
 
@@ -33,11 +33,11 @@ _OURS = __name__.partition(".")[0]
 _KNOWN = ("torch", "lightning")
 
 
-def options(leaf: DictConfig, implementation: type[Revised]) -> dict[str, Any]:
+def identity_options(leaf: DictConfig, implementation: type[Revised]) -> dict[str, Any]:
     """Return a group of the config as it enters the identity: its options and its class's revision.
 
     Import paths of this package are left out, and so are options added later that have their neutral value. For other
-    classes, import path and source are included: see `origin`. Encodings within an encoding are treated alike.
+    classes, import path and source are included: see `source_digests`. Encodings within an encoding are treated alike.
 
     Args:
         implementation: the class that the group makes, with `revision` and `neutral`.
@@ -45,21 +45,21 @@ def options(leaf: DictConfig, implementation: type[Revised]) -> dict[str, Any]:
     Raises:
         ValueError: the source of a class cannot be read.
     """
-    settings = {key: value for key, value in resolved(leaf).items() if key[0] != "_"}
+    settings = {key: value for key, value in resolve_config(leaf).items() if key[0] != "_"}
     neutral = implementation.neutral
     kept = {key: value for key, value in settings.items() if key not in neutral or value != neutral[key]}
     for key in kept:
         if is_encoding(leaf[key]):
-            kept[key] = options(leaf[key], get_class(leaf[key]._target_))
+            kept[key] = identity_options(leaf[key], get_class(leaf[key]._target_))
         elif OmegaConf.is_list(leaf[key]) and any(map(is_encoding, leaf[key])):
-            kept[key] = [options(part, get_class(part._target_)) for part in leaf[key]]
+            kept[key] = [identity_options(part, get_class(part._target_)) for part in leaf[key]]
     target = leaf.get("_target_")
     default = getattr(implementation, "defaults", {}).get(leaf.get("name"))
     makers = [] if target in (None, default) else [get_object(target)]  # the class, or a function that makes one
-    return kept | {"revision": implementation.revision} | origin(implementation, *makers)
+    return kept | {"revision": implementation.revision} | source_digests(implementation, *makers)
 
 
-def origin(*makers: Callable[..., Any]) -> dict[str, str]:
+def source_digests(*makers: Callable[..., Any]) -> dict[str, str]:
     """Return import paths and source digests of classes and functions, for an identity; not of this package's own.
 
     The digest covers the files in which they and their base classes are defined, and the files that those import, at

@@ -160,9 +160,9 @@ class Job:
                     return
                 time.sleep(POLL_SECONDS)
         if self.trained and self._agent_waits:
-            from pe_lab.experiment.logs import replay
+            from pe_lab.experiment.logs import replay_logs
 
-            replay(self.cell, self.run)
+            replay_logs(self.cell, self.run)
             self.logged = True
 
     def _measure(self) -> bool:
@@ -181,7 +181,7 @@ class Job:
         if self.cell.devices > 1:
             from pe_lab.experiment import devices
 
-            self.logged = devices.train(self.cell, self.run) or self.logged
+            self.logged = devices.train_run(self.cell, self.run) or self.logged
             return
         from pe_lab.experiment.executor import Executor  # loads Lightning, which takes seconds
 

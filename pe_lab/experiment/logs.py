@@ -8,7 +8,7 @@ from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.measurement import Datasets, measure, prepare_cpu, trained
+from pe_lab.experiment.measurement import Datasets, load_model, measure_cell, prepare_cpu
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
@@ -69,14 +69,14 @@ class Logs:
                 )
             }
             if cell.dataset.task.length <= MAX_DRAWN_TOKENS:
-                shown = trained(cell, self.run) if model is None else model
+                shown = load_model(cell, self.run) if model is None else model
                 pictures["attention"] = attention_picture(shown, self.datasets.at(), cell.cfg.seed)
             return pictures
 
         log_pictures(loggers, cell.name(target), draw, cell.steps_to(target), cell.epochs_to(target))
 
 
-def replay(cell: Cell, run: Run) -> None:
+def replay_logs(cell: Cell, run: Run) -> None:
     """Open the W&B run of a cell that is in the ledger, and log it from there. Delivery is not retried."""
     prepare_cpu(cell.device)
     logs = Logs(cell, run, Datasets(cell))
@@ -95,7 +95,7 @@ def measure_trained(cell: Cell, run: Run, log: bool) -> None:
     prepare_cpu(cell.device)
     with sigterm_raises():
         logs = Logs(cell, run, datasets := Datasets(cell))
-        measure(cell, run, cell.target, trained(cell, run), datasets)
+        measure_cell(cell, run, cell.target, load_model(cell, run), datasets)
         if log:
             job_type = f"evaluation-{digest({'requests': cell.requests})}"
             with closing(logs.make(cell.target, job_type=job_type)) as loggers:

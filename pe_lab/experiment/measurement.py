@@ -9,7 +9,7 @@ import torch
 from hydra.utils import instantiate
 
 from pe_lab.data.base import Dataset, Floors, flat_floors
-from pe_lab.encodings.policies import under
+from pe_lab.encodings.policies import apply_policy
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.memory import naming_memory
@@ -56,7 +56,7 @@ class Datasets:
         return floors
 
 
-def measure(cell: Cell, run: Run, target: int, model: Transformer, datasets: Datasets) -> None:
+def measure_cell(cell: Cell, run: Run, target: int, model: Transformer, datasets: Datasets) -> None:
     """Measure what the config asks for and has no record yet. What fails is recorded, and the others go on.
 
     Args:
@@ -94,7 +94,7 @@ def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: D
         return probe(model, datasets.at(request.get("length", 1)), cell.cfg.seed)
     factor = request["length"]
     dataset = datasets.at(factor)
-    with policy(model, request["policy"], factor), asked_attention(model, cell):
+    with use_policy(model, request["policy"], factor), asked_attention(model, cell):
         if request["kind"] == "decode":
             metrics = exact_match_generated(model, dataset, "test", cell.autocast(), request["offset"])
         elif request["kind"] == "stride":
@@ -107,7 +107,7 @@ def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: D
     return [{"tokens": dataset.task.length, "metric": name, "value": value} for name, value in metrics.items()]
 
 
-def trained(cell: Cell, run: Run) -> Transformer:
+def load_model(cell: Cell, run: Run) -> Transformer:
     """Return the model of a cell that is in the ledger, on its device.
 
     Raises:
@@ -131,12 +131,12 @@ def asked_attention(model: Transformer, cell: Cell) -> Iterator[None]:
 
 
 @contextmanager
-def policy(model: Transformer, name: str, factor: float) -> Iterator[None]:
+def use_policy(model: Transformer, name: str, factor: float) -> Iterator[None]:
     """Put a trained model's encodings under a length policy within the block."""
     trained_encodings = model.encodings
     device = model.tokens.weight.device
     members: Iterator[Any] = iter(trained_encodings)  # a ModuleList does not say that they are encodings
-    replaced = [under(name, encoding, factor) for encoding in members]
+    replaced = [apply_policy(name, encoding, factor) for encoding in members]
     model.encodings = Stack(replaced, trained_encodings.depth).to(device)
     try:
         yield

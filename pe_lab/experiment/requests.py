@@ -13,16 +13,16 @@ from pe_lab.data.base import Dataset
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import MAX_LENGTH, within
+from pe_lab.encodings.options import MAX_LENGTH, prefix_errors
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
-from pe_lab.experiment.identity import options
+from pe_lab.experiment.identity import identity_options
 from pe_lab.probes.base import probe_class
 from pe_lab.training import decoding, metrics
 
 
-def requests(cfg: DictConfig) -> list[dict[str, Any]]:
+def requested_measurements(cfg: DictConfig) -> list[dict[str, Any]]:
     """Return the measurements that a config asks for, each as all that determines it."""
     evaluate = cfg.evaluate
     kinds: list[tuple[dict[str, Any], int]] = [({"kind": "length"}, metrics.revision)]
@@ -39,7 +39,7 @@ def requests(cfg: DictConfig) -> list[dict[str, Any]]:
     ]
     lengths = dict.fromkeys([1, *evaluate.lengths])  # the training length, and all others that are asked for
     for name, length in product(cfg.probe, lengths):
-        probe_options = options(cfg.probe[name], probe_class(name, cfg.probe[name]))
+        probe_options = identity_options(cfg.probe[name], probe_class(name, cfg.probe[name]))
         request = {"kind": "probe", "probe": name, "revision": probe_options.pop("revision")}
         items.append(
             request
@@ -63,7 +63,7 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
                 f"evaluate.lengths must lead to at most {MAX_LENGTH} tokens, got {factor:g} times {length}"
             )
     longer: dict[float, Dataset] = {1: dataset}
-    for request in requests(cfg):
+    for request in requested_measurements(cfg):
         factor = request.get("length", 1)
         if factor not in longer:
             longer[factor] = dataset.longer(factor)
@@ -75,8 +75,8 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         task = longer[factor].task
         layout = task.example(task.length)
         try:
-            with within("evaluate"):
-                under = policies.under(request["policy"], encoding(sizes).eval(), factor)
+            with prefix_errors("evaluate"):
+                under = policies.apply_policy(request["policy"], encoding(sizes).eval(), factor)
             if request["policy"] != "raw":  # with which it was trained
                 _require_attention(cfg, request["policy"], under, task.example(min(16, task.length)))
             Stack([under], 1).locate(layout.shifted(request["offset"]))

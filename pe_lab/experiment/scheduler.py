@@ -19,12 +19,12 @@ MAX_SHARED_DEATHS = 2  # deaths in company after which a run is tried alone
 
 
 class Launch(Protocol):
-    """Starts workers, each of which calls `work`, and waits for them."""
+    """Starts workers, each of which calls `serve_cells`, and waits for them."""
 
     def __call__(self, cfgs: list[DictConfig], workers: int, /) -> None: ...
 
 
-def work(cfgs: list[DictConfig], sweep: str | None = None) -> None:
+def serve_cells(cfgs: list[DictConfig], sweep: str | None = None) -> None:
     """Serve, as a worker, those cells that no other process serves. After a failure it goes on with the next cell.
 
     Args:

@@ -14,11 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.config import LR, of_study
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.declaration import declare, require_margin
+from pe_lab.experiment.declaration import require_margin, write_declaration
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Outcome, Round, Stage, drive, outcome
+from pe_lab.experiment.rounds import Outcome, Round, Stage, read_outcome, run_stage
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
-from pe_lab.experiment.sweep_report import report, require_complete
+from pe_lab.experiment.sweep_report import report_jobs, require_complete
 from pe_lab.experiment.watch import Watch
 from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.run import DIVERGED
@@ -40,7 +40,7 @@ class Unfit(NamedTuple):
     reason: str
 
 
-def run(
+def run_cells(
     cfgs: list[DictConfig],
     overrides: Sequence[str] = (),
     launch: Launch | None = None,
@@ -66,7 +66,7 @@ def run(
         LedgerError: `train` is false and an entry of the ledger is damaged.
         CellsMissingError: cells failed or were not reached.
     """
-    kept, unfit = fitting(cfgs)
+    kept, unfit = split_fitting(cfgs)
     cfgs, cells = [cfg for cfg, _ in kept], [cell for _, cell in kept]
     study, ledger, name = of_study(cfgs[0]), Path(cfgs[0].ledger), cfgs[0].study_name
     if name:
@@ -84,15 +84,15 @@ def run(
         tuned_seeds(cfgs)  # refuses settings that cannot be tuned
     if train and not elsewhere:
         require_margin(study.margin, cells)
-    declare(cfgs[0])
+    write_declaration(cfgs[0])
     settle_wandb(cfgs[0])
     served = _Rounds(overrides, kept, unfit, _Workers(launch, workers, elsewhere), train)
-    jobs = served.jobs_of(drive(stages(cfgs), served.serve))
-    report(jobs, evaluated=not train, tuned=tunes)
+    jobs = served.jobs_of(run_stage(run_stages(cfgs), served.serve))
+    report_jobs(jobs, evaluated=not train, tuned=tunes)
     return jobs
 
 
-def stages(cfgs: list[DictConfig]) -> Stage:
+def run_stages(cfgs: list[DictConfig]) -> Stage:
     """Go through the stages of a study. Most have one round: all cells.
 
     Args:
@@ -100,9 +100,9 @@ def stages(cfgs: list[DictConfig]) -> Stage:
     """
     study = of_study(cfgs[0])
     if study.tune.rates is not None:
-        from pe_lab.experiment.tuning import tuned  # loads pandas
+        from pe_lab.experiment.tuning import tune_cells  # loads pandas
 
-        return (yield from tuned(cfgs))
+        return (yield from tune_cells(cfgs))
     if study.decide.baseline is not None:
         from pe_lab.experiment.deciding import add_seeds  # loads pandas
 
@@ -167,7 +167,7 @@ class _Rounds:
         if not current.awaited:
             return []
         require_complete(jobs)
-        return [outcome(job) for job in jobs]
+        return [read_outcome(job) for job in jobs]
 
     def _train(self, current: Round, jobs: list[Job]) -> None:
         """Write what this command requests, and train what is missing of the round."""
@@ -213,7 +213,7 @@ def _serve(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
         here = [job for job in here if job.missing and job.failure is None]
 
 
-def fitting(cfgs: list[DictConfig]) -> tuple[list[Kept], list[Unfit]]:
+def split_fitting(cfgs: list[DictConfig]) -> tuple[list[Kept], list[Unfit]]:
     """Return the cells of a sweep, and the pairs that are left out: their encoding is not made for their task.
 
     Raises:

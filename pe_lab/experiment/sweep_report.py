@@ -16,7 +16,7 @@ class CellsMissingError(RuntimeError):
     """Some requested cells are not in the ledger."""
 
 
-def report(jobs: list[Job], evaluated: bool = False, tuned: bool = False) -> None:
+def report_jobs(jobs: list[Job], evaluated: bool = False, tuned: bool = False) -> None:
     """Print the tables of the cells that are there, write them beside the study's rows, and name what is missing.
 
     Args:
@@ -129,7 +129,7 @@ def _report(ledger: Path, study: str | None) -> str:
 
 def _attention(jobs: list[Job]) -> dict[str, str]:
     """Return the attention maps of the first cells as SVG by the name of the file, if attention was measured."""
-    from pe_lab.experiment.measurement import trained
+    from pe_lab.experiment.measurement import load_model
     from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads  # loads matplotlib
     from pe_lab.system.drawing import svg
 
@@ -138,6 +138,6 @@ def _attention(jobs: list[Job]) -> dict[str, str]:
         cell = job.cell
         if cell.dataset.task.length <= MAX_DRAWN_TOKENS:
             title = f"Attention of {cell.name()} on the first test sequence"
-            figure = attention_heads(trained(cell, job.run), cell.make_dataset(), cell.cfg.seed, title=title)
+            figure = attention_heads(load_model(cell, job.run), cell.make_dataset(), cell.cfg.seed, title=title)
             figures[f"attention-{cell.name()}.svg"] = svg(figure, cell.name())
     return figures

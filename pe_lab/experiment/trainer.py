@@ -11,10 +11,10 @@ from typing import Any
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig
 
-from pe_lab.config import resolved
-from pe_lab.config.trainer import ON_GPU, arguments
-from pe_lab.encodings.options import shown
-from pe_lab.experiment.identity import origin
+from pe_lab.config import resolve_config
+from pe_lab.config.trainer import ON_GPU, given_arguments
+from pe_lab.encodings.options import show_value
+from pe_lab.experiment.identity import source_digests
 from pe_lab.system.errors import in_one_line
 
 # classes of Lightning that read a training and do not change it
@@ -30,7 +30,7 @@ def keyword_arguments(cfg: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: one cannot be made.
     """
-    options = {name: _make(value, f"trainer.{name}") for name, value in arguments(cfg.trainer).items()}
+    options = {name: _make(value, f"trainer.{name}") for name, value in given_arguments(cfg.trainer).items()}
     return options | ({"callbacks": _made_callbacks(cfg)} if _callbacks_of(cfg) else {})
 
 
@@ -43,7 +43,7 @@ def prevents_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> st
     Raises:
         ValueError: Lightning makes no Trainer of it, in one line.
     """
-    options = arguments(cfg.trainer)
+    options = given_arguments(cfg.trainer)
     if not (options or _callbacks_of(cfg)):
         return None
     import lightning as L
@@ -55,12 +55,12 @@ def prevents_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> st
     try:
         return fit.prevents_graph(L.Trainer(**tried | {"accelerator": "cpu", "logger": False}))
     except Exception as error:  # Lightning raises its own and others, for values and their combinations
-        named = [f"trainer.{name}={shown(value)}" for name, value in options.items()]
+        named = [f"trainer.{name}={show_value(value)}" for name, value in options.items()]
         named += [f"callbacks={list(names)}"] if (names := _callbacks_of(cfg)) else []
         raise ValueError(f"{', '.join(named)} must be what lightning.Trainer takes: {in_one_line(error)}") from None
 
 
-def identified(cfg: DictConfig) -> dict[str, Any]:
+def callbacks_identity(cfg: DictConfig) -> dict[str, Any]:
     """Return what determines the callbacks that may change a training: their settings, and where they come from.
 
     Raises:
@@ -70,13 +70,13 @@ def identified(cfg: DictConfig) -> dict[str, Any]:
     for name, settings in _callbacks_of(cfg).items():
         kind = get_class(settings["_target_"])
         if not (kind.__module__.partition(".")[0] == "lightning" and kind.__qualname__ in READING_CLASSES):
-            identities[name] = {key: value for key, value in settings.items() if key[0] != "_"} | origin(kind)
+            identities[name] = {key: value for key, value in settings.items() if key[0] != "_"} | source_digests(kind)
     return identities
 
 
 def _callbacks_of(cfg: DictConfig) -> dict[str, Any]:
     """Return the settings of callbacks by name; cells of earlier versions have no such group."""
-    return resolved(cfg).get("callbacks") or {}
+    return resolve_config(cfg).get("callbacks") or {}
 
 
 def _made_callbacks(cfg: DictConfig) -> list[Any]:

@@ -13,8 +13,8 @@ import pandas as pd
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config import LR, folders
-from pe_lab.config.parts import inner
+from pe_lab.config import LR, find_folders
+from pe_lab.config.parts import inner_encodings
 from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.experiment.sweep_report import CellsMissingError
@@ -64,20 +64,22 @@ def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
             names = " or ".join(STARTING_SCALES)
             raise ValueError(f"start_scale of {leaf['_target_']} must be {names} to be tuned, got {option!r}")
         return f"{path}.{option}"
-    scales = (starting_scale(part, f"{path}.{key}") for key, part in inner(leaf))
+    scales = (starting_scale(part, f"{path}.{key}") for key, part in inner_encodings(leaf))
     return next(filter(None, scales), None)
 
 
-def phased(leaf: DictConfig) -> bool:
+def is_phased(leaf: DictConfig) -> bool:
     """Return whether an encoding, or one that it is made of, changes in the course of the training."""
-    return bool(getattr(get_class(leaf["_target_"]), "phased", False)) or any(phased(part) for _, part in inner(leaf))
+    return bool(getattr(get_class(leaf["_target_"]), "phased", False)) or any(
+        is_phased(part) for _, part in inner_encodings(leaf)
+    )
 
 
 def _require_scale_unset(cfg: DictConfig, scale: str) -> None:
     """Raise ValueError if the starting scale is not that of the encoding's file: somebody wants another."""
     path, _, option = scale.rpartition(".")
     leaf = OmegaConf.select(cfg, path)
-    written = folders().stated("pe", leaf.name)
+    written = find_folders().stated("pe", leaf.name)
     usual = written.get(option) if isinstance(written, DictConfig) else None
     if usual is not None and leaf[option] != usual:
         value = f"{leaf[option]:g}"
@@ -113,7 +115,7 @@ class TunedSeed:
         Raises:
             ValueError: the settings of `tune`, `solve` and `steps` do not make one.
         """
-        if phased(cfg.pe):
+        if is_phased(cfg.pe):
             raise ValueError(
                 f"tune.rates compares tries of several lengths, and pe={cfg.pe.name} changes in the course of its "
                 f"training: give optimizer.lr"
@@ -124,7 +126,7 @@ class TunedSeed:
         tries = [Try(float(rate)) for rate in cfg.tune.rates]
         if scale:
             tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
-        grid = evaluations(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
+        grid = evaluation_steps(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
         task = TunedTask(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction(cfg, grid))
         plan = Plan({cfg.pe.name: tries}, [task], [cfg.seed])
         return cls(cfg, scale, plan)
@@ -247,7 +249,7 @@ def _fraction(cfg: DictConfig, grid: tuple[int, ...]) -> float:
     return float(fraction)
 
 
-def evaluations(steps: int, first: int, per_doubling: int) -> tuple[int, ...]:
+def evaluation_steps(steps: int, first: int, per_doubling: int) -> tuple[int, ...]:
     """Return the steps at which a training of so many steps is evaluated, its last one among them."""
     return tuple(dict.fromkeys([*grid_of_steps(steps, first, per_doubling), steps]))
 
@@ -266,7 +268,7 @@ def tuned_seeds(cfgs: list[DictConfig]) -> list[TunedSeed]:
     return [TunedSeed.from_config(cfg) for cfg in cfgs]
 
 
-def tuned(cfgs: list[DictConfig]) -> Stage:
+def tune_cells(cfgs: list[DictConfig]) -> Stage:
     """Train the tries of every cell as far as they are needed, then measure the ones that were chosen.
 
     Returns:
@@ -286,7 +288,7 @@ def tuned(cfgs: list[DictConfig]) -> Stage:
         for (seed, need), outcome in zip(waiting, done, strict=True):
             seed.take(need, outcome)
     chosen = [winner for seed in seeds if (winner := seed.winner()) is not None]
-    write(seeds)
+    write_outcomes(seeds)
     text = f"tuning ended after {number} rounds: {len(chosen)} of {len(seeds)} cells have a learning rate"
     yield Round(chosen, text, varied=varied)
     return chosen
@@ -337,7 +339,7 @@ def loss_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     return pd.DataFrame([settings | losses for settings, losses in chosen if losses])
 
 
-def write(seeds: list[TunedSeed]) -> None:
+def write_outcomes(seeds: list[TunedSeed]) -> None:
     """Print what came out, and write its tables into the folder of the study, if it has one.
 
     They are outcomes.csv, tries.csv and, with a baseline, verdicts.csv.

@@ -26,7 +26,7 @@ from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.kinds import kind_of
 from pe_lab.gallery.page import fixed
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
-from pe_lab.replication import Finding, judge, load
+from pe_lab.replication import Finding, judge_entry, load_entries
 from pe_lab.replication.values import SHIPPED_FILE, Values, values_of
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.paths import safe_path
@@ -234,8 +234,8 @@ def _findings(studies: Path | None) -> dict[str, Finding]:
     """Return the entries of the registry, judged by the values that are shipped with the studies."""
     values = {} if studies is None else values_of(SHIPPED_FILE)
     return {
-        name: judge(entry, values.get(name, Values()).by_label)
-        for name, entry in load().items()
+        name: judge_entry(entry, values.get(name, Values()).by_label)
+        for name, entry in load_entries().items()
         if not entry.everywhere
     }
 

@@ -24,8 +24,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.attention import triton
-from pe_lab.audit.measures import measure
-from pe_lab.audit.pictures import picture
+from pe_lab.audit.measures import measure_properties
+from pe_lab.audit.pictures import draw_picture
 from pe_lab.audit.subject import LENGTH, Subject, random_tokens
 from pe_lab.gallery.kernels import Curves, curves
 from pe_lab.system.files import canonical, digest, parse_json, read_bytes, writable, write_json
@@ -137,14 +137,16 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> P
     subject = Subject(name, instantiate(leaf))
     target, maker = leaf._target_, unwrap(get_object(leaf._target_))
     kind: Any = maker if isinstance(maker, type) else type(subject.model().encodings[0])
-    properties, reasons = ({}, {}) if audited else measure(subject)
+    properties, reasons = ({}, {}) if audited else measure_properties(subject)
     return Portrait(
         name=name,
         target=target,
         family=_family(kind),
         module=kind.__module__,
         code=getsource(kind),
-        options={key: value for key, value in config.flatten(config.resolved(leaf)).items() if key[0] != "_"},
+        options={
+            key: value for key, value in config.flatten_settings(config.resolve_config(leaf)).items() if key[0] != "_"
+        },
         causal_only=bool(subject.causal_only),
         on_grid=subject.on_grid,
         reads_marks=kind.reads_marks,
@@ -160,7 +162,7 @@ def _drawn(subject: Subject) -> bytes:
     """Return the picture of an encoding as PNG, in places that are fixed: to find them takes longer than to draw."""
     content = BytesIO()
     with mpl.rc_context(LOOK):
-        figure = picture(subject, _none(), layout=None)
+        figure = draw_picture(subject, _none(), layout=None)
         figure.subplots_adjust(**PLACES)
         figure.savefig(content, format="png")
     return content.getvalue()
@@ -168,7 +170,7 @@ def _drawn(subject: Subject) -> bytes:
 
 def _leaf(name: str) -> DictConfig:
     """Return the settings of an encoding; those that consist of others are composed, which takes longer."""
-    leaf = OmegaConf.load(config.folder() / "pe" / f"{name}.yaml")
+    leaf = OmegaConf.load(config.config_folder() / "pe" / f"{name}.yaml")
     assert isinstance(leaf, DictConfig)
     if not {"defaults", "parts"} & set(leaf):
         return leaf
@@ -229,7 +231,12 @@ def _sources() -> str:
     files = [path for part in READ for path in (PACKAGE.glob(part) if "*" in part else [PACKAGE / part])]
     files = [file for path in files for file in ([path] if path.is_file() else path.rglob("*.py"))]
     for path in sorted(
-        [Path(__file__), Path(__file__).with_name("kernels.py"), *files, *(config.folder() / "pe").glob("*.yaml")]
+        [
+            Path(__file__),
+            Path(__file__).with_name("kernels.py"),
+            *files,
+            *(config.config_folder() / "pe").glob("*.yaml"),
+        ]
     ):
         total.update(path.name.encode() + path.read_bytes())
     return total.hexdigest()

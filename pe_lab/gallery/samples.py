@@ -18,7 +18,7 @@ LOOKED_AT = 4  # validation sequences of which the longest is shown
 
 def sentence(group: str, name: str) -> str:
     """Return what a choice of the configuration is, as a sentence: docs/encodings.md and docs/tasks.md have it too."""
-    return f"{reference.first_comment(config.folder() / group / f'{name}.yaml').removesuffix('.')}."
+    return f"{reference.first_comment(config.config_folder() / group / f'{name}.yaml').removesuffix('.')}."
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _data(name: str) -> TaskData:
         float(factor): (dataset if factor == 1 else dataset.longer(factor)).task.length
         for factor in cfg.evaluate.lengths
     }
-    options = {key: value for key, value in config.resolved(cfg.data).items() if key[0] != "_" and key != "name"}
+    options = {key: value for key, value in config.resolve_config(cfg.data).items() if key[0] != "_" and key != "name"}
     return TaskData(
         what=sentence("data", cfg.data.name),
         options={key: value for key, value in options.items() if dataset.content().get(key, value) is not None},

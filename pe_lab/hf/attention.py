@@ -9,7 +9,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import prepared
+from pe_lab.attention.reference import transform_qkv
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Memory
 from pe_lab.encodings.merge import add_limits
@@ -93,7 +93,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, positions: LayerInputs, d
     if positions.memory is not None:
         if _by_head(terms):
             key, value = _repeated(key, heads), _repeated(value, heads)
-        query, key, value, terms = prepared(query, key, value, terms)
+        query, key, value, terms = transform_qkv(query, key, value, terms)
         total = layout.of_keys.segment.shape[1]
         key, value = (positions.memory.extend(name, x, 2, total) for name, x in (("keys", key), ("values", value)))
         if not layout.earlier:

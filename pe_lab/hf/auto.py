@@ -8,7 +8,7 @@ from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
 from pe_lab.hf.configs import REPLACED_CONFIGS
-from pe_lab.hf.loading import description, new, saved
+from pe_lab.hf.loading import load_saved, make_new, read_description
 
 # arguments that say where and how files are found, which are in a folder here
 FINDING = (
@@ -43,7 +43,7 @@ class AutoLoader:
         if not folder.is_dir():
             raise ValueError(f"path must be a folder on this machine, got {path}: download it first")
         dtype = cls._dtype(args, options)
-        model = saved(folder, cls._described(config) if config else description(folder), wanted=cls._wanted())
+        model = load_saved(folder, cls._described(config) if config else read_description(folder), wanted=cls._wanted())
         return _cast(model, dtype)
 
     @classmethod
@@ -54,7 +54,7 @@ class AutoLoader:
             ValueError: as that of `replace`; an argument that has no effect here.
         """
         dtype = cls._dtype((), options)
-        return _cast(new(cls._described(config), wanted=cls._wanted()), dtype)
+        return _cast(make_new(cls._described(config), wanted=cls._wanted()), dtype)
 
     @classmethod
     def _wanted(cls) -> type[PreTrainedModel]:
@@ -88,7 +88,7 @@ def _cast(model: Any, dtype: torch.dtype | None) -> PreTrainedModel:
     return cast
 
 
-def register() -> None:
+def register_types() -> None:
     """Make the types of replaced models known to the Auto classes."""
     autos: list[Any] = [
         auto

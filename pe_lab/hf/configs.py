@@ -49,7 +49,7 @@ for _kind in KINDS:
 ORIGINAL_CONFIGS = {replacement.model_type: original for original, replacement in REPLACED_CONFIGS.items()}
 
 
-def mark(model: nn.Module) -> None:
+def mark_replaced(model: nn.Module) -> None:
     """Give a model configurations of its own, of the type of replaced models; others with the same one keep it."""
     copies: dict[int, PretrainedConfig] = {}
     for module in model.modules():

@@ -46,10 +46,10 @@ def load(path: str | Path, encoding: str | Stack | None = None, /, **options: An
             recorded, or its weights are not those of the model.
     """
     folder = Path(path)
-    return saved(folder, description(folder), encoding, options)
+    return load_saved(folder, read_description(folder), encoding, options)
 
 
-def description(folder: Path) -> Description:
+def read_description(folder: Path) -> Description:
     """Return what the configuration in a folder says.
 
     Raises:
@@ -63,7 +63,7 @@ def description(folder: Path) -> Description:
     return described
 
 
-def saved(
+def load_saved(
     folder: Path,
     described: Description,
     encoding: str | Stack | None = None,
@@ -80,18 +80,18 @@ def saved(
     Raises:
         ValueError: as that of `load`; weights of another shape.
     """
-    model = new(described, encoding, options)
+    model = make_new(described, encoding, options)
     _load_weights(model, folder)
     if (folder / GENERATION).exists():
         settings = {**_json(folder / GENERATION), "disable_compile": True}  # as in `replace`
         model.generation_config = _checked(folder / GENERATION, GenerationConfig.from_dict, settings)
     if wanted is not None and type(model) is not wanted:
-        model = _of_class(wanted, model, new(described, encoding, options, wanted))
+        model = _of_class(wanted, model, make_new(described, encoding, options, wanted))
     evaluated: PreTrainedModel = model.eval()
     return evaluated
 
 
-def new(
+def make_new(
     described: Description,
     encoding: str | Stack | None = None,
     options: dict[str, Any] | None = None,

@@ -12,7 +12,7 @@ from pe_lab.encodings.combine import Interleave
 from pe_lab.encodings.named import factory, make
 from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import ATTENTION_NAME
-from pe_lab.hf.configs import mark
+from pe_lab.hf.configs import mark_replaced
 from pe_lab.hf.families import Family, family_of, uses_interface, windows
 from pe_lab.hf.hooks import AttentionHook, ImageHook, InputHook, Preparation, ReplacedMethod
 from pe_lab.hf.settings import ModelPositions, head_dim_of, with_settings
@@ -72,7 +72,7 @@ def replace(
     if isinstance(encoding, Stack) and len(parts) > 1:
         raise ValueError(f"encoding must be a name for a model of {len(parts)} parts, which differ, got a Stack")
     part_stacks = [_stack(family, part, encoding, length, from_config, options) for part in parts]
-    mark(model)
+    mark_replaced(model)
     for part, stack in zip(parts, part_stacks, strict=True):
         _install(family, part, stack.train(model.training), implementation)
     if (

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, READ_PARAMETERS, scaling
+from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, READ_PARAMETERS, scaling_options
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import factory
 from pe_lab.encodings.rotary import RoPE
@@ -133,7 +133,7 @@ class Rotation(ModelPositions):
         self.name = ENCODING_OF_TYPE.get(self.type)
         self.others: set[str | None] = {self.name}  # encodings of layers of other types
         self.rotary_emb = type(part.rotary_emb)(config=part.config)
-        scaled = scaling(self.type, self.parameters, part.config.max_position_embeddings)
+        scaled = scaling_options(self.type, self.parameters, part.config.max_position_embeddings)
         self.options = {"theta": float(self.parameters["rope_theta"]), "pairing": "half", **scaled}
         rotated, head_dim = 2 * len(self._frequencies(self.rotary_emb)), head_dim_of(part.config)
         if rotated != head_dim:

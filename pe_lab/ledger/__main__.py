@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pe_lab.ledger.maintenance import Counts, damaged_entries, removable, remove, repair
+from pe_lab.ledger.maintenance import Counts, damaged_entries, removable_entries, remove_entry, set_aside
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import printable
@@ -53,7 +53,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     folder, counts, damages, aside = Path(arguments.ledger), Counts(), 0, 0
     for damage in damaged_entries(folder, counts):
         damages += 1
-        if arguments.repair and repair(Tree(folder), damage):
+        if arguments.repair and set_aside(Tree(folder), damage):
             aside += 1
         else:
             print(printable(damage.reason))
@@ -72,10 +72,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 def _prune(arguments: argparse.Namespace) -> int:
     sizes: dict[str, list[int]] = {}
-    for entry in removable(Path(arguments.ledger), arguments.keep, arguments.forget):
+    for entry in removable_entries(Path(arguments.ledger), arguments.keep, arguments.forget):
         sizes.setdefault(entry.reason, []).append(entry.size)
         if not arguments.dry_run:
-            remove(entry)
+            remove_entry(entry)
     for reason, entry_sizes in sizes.items():
         print(f"{len(entry_sizes):6} {reason}, {sum(entry_sizes) / 1e6:.1f} MB")
     total = sum(map(sum, sizes.values())) / 1e6

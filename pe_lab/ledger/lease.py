@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pe_lab.ledger.processes import register, try_lock
+from pe_lab.ledger.processes import register_process, try_lock
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import LedgerError, read_json
 
@@ -53,7 +53,7 @@ class LeasedFolder:
         now = time.time()
         if self._start is None:
             self._start = {"since": now, "from": place}
-        owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": register(self.tree.root)}
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": register_process(self.tree.root)}
         owner |= {"heartbeat": now, **self._start, "epoch": place, "target": target, "latest": latest}
         self.tree.write_json(self.folder / OWNER_FILE, owner)
 

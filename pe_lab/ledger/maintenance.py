@@ -16,7 +16,7 @@ from pe_lab.ledger.processes import PROCESSES_FOLDER, is_alive, try_lock, worker
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_NAME, IDENTITY_FILE, Run, read_cost
 from pe_lab.ledger.states import verify_state
-from pe_lab.ledger.studies import read_cells, studies
+from pe_lab.ledger.studies import read_cells, study_names
 from pe_lab.ledger.tree import REMOVE_ADVICE, Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import (
@@ -87,13 +87,13 @@ def open_ledger(folder: Path) -> Ledger:
     return ledger
 
 
-def verify(folder: Path, counts: Counts) -> Iterator[str]:
+def verify_entries(folder: Path, counts: Counts) -> Iterator[str]:
     """Yield one line for each damaged entry of a ledger, and for each link in it: see `damaged_entries`."""
     for damage in damaged_entries(folder, counts):
         yield damage.reason
 
 
-def repair(tree: Tree, damage: Damage) -> bool:
+def set_aside(tree: Tree, damage: Damage) -> bool:
     """Move a damaged entry to .aside and return whether it was moved; the command that made it makes it again.
 
     The identity of a run stays: its checkpoints belong to it. So does what a live process uses.
@@ -228,7 +228,7 @@ class Removable:
     tree: Tree
 
 
-def removable(folder: Path, keep: list[str], forget: bool = False) -> Iterator[Removable]:
+def removable_entries(folder: Path, keep: list[str], forget: bool = False) -> Iterator[Removable]:
     """Yield what can be removed from a ledger without losing a result.
 
     These are states of finished runs (a longer training then starts again from step 0), unfinished files, requests and
@@ -298,7 +298,7 @@ def _unfinished_records(run: Run) -> Iterator[Path]:
 
 def _runs_of(folder: Path, names: list[str]) -> set[str]:
     """Return the names of the runs of studies."""
-    stored_studies = studies(folder)
+    stored_studies = study_names(folder)
     for name in names:
         if name not in stored_studies:
             raise ValueError(unknown_name("--keep", stored_studies, name, f" in {folder}"))
@@ -321,7 +321,7 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def remove(entry: Removable) -> None:
+def remove_entry(entry: Removable) -> None:
     """Remove an entry, if it still exists."""
     # the file of a process is removed only if that is dead
     if entry.path.parent.name != PROCESSES_FOLDER or not is_alive(entry.tree.root, worker_of(entry.path)):

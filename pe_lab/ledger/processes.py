@@ -18,7 +18,7 @@ PROCESS_FILE = re.compile(r"[0-9a-f]{32}")  # the name of such a file
 _REGISTERED: dict[tuple[Path, int], FileLock] = {}
 
 
-def register(ledger: Path) -> str:
+def register_process(ledger: Path) -> str:
     """Return this process's name in a ledger; other processes see under it that this one is alive."""
     key = (ledger.absolute(), os.getpid())
     if key not in _REGISTERED:
@@ -62,7 +62,7 @@ def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
 def working_for(ledger: Path, process: str) -> Iterator[None]:
     """Let the process of that name see, within the block, that this one works for it."""
     tree = Tree(ledger.absolute())
-    path = tree.root / PROCESSES_FOLDER / f"{process}.{register(ledger)}"
+    path = tree.root / PROCESSES_FOLDER / f"{process}.{register_process(ledger)}"
     tree.write(path, "")
     try:
         yield
@@ -72,7 +72,7 @@ def working_for(ledger: Path, process: str) -> Iterator[None]:
 
 def has_workers(ledger: Path) -> bool:
     """Return whether any live process works for this one."""
-    files = entries(ledger / PROCESSES_FOLDER, f"{register(ledger)}.*")
+    files = entries(ledger / PROCESSES_FOLDER, f"{register_process(ledger)}.*")
     return any(is_alive(ledger, worker_of(path)) for path in files)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.processes import is_alive, register
+from pe_lab.ledger.processes import is_alive, register_process
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_NAME, Run, read_cost
 from pe_lab.ledger.tree import Tree
@@ -358,7 +358,7 @@ def write_command(
         others = [str(process) for process in read_json(path)["processes"] if is_alive(ledger, str(process))]
     except (LedgerError, TypeError, KeyError):  # the first such command, or a damaged file
         others = []
-    processes = list(dict.fromkeys([*others, register(ledger)]))
+    processes = list(dict.fromkeys([*others, register_process(ledger)]))
     content = {"overrides": list(overrides), "study": study, "since": time.time(), "processes": processes}
     rounds: dict[str, Any] = ({"text": text} if text else {}) | ({"later": asdict(later)} if later else {})
     Tree(ledger).write_json(path, content | {"cells": requested} | rounds)

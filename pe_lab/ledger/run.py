@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.ledger.lease import LeasedFolder, read_owner
-from pe_lab.ledger.processes import is_alive, register
+from pe_lab.ledger.processes import is_alive, register_process
 from pe_lab.ledger.states import States, read_metadata
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import (
@@ -102,7 +102,7 @@ class Run(LeasedFolder):
         return read_failure(self._failure_file(target))
 
     def _request_file(self, target: int) -> Path:
-        return self.folder / "requested" / f"{target}.{register(self.tree.root)}"
+        return self.folder / "requested" / f"{target}.{register_process(self.tree.root)}"
 
     def _failure_file(self, target: int) -> Path:
         return self.folder / "failed" / f"{target}.json"

@@ -14,12 +14,12 @@ from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, entries, kind, rea
 REWRITE_ADVICE = "the command of the study, run again, writes it anew"
 
 
-def studies(ledger: Path) -> list[str]:
+def study_names(ledger: Path) -> list[str]:
     """Return the names of the studies that have a table of cells, in order."""
     return sorted(path.name for path in entries(ledger / "studies", "[!.]*") if kind(path / "rows.csv"))
 
 
-def trained(ledger: Path, study: str) -> bool:
+def has_trained_cell(ledger: Path, study: str) -> bool:
     """Return whether a cell that was requested under a study's name is in the ledger."""
     if kind(ledger / "studies" / study / "rows.csv"):
         return True

@@ -14,8 +14,8 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import Transformer
 from pe_lab.model.blocks import MultiHeadAttention
-from pe_lab.probes.base import Probe, ProbeRow, row
-from pe_lab.probes.states import at_rest, sample
+from pe_lab.probes.base import Probe, ProbeRow, make_row
+from pe_lab.probes.states import at_rest, sample_batches
 
 
 class AttentionProbe(Probe):
@@ -40,11 +40,11 @@ class AttentionProbe(Probe):
         num_heads = model.layer(0).attention.num_heads
         sums = [torch.zeros(6, num_heads, dtype=torch.float64) for _ in model.layers]
         with torch.no_grad(), at_rest(model):
-            for batch in sample(model, dataset, "test", seed):
+            for batch in sample_batches(model, dataset, "test", seed):
                 distance = distances(batch.layout)
                 for total, (weight, terms, layout) in zip(sums, layer_weights(model, batch), strict=True):
                     drops = isinstance(terms.normalizer, Stick) and terms.normalizer.remainder == "drop"
-                    total += measure(weight, layout, distance, drops).cpu()
+                    total += measure_weights(weight, layout, distance, drops).cpu()
         return [
             line
             for layer, total in enumerate(sums, 1)
@@ -60,10 +60,10 @@ def layer_weights(model: Transformer, batch: Batch) -> Iterator[tuple[Tensor, Te
     for layer, inputs in calls:
         q, k, _ = layer.project(inputs["h_qk"], inputs["h_v"])
         terms, layout = inputs["terms"], inputs["layout"]
-        yield reference.weights(q, k, terms, layout), terms, layout
+        yield reference.attention_weights(q, k, terms, layout), terms, layout
 
 
-def measure(weight: Tensor, layout: Layout, distance: Tensor, drops: bool) -> Tensor:
+def measure_weights(weight: Tensor, layout: Layout, distance: Tensor, drops: bool) -> Tensor:
     """Return sums over the queries that are not padding.
 
     Args:
@@ -108,7 +108,7 @@ def _rows(sums: Tensor, layer: int, head: int) -> list[ProbeRow]:
         "distance": (far, mass),
         "mass": (mass, queries),
     }
-    return [row(metric, total / count, layer, head) for metric, (total, count) in totals.items() if count]
+    return [make_row(metric, total / count, layer, head) for metric, (total, count) in totals.items() if count]
 
 
 @contextmanager

@@ -27,7 +27,7 @@ class ProbeRow(TypedDict):
     value: float
 
 
-def row(metric: str, value: float, layer: int | None = None, head: int | None = None) -> ProbeRow:
+def make_row(metric: str, value: float, layer: int | None = None, head: int | None = None) -> ProbeRow:
     """Return a row with a finite number.
 
     Raises:

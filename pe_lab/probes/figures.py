@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from pe_lab.data.base import Batch, Dataset
-from pe_lab.data.seeding import derive, seed_all
+from pe_lab.data.seeding import derive_seed, seed_all
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes.attention import layer_weights
@@ -51,7 +51,7 @@ def attention_maps(model: Transformer, dataset: Dataset, seed: int, sequence: in
     batch, is_token = _sequence(dataset, sequence, device)
     maps = []
     with torch.no_grad(), at_rest(model):
-        seed_all(derive(seed, "picture"), device)
+        seed_all(derive_seed(seed, "picture"), device)
         for weights, _, layout in layer_weights(model, batch):
             shown = weights[0][:, is_token][:, :, is_token].double().clamp(0, 1)
             hidden = ~layout.allowed[0, 0][is_token][:, is_token]

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from pe_lab.data.base import Dataset
 from pe_lab.model import Transformer
-from pe_lab.probes.base import Probe, ProbeRow, row
-from pe_lab.probes.states import HiddenStates, capture, permute
+from pe_lab.probes.base import Probe, ProbeRow, make_row
+from pe_lab.probes.states import HiddenStates, capture_states, permute_tokens
 
 ALPHAS = np.logspace(-2, 5, 8)  # ridge penalties to choose from; features have variance 1
 
@@ -46,23 +46,23 @@ class PositionProbe(Probe):
 
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
         if dataset.size("train"):
-            fitting, scoring = (capture(model, dataset, split, seed) for split in ("train", "test"))
+            fitting, scoring = (capture_states(model, dataset, split, seed) for split in ("train", "test"))
         else:
-            fitting, scoring = (capture(model, dataset, "test", seed, half=half) for half in range(2))
+            fitting, scoring = (capture_states(model, dataset, "test", seed, half=half) for half in range(2))
         if (scoring.pos == scoring.pos[0]).all(0).any():
             return []
         axes = fitting.pos.shape[1]
         wanted, answers = _targets(fitting, seed), _targets(scoring, seed)
         rows = []
         for layer, (x, others) in enumerate(zip(fitting.hidden, scoring.hidden, strict=True)):
-            predicted = read(_numbers(x), wanted, _numbers(others))
+            predicted = ridge_predictions(_numbers(x), wanted, _numbers(others))
             rows += _scores(predicted[:, :axes], answers[:, :axes], "", layer)
             rows += _scores(predicted[:, axes:], answers[:, axes:], "_permuted", layer)
         predicted = read_off_token(fitting.tokens.numpy(), wanted[:, :axes], scoring.tokens.numpy())
         return rows + _scores(predicted, answers[:, :axes], "_from_token")
 
 
-def read(x: np.ndarray, wanted: np.ndarray, others: np.ndarray) -> np.ndarray:
+def ridge_predictions(x: np.ndarray, wanted: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Fit a ridge regression, with a penalty per column, and return its predictions.
 
     Args:
@@ -110,14 +110,14 @@ def read_off_token(tokens: np.ndarray, wanted: np.ndarray, others: np.ndarray) -
 
 def _targets(states: HiddenStates, seed: int) -> np.ndarray:
     """Return [N, 2 axes], the positions and the permuted positions."""
-    return _numbers(torch.cat((states.pos, permute(states.pos, states.sequence, seed)), 1))
+    return _numbers(torch.cat((states.pos, permute_tokens(states.pos, states.sequence, seed)), 1))
 
 
 def _scores(predicted: np.ndarray, answer: np.ndarray, suffix: str, layer: int | None = None) -> list[ProbeRow]:
     """Return R^2 and mean absolute error of positions [N, axes], averaged over axes."""
     error = predicted - answer
     r2 = 1 - (error**2).sum(0) / ((answer - answer.mean(0)) ** 2).sum(0)
-    return [row(f"r2{suffix}", r2.mean(), layer), row(f"mae{suffix}", np.abs(error).mean(), layer)]
+    return [make_row(f"r2{suffix}", r2.mean(), layer), make_row(f"mae{suffix}", np.abs(error).mean(), layer)]
 
 
 def _numbers(x: Tensor) -> np.ndarray:

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.model import Transformer
-from pe_lab.probes.base import Probe, ProbeRow, row
-from pe_lab.probes.states import at_rest, capture, sample, watching
+from pe_lab.probes.base import Probe, ProbeRow, make_row
+from pe_lab.probes.states import at_rest, capture_states, sample_batches, watch_states
 from pe_lab.training.metrics import slot_losses
 
 EQUALITY_TOLERANCE = 1e-6  # states that differ by less than this share of their norm differ by rounding only
@@ -34,18 +34,18 @@ class RankProbe(Probe):
     """
 
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
-        states = capture(model, dataset, "test", seed)
+        states = capture_states(model, dataset, "test", seed)
         rows = []
         for layer, hidden in enumerate(states.hidden):
             singular = spectrum(hidden)
             if singular is not None:
                 rows += [
-                    row("effective_rank", effective_rank(singular), layer),
-                    row("stable_rank", stable_rank(singular), layer),
+                    make_row("effective_rank", effective_rank(singular), layer),
+                    make_row("stable_rank", stable_rank(singular), layer),
                 ]
             cosine = token_cosine(hidden, states.sequence)
             if cosine is not None:
-                rows.append(row("token_cosine", cosine, layer))
+                rows.append(make_row("token_cosine", cosine, layer))
         return rows + _gradients(model, dataset, seed)
 
 
@@ -93,8 +93,8 @@ def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow
     summed = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in flat]
     squared = [0.0] * (1 + len(model.layers))
     count = 0
-    with torch.enable_grad(), at_rest(model), watching(model) as hidden:
-        for batch in sample(model, dataset, "test", seed):
+    with torch.enable_grad(), at_rest(model), watch_states(model) as hidden:
+        for batch in sample_batches(model, dataset, "test", seed):
             loss = slot_losses(model(batch.tokens, batch.layout), batch.targets).sum()
             gradients = torch.autograd.grad(loss, [*hidden, *flat], materialize_grads=True)
             for layer, gradient in enumerate(gradients[: len(hidden)]):
@@ -102,9 +102,9 @@ def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow
             for total, gradient in zip(summed, gradients[len(hidden) :], strict=True):
                 total += gradient
             count += int((batch.targets != IGNORE).sum())
-    rows = [row("gradient_hidden", square**0.5 / count, layer) for layer, square in enumerate(squared)]
+    rows = [make_row("gradient_hidden", square**0.5 / count, layer) for layer, square in enumerate(squared)]
     totals = iter(summed)
     for layer, of_layer in enumerate(parameters, 1):
         square = sum(next(totals).square().sum().item() for _ in of_layer)
-        rows.append(row("gradient_parameters", square**0.5 / count, layer))
+        rows.append(make_row("gradient_parameters", square**0.5 / count, layer))
     return rows

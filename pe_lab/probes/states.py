@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.data.base import Batch, Dataset, in_batches
-from pe_lab.data.seeding import derive, generator, seed_all
+from pe_lab.data.seeding import derive_seed, make_generator, seed_all
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 
@@ -55,7 +55,7 @@ def at_rest(model: Transformer) -> Iterator[None]:
 
 
 @contextmanager
-def watching(model: Transformer) -> Iterator[list[Tensor]]:
+def watch_states(model: Transformer) -> Iterator[list[Tensor]]:
     """Yield a list that each forward pass fills with its states [B, T, D]: after the embedding and every layer."""
     hidden: list[Tensor] = []
 
@@ -71,7 +71,7 @@ def watching(model: Transformer) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def sample(
+def sample_batches(
     model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0, half: int | None = None
 ) -> Iterator[Batch]:
     """Yield batches of sequences of a split that the seed chooses: all, or up to MAX_SEQUENCES and MAX_TOKENS.
@@ -88,7 +88,7 @@ def sample(
     """
     device, length, size = model.tokens.weight.device, dataset.task.length, dataset.size(split)
     count = min(MAX_SEQUENCES, max(MIN_SEQUENCES, MAX_TOKENS // length))
-    index = torch.randperm(size, generator=generator(seed, "probe", split))
+    index = torch.randperm(size, generator=make_generator(seed, "probe", split))
     index = (index if half is None else index[half::2])[:count]
     if not len(index):
         raise ValueError(
@@ -98,13 +98,13 @@ def sample(
     part = () if half is None else ("half", half)
     chunk = max(1, min(MAX_BATCH_SEQUENCES, MAX_BATCH_PAIRS // length**2))
     for number, batch in enumerate(in_batches(dataset, split, index, chunk)):
-        draw = derive(seed, "probe", split, *part, number)
+        draw = derive_seed(seed, "probe", split, *part, number)
         batch = replace(batch, layout=replace(batch.layout.shifted(offset), seed=draw))
         seed_all(draw, device)
         yield batch.to(device)
 
 
-def capture(
+def capture_states(
     model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0, half: int | None = None
 ) -> HiddenStates:
     """Return the hidden states of the sequences of `sample`, which has the same arguments.
@@ -115,8 +115,8 @@ def capture(
     """
     parts: list[tuple[Tensor, ...]] = []
     seen = 0
-    with torch.no_grad(), at_rest(model), watching(model) as hidden:
-        for batch in sample(model, dataset, split, seed, offset, half):
+    with torch.no_grad(), at_rest(model), watch_states(model) as hidden:
+        for batch in sample_batches(model, dataset, split, seed, offset, half):
             model(batch.tokens, batch.layout)
             segment, pos = batch.layout.segment, batch.layout.pos
             is_token = segment != PADDING
@@ -135,11 +135,11 @@ def capture(
     return HiddenStates(tuple(states), tokens, pos, sequence)
 
 
-def permute(values: Tensor, sequence: Tensor, seed: int) -> Tensor:
+def permute_tokens(values: Tensor, sequence: Tensor, seed: int) -> Tensor:
     """Return values [N, ...] of tokens, permuted within each sequence.
 
     Args:
         sequence: [N] the number of each token's sequence, ascending.
     """
-    draw = torch.rand(len(values), dtype=torch.float64, generator=generator(seed, "probe", "permute"))
+    draw = torch.rand(len(values), dtype=torch.float64, generator=make_generator(seed, "probe", "permute"))
     return values[(sequence + draw).argsort()]

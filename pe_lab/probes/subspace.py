@@ -6,10 +6,10 @@ from scipy.linalg import subspace_angles
 from torch import Tensor
 
 from pe_lab.data.base import Dataset
-from pe_lab.data.seeding import derive
+from pe_lab.data.seeding import derive_seed
 from pe_lab.model import Transformer
-from pe_lab.probes.base import Probe, ProbeRow, row
-from pe_lab.probes.states import HiddenStates, capture, permute
+from pe_lab.probes.base import Probe, ProbeRow, make_row
+from pe_lab.probes.states import HiddenStates, capture_states, permute_tokens
 
 EXPLAINED_SHARE = 0.9  # share of the variance that the directions of a subspace carry
 MIN_POSITION_SHARE = 1e-12  # share of the variance below which there is no position; float32 rounding has 1e-14
@@ -47,52 +47,52 @@ class SubspaceProbe(Probe):
     """
 
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
-        states = capture(model, dataset, "test", seed)
+        states = capture_states(model, dataset, "test", seed)
         rows = _parts(states, seed)
         task = dataset.task
         for name, offset in (("1", 1), ("length", task.length // (task.grid_width or 1))):
             try:
-                shifted = capture(model, dataset, "test", seed, offset)
+                shifted = capture_states(model, dataset, "test", seed, offset)
             except ValueError:  # the encoding does not have the shifted positions: the same sequences ran above
                 continue
             for layer, (before, after) in enumerate(zip(states.hidden, shifted.hidden, strict=True)):
                 before, after = before.double(), after.double()
-                rows.append(row(f"moved_by_{name}", ((after - before).norm() / before.norm()).item(), layer))
+                rows.append(make_row(f"moved_by_{name}", ((after - before).norm() / before.norm()).item(), layer))
         return rows
 
 
 def _parts(states: HiddenStates, seed: int) -> list[ProbeRow]:
     """Return all rows except those of shifted positions."""
     tokens, places = states.tokens, states.pos.unique(dim=0, return_inverse=True)[1]
-    kept = comparable(tokens, places)
+    kept = comparable_tokens(tokens, places)
     if not kept.any():
         return []
     tokens, places = (ids[kept].unique(return_inverse=True)[1] for ids in (tokens, places))
-    permuted = permute(places, states.sequence[kept], seed)
+    permuted = permute_tokens(places, states.sequence[kept], seed)
     rows = []
     for layer, hidden in enumerate(states.hidden):
         hidden = hidden[kept].double()
         total = _variance(hidden)
         if not total > MIN_POSITION_SHARE * hidden.square().mean():
             continue
-        token, place = parts(hidden, tokens, places)
-        chance = parts(hidden, tokens, permuted)[1]
+        token, place = split_states(hidden, tokens, places)
+        chance = split_states(hidden, tokens, permuted)[1]
         token_share, place_share, chance_share = (
             (_variance(part[ids]) / total).item()
             for part, ids in ((token, tokens), (place, places), (chance, permuted))
         )
         rows += [
-            row("token_share", token_share, layer),
-            row("position_share", place_share, layer),
-            row("position_share_permuted", chance_share, layer),
+            make_row("token_share", token_share, layer),
+            make_row("position_share", place_share, layer),
+            make_row("position_share_permuted", chance_share, layer),
         ]
         if min(token_share, place_share) > MIN_POSITION_SHARE:
-            draw = np.random.default_rng(derive(seed, "probe", "subspaces", layer))
-            rows += _angles(directions(token), directions(place), layer, draw)
+            draw = np.random.default_rng(derive_seed(seed, "probe", "subspaces", layer))
+            rows += _angles(principal_directions(token), principal_directions(place), layer, draw)
     return rows
 
 
-def comparable(tokens: Tensor, places: Tensor) -> Tensor:
+def comparable_tokens(tokens: Tensor, places: Tensor) -> Tensor:
     """Return [N] bool: the tokens whose part can be separated from that of their place.
 
     Each token that is kept occurs at several kept places, and each place that is kept holds several kept tokens.
@@ -111,7 +111,7 @@ def comparable(tokens: Tensor, places: Tensor) -> Tensor:
         kept = again
 
 
-def parts(states: Tensor, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+def split_states(states: Tensor, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
     """Return the part of each token and of each place: least squares of state = token's part + place's part.
 
     The tokens' parts are eliminated, so that the size of the linear system is the number of places.
@@ -135,7 +135,7 @@ def parts(states: Tensor, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tenso
     return by_token / count.sum(1, keepdim=True) - share @ place, place
 
 
-def directions(vectors: Tensor) -> Tensor:
+def principal_directions(vectors: Tensor) -> Tensor:
     """Return [D, k], the fewest principal directions of vectors [rows, D] with EXPLAINED_SHARE of their variance."""
     _, singular, basis = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     carried = singular.square().cumsum(0) / singular.square().sum()
@@ -143,7 +143,7 @@ def directions(vectors: Tensor) -> Tensor:
     return kept.T
 
 
-def angles(first: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+def principal_angles(first: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Return the smallest principal angle in degrees, and the mean cosine of all, between two column spaces [D, k]."""
     radians = subspace_angles(first, other)
     return float(np.degrees(radians.min())), float(np.cos(radians).mean())
@@ -151,8 +151,10 @@ def angles(first: np.ndarray, other: np.ndarray) -> tuple[float, float]:
 
 def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator) -> list[ProbeRow]:
     """Return the rows of dimensions and angles of two bases [D, k]."""
-    smallest, cosine = angles(token.numpy(), place.numpy())
-    drawn = [angles(*(draw.standard_normal(basis.shape) for basis in (token, place))) for _ in range(NUM_DRAWS)]
+    smallest, cosine = principal_angles(token.numpy(), place.numpy())
+    drawn = [
+        principal_angles(*(draw.standard_normal(basis.shape) for basis in (token, place))) for _ in range(NUM_DRAWS)
+    ]
     smallest_random, cosine_random = np.mean(drawn, 0)
     values = {
         "token_dimensions": token.shape[1],
@@ -162,7 +164,7 @@ def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator)
         "smallest_angle_random": smallest_random,
         "mean_cosine_random": cosine_random,
     }
-    return [row(metric, value, layer) for metric, value in values.items()]
+    return [make_row(metric, value, layer) for metric, value in values.items()]
 
 
 def _variance(vectors: Tensor) -> Tensor:

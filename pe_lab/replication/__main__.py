@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 
 from pe_lab import config
-from pe_lab.replication.entries import load
-from pe_lab.replication.entry import UNIVERSE_SUFFIX, Entry, Reported, trainings
-from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, judge
+from pe_lab.replication.entries import load_entries
+from pe_lab.replication.entry import UNIVERSE_SUFFIX, Entry, Reported, training_overrides
+from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, judge_entry
 from pe_lab.replication.values import SHIPPED_FILE, table_of, values_of
 from pe_lab.statistics import Agreement
 from pe_lab.system.arguments import Parser, run_program
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> int:
-        with config.joining(sys.argv[1:]) as remaining:
+        with config.add_config_dirs(sys.argv[1:]) as remaining:
             return replicate(parser.parse_intermixed_args(remaining))
 
     run_program(program, (ValueError, OSError))
@@ -70,17 +70,17 @@ def replicate(arguments: argparse.Namespace) -> int:
     ledger = Path(
         next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("ledger=")), "ledger")
     )
-    entries = load()
-    chosen = select(entries, names) if names else list(entries.values())
+    entries = load_entries()
+    chosen = select_entries(entries, names) if names else list(entries.values())
     if arguments.universe:
-        chosen = universes(entries, chosen)
+        chosen = universe_entries(entries, chosen)
         names = [entry.name for entry in chosen] if names else []
     failed = 0
     if names and not arguments.list:
         for entry in chosen:
             if not entry.lacks and (entry.name in names or (entry.minutes or 0) <= arguments.most):
-                failed += train(entry, arguments.seeds or entry.seeds, overrides)
-    from pe_lab.replication.ledger import read  # loads torch
+                failed += train_entry(entry, arguments.seeds or entry.seeds, overrides)
+    from pe_lab.replication.ledger import read_values  # loads torch
 
     where = tuple(word for word in overrides if word.partition("=")[0] in MACHINE_SETTINGS)
     table = arguments.out / "values.csv" if arguments.out else None
@@ -88,29 +88,29 @@ def replicate(arguments: argparse.Namespace) -> int:
     shipped = {} if where else values_of(SHIPPED_FILE)
     findings, judged = [], []
     for entry in chosen:
-        values = read(entry, ledger, arguments.seeds or entry.seeds, where)
+        values = read_values(entry, ledger, arguments.seeds or entry.seeds, where)
         if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
             kept[entry.name] = values
         measured = kept.get(entry.name, values)
         used = shipped[entry.name] if entry.name in shipped and len(measured.seeds) < entry.seeds else measured
-        findings.append(judge(entry, used.by_label, values.why))
-        text = line(findings[-1], "" if used is measured else ", shipped")
+        findings.append(judge_entry(entry, used.by_label, values.why))
+        text = finding_text(findings[-1], "" if used is measured else ", shipped")
         if names:
             print(text, flush=True)
         elif findings[-1].verdict is EntryVerdict.NOT_RUN:  # one line of each, before what is judged
             print(text.partition("\n")[0], flush=True)
         else:
             judged.append(text)
-    print(*judged, *summary(findings), sep="\n")
+    print(*judged, *verdict_counts(findings), sep="\n")
     for finding in findings:
         if finding.entry.everywhere and finding.compared:
-            show(finding, arguments.out)
+            show_universe(finding, arguments.out)
     if table:
         write_text(table, table_of({name: kept[name] for name in entries if name in kept}))
     return int(failed > 0)
 
 
-def select(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
+def select_entries(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
     """Return the entries that names of entries, of tables or of papers on arXiv stand for.
 
     Raises:
@@ -134,7 +134,7 @@ def select(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
     return list(chosen.values())
 
 
-def universes(entries: dict[str, Entry], chosen: list[Entry]) -> list[Entry]:
+def universe_entries(entries: dict[str, Entry], chosen: list[Entry]) -> list[Entry]:
     """Return the entries that ask chosen claims in all settings of their universes.
 
     Raises:
@@ -148,31 +148,33 @@ def universes(entries: dict[str, Entry], chosen: list[Entry]) -> list[Entry]:
     return [entry for entry in candidates if entry.name in universe_names]
 
 
-def train(entry: Entry, seeds: int, overrides: list[str]) -> int:
+def train_entry(entry: Entry, seeds: int, overrides: list[str]) -> int:
     """Train the seeds of an entry that are missing, as studies. Returns the sum of their exit statuses."""
     failed = 0
-    for name, words in trainings(entry, seeds).items():
+    for name, words in training_overrides(entry, seeds).items():
         if not any(word.startswith("logger=") for word in overrides):
             words.append("logger=none")
         print(f"{name}: {seeds} seeds", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "pe_lab.run", *config.flags(), "-m", *words, *overrides]
+        command = [sys.executable, "-m", "pe_lab.run", *config.config_dir_flags(), "-m", *words, *overrides]
         failed += subprocess.run(command, check=False, stdout=STANDARD_ERROR).returncode
     return failed
 
 
-def show(finding: Finding, out: Path | None) -> None:
+def show_universe(finding: Finding, out: Path | None) -> None:
     """Print where a claim holds in its universe, and write a page that draws it."""
     from pe_lab.replication import universe
     from pe_lab.report.page import html
 
-    print(f"{finding.entry.name}: {universe.summary(finding)}", *universe.turns(finding), sep="\n    ")
+    print(
+        f"{finding.entry.name}: {universe.summary_sentence(finding)}", *universe.turning_points(finding), sep="\n    "
+    )
     if out:
         page = out / f"{finding.entry.name.replace('/', '-')}.html"
-        write_text(page, html(f"pe_lab: {finding.entry.name}", universe.sections(finding)))
+        write_text(page, html(f"pe_lab: {finding.entry.name}", universe.page_sections(finding)))
         print(page)
 
 
-def line(finding: Finding, source: str) -> str:
+def finding_text(finding: Finding, source: str) -> str:
     """Return a finding as lines of text: the verdict, and each value, with its source, beside the published one."""
     lines = [f"{finding.entry.name}: {finding}"]
     for label, value in finding.entry.values.items():
@@ -193,7 +195,7 @@ def line(finding: Finding, source: str) -> str:
     return "\n".join(lines)
 
 
-def summary(findings: list[Finding]) -> list[str]:
+def verdict_counts(findings: list[Finding]) -> list[str]:
     """Return lines on how many have each verdict: published numbers, claims, and claims in all of their settings."""
     kinds: dict[str, list[Finding]] = {}
     for finding in findings:

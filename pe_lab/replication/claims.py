@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from pe_lab.replication.entry import UNIVERSE_SUFFIX, Claimed, Condition, Entry
-from pe_lab.replication.fields import finite, listed, mapping, require_keys, text
+from pe_lab.replication.fields import require_finite, require_keys, require_list, require_mapping, require_text
 
 RULES = ("above", "below", "near")
 COMPARISONS = {"minus", "over"}  # of a value with another
@@ -38,13 +38,13 @@ def universe_of(where: str, entry: Entry) -> Entry:
     return replace(entry, name=name, values=values, minutes=minutes, timed=False, studies=studies)
 
 
-def grid(where: str, universe: Any, studies: Mapping[str, Any]) -> dict[str, tuple[Condition, ...]]:
+def universe_grid(where: str, universe: Any, studies: Mapping[str, Any]) -> dict[str, tuple[Condition, ...]]:
     """Return the values of settings of a universe."""
     if len(studies) != 1:
         raise ValueError(f"{where} must have tests on one study to have a universe, got {len(studies)}")
     values = {
-        str(key): tuple(listed(f"{where}, universe.{key}", item))
-        for key, item in mapping(where, "universe", universe).items()
+        str(key): tuple(require_list(f"{where}, universe.{key}", item))
+        for key, item in require_mapping(where, "universe", universe).items()
     }
     for key, several in values.items():
         if len(several) < 2 or len(set(several)) < len(several):
@@ -57,19 +57,19 @@ def tests_of(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
     if "published" in cell:
         raise ValueError(f"{where} must have either published or tests, got both")
     tests: dict[str, Claimed] = {}
-    for test in listed(f"{where}, tests", cell["tests"]):
-        require_keys(where, mapping(where, "a test", test), TEST_KEYS)
-        says = text(where, "says of a test", test.get("says"))
+    for test in require_list(f"{where}, tests", cell["tests"]):
+        require_keys(where, require_mapping(where, "a test", test), TEST_KEYS)
+        says = require_text(where, "says of a test", test.get("says"))
         here = f"{where}, {says!r}"
         rule, how = _only(here, test, RULES), _only(here, test, COMPARISONS) if COMPARISONS & test.keys() else None
-        bound = finite(f"{here}, {rule}", test[rule])
+        bound = require_finite(f"{here}, {rule}", test[rule])
         if how == "over" and not bound > 0:
             raise ValueError(f"{here} must compare a ratio with a number above 0, got {bound:g}")
         changes = test[how] if how else []
         others = tuple(
             _conditions(f"{here}, {how}", change) for change in (changes if isinstance(changes, list) else [changes])
         )
-        each = {key: listed(f"{here}, each.{key}", value) for key, value in test.get("each", {}).items()}
+        each = {key: require_list(f"{here}, each.{key}", value) for key, value in test.get("each", {}).items()}
         for choice in product(*each.values()):
             columns = dict(zip(each, choice, strict=True))
             value, label = {**columns, **_conditions(f"{here}, value", test.get("value"))}, _label(says, columns)
@@ -106,7 +106,7 @@ def _in_words(setting: Mapping[str, Any]) -> str:
 def _conditions(where: str, conditions: Any) -> dict[str, Condition]:
     """Return what rows must have, by column."""
     by_column = {}
-    for key, value in mapping(where, "conditions by column", conditions).items():
+    for key, value in require_mapping(where, "conditions by column", conditions).items():
         several = tuple(value) if isinstance(value, list) else (value,)
         if not several or any(type(item) not in (str, int, float, bool) for item in several):
             raise ValueError(f"{where}: {key} must be a value, a list of values, max, or a comparison, got {value!r}")

@@ -17,9 +17,17 @@ import numpy as np
 import yaml
 
 from pe_lab import config
-from pe_lab.replication.claims import grid, tests_of, universe_of
+from pe_lab.replication.claims import tests_of, universe_grid, universe_of
 from pe_lab.replication.entry import Entry, Reported
-from pe_lab.replication.fields import finite, flag, mapping, number, require_keys, text, texts
+from pe_lab.replication.fields import (
+    require_finite,
+    require_flag,
+    require_keys,
+    require_mapping,
+    require_number,
+    require_text,
+    require_texts,
+)
 from pe_lab.statistics import Published
 
 SHARED_KEYS = (
@@ -44,7 +52,7 @@ QUANTITY_PATTERN = re.compile(r"([a-z]\w*)(?:@([\d.]+(?:,[\d.]+)*))?")
 MIN_SEEDS = 3  # seeds of ours
 
 
-def load(folder: Path | None = None) -> dict[str, Entry]:
+def load_entries(folder: Path | None = None) -> dict[str, Entry]:
     """Return all entries by name, in the order of files and cells.
 
     Args:
@@ -54,7 +62,7 @@ def load(folder: Path | None = None) -> dict[str, Entry]:
         ValueError: a file is not as described above.
     """
     if folder is None:
-        files = [path for _, path in sorted(config.folders().files.get("replication", {}).items())]
+        files = [path for _, path in sorted(config.find_folders().files.get("replication", {}).items())]
     else:
         files = sorted(folder.glob("*.yaml"))
     return {entry.name: entry for file in files for entry in _entries(file)}
@@ -66,11 +74,11 @@ def _entries(path: Path) -> list[Entry]:
         table = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{where} must be YAML: {' '.join(str(error).split())}") from None
-    cells = mapping(where, "the file", table).get("cells")
+    cells = require_mapping(where, "the file", table).get("cells")
     require_keys(where, table, FILE_KEYS)
     common = {key: value for key, value in table.items() if key != "cells"}
     entries = []
-    for name, cell in mapping(where, "cells", cells).items():
+    for name, cell in require_mapping(where, "cells", cells).items():
         entries.append(_entry(f"{where}: {name}", path.stem, str(name), common, cell))
         if entries[-1].universe:
             entries.append(universe_of(f"{where}: {name}", entries[-1]))
@@ -78,51 +86,52 @@ def _entries(path: Path) -> list[Entry]:
 
 
 def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: Any) -> Entry:
-    require_keys(where, mapping(where, "the cell", cell), CELL_KEYS)
+    require_keys(where, require_mapping(where, "the cell", cell), CELL_KEYS)
     if not re.fullmatch(r"\w+", name):
         raise ValueError(f"{where} must be named with letters, digits and _, got {name!r}")
     fields = {**common, **cell}
     described: dict[str, Any] = {
-        key: text(where, key, fields.get(key)) for key in ("title", "paper", "says", "source", "unit")
+        key: require_text(where, key, fields.get(key)) for key in ("title", "paper", "says", "source", "unit")
     }
     lists: dict[str, Any] = {
-        key: (*texts(where, key, common.get(key)), *texts(where, key, cell.get(key))) for key in ("setting", "chosen")
+        key: (*require_texts(where, key, common.get(key)), *require_texts(where, key, cell.get(key)))
+        for key in ("setting", "chosen")
     }
     lacks, minutes = fields.get("lacks"), fields.get("minutes")
     studies: dict[str, tuple[str, ...]] = {}
     if "tests" in cell:
-        named = mapping(where, "studies, overrides by the name of a study,", fields.get("studies"))
-        studies = {str(key): tuple(texts(where, f"studies.{key}", words)) for key, words in named.items()}
+        named = require_mapping(where, "studies, overrides by the name of a study,", fields.get("studies"))
+        studies = {str(key): tuple(require_texts(where, f"studies.{key}", words)) for key, words in named.items()}
     elif lacks is not None:
-        text(where, "lacks", lacks)
+        require_text(where, "lacks", lacks)
     elif not lists["setting"]:
         raise ValueError(f"{where} must have a setting, the overrides of pe-lab run, got none")
     if minutes is not None or lacks is None:
-        number(where, "minutes", minutes)
+        require_number(where, "minutes", minutes)
     seeds = fields.get("seeds", MIN_SEEDS)
     if type(seeds) is not int or seeds < MIN_SEEDS:
         raise ValueError(f"{where} must have seeds, a whole number of at least {MIN_SEEDS}, got {seeds!r}")
     return Entry(
         name=f"{table}/{name}",
         **described,
-        seen=flag(where, "seen", fields.get("seen")),
+        seen=require_flag(where, "seen", fields.get("seen")),
         values=tests_of(where, cell) if studies else _values(where, fields.get("published"), fields.get("measured")),
-        tolerance=number(where, "tolerance", fields.get("tolerance")),
+        tolerance=require_number(where, "tolerance", fields.get("tolerance")),
         seeds=seeds,
         **lists,
         lacks=lacks,
         minutes=minutes,
-        timed=flag(where, "timed", fields.get("timed", False)),
+        timed=require_flag(where, "timed", fields.get("timed", False)),
         studies=studies,
-        universe=grid(where, cell["universe"], studies) if "universe" in cell else {},
+        universe=universe_grid(where, cell["universe"], studies) if "universe" in cell else {},
     )
 
 
 def _values(where: str, published: Any, measured: Any) -> dict[str, Reported]:
     """Return what was reported: published numbers by label, beside what we measure for each label."""
-    quantities = mapping(where, "measured, a metric for each published value,", measured)
+    quantities = require_mapping(where, "measured, a metric for each published value,", measured)
     values = {}
-    for label, value in mapping(where, "published, numbers by label,", published).items():
+    for label, value in require_mapping(where, "published, numbers by label,", published).items():
         if label not in quantities:
             raise ValueError(f"{where} must say in measured what we compare with {label!r}, got none")
         match = QUANTITY_PATTERN.fullmatch(str(quantities[label]))
@@ -136,16 +145,16 @@ def _values(where: str, published: Any, measured: Any) -> dict[str, Reported]:
 def _published(where: str, value: Any) -> Published:
     """Return a published number: one number, a number for each seed, or a mean with sd and seeds."""
     if isinstance(value, list) and len(value) > 1:
-        numbers = [finite(where, number) for number in value]
+        numbers = [require_finite(where, number) for number in value]
         return Published(float(np.mean(numbers)), float(np.std(numbers, ddof=1)), len(numbers))
     if isinstance(value, Mapping):
         unknown = [key for key in value if key not in ("mean", "sd", "seeds")]
         if unknown or "mean" not in value:
             raise ValueError(f"{where} must have mean, and sd and seeds where they are stated, got {dict(value)}")
         sd, seeds = value.get("sd"), value.get("seeds")
-        if sd is not None and not finite(where, sd) >= 0:
+        if sd is not None and not require_finite(where, sd) >= 0:
             raise ValueError(f"{where} must have an sd of at least 0, got {sd:g}")
         if seeds is not None and (type(seeds) is not int or seeds < 1):
             raise ValueError(f"{where} must have a whole number of seeds, got {seeds!r}")
-        return Published(finite(where, value["mean"]), sd, seeds)
-    return Published(finite(where, value))
+        return Published(require_finite(where, value["mean"]), sd, seeds)
+    return Published(require_finite(where, value))

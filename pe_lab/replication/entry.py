@@ -114,7 +114,7 @@ class Entry:
         return [*self.setting, *evaluated]
 
 
-def trainings(entry: Entry, seeds: int) -> dict[str, list[str]]:
+def training_overrides(entry: Entry, seeds: int) -> dict[str, list[str]]:
     """Return the overrides of `pe-lab run -m` that train an entry, by the name of a study."""
     studies = entry.studies or {entry.name.replace("/", "-"): tuple(entry.overrides())}
     grid = [f"{key}={','.join(map(str, values))}" for key, values in entry.universe.items() if entry.everywhere]

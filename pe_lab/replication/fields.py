@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 
-def finite(where: str, value: Any) -> float:
+def require_finite(where: str, value: Any) -> float:
     if type(value) not in (int, float) or not np.isfinite(value):
         raise ValueError(f"{where} must be a number, a list of one for each seed, or mean, sd and seeds, got {value!r}")
     return float(value)
 
 
-def mapping(where: str, what: str, value: Any) -> Mapping[Any, Any]:
+def require_mapping(where: str, what: str, value: Any) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping) or not value:
         raise ValueError(f"{where}: {what} must be a mapping, got {'nothing' if value is None else repr(value)}")
     return value
@@ -24,33 +24,33 @@ def require_keys(where: str, table: Mapping[Any, Any], keys: tuple[str, ...]) ->
             raise ValueError(f"{where} must have the keys {', '.join(keys)}, got {key!r}")
 
 
-def text(where: str, key: str, value: Any) -> str:
+def require_text(where: str, key: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{where} must have {key}, a text, got {'none' if value is None else repr(value)}")
     return value
 
 
-def texts(where: str, key: str, value: Any) -> list[str]:
+def require_texts(where: str, key: str, value: Any) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list):
         raise ValueError(f"{where} must have {key} as a list of texts, got {value!r}")
-    return [text(where, key, item) for item in value]
+    return [require_text(where, key, item) for item in value]
 
 
-def number(where: str, key: str, value: Any) -> float:
+def require_number(where: str, key: str, value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < np.inf:
         raise ValueError(f"{where} must have {key}, a number above 0, got {'none' if value is None else repr(value)}")
     return float(value)
 
 
-def flag(where: str, key: str, value: Any) -> bool:
+def require_flag(where: str, key: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{where} must have {key}, true or false, got {'none' if value is None else repr(value)}")
     return value
 
 
-def listed(where: str, value: Any) -> list[Any]:
+def require_list(where: str, value: Any) -> list[Any]:
     if not isinstance(value, list) or not value:
         raise ValueError(f"{where} must be a list of values, got {value!r}")
     return value

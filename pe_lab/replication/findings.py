@@ -58,7 +58,7 @@ class Finding:
         return f"{self.verdict}: {self.why}" if self.why else str(self.verdict)
 
 
-def judge(entry: Entry, values: Mapping[str, Sequence[float]], why: str = "") -> Finding:
+def judge_entry(entry: Entry, values: Mapping[str, Sequence[float]], why: str = "") -> Finding:
     """Return the verdict on an entry.
 
     It is reproduced where every value agrees, not reproduced where some disagree and none agrees, and mixed where some

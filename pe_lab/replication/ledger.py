@@ -19,7 +19,7 @@ DERIVED_METRICS: dict[str, tuple[str, Callable[[float], float]]] = {
 }
 
 
-def read(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()) -> Values:
+def read_values(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()) -> Values:
     """Return the values of the seeds 0 ... seeds - 1 of an entry that the ledger has.
 
     Those of a claim are read from the tables of its studies.
@@ -33,11 +33,11 @@ def read(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()
     """
     values = Values({label: [] for label in entry.values})
     if entry.studies:
-        return studies.read(entry, ledger, seeds)
+        return studies.read_values(entry, ledger, seeds)
     if entry.lacks or not ledger.is_dir():
         return values
     for seed in range(seeds):
-        cell = compose(entry, [f"seed={seed}", f"ledger={ledger}", *overrides])
+        cell = compose_cell(entry, [f"seed={seed}", f"ledger={ledger}", *overrides])
         run = cell.run
         records = Records(run, cell.target)
         if not run.done(cell.target) or not all(map(records.has, cell.requests)):
@@ -54,7 +54,7 @@ def read(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()
     return values
 
 
-def compose(entry: Entry, overrides: list[str]) -> Cell:
+def compose_cell(entry: Entry, overrides: list[str]) -> Cell:
     """Return a cell of an entry.
 
     Raises:

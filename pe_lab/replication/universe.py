@@ -28,7 +28,7 @@ AGREEMENT_MARKS = {
 UNDECIDED_STYLE = ("o", "#777777")
 
 
-def parts(finding: Finding) -> pd.DataFrame:
+def part_rows(finding: Finding) -> pd.DataFrame:
     """Return a row per setting and part: its values, part, quantity, claimed, mean, low, high, agreement."""
     rows = []
     for label, comparison in finding.compared.items():
@@ -50,15 +50,15 @@ def quantity(test: Claimed) -> str:
     return f"{'difference in ' * bool(test.others)}{name}{', nats' * (metric == 'loss')}"
 
 
-def states(finding: Finding) -> pd.DataFrame:
+def setting_states(finding: Finding) -> pd.DataFrame:
     """Return a row per setting: its values, and whether the claim holds, is contradicted or is undecided there."""
-    grouped = parts(finding).groupby(list(finding.entry.universe), sort=False)["agreement"]
+    grouped = part_rows(finding).groupby(list(finding.entry.universe), sort=False)["agreement"]
     return grouped.agg(lambda agreements: STATES[verdict_of(agreements)]).rename("state").reset_index()
 
 
 def by_part(finding: Finding) -> pd.DataFrame:
     """Return a row per part: its words, what is claimed, and in how many settings it is in each state of PARTS."""
-    data = parts(finding)
+    data = part_rows(finding)
     counts = pd.crosstab(data["part"], data["agreement"].map(PARTS)).reindex(
         columns=list(dict.fromkeys(PARTS.values()))
     )
@@ -76,10 +76,10 @@ def by_value(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def turns(finding: Finding) -> list[str]:
+def turning_points(finding: Finding) -> list[str]:
     """Return where the claim turns: it holds at one value of a setting and is contradicted at the next, else equal."""
     grid = finding.entry.universe
-    table, lines = states(finding), []
+    table, lines = setting_states(finding), []
     state = dict(zip(table[list(grid)].itertuples(index=False, name=None), table["state"], strict=True))
     for key, values in grid.items():
         others = {name: several for name, several in grid.items() if name != key}
@@ -93,21 +93,21 @@ def turns(finding: Finding) -> list[str]:
     return lines
 
 
-def summary(finding: Finding) -> str:
+def summary_sentence(finding: Finding) -> str:
     """Return in which share of the settings the claim holds."""
-    verdicts = states(finding)["state"]
+    verdicts = setting_states(finding)["state"]
     counts = [f"{state} in {(verdicts == state).sum()}" for state in (HOLDS, FAILS, OPEN)]
     share = (verdicts == HOLDS).mean()
     return f"{', '.join(counts)} of {len(verdicts)} settings: it holds in {share:.0%}"
 
 
 @mpl.rc_context(STYLE)
-def draw(finding: Finding) -> Plot:
+def draw_universe(finding: Finding) -> Plot:
     """Draw each part in all settings, sorted by the mean of the first, above the settings (a specification curve).
 
     Simonsohn, Simmons and Nelson 2020, doi:10.1038/s41562-020-0912-z, figure 2.
     """
-    data, grid = parts(finding), finding.entry.universe
+    data, grid = part_rows(finding), finding.entry.universe
     panels = dict(list(data.groupby("part", sort=False)))
     order = next(iter(panels.values())).sort_values("mean", kind="stable")[list(grid)].apply(tuple, axis=1).tolist()
     marks = [(key, value) for key, values in grid.items() for value in values]
@@ -142,19 +142,20 @@ def draw(finding: Finding) -> Plot:
     return Plot(figure, data)
 
 
-def sections(finding: Finding) -> list[Section]:
+def page_sections(finding: Finding) -> list[Section]:
     """Return the sections of a page about a claim in all settings of its universe."""
-    where = [f"- {line}" for line in turns(finding)] or ["No two neighbours contradict each other."]
+    where = [f"- {line}" for line in turning_points(finding)] or ["No two neighbours contradict each other."]
     rule = (
         f"{finding.seeds} seeds. Bars are 95 % intervals. Parts of all settings are one family, in which verdicts "
         "and intervals are corrected by Holm."
     )
-    drawn = Drawn(draw(finding), f"{finding.entry.says} In every setting, sorted by the mean", "")
+    drawn = Drawn(draw_universe(finding), f"{finding.entry.says} In every setting, sorted by the mean", "")
     return [
         Section(
-            "In which share of the settings it holds", [finding.entry.says, f"It {summary(finding)}.", rule, drawn]
+            "In which share of the settings it holds",
+            [finding.entry.says, f"It {summary_sentence(finding)}.", rule, drawn],
         ),
         Section("By part", [ReportTable(by_part(finding), "Settings in which each part is shown or contradicted")]),
-        Section("By setting", [ReportTable(by_value(states(finding)), "Settings with each value")]),
+        Section("By setting", [ReportTable(by_value(setting_states(finding)), "Settings with each value")]),
         Section("Where it turns", list(where)),
     ]

@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        with config.joining(sys.argv[1:]) as words:
+        with config.add_config_dirs(sys.argv[1:]) as words:
             report(parser.parse_args(words))
 
     run_program(program, (ValueError, OSError, RecursionError, MemoryError))
@@ -166,10 +166,10 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
 
 def command(name: str) -> str:
     """Return the command that trains a study of conf/study or of a user's folder, or an empty string."""
-    file = config.folders().file("study", name)
+    file = config.find_folders().file("study", name)
     if file is None:
         return ""
-    flags = [] if file.is_relative_to(config.folder()) else config.flags()
+    flags = [] if file.is_relative_to(config.config_folder()) else config.config_dir_flags()
     return shlex.join(["pe-lab", "run", *flags, "-m", f"+study={name}"])
 
 
@@ -182,7 +182,7 @@ def command_of(results: "Results") -> str:
 
     from pe_lab.results.columns import setting_columns
 
-    study = config.folders().stated("study", results.name)
+    study = config.find_folders().stated("study", results.name)
     if study is None or results.cells.empty:
         return command(results.name)
     params = OmegaConf.select(study, "hydra.sweeper.params") or {}

@@ -115,7 +115,7 @@ def _setting(subject: ReportSubject) -> list[str]:
     if cells.empty:
         return []
     names = list(cells["data"].unique()) if "data" in cells else []
-    files = {name: config.folders().file("data", str(name)) for name in names}
+    files = {name: config.find_folders().file("data", str(name)) for name in names}
     tasks = [f"`{name}`: {first_comment(file)}" for name, file in files.items() if file is not None and file.is_file()]
     lines = [f"**Task{'s' * (len(tasks) > 1)}.** {'; '.join(tasks)}."] if 0 < len(tasks) <= MOST_TASKS else []
     said = (
@@ -130,7 +130,7 @@ def _setting(subject: ReportSubject) -> list[str]:
 def _encodings(subject: ReportSubject) -> list[Part]:
     """Return what the encodings are, folded, as far as the configuration has them by these names."""
     names = [str(name).partition(" ")[0] for name in subject.results.cells["pe"].unique()]
-    files = {name: config.folders().file("pe", name) for name in names}
+    files = {name: config.find_folders().file("pe", name) for name in names}
     told = {name: first_comment(file) for name, file in files.items() if file is not None and file.is_file()}
     table = pd.DataFrame({"pe": list(told), "what it is": list(told.values())})
     return [Folded("What the encodings are", [ReportTable(table, "The first line of each in conf/pe")])] if told else []
@@ -220,7 +220,7 @@ def _only_rate(subject: ReportSubject) -> str:
 
 def study_question(name: str) -> str:
     """Return the question that a study of the configuration asks in its first comment; empty if it asks none."""
-    file = config.folders().file("study", name)
+    file = config.find_folders().file("study", name)
     question, mark, _ = ("", "", "") if file is None else first_comment(file).partition("?")
     return question + mark if mark else ""
 

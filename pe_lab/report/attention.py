@@ -73,7 +73,7 @@ def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
     last = ordered[(values == values.iloc[-1]).all(axis=1)]
     last = last[last["seed"] == last["seed"].min()].drop_duplicates("pe")
     # classes of files that this process knows: what else a ledger names is not imported
-    files = config.folders()
+    files = config.find_folders()
     loadable = [
         all(files.file(group, str(row.get(group)).split(" ")[0]) is not None for group in ("pe", "data"))
         for row in last.to_dict("records")

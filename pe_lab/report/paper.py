@@ -288,7 +288,7 @@ def _training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[
 
 def _task(name: str) -> str:
     """Return a task with what it is, the first comment of its file, if there is one."""
-    file = config.folders().file("data", name)
+    file = config.find_folders().file("data", name)
     comment = "" if file is None else reference.first_comment(file)
     what = f" ({_inside(comment)})" if comment else ""
     return escaped(f"{name}{what}")

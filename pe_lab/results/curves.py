@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pe_lab.config import flatten
+from pe_lab.config import flatten_settings
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.results.columns import (
@@ -61,7 +61,7 @@ def gather(cells: Sequence[Measured]) -> pd.DataFrame:
 
 def _test_rows(summary: dict[str, Any]) -> pd.DataFrame:
     """Return the test metrics and floors of a summary as a measurement at the training length."""
-    metrics = summary["test"] | flatten(summary["floors"], separator="/")
+    metrics = summary["test"] | flatten_settings(summary["floors"], separator="/")
     rows = pd.DataFrame({"metric": name, "value": value} for name, value in metrics.items())
     tokens = summary["tokens_per_sequence"]
     return rows.assign(kind="length", length=1, policy="raw", offset=0, tokens=tokens)

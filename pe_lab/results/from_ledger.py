@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from pe_lab.config import flatten
+from pe_lab.config import flatten_settings
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run, target_of
@@ -166,7 +166,7 @@ def _without_identity(folder: Path) -> list[str]:
 
 def settings_of_identity(identity: dict[str, Any]) -> Settings:
     """Return the settings that determine a run, by their names in the config."""
-    return {_SETTING_NAMES.get(name, name): value for name, value in flatten(identity).items()}
+    return {_SETTING_NAMES.get(name, name): value for name, value in flatten_settings(identity).items()}
 
 
 def _settings(run: Run) -> Settings:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
-from pe_lab.config import LR, flatten, resolved
+from pe_lab.config import LR, flatten_settings, resolve_config
 from pe_lab.results.columns import COST_COLUMNS, ENVIRONMENT, LEADING_COLUMNS
 from pe_lab.system.files import canonical
 
@@ -39,7 +39,7 @@ _PER_ENCODING = (LR, "attention.implementation", "attention.revision")
 
 def settings_of(cfg: DictConfig) -> Settings:
     """Return the settings of a cell's config by dotted name."""
-    return flatten(resolved(cfg))
+    return flatten_settings(resolve_config(cfg))
 
 
 def describe(settings: list[Settings]) -> pd.DataFrame:

@@ -5,10 +5,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from pe_lab.config import Config, folder
+from pe_lab.config import Config, config_folder
 from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import LIST_GROUPS
-from pe_lab.encodings.options import shown
+from pe_lab.encodings.options import show_value
 from pe_lab.ledger.run import Run
 from pe_lab.results.from_ledger import summary_and_environment
 from pe_lab.system.files import LedgerError, read_verified
@@ -73,12 +73,12 @@ def read_summary(run: Run, epochs: int) -> dict[str, Any]:
 def _require_settings(settings: Any) -> None:
     """Raise ValueError unless these are the settings of a cell."""
     if not isinstance(settings, dict) or not settings.keys() >= set(REQUIRED_SETTINGS):
-        raise ValueError(f"must have the settings {', '.join(REQUIRED_SETTINGS)}, got {shown(settings)}")
+        raise ValueError(f"must have the settings {', '.join(REQUIRED_SETTINGS)}, got {show_value(settings)}")
     for name, value in settings.items():
         if name in FORMER_SETTINGS:
             continue
         if name not in Config.__dataclass_fields__:
-            raise ValueError(f"must have the settings of a cell, got {shown(name)}")
+            raise ValueError(f"must have the settings of a cell, got {show_value(name)}")
         if name in CLASS_GROUPS:
             _require_class(value, name, name)
         elif name == "logger" and isinstance(value, dict):
@@ -92,16 +92,16 @@ def _require_settings(settings: Any) -> None:
         else:
             _require_options(value, name, allowed=("_target_",) if name in ("optimizer", "trainer") else ())
     if not isinstance(settings["model"], dict) or type(settings["model"].get("depth")) is not int:
-        raise ValueError(f"must have model.depth as an integer, got {shown(settings['model'])}")
+        raise ValueError(f"must have model.depth as an integer, got {show_value(settings['model'])}")
     if not (settings.get("study_name") is None or NAME.holds(settings["study_name"])):
-        raise ValueError(f"must have as study_name {NAME.words}, got {shown(settings['study_name'])}")
+        raise ValueError(f"must have as study_name {NAME.words}, got {show_value(settings['study_name'])}")
 
 
 def _require_class(leaf: Any, group: str, place: str) -> None:
     """Raise ValueError unless a setting has a name, and pe_lab's class of that name or a user's own."""
     if not isinstance(leaf, dict) or not NAME.holds(leaf.get("name")):
-        raise ValueError(f"must have as {place}.name {NAME.words}, got {shown(leaf)}")
-    target, file = leaf.get("_target_"), folder() / group / f"{leaf['name']}.yaml"
+        raise ValueError(f"must have as {place}.name {NAME.words}, got {show_value(leaf)}")
+    target, file = leaf.get("_target_"), config_folder() / group / f"{leaf['name']}.yaml"
     is_users = not file.is_file()
     if is_users:
         expected, whose = r"[^\W\d]\w*(\.[^\W\d]\w*)+", "the path of a class"
@@ -109,9 +109,9 @@ def _require_class(leaf: Any, group: str, place: str) -> None:
         name = r"\w+" if group == "logger" else _class_of(file)
         expected, whose = rf"pe_lab(\.\w+)*\.{name}", f"pe_lab's class for {group}={leaf['name']}"
     if not isinstance(target, str) or not re.fullmatch(expected, target):
-        raise ValueError(f"must have as {place}._target_ {whose}, got {shown(target)}")
+        raise ValueError(f"must have as {place}._target_ {whose}, got {show_value(target)}")
     if leaf.get("_partial_") is not True and not is_users:
-        raise ValueError(f"must have as {place}._partial_ true, got {shown(leaf.get('_partial_'))}")
+        raise ValueError(f"must have as {place}._partial_ true, got {show_value(leaf.get('_partial_'))}")
     options = {name: value for name, value in leaf.items() if name not in ("_target_", "_partial_")}
     _require_options(options, place, "pe" if group == "pe" and not is_users else None, HYDRA_KEYS if is_users else ())
 
@@ -134,7 +134,7 @@ def _require_options(value: Any, place: str, within: str | None = None, allowed:
             return
         for name, inner in value.items():
             if name.startswith("_") and name not in allowed:
-                raise ValueError(f"must have no {shown(name)} in {place}, got {shown(inner)}")
+                raise ValueError(f"must have no {show_value(name)} in {place}, got {show_value(inner)}")
             _require_options(inner, f"{place}.{name}", within, allowed)
     for inner in value if isinstance(value, list) else []:
         _require_options(inner, place, within, allowed)

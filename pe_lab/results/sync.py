@@ -7,10 +7,10 @@ floors, test, cost, other lengths, probes. Online it replaces the W&B run with t
 import sys
 from pathlib import Path
 
-from pe_lab.config.schema import require
+from pe_lab.config.schema import require_setting
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
-from pe_lab.ledger.studies import read_cells, studies
+from pe_lab.ledger.studies import read_cells, study_names
 from pe_lab.results.stored import read_settings, read_summary
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line
@@ -27,7 +27,7 @@ def main() -> None:
 
     def program() -> int:
         arguments = parser.parse_args()
-        require("logger.wandb.project", arguments.project)
+        require_setting("logger.wandb.project", arguments.project)
         checkpoints = checkpoints_of(Path(arguments.ledger), arguments.study)
         mode = wandb_mode(None)
         if mode == "disabled":
@@ -51,7 +51,7 @@ def checkpoints_of(folder: Path, study: str | None) -> list[tuple[Run, int]]:
         raise ValueError(f"LEDGER must be a folder with trained cells, got {str(folder)!r}")
     if study is None:
         return checkpoints
-    if study not in (names := studies(folder)):
+    if study not in (names := study_names(folder)):
         raise ValueError(unknown_name("--study", names, study, f" in {folder}"))
     return [(ledger.named(run), epochs) for run, epochs in read_cells(folder, study)]
 

@@ -185,6 +185,6 @@ def _targets(settings: Any) -> Iterator[str]:
 
 def _declared_targets(group: str) -> set[str]:
     """Return the import paths that the files of a group name: of the package, of the user's folder, installed ones."""
-    files = config.folders()
+    files = config.find_folders()
     paths = [files.file(group, name) for name in files.names(group)]
     return {str(read_yaml(path.read_bytes()).get("_target_")) for path in paths if path is not None}

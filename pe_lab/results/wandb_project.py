@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.config import Config, flatten
+from pe_lab.config import Config, flatten_settings
 from pe_lab.config.ranges import NAME
-from pe_lab.encodings.options import shown
+from pe_lab.encodings.options import show_value
 from pe_lab.results.columns import CURVE_METRICS
 from pe_lab.results.frame import Results
 from pe_lab.results.rows import Settings, rows_of
@@ -89,7 +89,7 @@ def _settings(config: dict[str, Any]) -> Settings:
             raise KeyError(f"config.{needed}")
     if problem := complaint(entries):
         raise ValueError(problem)
-    settings = flatten(entries)
+    settings = flatten_settings(entries)
     names = all(isinstance(entries[group], dict) and NAME.holds(entries[group].get("name")) for group in ("pe", "data"))
     if not names or not all(type(settings.get(name)) is int for name in ("model.depth", "epochs", "seed")):
         raise ValueError("must have pe.name, data.name, model.depth, epochs and seed of a cell, got others")
@@ -109,9 +109,9 @@ def _summary(run: Any, settings: Settings) -> dict[str, Any]:
             raise KeyError(needed)
     for name, value in flat.items():
         if name.startswith(("test/", "floor/", "cost/")) and type(value) not in (int, float):
-            raise ValueError(f"must have a number as {name}, got {shown(value)}")
+            raise ValueError(f"must have a number as {name}, got {show_value(value)}")
     if not (attention is None or NAME.holds(attention)):
-        raise ValueError(f"must have as attention_resolved {NAME.words}, got {shown(attention)}")
+        raise ValueError(f"must have as attention_resolved {NAME.words}, got {show_value(attention)}")
     floors: dict[str, dict[str, float]] = {}
     for name, value in flat.items():
         if name.startswith("floor/"):

@@ -62,13 +62,13 @@ def encoding_picture(
     if not is_file(path):
         # scipy and matplotlib are loaded for pictures alone
         from pe_lab.audit.measures import MANY_POSITIONS
-        from pe_lab.audit.pictures import draw
+        from pe_lab.audit.pictures import save_picture
         from pe_lab.audit.subject import LENGTH, Subject
 
         subject = Subject(name, encoding).reaching(max(LENGTH, MANY_POSITIONS))
         tree = Tree(ledger)
         temporary = tree.prepare_file(path.with_name(f".{uuid.uuid4().hex}.png"))
-        draw(subject, Subject("none", PositionalEncoding), temporary)
+        save_picture(subject, Subject("none", PositionalEncoding), temporary)
         tree.rename(temporary, path)
     return path
 

@@ -7,7 +7,7 @@ import lightning as L
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from omegaconf import DictConfig
 
-from pe_lab.config import resolved
+from pe_lab.config import resolve_config
 from pe_lab.training.data import Sequences
 
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -38,7 +38,7 @@ def check_fit(trainer: Any, cfg: DictConfig, per_epoch: int, phased: bool) -> No
             f"Trainer(gradient_clip_val={trainer.gradient_clip_val:g})"
         )
     data = getattr(trainer, "datamodule", None)
-    if isinstance(data, Sequences) and resolved(data.cfg) != resolved(cfg):
+    if isinstance(data, Sequences) and resolve_config(data.cfg) != resolve_config(cfg):
         raise ValueError("the settings of Sequences must be those of the module that is trained on them, got others")
     if trainer.world_size > 1 and trainer.overfit_batches > 0:
         raise ValueError(f"overfit_batches must be 0 with several devices, got {trainer.overfit_batches:g}")

@@ -6,9 +6,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.data.base import IGNORE, Batch, Dataset, averages, in_batches
+from pe_lab.data.base import IGNORE, Batch, Dataset, in_batches, mean_metrics
 from pe_lab.data.metric import Metric
-from pe_lab.data.seeding import derive, seed_all
+from pe_lab.data.seeding import derive_seed, seed_all
 from pe_lab.model import Transformer
 
 METRICS = (  # of every dataset; a dataset declares more in `own_metrics`
@@ -102,7 +102,7 @@ def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...
     Args:
         losses, right: [B, S].
     """
-    metrics = averages(losses, batch, roles) | averages(right.float(), batch, (), "accuracy")
+    metrics = mean_metrics(losses, batch, roles) | mean_metrics(right.float(), batch, (), "accuracy")
     is_answer = batch.headline & (batch.targets != IGNORE)
     if is_answer.any():
         metrics["exact_match"] = (right | ~is_answer).all(1)[is_answer.any(1)].float().mean().item()
@@ -160,7 +160,7 @@ def drawn(batch: Batch, split: str, number: int) -> Batch:
 
     The global generators are seeded too.
     """
-    seed = derive(0, "evaluate", split, number)
+    seed = derive_seed(0, "evaluate", split, number)
     seed_all(seed, batch.tokens.device)
     return replace(batch, layout=replace(batch.layout, seed=seed))
 

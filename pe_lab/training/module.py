@@ -14,10 +14,10 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-from pe_lab.config import resolved
-from pe_lab.config.trainer import limited
+from pe_lab.config import resolve_config
+from pe_lab.config.trainer import limit_batches
 from pe_lab.data.base import IGNORE, Batch, Dataset
-from pe_lab.data.seeding import derive, initialise, seed_all
+from pe_lab.data.seeding import derive_seed, initialise_parameters, seed_all
 from pe_lab.model import Transformer
 from pe_lab.training.checkpoints import SafeTensorsIO, exactly, finish_epoch, is_safetensors
 from pe_lab.training.data import Loader, Settings, as_config, batches_done, make_dataset
@@ -54,13 +54,13 @@ class Training(L.LightningModule):
     def __init__(self, settings: Settings, attention: str | None = None, dataset: Dataset | None = None) -> None:
         super().__init__()
         cfg = as_config(settings)
-        settings = resolved(cfg)
+        settings = resolve_config(cfg)
         self.save_hyperparameters(ignore="dataset")
         self.cfg = cfg
         self.dataset = make_dataset(cfg) if dataset is None else dataset
         attention = attention or cfg.attention.implementation
         self.model = Transformer(cfg.model, instantiate(cfg.pe), self.dataset.task, attention)
-        initialise(self.model, cfg.seed)
+        initialise_parameters(self.model, cfg.seed)
         self.seed = cfg.seed
         self.clip: float | None = cfg.trainer.clip
         self.clips_values = False
@@ -107,7 +107,7 @@ class Training(L.LightningModule):
             return
         trainer: Any = self.trainer  # which sets its settings by name
         self.choose_graph(trainer.strategy.root_device)
-        self.batches_per_epoch = limited(self._batches(), trainer.limit_train_batches)
+        self.batches_per_epoch = limit_batches(self._batches(), trainer.limit_train_batches)
         per_epoch = -(-self.batches_per_epoch // trainer.accumulate_grad_batches)
         check_fit(trainer, self.cfg, per_epoch, self.model.encodings.first.phased)
         self.log_every = trainer.log_every_n_steps
@@ -153,7 +153,7 @@ class Training(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         of_rank = () if self.ranks == 1 else ("rank", self.global_rank)  # its sequences have masks of their own
-        seed_all(derive(self.seed, "step", self.step, *of_rank), batch.tokens.device)
+        seed_all(derive_seed(self.seed, "step", self.step, *of_rank), batch.tokens.device)
         self.model.encodings.advance(self.updates / self.total_steps)
         learning_rate = self.cfg.optimizer.lr * self.optimization.factor(self.updates)
         if self.captured is None:
@@ -285,7 +285,7 @@ class Training(L.LightningModule):
 
     def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch, and the logits of its answers; see `answers`."""
-        layout = replace(batch.layout, seed=derive(self.seed, "positions", self.step))
+        layout = replace(batch.layout, seed=derive_seed(self.seed, "positions", self.step))
         logits, targets = answers(self.model, replace(batch, layout=layout))
         return cross_entropy(logits, targets), logits
 

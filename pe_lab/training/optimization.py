@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from pe_lab.config import DECAY_FRACTION, resolved
-from pe_lab.encodings.options import shown
+from pe_lab.config import DECAY_FRACTION, resolve_config
+from pe_lab.encodings.options import show_value
 from pe_lab.encodings.rates import rates
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.errors import unknown_setting
@@ -66,7 +66,7 @@ class Optimization:
             ours = (*LAB_SETTINGS, *OF_MUON) if self.muon else LAB_SETTINGS
             taken = [*ours, *(p.name for p in parameters if p.name not in ("params", *ours))]
             for key in (str(key) for key in settings if str(key)[0] != "_" and key not in taken):
-                raise ValueError(unknown_setting(settings, "optimizer", key, taken, shown(settings[key])))
+                raise ValueError(unknown_setting(settings, "optimizer", key, taken, show_value(settings[key])))
         self.decays = any(p.name == "weight_decay" or p.kind == p.VAR_KEYWORD for p in parameters)
         if settings.weight_decay and not self.decays:
             raise ValueError(
@@ -118,7 +118,7 @@ class Optimization:
         """
         arguments = {
             key: tuple(value) if isinstance(value, list) else value
-            for key, value in resolved(self.settings).items()
+            for key, value in resolve_config(self.settings).items()
             if key not in (*LAB_SETTINGS, *OF_MUON) and key[0] != "_"
         }
         if self.optimizer_class in FUSED_CLASSES:
@@ -138,7 +138,7 @@ class Optimization:
 
     def _adamw(self) -> dict[str, Any]:
         """Return the arguments of AdamW beside Muon; those that are not given are torch's."""
-        settings = resolved(self.settings)
+        settings = resolve_config(self.settings)
         arguments: dict[str, Any] = {"fused": True}
         if settings.get("adamw_betas") is not None:
             arguments["betas"] = tuple(map(float, settings["adamw_betas"]))

@@ -10,7 +10,7 @@ from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.terms import Terms
@@ -163,7 +163,7 @@ def small(attention_dropout: float, implementation: str) -> Transformer:
         attention_dropout=attention_dropout,
     )  # fmt: skip
     made = Transformer(config, PositionalEncoding, Task(11, 20, 11, causal=True), implementation)
-    initialise(made, seed=0)
+    initialise_parameters(made, seed=0)
     return made.to(DEVICE)
 
 

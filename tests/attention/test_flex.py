@@ -167,7 +167,7 @@ def test_tiles_are_those_that_pytorch_finds_from_all_pairs(
 ) -> None:
     segment = torch.randint(-1, 4, (B, length)).sort().values
     segment[1] = 0  # whole tiles of one document, on the diagonal too
-    limit = None if window is None else reference.limits(window, segment.device)
+    limit = None if window is None else reference.window_limits(window, segment.device)
     mask = flex.block_mask(Layout(torch.arange(length)[None] + 7, segment, causal), B, H, limit)
     heads = None if window is None else len(window)
     expected = pytorch.create_block_mask(mask.mask_mod, B, heads, length, length, device="cpu")

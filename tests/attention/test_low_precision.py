@@ -11,7 +11,7 @@ from torch import Tensor
 from configs import NAMES, pe_settings
 from pe_lab.attention import IMPLEMENTATIONS, attend
 from pe_lab.attention.selftest import INTERPRETER_FACTOR
-from pe_lab.check.case import GRID_WIDTH, LARGEST_MARK, marked, token_mask
+from pe_lab.check.case import GRID_WIDTH, LARGEST_MARK, marked_layout, token_mask
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
@@ -76,7 +76,7 @@ def test_bfloat16_costs_an_encoding_no_more_than_twice_what_it_costs_the_referen
         for parameter in encoding.parameters():
             parameter += 3
     columns = GRID_WIDTH if encoding.on_grid else None
-    layout = encoding.locate(marked(Layout.whole(1, length, causal, columns)))
+    layout = encoding.locate(marked_layout(Layout.whole(1, length, causal, columns)))
     terms = encoding.terms(torch.randn(1, length, width).bfloat16(), layout)
     inputs = torch.randn(3, 1, heads, length, width // heads).bfloat16()
     fit = [which for which in ("sdpa", "flex") if not IMPLEMENTATIONS[which].refuses(inputs[0], terms, layout)]

@@ -18,7 +18,7 @@ from torch import Tensor
 from pe_lab.attention import __main__ as program_module
 from pe_lab.attention import choose, reference, resolve, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.selftest import DTYPES, FAMILIES, SelftestCase, SelftestRow, cases, compare
+from pe_lab.attention.selftest import DTYPES, FAMILIES, SelftestCase, SelftestRow, compare_case, selftest_cases
 from pe_lab.attention.trust import SelftestResult
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
@@ -32,7 +32,7 @@ GOOD = SelftestRow("bias, float32, both, head_dim 64", "bias", "float32", "outpu
 
 
 def test_the_cases_cover_families_precisions_and_head_dimensions() -> None:
-    found = cases()
+    found = selftest_cases()
     assert {(case.family, case.dtype) for case in found} == {(name, dtype) for name in FAMILIES for dtype in DTYPES}
     for family in FAMILIES:
         assert {case.causal for case in found if case.family == family} == {True, False}
@@ -53,12 +53,12 @@ class Planted:
         return self.fault(reference.attend(q, k, v, terms, layout, dropout))
 
 
-@pytest.mark.parametrize("case", cases(SHORT), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", selftest_cases(SHORT), ids=lambda case: case.name)
 def test_every_case_is_one_of_the_kernels_and_the_reference_passes_it(
     case: SelftestCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selftest, "triton", Planted())
-    row = compare(case, CPU)
+    row = compare_case(case, CPU)
     assert row.passed
     assert 0 < row.error < row.bound <= selftest.INTERPRETER_FACTOR * (4e-5 if case.dtype == torch.float32 else 0.05)
 
@@ -93,7 +93,7 @@ def test_a_planted_fault_is_found(fault: str, dtype: torch.dtype, monkeypatch: p
         pytest.skip("bfloat16 has no more bits")
     case = SelftestCase("bias", dtype, 16, True, SHORT)
     monkeypatch.setattr(selftest, "triton", Planted(FAULTS[fault]))
-    assert not compare(case, CPU).passed
+    assert not compare_case(case, CPU).passed
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_a_planted_fault_is_found(fault: str, dtype: torch.dtype, monkeypatch: p
 )
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # of the interpreter, beyond the sequence
 def test_the_kernels_pass_in_the_interpreter(case: SelftestCase) -> None:
-    assert compare(case, CPU).passed
+    assert compare_case(case, CPU).passed
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", selftest_cases(), ids=lambda case: case.name)
 def test_the_kernels_pass_on_a_gpu(case: SelftestCase) -> None:
-    row = compare(case, torch.device("cuda"))
+    row = compare_case(case, torch.device("cuda"))
     assert row.passed, row
 
 
@@ -133,11 +133,11 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNames
 
     (driver := tmp_path / "driver").write_text("570.86\n")
     monkeypatch.setattr(trust, "DRIVER_FILE", driver)
-    monkeypatch.setattr(trust, "run", run)
+    monkeypatch.setattr(trust, "run_selftest", run)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: made)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(triton, "version", lambda: "3.7.1")
+    monkeypatch.setattr(triton, "triton_version", lambda: "3.7.1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     trust._selftest_result.cache_clear()
     yield made
@@ -227,7 +227,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch, SimpleNamespace], Any]] = {
     "driver": lambda patch, gpu: trust.DRIVER_FILE.write_text("580.65"),
     "torch": lambda patch, gpu: patch.setattr(torch, "__version__", "2.12.0"),
     "cuda": lambda patch, gpu: patch.setattr(torch.version, "cuda", "13.9"),
-    "triton": lambda patch, gpu: patch.setattr(triton, "version", lambda: "3.7.2"),
+    "triton": lambda patch, gpu: patch.setattr(triton, "triton_version", lambda: "3.7.2"),
     "ptxas": lambda patch, gpu: patch.setenv("TRITON_PTXAS_PATH", "/usr/bin/ptxas"),
     "revision": lambda patch, gpu: patch.setattr(triton, "revision", 99),
     "kernels": lambda patch, gpu: patch.setattr(trust, "_digest", lambda: "0" * 16),
@@ -238,7 +238,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch, SimpleNamespace], Any]] = {
 def test_a_change_asks_anew_and_its_reverse_does_not(
     change: str, gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sorted(CHANGES) == sorted(trust.identity(CPU))
+    assert sorted(CHANGES) == sorted(trust.verdict_identity(CPU))
     assert auto() == "triton"
     gpu.verdict = SelftestResult("it failed")
     with monkeypatch.context() as patch:
@@ -283,7 +283,7 @@ DAMAGED = {
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_file_asks_anew(damage: str, gpu: SimpleNamespace) -> None:
     assert auto() == "triton"
-    path = trust.path_of(trust.identity(CPU))
+    path = trust.path_of(trust.verdict_identity(CPU))
     assert path.name.startswith("nvidia-h100-80gb-hbm3-")
     change = DAMAGED[damage]
     path.write_text(change if isinstance(change, str) else change(json.loads(path.read_text())))
@@ -329,7 +329,7 @@ def test_versions_of_triton_that_were_not_examined_are_refused(
 ) -> None:
     monkeypatch.delenv("PE_LAB_TRITON_ANY", raising=False)
     for other in ("3.6.0", "3.8.0", "3.70.0"):
-        monkeypatch.setattr(triton, "version", lambda other=other: other)
+        monkeypatch.setattr(triton, "triton_version", lambda other=other: other)
         assert auto() == "sdpa"
         with pytest.raises(ValueError, match=f"examined with triton 3.7.x, got {other}: .* PE_LAB_TRITON_ANY=1; use"):
             resolve("triton", queries(), BIAS, LAYOUT)
@@ -339,7 +339,7 @@ def test_versions_of_triton_that_were_not_examined_are_refused(
 
 
 def test_the_installed_version_is_one_that_was_examined() -> None:
-    assert triton.version().startswith(triton.EXAMINED_VERSION)
+    assert triton.triton_version().startswith(triton.EXAMINED_VERSION)
 
 
 # the processes
@@ -368,40 +368,40 @@ def test_the_rows_of_all_processes_and_the_times_make_the_verdict(child: Callabl
     times = json.dumps({"milliseconds": TIMES})
     child(f"""[ "$DEVICE" = cuda:1 ] && [ -z "$TRITON_INTERPRET" ] || exit 9
         if [ "$SHARE" = race ]; then echo '{times}'; else echo '{BEGIN}'; echo '{PASSED}'; fi > "$FILE" """)
-    assert trust.run(GPU, processes=3) == SelftestResult(None, TIMES, [asdict(GOOD)] * 3)
+    assert trust.run_selftest(GPU, processes=3) == SelftestResult(None, TIMES, [asdict(GOOD)] * 3)
 
 
 @pytest.mark.parametrize("error", [3e-5, float("nan"), float("inf")])
 def test_one_case_over_its_bound_fails(error: float, child: Callable[[str], None]) -> None:
     bad = json.dumps({"row": asdict(replace(GOOD, case="gate", error=error))})
     child(f"""echo '{PASSED}' > "$FILE"; [ "$SHARE" != 1/2 ] || echo '{bad}' >> "$FILE" """)
-    found = trust.run(GPU, processes=2)
+    found = trust.run_selftest(GPU, processes=2)
     assert found.failed == f"the output errs by {error:.1e} where 2.0e-05 is allowed (gate)"
     assert len(found.rows) == 3
 
 
 def test_a_fault_of_the_device_ends_its_process_only(child: Callable[[str], None]) -> None:
     child(f"""echo '{BEGIN}' > "$FILE"; echo 'CUDA error: an illegal memory access' >&2; kill -ABRT $$""")
-    assert trust.run(GPU, processes=1).failed == (
+    assert trust.run_selftest(GPU, processes=1).failed == (
         f"it ended with status -6 in the case {GOOD.case}: CUDA error: an illegal memory access"
     )
 
 
 def test_a_process_that_hangs_is_ended(child: Callable[[str], None]) -> None:
     child(f"""echo '{BEGIN}' > "$FILE"; exec sleep 600""")
-    assert trust.run(GPU, processes=1, seconds=0.5).failed.startswith("it was not done in time")
+    assert trust.run_selftest(GPU, processes=1, seconds=0.5).failed.startswith("it was not done in time")
 
 
 def test_no_timings_are_a_failure_too(child: Callable[[str], None]) -> None:
     child(f"""[ "$SHARE" = race ] && exit 3; echo '{PASSED}' > "$FILE" """)
-    assert trust.run(GPU, processes=1).failed.startswith("it ended with status 3")
+    assert trust.run_selftest(GPU, processes=1).failed.startswith("it ended with status 3")
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 def test_a_process_notes_a_case_before_and_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [SelftestCase("softmax", torch.float32, 16, True, 9), SelftestCase("stick", torch.float32, 16, True, 9)]
-    monkeypatch.setattr(selftest, "cases", lambda length: [*few, few[0]])
-    program_module.share("1/2", tmp_path / "rows", "cpu")
+    monkeypatch.setattr(selftest, "selftest_cases", lambda length: [*few, few[0]])
+    program_module.run_share("1/2", tmp_path / "rows", "cpu")
     begun, row = map(json.loads, (tmp_path / "rows").read_text().splitlines())
     assert begun == {"begin": few[1].name}
     assert row["row"]["case"] == few[1].name
@@ -424,7 +424,7 @@ def test_the_program_prints_the_table(
 ) -> None:
     bad = replace(GOOD, family="gate", error=3e-5 if failed else 0.0)
     rows = [asdict(row) for row in (GOOD, replace(GOOD, error=1e-5), bad)]
-    monkeypatch.setattr(trust, "run", lambda device, seconds: SelftestResult(failed, TIMES, rows))
+    monkeypatch.setattr(trust, "run_selftest", lambda device, seconds: SelftestResult(failed, TIMES, rows))
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # what the program sets is undone
     status, lines, errors = program(program_module.main, "selftest", "--interpreter")
     assert lines[0].split() == ["family", "dtype", "cases", "largest", "error", "bound", "pass"]

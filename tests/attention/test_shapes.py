@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from pe_lab.attention import IMPLEMENTATIONS, attend, blocked, flex, sdpa, triton
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.shapes import BY_SEQUENCE, ROTARY_SHAPES, TERM_SHAPES, check, fields_without
+from pe_lab.attention.shapes import BY_SEQUENCE, ROTARY_SHAPES, TERM_SHAPES, check_inputs, fields_without
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import PairTerm, Rotary, Terms
 
@@ -257,7 +257,7 @@ def test_no_number_is_read() -> None:
     q = torch.empty(B, H, T, d, device="meta")
     layout = Layout.of_lengths(torch.empty(B, dtype=torch.long, device="meta"), T, causal=False)
     seed = torch.empty((), dtype=torch.long, device="meta")
-    check(q, q, q, Terms(**dict.fromkeys(ROTARY_SHAPES, pair), **given), layout, Dropout(0.1, seed))
+    check_inputs(q, q, q, Terms(**dict.fromkeys(ROTARY_SHAPES, pair), **given), layout, Dropout(0.1, seed))
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def test_a_stick_is_broken_over_the_keys_in_the_window(stick: Stick, causal: boo
     q, k, _ = inputs()
     made = Layout.whole(B, T, causal)
     near = (torch.arange(T)[:, None] - torch.arange(T)).abs() < 3
-    found = reference.weights(q, k, Terms(normalizer=stick, window=(3,)), made)
+    found = reference.attention_weights(q, k, Terms(normalizer=stick, window=(3,)), made)
     z = reference.logits(q, k, Terms(), made)
     assert_close(found, reference.stick_weights(z, stick, made, made.allowed & near), rtol=0, atol=0)
     if stick.remainder == "drop":
@@ -218,7 +218,7 @@ def test_what_is_carried_is_mixed_by_the_weights_of_the_values(name: str, shape:
     """Attention itself stays as it is. Gradients reach the vectors, and queries and keys through the weights."""
     terms, made, (q, k, v) = CARRYING[name], layout(True), inputs()
     vectors = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    expected, given = reference.weights(q, k, terms, made) @ vectors, (q, k, vectors)
+    expected, given = reference.attention_weights(q, k, terms, made) @ vectors, (q, k, vectors)
     upstream = torch.randn_like(expected)
     wanted, taken = torch.autograd.grad(expected, given, upstream), set()
     for implementation, module in IMPLEMENTATIONS.items():

@@ -18,8 +18,8 @@ from torch import Tensor
 from configs import NAMES, pe_settings
 from pe_lab.audit import __main__ as audit_program
 from pe_lab.audit import cost, measures, report
-from pe_lab.audit.cost import Meter, attention_layers, costs
-from pe_lab.audit.pictures import draw, effective_distance
+from pe_lab.audit.cost import Meter, attention_layers, measure_costs
+from pe_lab.audit.pictures import effective_distance, save_picture
 from pe_lab.audit.subject import HEADS, LENGTH, WIDTH, Subject, equal_tokens, random_tokens
 from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.base import PositionalEncoding
@@ -151,7 +151,7 @@ def test_the_layer_norm_removes_values_equal_in_all_dimensions() -> None:
 
 
 def test_order_is_measured_under_a_causal_mask_only_where_it_must_be() -> None:
-    cells, reasons = measures.measure(subject("forgetting"))
+    cells, reasons = measures.measure_properties(subject("forgetting"))
     assert cells["order_causal"] > 0.1
     assert "order_bidirectional" not in cells
     assert "causal" in reasons["order_bidirectional"]
@@ -277,7 +277,7 @@ LONG = 1e4  # seconds: no limit
 def test_costs_are_ratios_to_none_and_unmeasured_ones_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     none, few = subject("none"), cost.LENGTHS[:3]
     monkeypatch.setattr(cost, "LENGTHS", few)
-    cells, reasons = costs(none, none, LONG)
+    cells, reasons = measure_costs(none, none, LONG)
     assert {cells[f"memory_{T}"] for T in few} == {1}
     assert all(0.3 < cells[f"time_{T}"] < 3 for T in few)
     assert cells["extra_flops"] == cells["extra_elements"] == 0
@@ -286,12 +286,12 @@ def test_costs_are_ratios_to_none_and_unmeasured_ones_are_empty(monkeypatch: pyt
 
 
 def test_costs_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    cells, reasons = costs(subject("learnable"), subject("none"), seconds=0.02)
+    cells, reasons = measure_costs(subject("learnable"), subject("none"), seconds=0.02)
     assert cells["extra_elements"] == WIDTH  # one sum per dimension
     assert cells["attention"] == "sdpa"
     assert reasons["time_4096"] == "beyond 0.02 s"
     monkeypatch.setattr(cost, "LENGTHS", cost.LENGTHS[:3])
-    cells, _ = costs(subject("shaw"), subject("none"), LONG)
+    cells, _ = measure_costs(subject("shaw"), subject("none"), LONG)
     # q_i . a_ij and weight_ij times a_ij, for 512 keys: a multiplication and an addition per dimension of every head
     assert cells["extra_flops"] == 2 * 2 * cost.FLOPS_LENGTH * WIDTH
     assert cells["attention"] == "reference"
@@ -300,7 +300,7 @@ def test_costs_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_operations_are_those_of_as_many_layers_of_none() -> None:
-    cells, _ = costs(Subject.of("interleave"), subject("none"), seconds=0)
+    cells, _ = measure_costs(Subject.of("interleave"), subject("none"), seconds=0)
     assert cells["extra_flops"] == 0
 
 
@@ -312,7 +312,7 @@ def test_all_layers_count_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> 
     assert measures.reach(late) == measures.reach(early)
     assert measures.distance_decay(late) != 0
     assert measures.parameters_per_layer(late) == measures.parameters_per_layer(early) / 2
-    mixed, whole = (costs(each, subject("none"), LONG)[0] for each in (late, early))
+    mixed, whole = (measure_costs(each, subject("none"), LONG)[0] for each in (late, early))
     assert mixed["attention"] == "sdpa, reference"
     assert mixed["extra_elements"] == pytest.approx(whole["extra_elements"] / 2, rel=0.01)
     assert mixed["memory_128"] > 0.5 * whole["memory_128"]
@@ -322,7 +322,7 @@ def test_all_layers_count_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_refused_measurement_is_an_empty_cell() -> None:
-    cells, reasons = costs(broken(EndsAt100), subject("none"), seconds=1)
+    cells, reasons = measure_costs(broken(EndsAt100), subject("none"), seconds=1)
     assert cells.keys() == {"attention"}
     assert set(reasons.values()) == {"no position 511"}
     assert measures.reach(broken(EndsAt100)) == 4
@@ -334,16 +334,18 @@ def test_tables_are_made_long_enough_to_be_timed() -> None:
 
 
 def test_an_empty_cell_is_empty_and_has_its_reason() -> None:
-    table = report.tabulate(["a", "b"], [{"uniqueness": 1e-15, "attention": "sdpa"}, {"uniqueness": 0.5}])
-    text = report.markdown(table, report.empty_cells({"a": {"reach": "too far"}, "b": {"reach": "too far"}}), [])
+    table = report.tabulate_rows(["a", "b"], [{"uniqueness": 1e-15, "attention": "sdpa"}, {"uniqueness": 0.5}])
+    text = report.markdown_page(table, report.empty_cells({"a": {"reach": "too far"}, "b": {"reach": "too far"}}), [])
     assert "| a | 0 |  |" in text
     assert "| b | 0.5 |  |" in text
     assert "- reach: too far (a, b)" in text
-    assert report.render(table, 1000).splitlines()[2].split() == ["a", "0", "sdpa"]
+    assert report.render_table(table, 1000).splitlines()[2].split() == ["a", "0", "sdpa"]
 
 
 def test_a_name_and_a_reason_are_shown_as_they_are() -> None:
-    text = report.markdown(report.tabulate(["`<b>``|"], [{}]), report.empty_cells({"`<b>``|": {"reach": "<i>"}}), [])
+    text = report.markdown_page(
+        report.tabulate_rows(["`<b>``|"], [{}]), report.empty_cells({"`<b>``|": {"reach": "<i>"}}), []
+    )
     assert not re.search("<[bi]>", text)
     assert "| \\`&lt;b>\\`\\`\\| |" in text
     assert "- reach: &lt;i> (\\`" in text
@@ -353,7 +355,7 @@ def test_a_name_and_a_reason_are_shown_as_they_are() -> None:
     "name", ["rope_2d", "cope", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rse", "learnable"))]
 )
 def test_a_picture_is_drawn(name: str, tmp_path: Path) -> None:
-    draw(subject(name), subject("none"), tmp_path / "pictures" / f"{name}.png")
+    save_picture(subject(name), subject("none"), tmp_path / "pictures" / f"{name}.png")
     assert (tmp_path / "pictures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -362,8 +364,10 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_work_of_python_m_can_be_sent_to_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_program.describe, "__module__", "__main__")  # which no process can import: sent by value
-    assert b"no_exit" in bytes(dumps(audit_program.describe))
+    monkeypatch.setattr(
+        audit_program.measure_encoding, "__module__", "__main__"
+    )  # which no process can import: sent by value
+    assert b"no_exit" in bytes(dumps(audit_program.measure_encoding))
 
 
 @pytest.mark.slow

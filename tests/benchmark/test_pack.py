@@ -18,7 +18,7 @@ from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.pack import pack
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.sweep import run
+from pe_lab.experiment.sweep import run_cells
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.system.files import CHECKSUMS_FILE, file_digest, write_json
 from scores import put_scores
@@ -59,8 +59,8 @@ def _scores() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned") / "ledger"
-    run(cells(folder, "one", "pe=rope,none", "seed=0,1"))
-    run(cells(folder, "two", "pe=rope", "seed=0"))
+    run_cells(cells(folder, "one", "pe=rope,none", "seed=0,1"))
+    run_cells(cells(folder, "two", "pe=rope", "seed=0"))
     return folder
 
 
@@ -107,7 +107,7 @@ def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Benchm
     assert pack(ledger, package)
     assert {path.name: path.read_bytes() for path in package.iterdir()} == before
     more = tmp_path / "more"
-    run(cells(more, "one", "pe=rope", "seed=1,2"))
+    run_cells(cells(more, "one", "pe=rope", "seed=1,2"))
     assert pack(more, package) == [f"one: 5 rows, 2 of them in {more}"]
     found = task_rows.read(made[0], package)
     assert found[["pe", "seed"]].to_numpy().tolist() == [
@@ -125,8 +125,8 @@ def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Benchm
 def test_what_has_not_ended_or_is_of_other_options_is_left_out_and_counted(ledger: Path, tmp_path: Path) -> None:
     here = tmp_path / "ledger"
     shutil.copytree(ledger, here)
-    run(cells(here, "one", "pe=alibi", "seed=0", "evaluate.lengths=[1]"))  # not measured at all lengths
-    run(cells(here, "one", "pe=rope", "pe.theta=77", "seed=4"))
+    run_cells(cells(here, "one", "pe=alibi", "seed=0", "evaluate.lengths=[1]"))  # not measured at all lengths
+    run_cells(cells(here, "one", "pe=rope", "pe.theta=77", "seed=4"))
     (chosen,) = {one["run"] for one in pd.read_csv(here / "studies/pe_bench_2_two/rows.csv").to_dict("records")}
     shutil.rmtree(here / chosen / "checkpoints" / "32")
     package = tmp_path / "package"
@@ -141,7 +141,7 @@ def test_a_seed_of_which_all_tries_diverged_has_a_row(tmp_path: Path, made: list
     for number, words in enumerate(WORDS.values()):
         cfgs = in_ledger(tmp_path, *words, "study_name=x", "pe=none", "tune.rates=[1e30,3e30,1e31]")
         made[number].cfg.tune.rates = [1e30, 3e30, 1e31]
-        run(cfgs)
+        run_cells(cfgs)
     pack(tmp_path, tmp_path / "package")
     one, two = (task_rows.read(task, tmp_path / "package").to_dict("records")[0] for task in made)
     assert (one["y"], one["solved"]) == (5.0, False)

@@ -14,7 +14,7 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.tuning import TunedSeed
 
 OF_TASKS = ("data", "trainer.batch_size", "trainer.fresh", "steps", "solve.level", "tune.margin", "study_name")
-STUDIES = sorted(path.stem for path in (config.folder() / "study").glob(f"{STUDY}_*.yaml"))
+STUDIES = sorted(path.stem for path in (config.config_folder() / "study").glob(f"{STUDY}_*.yaml"))
 UNCHANGED = ("drope",)  # encodings whose rates cannot be tuned: they change in the course of training
 
 
@@ -37,7 +37,7 @@ def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
 
 
 def test_tasks_have_one_model_one_training_and_one_ladder() -> None:
-    flat = [config.flatten(config.resolved(one.cfg)) for one in benchmark_tasks()]
+    flat = [config.flatten_settings(config.resolve_config(one.cfg)) for one in benchmark_tasks()]
     shared = [{key: value for key, value in one.items() if not key.startswith(OF_TASKS)} for one in flat]
     assert all(one == shared[0] for one in shared)
     assert shared[0]["trainer.device"] == "cpu"

@@ -10,7 +10,7 @@ from benchmarks import choosing
 from benchmarks.choosing import BlockChoice, best, best_of_group, candidates, cost, groups
 from benchmarks.static import Count, keys
 from pe_lab.attention.triton import launch_parameters
-from pe_lab.attention.triton.launch_parameters import INTERPRETER, Blocks, load
+from pe_lab.attention.triton.launch_parameters import INTERPRETER, Blocks, load_blocks
 
 INFINITY = float("inf")
 KEY = "backward_queries float32 64 plain"
@@ -171,16 +171,16 @@ def copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     path.write_text(launch_parameters.TABLE_FILE.read_text())
     monkeypatch.setattr(launch_parameters, "TABLE_FILE", path)
     monkeypatch.setattr(choosing, "ProcessPoolExecutor", Here)
-    load.cache_clear()
+    load_blocks.cache_clear()
     yield
-    load.cache_clear()
+    load_blocks.cache_clear()
 
 
 @pytest.mark.usefixtures("copy")
 def test_what_was_chosen_is_written_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, packed_too = load(), []
+    before, packed_too = load_blocks(), []
 
     def counted(architecture: str, key: str, packed: bool, blocks: Blocks) -> Count:
         packed_too.append(packed)
@@ -188,7 +188,7 @@ def test_what_was_chosen_is_written_and_nothing_else(
 
     monkeypatch.setattr(choosing, "_count_of", counted)
     choosing.choose(["sm_80"], f"^{KEY}$", 1)
-    assert load() == before | {"sm_80": before["sm_80"] | {KEY: FIRST[1]}}
+    assert load_blocks() == before | {"sm_80": before["sm_80"] | {KEY: FIRST[1]}}
     assert packed_too.count(True) == 1
     assert capsys.readouterr().out.startswith(f"sm_80 {KEY}: {before['sm_80'][KEY]} -> {FIRST[1]} ")
 
@@ -196,5 +196,5 @@ def test_what_was_chosen_is_written_and_nothing_else(
 def test_keys_of_a_stick_share_a_width_in_the_table_that_ships() -> None:
     for architecture, group in groups(list(keys([], "^stick_backward"))):
         assert architecture != INTERPRETER
-        widths = {load()[architecture][key].n for key in group}
+        widths = {load_blocks()[architecture][key].n for key in group}
         assert len(widths) == 1, (architecture, group)

@@ -26,17 +26,17 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     table = tmp_path / "launch_parameters.json"
     shutil.copy(launch_parameters.TABLE_FILE, table)
     monkeypatch.setattr(launch_parameters, "TABLE_FILE", table)
-    monkeypatch.setattr(launch_parameters, "architecture", lambda device: "sm_90")
-    launch_parameters.load.cache_clear()
+    monkeypatch.setattr(launch_parameters, "architecture_of", lambda device: "sm_90")
+    launch_parameters.load_blocks.cache_clear()
     yield table
-    launch_parameters.load.cache_clear()
+    launch_parameters.load_blocks.cache_clear()
 
 
 @pytest.mark.slow
 def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake clock makes smaller blocks faster."""
     ran: list[Blocks] = []
-    choose = operators.choose
+    choose = operators.choose_blocks
 
     def time(self: tune._Step, step: object, forward_only: bool) -> float:
         return ran[-1].m + ran[-1].n + ran[-1].warps + ran[-1].stages
@@ -59,7 +59,7 @@ def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch
     assert {name: part for name, part in after.items() if name != "sm_90"} == {
         name: part for name, part in before.items() if name != "sm_90"
     }
-    assert operators.choose is stick_operators.choose is choose
+    assert operators.choose_blocks is stick_operators.choose_blocks is choose
 
 
 def test_blocks_not_reached_in_time_stay(small: Path) -> None:

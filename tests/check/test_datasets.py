@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pe_lab.check.datasets import PROMISES, DatasetCase
-from pe_lab.check.promise import examine, outcome
+from pe_lab.check.promise import check_promise, check_promises
 from pe_lab.data.base import IGNORE, Batch, InMemory, Task
 from pe_lab.data.metric import Metric
-from pe_lab.data.seeding import generator
+from pe_lab.data.seeding import make_generator
 
 
 class Previous(InMemory):
@@ -29,7 +29,7 @@ class Previous(InMemory):
         return 40 if split == "train" else 10
 
     def make(self, split):
-        T, random = self.task.length, generator(self.seed, split, self.task.length)
+        T, random = self.task.length, make_generator(self.seed, split, self.task.length)
         tokens = torch.randint(self.vocabulary, (self.size(split), T), generator=random)
         length = torch.randint(4, T + 1, (self.size(split),), generator=random)
         length[0] = T
@@ -270,7 +270,7 @@ BROKEN: list[tuple[type[Previous], str, str]] = [
 
 @pytest.mark.parametrize(("cls", "promise", "reason"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
 def test_a_broken_promise_is_found_and_said(cls: type[Previous], promise: str, reason: str) -> None:
-    found = outcome(promise, PROMISES[promise], DatasetCase("mine", partial(cls, name="mine")))
+    found = check_promise(promise, PROMISES[promise], DatasetCase("mine", partial(cls, name="mine")))
     assert found.holds is False
     assert reason in found.reason
     assert "\n" not in found.reason
@@ -281,7 +281,7 @@ def test_every_promise_has_a_dataset_that_breaks_it() -> None:
 
 
 def test_a_dataset_that_keeps_its_promises_is_found_sound() -> None:
-    found = list(examine(PROMISES, DatasetCase("mine", partial(Previous, name="mine"))))
+    found = list(check_promises(PROMISES, DatasetCase("mine", partial(Previous, name="mine"))))
     assert {outcome.promise: outcome.reason for outcome in found if not outcome.holds} == {}
 
 
@@ -291,7 +291,7 @@ class SameForAllSeeds(Constant):
 
 def test_data_that_declare_it_may_be_the_same_for_all_seeds() -> None:
     promise = "a seed determines every number"
-    assert outcome(promise, PROMISES[promise], DatasetCase("mine", partial(SameForAllSeeds, name="mine"))).holds
+    assert check_promise(promise, PROMISES[promise], DatasetCase("mine", partial(SameForAllSeeds, name="mine"))).holds
 
 
 class OneLength(Previous):
@@ -299,5 +299,5 @@ class OneLength(Previous):
 
 
 def test_longer_sequences_do_not_concern_a_dataset_of_one_length() -> None:
-    found = outcome(LONGER, PROMISES[LONGER], DatasetCase("mine", partial(OneLength, name="mine")))
+    found = check_promise(LONGER, PROMISES[LONGER], DatasetCase("mine", partial(OneLength, name="mine")))
     assert (found.holds, found.reason) == (None, "it has one length")

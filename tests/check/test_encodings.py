@@ -8,7 +8,14 @@ from torch import nn
 
 from pe_lab.check import encodings, models
 from pe_lab.check.case import EncodingCase
-from pe_lab.check.promise import BrokenError, InapplicableError, compare, examine, outcome, refusal
+from pe_lab.check.promise import (
+    BrokenError,
+    InapplicableError,
+    check_promise,
+    check_promises,
+    largest_difference,
+    refusal_message,
+)
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import PADDING
 from pe_lab.encodings.terms import Rotary, Terms
@@ -469,7 +476,7 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
 
 @pytest.mark.parametrize(("cls", "promise", "reason"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
 def test_a_broken_promise_is_found_and_said(cls: type[PositionalEncoding], promise: str, reason: str) -> None:
-    found = outcome(promise, PROMISES[promise], EncodingCase("mine", partial(cls, name="mine")))
+    found = check_promise(promise, PROMISES[promise], EncodingCase("mine", partial(cls, name="mine")))
     assert found.holds is False
     assert reason in found.reason
     assert "\n" not in found.reason
@@ -515,7 +522,7 @@ class InPlace(Replaces):
 
 @pytest.mark.parametrize("cls", [Sound, Vectors, Idle, Declares, StartsInReset, InPlace])
 def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[PositionalEncoding]) -> None:
-    found = list(examine(PROMISES, EncodingCase("mine", partial(cls, name="mine"))))
+    found = list(check_promises(PROMISES, EncodingCase("mine", partial(cls, name="mine"))))
     assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}
     inapplicable = ["what it is not defined for is refused"]
     if cls is Vectors:
@@ -537,7 +544,7 @@ class Columns(Sound):
 
 def test_an_encoding_of_columns_keeps_its_promises() -> None:
     """A token in the first column is decoded after tokens in later ones."""
-    found = examine(PROMISES, EncodingCase("mine", partial(Columns, name="mine")))
+    found = check_promises(PROMISES, EncodingCase("mine", partial(Columns, name="mine")))
     assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}
 
 
@@ -551,7 +558,7 @@ def test_what_is_drawn_for_each_layout_is_not_compared_across_layouts() -> None:
     case = EncodingCase("mine", partial(Jitter, name="mine"))
     assert case.draws
     assert not EncodingCase("mine", partial(Vectors, name="mine")).draws
-    found = {outcome.promise: outcome for outcome in examine(PROMISES, case)}
+    found = {outcome.promise: outcome for outcome in check_promises(PROMISES, case)}
     assert {promise for promise in found if found[promise].holds is False} == set()
     reasons = [promise for promise in found if found[promise].reason == "it draws at random for each layout"]
     assert len(reasons) == 6
@@ -573,7 +580,7 @@ def test_a_check_leaves_the_generator_as_it_was_and_draws_the_same_each_time() -
     for _ in range(2):
         torch.rand(1)
         state = torch.get_rng_state()
-        outcome("x", lambda subject: drawn.append(torch.rand(3)), None)
+        check_promise("x", lambda subject: drawn.append(torch.rand(3)), None)
         assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(*drawn)
 
@@ -582,7 +589,7 @@ def test_an_exception_of_the_class_breaks_the_promise_in_one_line() -> None:
     def check(subject: None) -> None:
         raise RuntimeError("a\nb")
 
-    found = outcome("x", check, None)
+    found = check_promise("x", check, None)
     assert (found.holds, found.reason) == (False, "raised RuntimeError: a b")
 
 
@@ -590,7 +597,7 @@ def test_what_does_not_apply_neither_holds_nor_is_broken() -> None:
     def check(subject: None) -> None:
         raise InapplicableError("why")
 
-    assert (outcome("x", check, None).holds, outcome("x", check, None).reason) == (None, "why")
+    assert (check_promise("x", check, None).holds, check_promise("x", check, None).reason) == (None, "why")
 
 
 NAN = torch.tensor([1.0, torch.nan])
@@ -609,21 +616,21 @@ NAN = torch.tensor([1.0, torch.nan])
 )
 def test_values_that_differ_are_not_taken_for_equal(got, expected, at_most, message) -> None:
     with pytest.raises(BrokenError, match=message):
-        compare(got, expected, "values", at_most)
+        largest_difference(got, expected, "values", at_most)
 
 
 def test_equal_values_have_no_difference() -> None:
-    assert compare(torch.ones(2), torch.tensor([1.0, 1.25]), "values", 0.3) == 0.25
-    assert compare(torch.tensor([torch.inf]), torch.tensor([torch.inf]), "values") == 0
-    assert compare(torch.ones(0), torch.ones(0), "values") == 0
+    assert largest_difference(torch.ones(2), torch.tensor([1.0, 1.25]), "values", 0.3) == 0.25
+    assert largest_difference(torch.tensor([torch.inf]), torch.tensor([torch.inf]), "values") == 0
+    assert largest_difference(torch.ones(0), torch.ones(0), "values") == 0
 
 
 def test_a_refusal_is_a_value_error_in_one_line() -> None:
     def refuse(error: Exception) -> None:
         raise error
 
-    assert refusal(partial(refuse, ValueError("x"))) == "x"
-    assert refusal(partial(int, 3)) is None
+    assert refusal_message(partial(refuse, ValueError("x"))) == "x"
+    assert refusal_message(partial(int, 3)) is None
     for error in (ValueError("a\nb"), IndexError("a")):
         with pytest.raises(BrokenError):
-            refusal(partial(refuse, error))
+            refusal_message(partial(refuse, error))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pe_lab.check import encodings, models
-from pe_lab.check.__main__ import main, read
+from pe_lab.check.__main__ import main, read_overrides
 from pe_lab.check.datasets import PROMISES
 from pe_lab.check.promise import PromiseOutcome
-from pe_lab.check.report import line, summary
+from pe_lab.check.report import outcome_line, summary_line
 
 MODULE = """
 import torch
@@ -114,33 +114,38 @@ def test_bad_input_is_refused_in_one_line(program, words: list[str], part: str) 
 
 
 def test_a_setting_that_is_given_replaces_the_small_one() -> None:
-    kind, (one, other) = read(["pe=rope,alibi", "model.width=32"])
+    kind, (one, other) = read_overrides(["pe=rope,alibi", "model.width=32"])
     assert kind == "pe"
     assert (one.pe.name, other.pe.name) == ("rope", "alibi")
     assert (one.model.width, one.model.num_heads) == (32, 2)
 
 
 def test_a_line_has_the_difference_and_the_reason() -> None:
-    assert line(PromiseOutcome("a promise", True, 1.2e-16)).split() == ["holds", "a", "promise", "1.2e-16"]
-    assert line(PromiseOutcome("a promise", False, reason="x\x1b")).split() == ["BROKEN", "a", "promise", "x\\x1b"]
-    assert line(PromiseOutcome("a promise", None, reason="why")).split() == ["n/a", "a", "promise", "why"]
+    assert outcome_line(PromiseOutcome("a promise", True, 1.2e-16)).split() == ["holds", "a", "promise", "1.2e-16"]
+    assert outcome_line(PromiseOutcome("a promise", False, reason="x\x1b")).split() == [
+        "BROKEN",
+        "a",
+        "promise",
+        "x\\x1b",
+    ]
+    assert outcome_line(PromiseOutcome("a promise", None, reason="why")).split() == ["n/a", "a", "promise", "why"]
     outcomes = [
         PromiseOutcome("a", True),
         PromiseOutcome("b", None),
         PromiseOutcome("c", False),
         PromiseOutcome("d", True),
     ]
-    assert summary("x", outcomes) == "x: 2 promises hold, 1 are broken, 1 do not apply"
+    assert summary_line("x", outcomes) == "x: 2 promises hold, 1 are broken, 1 do not apply"
 
 
 def test_a_cause_that_breaks_several_promises_is_shown_once() -> None:
     """Sizes in a reason may differ; what does not apply keeps its reason."""
     reasons = ["bias must be [9], got [9, 9]", "bias must be [400], got [400, 400]", "gate must be [9], got [8]"]
     found = [PromiseOutcome(f"promise {reason}", False, reason=reason) for reason in reasons]
-    first, second, third = (line(one, found[:number]) for number, one in enumerate(found))
+    first, second, third = (outcome_line(one, found[:number]) for number, one in enumerate(found))
     assert first.endswith(reasons[0])
     assert third.endswith(reasons[2])
     assert not second.endswith(reasons[1])
     assert second.startswith("BROKEN")
     twice = [PromiseOutcome("a", None, reason="why"), PromiseOutcome("b", None, reason="why")]
-    assert line(twice[1], twice[:1]).endswith("why")
+    assert outcome_line(twice[1], twice[:1]).endswith("why")

@@ -204,7 +204,7 @@ def test_null_is_taken_by_each_too(null):
 def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("data", "logger", "optimizer", "search"):
-        for path in (config.folder() / group).glob("*.yaml"):
+        for path in (config.config_folder() / group).glob("*.yaml"):
             cfg = config.expand(config.of_jobs([f"{group}={path.stem}"]), multirun=True)[0]
             seen |= {s for s in RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
     assert seen == set(RANGES)
@@ -256,7 +256,7 @@ def test_answers_that_need_no_torch_do_not_load_it(tmp_path):
 
 
 def test_configs_say_what_they_are_in_their_first_line():
-    for path in Path(config.folder()).rglob("*.yaml"):
+    for path in Path(config.config_folder()).rglob("*.yaml"):
         assert path.read_text().startswith("# "), path
 
 
@@ -280,9 +280,9 @@ def test_configs_say_what_they_are_in_their_first_line():
 )
 def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):
     """Cells share what is composed; Hydra composes job by job."""
-    monkeypatch.setattr("pe_lab.config.compose.check", lambda *_: None)
+    monkeypatch.setattr("pe_lab.config.compose.check_config", lambda *_: None)
     cfgs = iter(config.expand(overrides, multirun=True))
-    with initialize_config_dir(str(config.folder()), version_base="1.3"):
+    with initialize_config_dir(str(config.config_folder()), version_base="1.3"):
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())
         fixed = [
             override.input_line for override in parser.parse_overrides(overrides) if not override.is_sweep_override()
@@ -295,7 +295,7 @@ def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkey
     assert next(cfgs, None) is None
 
 
-PES = sorted(path.stem for path in config.folder().glob("pe/*.yaml"))
+PES = sorted(path.stem for path in config.config_folder().glob("pe/*.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_the_configs_that_tests_change_are_what_is_composed(multirun, tmp_path):
         made[0].seed = 7
 
 
-@pytest.mark.parametrize("path", sorted(config.folder().glob("[pd][ea]*/*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(config.config_folder().glob("[pd][ea]*/*.yaml")), ids=lambda path: path.stem)
 def test_a_class_has_the_defaults_that_its_file_states(path):
     cfg = group_of(path)
     parameters = {}

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 
 from configs import group_of
 from pe_lab import config
-from pe_lab.config.declarations import declarations
-from pe_lab.encodings.options import Range, ranges
+from pe_lab.config.declarations import declared_ranges
+from pe_lab.encodings.options import Range, parameter_ranges
 
-FILES = sorted((*(config.folder() / "pe").glob("*.yaml"), *(config.folder() / "data").glob("*.yaml")))
+FILES = sorted((*(config.config_folder() / "pe").glob("*.yaml"), *(config.config_folder() / "data").glob("*.yaml")))
 SUPPLIED = {"self", "sizes", "seed", "name"}  # by the program, or by the file's name
 VALUES = [None, True, -1, 0, 1, 2, 3, 258, 300, 0.5, 1.0, 2**26, float("nan"), "", "text", "half", "bpe", "none", [1]]
 
@@ -24,7 +24,7 @@ def checked(cls: type) -> dict[str, Range]:
         return checked(cls.__bases__[0])
     kinds = {parameter.kind for parameter in inspect.signature(cls).parameters.values()}
     inherited = checked(cls.__bases__[0]) if inspect.Parameter.VAR_KEYWORD in kinds else {}
-    return inherited | ranges(inspect.unwrap(cls.__init__))
+    return inherited | parameter_ranges(inspect.unwrap(cls.__init__))
 
 
 def parameters(cls: type) -> set[str]:
@@ -44,13 +44,13 @@ def test_every_option_has_a_range(path: Path) -> None:
     cfg = group_of(path)
     encodings = {key for key, value in cfg.items() if OmegaConf.is_dict(value)}
     options = {str(key) for key in cfg if str(key)[0] != "_"} | parameters(get_class(cfg._target_))
-    assert options - SUPPLIED - encodings == declarations(cfg._target_).keys()
+    assert options - SUPPLIED - encodings == declared_ranges(cfg._target_).keys()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_is_read_from_the_source_is_what_the_constructor_checks(path: Path) -> None:
     target = OmegaConf.load(path)._target_
-    read, own = declarations(target), checked(get_class(target))
+    read, own = declared_ranges(target), checked(get_class(target))
     assert read.keys() == own.keys()
     for name, allowed in read.items():
         assert (allowed.words, allowed.most, allowed.optional) == (own[name].words, own[name].most, own[name].optional)
@@ -97,23 +97,23 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_user_s_class_is_read_without_importing_it(package: str) -> None:
-    read = declarations(f"{package}.mine.Mine")
+    read = declared_ranges(f"{package}.mine.Mine")
     assert list(read) == ["a", "b", "c"]
     assert read["a"].words == "odd"
     assert [read["a"].holds(value) for value in (3, 4, "3")] == [True, False, False]
     assert read["b"].optional
     assert read["c"].words == "true or false"
-    assert list(declarations(f"{package}.mine.Same")) == ["a", "b", "c"]
-    assert list(declarations(f"{package}.mine.More")) == ["a", "b", "c", "f"]
-    assert list(declarations(f"{package}.mine.make")) == ["a"]
-    assert list(declarations("some_module.Lone")) == ["a"]
+    assert list(declared_ranges(f"{package}.mine.Same")) == ["a", "b", "c"]
+    assert list(declared_ranges(f"{package}.mine.More")) == ["a", "b", "c", "f"]
+    assert list(declared_ranges(f"{package}.mine.make")) == ["a"]
+    assert list(declared_ranges("some_module.Lone")) == ["a"]
     assert not any(name.startswith(("some_package", "some_module")) for name in sys.modules)
 
 
 def test_an_edited_class_is_read_again(package: str, tmp_path: Path) -> None:
-    assert list(declarations("some_module.Lone")) == ["a"]
+    assert list(declared_ranges("some_module.Lone")) == ["a"]
     (tmp_path / "some_module.py").write_text("class Lone:\n    def __init__(self, longer: bool): ...\n# edited\n")
-    assert list(declarations("some_module.Lone")) == ["longer"]
+    assert list(declared_ranges("some_module.Lone")) == ["longer"]
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_an_edited_class_is_read_again(package: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_has_no_source_declares_nothing(target: object) -> None:
-    assert declarations(target) == {}
+    assert declared_ranges(target) == {}

@@ -7,7 +7,7 @@ import pytest
 
 from configs import composed, pe_settings
 from pe_lab import config
-from pe_lab.config import expand, resolved
+from pe_lab.config import expand, resolve_config
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.results.rows import describe, settings_of
@@ -16,11 +16,11 @@ SUM = ["pe=sum", "model.depth=2", "trainer.device=cpu"]
 
 
 def parts(*overrides: str) -> list[dict[str, object]]:
-    return resolved(composed(*SUM, *overrides).pe)["parts"]
+    return resolve_config(composed(*SUM, *overrides).pe)["parts"]
 
 
 def test_names_become_the_settings_of_their_files() -> None:
-    rope, alibi = (resolved(pe_settings(name)) for name in ("rope", "alibi"))
+    rope, alibi = (resolve_config(pe_settings(name)) for name in ("rope", "alibi"))
     assert parts("pe.parts=[rope,alibi]") == [rope, alibi]
     assert parts("pe.parts=[{name:rope,theta:500.0},alibi]") == [rope | {"theta": 500.0}, alibi]
     assert parts("pe.parts=[{name:rope,pairing:half}]") == [rope | {"pairing": "half"}]
@@ -36,7 +36,7 @@ def test_a_part_inside_of_another_encoding_is_filled_too() -> None:
 
 
 def test_a_part_takes_another_encoding_by_its_name_or_with_settings_of_it() -> None:
-    alibi, dape = (dict(resolved(expand([f"pe={name}"], False)[0].pe)) for name in ("alibi", "dape"))
+    alibi, dape = (dict(resolve_config(expand([f"pe={name}"], False)[0].pe)) for name in ("alibi", "dape"))
     assert parts("pe.parts=[{name:dape,encoding:alibi}]") == [dape | {"encoding": alibi}]
     (found,) = parts("pe.parts=[{name:dape,width:8,encoding:{name:alibi,slopes:harmonic}}]")
     assert found == dape | {"width": 8, "encoding": alibi | {"slopes": "harmonic"}}
@@ -58,7 +58,7 @@ def test_a_users_encoding_can_be_a_part(tmp_path: Path) -> None:
     (tmp_path / "conf" / "pe" / "mine.yaml").write_text(
         "_target_: pe_lab.encodings.rotary.RoPE\n_partial_: true\nname: mine\ntheta: 7.0\npairing: half\n"
     )
-    with config.joining(["--config-dir", str(tmp_path / "conf"), *SUM, "pe.parts=[mine,alibi]"]) as words:
+    with config.add_config_dirs(["--config-dir", str(tmp_path / "conf"), *SUM, "pe.parts=[mine,alibi]"]) as words:
         assert [part.name for part in expand(words, False)[0].pe.parts] == ["mine", "alibi"]
 
 

@@ -12,19 +12,19 @@ from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config
 from pe_lab.config.trainer import ALIASES, DECIDED_ARGUMENTS, TAKEN_ARGUMENTS
 
 OTHERS = ("study", "replication")  # not settings of a cell
-FILES = [file for file in sorted(config.folder().rglob("*.yaml")) if file.parent.name not in OTHERS]
+FILES = [file for file in sorted(config.config_folder().rglob("*.yaml")) if file.parent.name not in OTHERS]
 PRESETS = [file for file in FILES if "# @package _global_" in file.read_text()]
 
 
 def group(file: Path) -> str:
-    place = file.parent.relative_to(config.folder()).as_posix()
+    place = file.parent.relative_to(config.config_folder()).as_posix()
     return "" if place == "." else place
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_key_says_what_it_is(file: Path) -> None:
     described = {one.name for one in reference.of_config() if one.words} if file in PRESETS else set()
-    for one in reference.settings(file, group(file)):
+    for one in reference.read_settings(file, group(file)):
         assert one.words or one.name in described, one
 
 
@@ -33,7 +33,7 @@ def test_every_key_of_a_file_is_a_setting_of_it() -> None:
         written = OmegaConf.load(file)
         unlisted = [key for key in ("_target_", "_partial_", "name", "defaults", "hydra") if key in written]
         keys = {key for key in written if key not in unlisted}
-        names = {one.name for one in reference.settings(file)}
+        names = {one.name for one in reference.read_settings(file)}
         package = file.read_text().startswith("# @package ") and file not in PRESETS
         assert {name.split(".")[-1] if package else name.split(".")[0] for name in names} == keys, file
 
@@ -69,7 +69,7 @@ def test_words_go_on_at_the_same_column_and_belong_to_the_key_they_stand_beside(
         "  - a        # within a list\n"
         "  - b\n"
     )
-    assert [(one.name, one.default, one.words) for one in reference.settings(file)] == [
+    assert [(one.name, one.default, one.words) for one in reference.read_settings(file)] == [
         ("first", "1", "words that go on"),
         ("second", "'#'", "more"),
         ("group", "", "a group"),
@@ -79,8 +79,11 @@ def test_words_go_on_at_the_same_column_and_belong_to_the_key_they_stand_beside(
 
 
 def test_help_shows_the_common_settings_and_every_choice() -> None:
-    known = config.folders()
-    text, words = help.text(known, [], every=False), help.text(known, [], every=False).replace(",", " ").split()
+    known = config.find_folders()
+    text, words = (
+        help.help_text(known, [], every=False),
+        help.help_text(known, [], every=False).replace(",", " ").split(),
+    )
     assert all(f"  {name}=" in text for name in reference.COMMON_SETTINGS)
     assert {
         name
@@ -92,13 +95,13 @@ def test_help_shows_the_common_settings_and_every_choice() -> None:
 
 
 def test_all_help_shows_every_setting() -> None:
-    text = help.text(config.folders(), [], every=True)
+    text = help.help_text(config.find_folders(), [], every=True)
     assert all(f"  {one.name}" in text for one in reference.of_config())
 
 
 def test_help_on_a_choice_shows_its_settings() -> None:
-    text = help.text(
-        config.folders(), ["pe=yarn,rope", "callbacks=[early_stopping]", "+study=text", "seed=1"], every=False
+    text = help.help_text(
+        config.find_folders(), ["pe=yarn,rope", "callbacks=[early_stopping]", "+study=text", "seed=1"], every=False
     )
     assert "pe.beta_fast=32.0" in text
     assert "callbacks.early_stopping.patience=3" in text
@@ -110,5 +113,5 @@ def test_help_on_a_choice_shows_its_settings() -> None:
 def test_defaults_of_the_file_are_those_of_the_schema(name: str) -> None:
     """By these it is decided whether a setting was given."""
     of_schema = next(one.type for one in fields(Config) if one.name == name)
-    written = OmegaConf.load(config.folder() / "config.yaml")[name]
+    written = OmegaConf.load(config.config_folder() / "config.yaml")[name]
     assert OmegaConf.to_container(OmegaConf.structured(of_schema)) == OmegaConf.to_container(written)

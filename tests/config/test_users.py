@@ -54,7 +54,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 def complaint(folder: Path, *overrides: str) -> str:
     """Return the line with which a folder is refused."""
-    with pytest.raises(Exception) as caught, config.joining([f"--config-dir={folder}", *overrides]) as rest:  # noqa: PT011
+    with pytest.raises(Exception) as caught, config.add_config_dirs([f"--config-dir={folder}", *overrides]) as rest:  # noqa: PT011
         config.expand(rest, multirun=False)
     line = in_one_line(caught.value)
     assert "\n" not in line
@@ -71,7 +71,7 @@ def installed(place: Path, value: str, distribution: str = "mine-dist", name: st
 
 def test_a_file_that_has_changed_is_composed_again_and_what_was_composed_may_be_changed(project: Path) -> None:
     def composed() -> DictConfig:
-        with config.joining([f"--config-dir={project / 'conf'}", "pe=mine", "seed=3"]) as rest:
+        with config.add_config_dirs([f"--config-dir={project / 'conf'}", "pe=mine", "seed=3"]) as rest:
             return config.expand(rest, multirun=False)[0]
 
     first = composed()
@@ -83,20 +83,20 @@ def test_a_file_that_has_changed_is_composed_again_and_what_was_composed_may_be_
 
 @pytest.mark.parametrize("flag", [["--config-dir={}"], ["--config-dir", "{}"], ["-cd", "{}"], ["-cd={}"]])
 def test_a_folder_adds_names_and_its_modules_are_found_beside_it(project: Path, flag: list[str]) -> None:
-    with config.joining([*(word.format(project / "conf") for word in flag), "pe=mine"]) as rest:
+    with config.add_config_dirs([*(word.format(project / "conf") for word in flag), "pe=mine"]) as rest:
         (cfg,) = config.expand(rest, multirun=False)
         assert str(project) in sys.path
         assert sys.path.index(str(project)) >= len(sys.path) - 2  # after all installed packages
-        assert config.flags() == [f"--config-dir={project / 'conf'}"]
+        assert config.config_dir_flags() == [f"--config-dir={project / 'conf'}"]
     assert (cfg.pe._target_, cfg.pe.rate) == ("mine_module.Mine", 1.0)
     with pytest.raises(Exception, match="mine"):
         config.expand(["pe=mine"], multirun=False)
 
 
 def test_the_names_of_a_folder_join_those_of_the_package(project: Path) -> None:
-    ours = config.folders()
-    with config.joining(["--config-dir", str(project / "conf")]):
-        both = config.folders()
+    ours = config.find_folders()
+    with config.add_config_dirs(["--config-dir", str(project / "conf")]):
+        both = config.find_folders()
     assert ours.users == ()
     assert both.users == (project / "conf",)
     assert both.names("pe") == sorted([*ours.names("pe"), "mine"])
@@ -105,18 +105,20 @@ def test_the_names_of_a_folder_join_those_of_the_package(project: Path) -> None:
 
 
 def test_every_group_of_the_package_takes_names(tmp_path: Path) -> None:
-    groups = {path.parent.relative_to(config.folder()).as_posix() for path in config.folder().rglob("*.yaml")} - {"."}
+    groups = {
+        path.parent.relative_to(config.config_folder()).as_posix() for path in config.config_folder().rglob("*.yaml")
+    } - {"."}
     assert {"pe", "data", "optimizer", "probe", "study", "model", "trainer", "logger", "attention"} <= groups
     for group in groups:
         text = "_target_: a.B\n_partial_: true\nname: added\n"
         write(tmp_path, {f"{group}/added.yaml": text})
-    with config.joining(["-cd", str(tmp_path)]):
-        assert all("added" in config.folders().names(group) for group in groups)
+    with config.add_config_dirs(["-cd", str(tmp_path)]):
+        assert all("added" in config.find_folders().names(group) for group in groups)
 
 
 def test_an_option_with_the_name_of_another_class_s_has_no_rule_of_that(project: Path) -> None:
     write(project / "conf", {"pe/mine.yaml": f"{MINE}pairing: none\n"})
-    with config.joining([f"--config-dir={project / 'conf'}"]):
+    with config.add_config_dirs([f"--config-dir={project / 'conf'}"]):
         (cfg,) = config.expand(["pe=mine", "model.head_dim=5"], multirun=False)
     assert cfg.pe.pairing == "none"
 
@@ -124,7 +126,7 @@ def test_an_option_with_the_name_of_another_class_s_has_no_rule_of_that(project:
 def test_files_may_state_a_base_of_mup_that_nothing_uses(project: Path) -> None:
     study = "# @package _global_\nhydra:\n  sweeper:\n    params:\n      model.base_width: 32\n      seed: 0,1\n"
     write(project / "conf", {"study/one.yaml": study, "model/wide.yaml": "defaults: [base]\nbase_head_dim: 8\n"})
-    with config.joining([f"--config-dir={project / 'conf'}"]):
+    with config.add_config_dirs([f"--config-dir={project / 'conf'}"]):
         cfgs = config.expand(["+study=one", "model=wide"], multirun=True)
         (cfg,) = config.expand(["model=wide"], multirun=False)
     assert [(one.model.base_width, one.model.base_head_dim) for one in (*cfgs, cfg)] == [(32, 8), (32, 8), (64, 8)]
@@ -136,18 +138,18 @@ def test_a_study_of_a_folder_is_a_sweep_like_those_of_the_package(project: Path)
     )
     parts = "studies:\n  small:\n    - +study=one seed=range(2)\n"
     write(project / "conf", {"study/one.yaml": study, "study/many.yaml": parts})
-    with config.joining(["-cd", str(project / "conf")]):
+    with config.add_config_dirs(["-cd", str(project / "conf")]):
         cfgs = config.expand(["+study=one"], multirun=True)
         assert [(cfg.pe.name, cfg.seed) for cfg in cfgs] == [("mine", 0), ("mine", 1), ("rope", 0), ("rope", 1)]
         assert {cfg.study_name for cfg in cfgs} == {"mine"}
-        assert config.studies(["-m", "+study=many"]) == [["+study=one", "seed=range(2)"]]
-    assert config.studies(["-m", "+study=many"]) == []
+        assert config.study_overrides(["-m", "+study=many"]) == [["+study=one", "seed=range(2)"]]
+    assert config.study_overrides(["-m", "+study=many"]) == []
 
 
 def test_a_file_may_begin_with_another_of_its_group(project: Path) -> None:
     text = "# long\ndefaults:\n  - rope\n  - _self_\nname: long\ntheta: 500_000.0\n"
     write(project / "conf", {"pe/long.yaml": text})
-    with config.joining(["-cd", str(project / "conf")]):
+    with config.add_config_dirs(["-cd", str(project / "conf")]):
         (cfg,) = config.expand(["pe=long"], multirun=False)
         assert OmegaConf.to_container(cfg.pe) == {
             "_target_": "pe_lab.encodings.rotary.RoPE",
@@ -217,7 +219,7 @@ BAD = {
     "another name": ({"pe/other.yaml": MINE}, "conf/pe/other.yaml must have name: other, as the file, got 'mine'"),
     "a name of the package": (
         {"pe/rope.yaml": MINE.replace("mine", "rope")},
-        f"pe=rope must have one file, got {config.folder() / 'pe/rope.yaml'} and ",
+        f"pe=rope must have one file, got {config.config_folder() / 'pe/rope.yaml'} and ",
     ),
     "the root of the package": ({"config.yaml": "epochs: 1\n"}, "conf/config.yaml must be in the folder of a group"),
     "a launcher of Hydra": ({"hydra/launcher/joblib.yaml": "n_jobs: 3\n"}, "hydra/launcher=joblib must have one file"),
@@ -239,8 +241,8 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, cas
 
 def test_a_fifo_is_refused_and_a_few_aliases_are_taken(tmp_path: Path) -> None:
     write(tmp_path / "conf", {"model/wide.yaml": "sizes: &wide [16, 2]\nothers: [*wide, *wide]\n"})
-    with config.joining(["-cd", str(tmp_path / "conf")]):
-        assert "wide" in config.folders().names("model")
+    with config.add_config_dirs(["-cd", str(tmp_path / "conf")]):
+        assert "wide" in config.find_folders().names("model")
     (tmp_path / "conf" / "pe").mkdir()
     os.mkfifo(tmp_path / "conf" / "pe" / "mine.yaml")
     assert "conf/pe/mine.yaml must be a file, got a FIFO" in complaint(tmp_path / "conf")
@@ -251,7 +253,7 @@ def test_a_config_dir_must_be_a_folder(tmp_path: Path, given: str, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("", encoding="utf-8")
     assert complaint(Path(given) if given else "").startswith("--config-dir must be a folder of configs, got ")
-    with pytest.raises(ValueError, match="-cd must be a folder of configs, got ''"), config.joining(["-cd"]):
+    with pytest.raises(ValueError, match="-cd must be a folder of configs, got ''"), config.add_config_dirs(["-cd"]):
         pass
 
 
@@ -260,9 +262,9 @@ def test_two_folders_with_the_same_name_are_refused(tmp_path: Path) -> None:
         write(tmp_path / name, FILES)
     arguments = ["-cd", str(tmp_path / "one"), "-cd", str(tmp_path / "two")]
     with pytest.raises(ValueError, match="pe=mine must have one file, got .*one/pe/mine.yaml and .*two/pe/mine.yaml"):
-        config.joining(arguments).__enter__()
-    with config.joining([*arguments[:2], *arguments[:2]]):  # one folder, given twice
-        assert len(config.folders().users) == 1
+        config.add_config_dirs(arguments).__enter__()
+    with config.add_config_dirs([*arguments[:2], *arguments[:2]]):  # one folder, given twice
+        assert len(config.find_folders().users) == 1
 
 
 def test_the_variable_names_folders_for_processes_that_have_no_arguments(
@@ -271,15 +273,15 @@ def test_the_variable_names_folders_for_processes_that_have_no_arguments(
     write(project / "more", {"pe/other.yaml": MINE.replace("name: mine", "name: other")})
     with monkeypatch.context() as patch:
         patch.setenv(CONFIG_DIR_VARIABLE, f"{project / 'conf'}{os.pathsep}{project / 'more'}")
-        assert {"mine", "other"} <= set(config.folders().names("pe"))
-        with config.joining([]):
+        assert {"mine", "other"} <= set(config.find_folders().names("pe"))
+        with config.add_config_dirs([]):
             assert config.expand(["pe=other"], multirun=False)[0].pe.name == "other"
         patch.syspath_prepend(project / "more")  # restores the path that a notebook's call extends
         assert config.expand(["pe=mine"], multirun=False)[0].pe.name == "mine"
         assert str(project) in sys.path
         patch.setenv(CONFIG_DIR_VARIABLE, str(project / "nowhere"))
         with pytest.raises(ValueError, match="PE_LAB_CONFIG_DIR, must be a folder of configs, got .*nowhere"):
-            config.folders()
+            config.find_folders()
 
 
 @pytest.mark.parametrize("value", ["mine_package.conf", "mine_package", "mine_package.names"])
@@ -294,10 +296,10 @@ def test_an_installed_package_adds_its_configs_without_being_imported(
     installed(tmp_path, value)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        assert "mine" in config.folders().names("pe")
+        assert "mine" in config.find_folders().names("pe")
         assert "mine_package" not in sys.modules
-        patch.setenv(CONFIG_DIR_VARIABLE, str(config.folders().users[0]))  # the same folder, given twice
-        assert len(config.folders().users) == 1
+        patch.setenv(CONFIG_DIR_VARIABLE, str(config.find_folders().users[0]))  # the same folder, given twice
+        assert len(config.find_folders().users) == 1
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ def test_an_entry_point_that_leads_nowhere_is_refused_in_one_line(
     with monkeypatch.context() as patch:
         patch.syspath_prepend(project)
         with pytest.raises(ValueError, match="the entry point pe_lab.conf: mine = .* of mine-dist must") as caught:
-            config.folders()
+            config.find_folders()
     assert part in str(caught.value)
 
 
@@ -329,7 +331,7 @@ def test_two_packages_with_the_same_name_are_refused(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         with pytest.raises(ValueError, match="pe=mine must have one file, got .*one_package.* and .*two_package"):
-            config.folders()
+            config.find_folders()
 
 
 @pytest.mark.parametrize(

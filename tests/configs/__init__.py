@@ -9,9 +9,9 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config import expand, folder
+from pe_lab.config import config_folder, expand
 
-NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+NAMES = sorted(path.stem for path in (config_folder() / "pe").glob("*.yaml"))
 # of each kind of term one encoding, for what depends on the kind alone
 FEW = ("alibi", "cope", "cpe", "fire", "forgetting", "path", "rope", "shaw", "stick_breaking", "urpe", "window")
 
@@ -35,7 +35,7 @@ def composed(*overrides: str) -> DictConfig:
 @cache
 def written(name: str) -> DictConfig:
     """Return the settings of an encoding as its own file states them."""
-    settings = OmegaConf.load(folder() / "pe" / f"{name}.yaml")
+    settings = OmegaConf.load(config_folder() / "pe" / f"{name}.yaml")
     OmegaConf.set_readonly(settings, True)
     return settings
 

@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from everything import FEW, Everything, assignments, haystacks, lists, sums
-from pe_lab.check.datasets import BATCH_FIELDS, PROMISES, DatasetCase, counted, same, whole
-from pe_lab.check.promise import outcome
-from pe_lab.config import expand, folder
+from pe_lab.check.datasets import BATCH_FIELDS, PROMISES, DatasetCase, count_tokens, same_batch, whole_split
+from pe_lab.check.promise import check_promise
+from pe_lab.config import config_folder, expand
 from pe_lab.data.alternation import Alternation
 from pe_lab.data.bag import Bag
 from pe_lab.data.base import IGNORE, Batch, Dataset
@@ -32,7 +32,7 @@ from pe_lab.data.problem import Problems
 from pe_lab.data.structured import Structured, StructuredHeldout
 from pe_lab.data.words import CommonWords, FrequentWords
 
-NAMES = sorted(path.stem for path in (folder() / "data").glob("*.yaml"))
+NAMES = sorted(path.stem for path in (config_folder() / "data").glob("*.yaml"))
 # wherever a dataset has one of these options
 SIZES = {"train": 300, "validation": 50, "test": 50, "demo": 20, "train_sequences": 100, "test_sequences": 30}
 ONE_LENGTH = {"digits"}  # a picture has as many pixels as it has
@@ -107,7 +107,7 @@ def shared(name: str, place: Path) -> Dataset:
 def fingerprint(data: Dataset) -> str:
     digest = hashlib.sha256()
     for split in data.splits:
-        batch = whole(data, split)
+        batch = whole_split(data, split)
         for part in (*(getattr(batch, part) for part in BATCH_FIELDS), batch.layout.pos, batch.layout.segment):
             digest.update(part.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
@@ -119,7 +119,7 @@ def test_a_promise_holds(promise: str, name: str, place: Path) -> None:
     """What python -m pe_lab.check data=<name> reports; the promises stand in pe_lab/check."""
     case = DatasetCase(name, hydra.utils.instantiate(settings(name, place)))
     case.data = shared(name, place)
-    found = outcome(promise, PROMISES[promise], case)
+    found = check_promise(promise, PROMISES[promise], case)
     inapplicable = {
         "longer sequences are of the same task, or refused in one line": name in ONE_LENGTH,
         "its own metrics are declared, finite, and better for lower losses": not case.data.own_metrics,
@@ -148,7 +148,7 @@ def test_a_seed_determines_every_number(name: str, place: Path, elsewhere: dict[
     assert here == fingerprint(shared(name, place)) == elsewhere[name]
     other = make(name, place, seed=1)
     if other.seeded:
-        assert not same(whole(other, "test"), whole(shared(name, place), "test"))
+        assert not same_batch(whole_split(other, "test"), whole_split(shared(name, place), "test"))
     else:
         assert fingerprint(other) == here
 
@@ -201,29 +201,29 @@ def problems(name: str, **options: int) -> Everything:
 def bits() -> Everything:
     """Of each size, numbers of ones are equally likely, and so are the orders of a number."""
     data, batch, weights = problems("binary_majority", longest=10, **FEW_STRINGS)
-    n = counted(batch) - 4
+    n = count_tokens(batch) - 4
     ones = (batch.tokens[:, :-1] == 1).cumsum(1).gather(1, n[:, None])[:, 0]
     orders = torch.tensor([math.comb(*pair) for pair in zip(n.tolist(), ones.tolist(), strict=True)])
     numbers = n + n % 2  # of ones
-    of_size = counted(batch).bincount()[counted(batch)]
+    of_size = count_tokens(batch).bincount()[count_tokens(batch)]
     return data, batch, weights * of_size / orders / numbers
 
 
 def streams() -> Everything:
     """Of each stream, numbers of ones are equally likely, and so are the orders of a number."""
     data, batch, weights = problems("interleaved_majority", streams=2, longest=5, **FEW_STRINGS)
-    size = (counted(batch) - 5) // 2
+    size = (count_tokens(batch) - 5) // 2
     for index, (n, row) in enumerate(zip(size.tolist(), batch.tokens.tolist(), strict=True)):
         orders = [math.comb(n, sum(row[1 + first : 1 + 2 * n : 2])) for first in range(2)]
         weights[index] /= math.prod(orders) * (n + n % 2) ** 2  # numbers of ones
-    return data, batch, weights * counted(batch).bincount()[counted(batch)]
+    return data, batch, weights * count_tokens(batch).bincount()[count_tokens(batch)]
 
 
 def as_drawn(data: Dataset, everything: Batch) -> Tensor:
     """Return weights for equally likely sequences of a length, where lengths have the shares of the test."""
-    of_length = counted(everything).bincount()
-    drawn = counted(whole(data, "test")).bincount(minlength=len(of_length)).double()
-    return (drawn / of_length)[counted(everything)]
+    of_length = count_tokens(everything).bincount()
+    drawn = count_tokens(whole_split(data, "test")).bincount(minlength=len(of_length)).double()
+    return (drawn / of_length)[count_tokens(everything)]
 
 
 def associations() -> Everything:
@@ -330,7 +330,7 @@ def test_exact_floors_are_those_of_a_slow_count_of_everything(name: str, place: 
         pytest.skip(f"too many sequences; see test_pattern.py::{COUNTED[name]}")
     assert name in EVERYTHING, "exact floors need a listing of everything at small options"
     data, everything, weights = EVERYTHING[name]()
-    test = whole(data, "test")
+    test = whole_split(data, "test")
     each = torch.ones(len(test), dtype=torch.float64)
     ways: dict[str, tuple[Batch, Tensor, Known]] = {
         "bayes": (everything, weights, lambda seen, slot: (seen, slot)),

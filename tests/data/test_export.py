@@ -20,11 +20,11 @@ from omegaconf import OmegaConf
 from pe_lab import config
 from pe_lab.data import __main__ as program
 from pe_lab.data.base import IGNORE, Batch, Dataset, InMemory, Task
-from pe_lab.data.export import sizes, write
+from pe_lab.data.export import split_sizes, write_dataset
 from pe_lab.data.pattern import Pattern
 from pe_lab.encodings.layout import PADDING, Layout
 
-NAMES = sorted(path.stem for path in (config.folder() / "data").glob("*.yaml"))
+NAMES = sorted(path.stem for path in (config.config_folder() / "data").glob("*.yaml"))
 SIZES = {"train": 60, "validation": 30, "test": 20, "demo": 10}
 OF_TEXT = {"length": 32, "train_sequences": 100, "test_sequences": 8}
 
@@ -48,7 +48,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
     def once(name: str) -> tuple[Dataset, dict, list[Path]]:
         folder = tmp_path_factory.mktemp(name)
         data, settings = make(*small(name, folder))
-        return data, settings, write(data, folder / "out", 0, settings)
+        return data, settings, write_dataset(data, folder / "out", 0, settings)
 
     return once
 
@@ -82,7 +82,7 @@ def same(left: Batch, right: Batch) -> bool:
 @pytest.mark.parametrize("name", ["pattern", "pattern_hard", "bag", "digits"])
 def test_an_exported_csv_comes_back_as_exactly_the_same_batches(name: str, tmp_path: Path) -> None:
     data, settings = make(*small(name, tmp_path), "seed=3")
-    file, *_ = write(data, tmp_path, 3, settings)
+    file, *_ = write_dataset(data, tmp_path, 3, settings)
     back, _ = make(f"data={name}", f"data.path={file}")
     assert back.splits == data.splits
     for split in data.splits:
@@ -103,7 +103,7 @@ def test_every_dataset_is_written_as_its_schema_says(name: str, exported) -> Non
     for line in lines:
         for field in schema["fields"]:
             fits(line[field["name"]], field)
-    assert schema["sizes"] == sizes(data)
+    assert schema["sizes"] == split_sizes(data)
     task = data.task
     assert (schema["name"], schema["vocabulary"], schema["length"]) == (name, task.vocabulary, task.length)
     assert (schema["classes"], schema["causal"], schema["pooled"]) == (task.outputs, task.causal, task.pooled)
@@ -134,7 +134,7 @@ def test_csv_and_npz_say_what_the_batches_say(name: str, exported) -> None:
     with np.load(archive, allow_pickle=False) as arrays:
         described = json.loads(schema.read_text())["arrays"]
         assert described == {key: {"shape": list(arrays[key].shape), "type": "int32"} for key in arrays.files}
-        for split, size in sizes(data).items():
+        for split, size in split_sizes(data).items():
             batch = data.batch(split, torch.arange(size))
             assert np.array_equal(arrays[f"{split}_tokens"], batch.tokens)
             assert np.array_equal(arrays[f"{split}_documents"], batch.layout.segment)
@@ -155,7 +155,7 @@ def test_csv_and_npz_say_what_the_batches_say(name: str, exported) -> None:
 
 def test_structured_is_written_without_padding_and_with_a_mark_where_nothing_is_asked(tmp_path: Path) -> None:
     data, settings = make("data=structured")
-    lines = table(write(data, tmp_path, 0, settings)[0])
+    lines = table(write_dataset(data, tmp_path, 0, settings)[0])
     for line in lines:
         tokens, targets = line["tokens"].split(), line["targets"].split()
         assert (tokens[0], tokens[-1]) == ("128", "130")
@@ -187,7 +187,7 @@ class Packed(InMemory):
 
 
 def test_packed_documents_stay_apart(tmp_path: Path) -> None:
-    lines = table(write(Packed(), tmp_path, 0, {})[0])
+    lines = table(write_dataset(Packed(), tmp_path, 0, {})[0])
     assert lines[0] == {"split": "train", "tokens": "1 2 3", "documents": "0 0 1", "targets": "2 - -"}
     schema = json.loads((tmp_path / "schema.json").read_text())
     assert [field["name"] for field in schema["fields"]] == ["split", "tokens", "documents", "targets"]
@@ -203,7 +203,7 @@ def test_packed_documents_stay_apart(tmp_path: Path) -> None:
 def test_too_much_is_refused_before_any_is_made(data: Dataset, got: str, tmp_path: Path) -> None:
     message = "data must have at most 100,000 sequences and 5,000,000 tokens in a split to be exported, " + got
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        write(data, tmp_path, 0, {})
+        write_dataset(data, tmp_path, 0, {})
     assert not list(tmp_path.iterdir())
 
 

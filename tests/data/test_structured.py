@@ -11,7 +11,7 @@ from torch import Tensor
 
 from configs import composed
 from pe_lab.data.base import IGNORE, Batch, epoch_order, in_batches
-from pe_lab.data.structured import END, MID, NUM_VALUES, PAD, START, Structured, StructuredHeldout, pairs
+from pe_lab.data.structured import END, MID, NUM_VALUES, PAD, START, Structured, StructuredHeldout, term_pairs
 from pe_lab.encodings.layout import PADDING
 
 TASKS = {"structured": Structured, "structured_heldout": StructuredHeldout}
@@ -80,8 +80,8 @@ def chosen_pairs(seed: int, split: str, name: str = "structured_heldout") -> fro
 @every_task
 def test_there_are_1256_pairs_and_6280_sequences(name: str) -> None:
     assert len(population()) == 6280
-    assert {(a, s) for a, s, _ in population().values()} == set(pairs())
-    assert len(pairs()) == 1256
+    assert {(a, s) for a, s, _ in population().values()} == set(term_pairs())
+    assert len(term_pairs()) == 1256
     assert sum(dataset(0, name).size(split) for split in SPLITS) == 6280
 
 
@@ -138,7 +138,7 @@ def test_no_pair_is_in_two_splits(seed: int) -> None:
     assert not train & validation
     assert not train & test
     assert not validation & test
-    assert train | validation | test == set(pairs())
+    assert train | validation | test == set(term_pairs())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -228,7 +228,7 @@ def _through_sums(case: Case, inputs: Tensor, leaves: Leaves, upstream: Tensor, 
     (q, k, _), own = _wanted(inputs, leaves, torch.float64)
     given = terms(case, own)
     z = reference.logits(q, k, given, layout(case))
-    weights = reference.weights(q, k, given, layout(case)).detach()
+    weights = reference.attention_weights(q, k, given, layout(case)).detach()
     shift = (error * upstream.double()).sum(-1, keepdim=True)
     names = ["dq", "dk", *(f"d{name}" for name in own)]
     changes = torch.autograd.grad(z, [q, k, *own.values()], -weights * shift)

@@ -206,7 +206,7 @@ REWRITTEN: dict[str, tuple[Case, Callable[[], AbstractContextManager[Any]]]] = {
     ),
     "plain tf32 where float32 was promised": (
         SINGLE,
-        lambda: mock.patch.object(operators, "precision", return_value="tf32"),
+        lambda: mock.patch.object(operators, "product_precision", return_value="tf32"),
     ),
 }
 

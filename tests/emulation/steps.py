@@ -21,10 +21,10 @@ from torch import Tensor
 from emulation.driver import Launch, standing_in
 from emulation.synchronisations import Synchronisations
 from pe_lab.attention import attend, triton
-from pe_lab.check.case import LARGEST_MARK, marked
-from pe_lab.config import Model, expand, folder
+from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import Layout
 from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
@@ -77,7 +77,7 @@ class Step:
 
 def presets() -> list[str]:
     """Return the names of all encodings."""
-    return sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+    return sorted(path.stem for path in (config_folder() / "pe").glob("*.yaml"))
 
 
 def settings(preset: str, every: bool) -> Iterator[Setting]:
@@ -98,12 +98,12 @@ def steps(
 
 
 def _class(preset: str) -> Any:
-    return hydra.utils.get_class(OmegaConf.load(folder() / "pe" / f"{preset}.yaml")._target_)
+    return hydra.utils.get_class(OmegaConf.load(config_folder() / "pe" / f"{preset}.yaml")._target_)
 
 
 @cache
 def _options(preset: str) -> Any:
-    options = OmegaConf.load(folder() / "pe" / f"{preset}.yaml")
+    options = OmegaConf.load(config_folder() / "pe" / f"{preset}.yaml")
     return expand([f"pe={preset}"], False)[0].pe if {"defaults", "parts"} & options.keys() else options
 
 
@@ -113,7 +113,7 @@ def _model(setting: Setting, length: int, width: int) -> tuple[Transformer, int 
     task = Task(VOCABULARY, length, VOCABULARY, causal=setting.causal, grid_width=grid, marks=LARGEST_MARK)
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(config, hydra.utils.instantiate(_options(setting.preset)), task, "triton")
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     model.layers[0].attention_dropout = setting.dropout
     return model, grid
 
@@ -123,7 +123,7 @@ def _step(setting: Setting, made: list[Launch], length: int, width: int) -> Step
     layout = Layout.of_lengths(torch.full((BATCH,), length), length, setting.causal, grid)
     if setting.packed:
         layout.segment[:, length // 2 :] = 1
-    layout = marked(layout)
+    layout = marked_layout(layout)
     tokens = torch.randint(VOCABULARY, (BATCH, length))
     reasons: list[str | None] = []
 

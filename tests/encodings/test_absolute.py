@@ -14,7 +14,7 @@ from configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.absolute import Absolute, Integer, Normalized, Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.continuous import Continuous, Fourier
@@ -167,7 +167,7 @@ def bare_model(causal: bool) -> tuple[Transformer, Layout]:
         depth=2, width=16, num_heads=2, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
     model = Transformer(config, PositionalEncoding, Task(9, 7, 9, causal=True))
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     return model.double(), Layout.of_lengths(torch.tensor([7]), 7, causal)
 
 
@@ -209,7 +209,7 @@ def test_without_encoding_a_causal_model_is_not_order_blind() -> None:
 def place(kind: type[Absolute], **options: object) -> Absolute:
     """Return an encoding in float64, with its initial values."""
     encoding = kind(SIZES, **options)
-    initialise(encoding, seed=1)
+    initialise_parameters(encoding, seed=1)
     return encoding.double()
 
 
@@ -274,7 +274,7 @@ def test_normalized_divides_by_the_tokens_of_the_document() -> None:
 
 def test_random_rows_are_uniform_and_never_trained() -> None:
     encoding = Random(Sizes(384, 6, 256))
-    initialise(encoding, seed=0)
+    initialise_parameters(encoding, seed=0)
     assert not list(encoding.parameters())
     assert "table" in encoding.state_dict()
     rows = encoding.table.double()
@@ -431,7 +431,7 @@ def test_what_all_dims_share_does_not_pass_a_layer_norm(name: str, norm: str, ov
     outputs = []
     for settings in (pe_settings(name, f"pe.{override}"), pe_settings("none")):
         model = Transformer(config, hydra.utils.instantiate(settings), Task(9, 7, 9, causal=True))
-        initialise(model, seed=0)
+        initialise_parameters(model, seed=0)
         outputs.append(model.double()(tokens, layout))
     # a constant of up to 6 in a sum of dims of size 1, and LayerNorm's epsilon
     assert ((outputs[0] - outputs[1]).abs().max().item() > 1e-3) is seen

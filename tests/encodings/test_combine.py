@@ -13,14 +13,14 @@ from torch.testing import assert_close
 import loops
 from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
 from pe_lab.encodings.base import COMBINING_RULES
 from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
 from pe_lab.encodings.dape import Dape
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
-from pe_lab.encodings.merge import CannotCombineError, PartTerms, added, by_head
+from pe_lab.encodings.merge import CannotCombineError, PartTerms, add_terms, by_head
 from pe_lab.encodings.named import encodings
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
@@ -159,7 +159,7 @@ def test_a_table_that_is_too_short_is_refused_beside_a_longer_one() -> None:
         PartTerms("a", 2, Terms(distance_bias=torch.zeros(1, 3))),
         PartTerms("b", 2, Terms(distance_bias=torch.zeros(1, 2 * T - 1))),
     ]
-    for merge in (partial(by_head, head_dim=HEAD), added):
+    for merge in (partial(by_head, head_dim=HEAD), add_terms):
         with pytest.raises(ValueError, match=f"bias of a covers distances up to 1: got {T - 1}"):
             merge(parts, layout=LAYOUT)
 
@@ -251,11 +251,11 @@ def test_scores_are_of_the_same_logits_and_windows_the_smallest() -> None:
         PartTerms("b", H, Terms(content_bias=lambda q, k, z, layout: z + q, window=(None, 3, 7, None))),
         PartTerms("c", H, Terms(window=(None,))),
     ]
-    merged = added(parts, LAYOUT)
+    merged = add_terms(parts, LAYOUT)
     assert merged.window == (5, 3, 5, 5)
     assert_close(merged.content_bias(q, k, z, LAYOUT), 3 * z + q)
-    assert added([PartTerms("c", H, Terms(window=(None, None)))], LAYOUT).window == (None, None)
-    assert added([PartTerms("c", H, Terms())], LAYOUT).window is None
+    assert add_terms([PartTerms("c", H, Terms(window=(None, None)))], LAYOUT).window == (None, None)
+    assert add_terms([PartTerms("c", H, Terms())], LAYOUT).window is None
 
 
 ROTARY = make("rope", width=D, num_heads=H, depth=1, length=T).first.terms(inputs()[0].float(), LAYOUT).rotary_q
@@ -284,11 +284,11 @@ def test_every_term_is_added_or_there_is_one() -> None:
 @pytest.mark.parametrize("name", SINGLE)
 def test_two_terms_of_which_there_is_one_are_refused_naming_both(name: str) -> None:
     terms = Terms(**{name: SINGLE[name]})
-    one = added([PartTerms("a", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
+    one = add_terms([PartTerms("a", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
     found, given = getattr(one, name), SINGLE[name]
     assert torch.equal(found, given) if isinstance(given, Tensor) else found == given
     with pytest.raises(CannotCombineError, match=r"^parts must have at most one .*, got a and b$"):
-        added([PartTerms("a", H, terms), PartTerms("c", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
+        add_terms([PartTerms("a", H, terms), PartTerms("c", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
 
 
 COMBINED = {"reads_positions", "period"}  # by `inherit` too, in a way of their own
@@ -441,7 +441,7 @@ NESTED = {
 def test_token_by_token_equals_the_whole_sequence(name: str) -> None:
     kind = "heads" if name == "nested" else name
     stack = make(kind, parts=NESTED[name], width=D, num_heads=H, depth=2, length=T).double()
-    initialise(stack, 0)
+    initialise_parameters(stack, 0)
     x = torch.randn(B, T, D, dtype=torch.float64)
 
     def run(x: Tensor, cache: object = None) -> Tensor:

@@ -206,7 +206,7 @@ def test_a_shut_gate_hides_what_lies_before_it() -> None:
         encoding.gate.bias.zero_()
     h = torch.zeros(1, 6, H * d, dtype=torch.float64)
     h[0, :, 0] = torch.tensor([1, 1, 1, -1, 1, 1])
-    seen = reference.weights(q, k, encoding.terms(h, layout), layout)[0] > 1e-30
+    seen = reference.attention_weights(q, k, encoding.terms(h, layout), layout)[0] > 1e-30
     for i in range(6):
         assert seen[:, i].all(0).tolist() == [j <= i and not (j < 3 <= i) for j in range(6)]
 

@@ -19,15 +19,15 @@ from pe_lab.check.case import (
     EncodingCase,
     T,
     at_positions,
-    marked,
-    padded,
+    marked_layout,
+    padded_layout,
     random_tokens,
-    whole,
+    whole_layout,
 )
-from pe_lab.check.promise import outcome
-from pe_lab.config import Model, folder
+from pe_lab.check.promise import check_promise
+from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings import make, named
 from pe_lab.encodings.absolute import Absolute
 from pe_lab.encodings.base import PositionalEncoding
@@ -36,7 +36,7 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Stick
 from pe_lab.model.transformer import Transformer
 
-FILES = sorted((folder() / "pe").glob("*.yaml"))
+FILES = sorted((config_folder() / "pe").glob("*.yaml"))
 NAMES = [path.stem for path in FILES]
 CLASSES = {name: pe_class(name) for name in NAMES}
 WITH_STD, WITH_SIZE = (
@@ -107,7 +107,7 @@ def case(name: str) -> EncodingCase:
 @cache
 def needs_more_than_sdpa(name: str) -> bool:
     """Return whether terms are not a product of queries and keys, a softmax with a mask, and a sum of values."""
-    encoding, layout = case(name).encoding(), whole(B, T)
+    encoding, layout = case(name).encoding(), whole_layout(B, T)
     terms = encoding.terms(torch.randn(B, T, D), encoding.locate(layout))
     others = (terms.content_bias, terms.logit_factors, terms.weight_factors, terms.relative_values)
     return isinstance(terms.normalizer, Stick) or any(term is not None for term in others)
@@ -140,20 +140,20 @@ def test_there_are_encodings() -> None:
 )
 def test_a_promise_holds(promise: str, name: str) -> None:
     """What python -m pe_lab.check pe=<name> reports; the promises stand in pe_lab/check."""
-    found = outcome(promise, PROMISES[promise], case(name))
+    found = check_promise(promise, PROMISES[promise], case(name))
     assert found.holds is (True if applies(promise, name) else None), found.reason
 
 
 @pytest.mark.parametrize("name", slow_but_for())
 def test_sdpa_equals_the_reference_at_lengths_that_are_no_powers_of_two(name: str) -> None:
-    found = outcome(SDPA, lambda case: models.equals_the_definition(case, (1, 100, 129)), case(name))
+    found = check_promise(SDPA, lambda case: models.equals_the_definition(case, (1, 100, 129)), case(name))
     assert found.holds is (True if applies(SDPA, name) else None), found.reason
 
 
 @pytest.mark.parametrize("name", list(filter(needs_more_than_sdpa, NAMES)))
 def test_a_model_refuses_an_attention_that_cannot_compute_it(name: str) -> None:
     with pytest.raises(ValueError, match="sdpa"):
-        case(name).model(implementation="sdpa")(random_tokens(B, T), whole(B, T))
+        case(name).model(implementation="sdpa")(random_tokens(B, T), whole_layout(B, T))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -165,7 +165,7 @@ def test_options_with_a_neutral_value_are_in_the_file(name: str) -> None:
 @pytest.mark.parametrize(("name", "causal"), MASKED)
 def test_gradients_reach_every_parameter_of_the_model(name: str, causal: bool) -> None:
     model = case(name).model()
-    logits = model(random_tokens(B, T), padded([T] * B, T, causal))
+    logits = model(random_tokens(B, T), padded_layout([T] * B, T, causal))
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
@@ -186,7 +186,7 @@ def drawn_with(name: str, *overrides: str, **options: float) -> PositionalEncodi
     encoding = hydra.utils.instantiate(pe_settings(name, *overrides), **options)(
         Sizes(64, 2, T, grid_width=case(name).grid, marks=LARGEST_MARK)
     )
-    initialise(encoding, seed=5)
+    initialise_parameters(encoding, seed=5)
     return encoding
 
 
@@ -235,8 +235,8 @@ def test_gradients_reach_every_parameter_at_every_std_and_size(name: str, value:
         depth=2, width=D, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
     model = Transformer(small, made, Task(11, T, 11, causal=True, grid_width=case(name).grid, marks=LARGEST_MARK))
-    initialise(model, seed=0)
-    logits = model(random_tokens(B, T), whole(B, T, grid_width=case(name).grid))
+    initialise_parameters(model, seed=0)
+    logits = model(random_tokens(B, T), whole_layout(B, T, grid_width=case(name).grid))
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
     for key, parameter in model.encodings.named_parameters():
         assert parameter.grad.isfinite().all(), key
@@ -298,13 +298,13 @@ def test_positions_that_are_neither_integers_nor_float64_are_refused(dtype: torc
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
 def test_positions_of_every_integer_type_mean_the_same(name: str, dtype: torch.dtype) -> None:
-    model, tokens, layout = case(name).model(), random_tokens(B, T), whole(B, T, causal=True)
+    model, tokens, layout = case(name).model(), random_tokens(B, T), whole_layout(B, T, causal=True)
     assert torch.equal(model(tokens, replace(layout, pos=layout.pos.to(dtype))), model(tokens, layout))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_float_positions_are_taken_where_that_is_declared_and_refused_elsewhere(name: str) -> None:
-    model, tokens, layout = case(name).model(), random_tokens(B, T), whole(B, T, causal=True)
+    model, tokens, layout = case(name).model(), random_tokens(B, T), whole_layout(B, T, causal=True)
     floating = replace(layout, pos=layout.pos.double())
     if model.encodings[0].float_positions:
         assert torch.equal(model(tokens, floating), model(tokens, layout))
@@ -317,7 +317,7 @@ def test_float_positions_are_taken_where_that_is_declared_and_refused_elsewhere(
 def test_beyond_the_training_length_an_encoding_is_defined_or_refuses(name: str) -> None:
     model, tokens, table = case(name).model(), random_tokens(1, 4 * T), pe_settings(name).get("max_len")
     in_a_row = GRID_WIDTH if case(name).on_grid else 1  # tokens of which the first axis has one position
-    assert model(tokens, whole(1, 4 * T, causal=True)).isfinite().all()
+    assert model(tokens, whole_layout(1, 4 * T, causal=True)).isfinite().all()
     if table is None:
         assert model(tokens[:, :3], at_positions([0, 4_999, 5_000])).isfinite().all()
         return
@@ -331,7 +331,7 @@ def test_beyond_the_training_length_an_encoding_is_defined_or_refuses(name: str)
 def test_what_is_causal_only_is_refused_in_a_bidirectional_task(name: str) -> None:
     for refused in (
         lambda: hydra.utils.instantiate(pe_settings(name))(Sizes(D, H, T, causal=False)),
-        lambda: case(name).model()(random_tokens(B, T), whole(B, T, causal=False)),
+        lambda: case(name).model()(random_tokens(B, T), whole_layout(B, T, causal=False)),
     ):
         with pytest.raises(ValueError, match=rf"^{name} is defined for causal attention only, .*: use (\w+)$") as error:
             refused()
@@ -342,10 +342,10 @@ def test_what_is_causal_only_is_refused_in_a_bidirectional_task(name: str) -> No
 def test_without_the_check_of_documents_the_contract_is_broken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     promise = "scattered documents equal each alone, or are refused as declared"
     monkeypatch.setattr(PositionalEncoding, "require_contiguous", lambda self, layout: None)
-    assert outcome(promise, PROMISES[promise], case(name)).reason == "they are not refused"
+    assert check_promise(promise, PROMISES[promise], case(name)).reason == "they are not refused"
     undeclared = copy(case(name))
     undeclared.contiguous_only = False
-    assert "differ by" in outcome(promise, PROMISES[promise], undeclared).reason
+    assert "differ by" in check_promise(promise, PROMISES[promise], undeclared).reason
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if case(name).contiguous_only])
@@ -381,7 +381,7 @@ def test_positions_with_other_axes_than_an_encoding_takes_are_refused(name: str,
     )
     for axes in (0, 1, 2, 3):
         pos = torch.arange(T)[None] if not axes else (torch.arange(T)[:, None] // 3).expand(1, T, axes)
-        layout = marked(Layout(pos, torch.zeros(1, T, dtype=torch.long), True, seed=4))
+        layout = marked_layout(Layout(pos, torch.zeros(1, T, dtype=torch.long), True, seed=4))
         if axes == 1 or (axes == 3 and not CLASSES[name].three_axes):
             error = rf"^\w+ takes positions \[B, T\], or \[B, T, 2\] on a grid.*, got \[1, {T}, {axes}\]$"
         elif axes == 2 and grid_width is None:
@@ -402,7 +402,7 @@ def test_what_needs_a_grid_is_refused_without_one(name: str) -> None:
     encoding = hydra.utils.instantiate(pe_settings(name))
     for refused in (
         lambda: encoding(Sizes(D, H, T)),
-        lambda: encoding(Sizes(D, H, T, grid_width=3)).locate(whole(B, T, causal=True)),
+        lambda: encoding(Sizes(D, H, T, grid_width=3)).locate(whole_layout(B, T, causal=True)),
     ):
         with pytest.raises(ValueError, match=rf"^{name} needs positions on a grid, .*: use (\w+)$") as error:
             refused()

@@ -16,7 +16,7 @@ from pe_lab.attention import attend
 from pe_lab.config import expand
 from pe_lab.data.base import Batch
 from pe_lab.encodings import PADDING, DroPE, Layout, Randomized, RoPE, Sizes, make
-from pe_lab.encodings.policies import under
+from pe_lab.encodings.policies import apply_policy
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.training.checkpoints import SafeTensorsIO
@@ -180,4 +180,4 @@ def test_what_it_is_not_defined_for_is_refused() -> None:
         with pytest.raises(ValueError, match=r"^drop_at must be in \[0, 1\], got"):
             DroPE(SIZES, drop_at=value)
     with pytest.raises(ValueError, match="policy=yarn is defined for rope, got drope"):
-        under("yarn", DroPE(SIZES), 2)
+        apply_policy("yarn", DroPE(SIZES), 2)

@@ -14,7 +14,7 @@ from configs import pe_settings
 from pe_lab.attention import reference
 from pe_lab.config import expand
 from pe_lab.data.base import Batch, Dataset, Task
-from pe_lab.data.seeding import generator, initialise
+from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
@@ -125,7 +125,7 @@ def test_axial_rope_takes_real_coordinates() -> None:
 @pytest.mark.proves("rope_mixed")
 def test_mixed_rope_rotates_every_pair_with_both_and_learns_how() -> None:
     encoding = MixedRoPE(SIZES)
-    initialise(encoding, seed=0)
+    initialise_parameters(encoding, seed=0)
     encoding = encoding.double()
     q, k = torch.randn(2, 1, H, T, D // H, dtype=torch.float64, requires_grad=True)
     z = reference.logits(q, k, encoding.terms(torch.zeros(1, T, D, dtype=torch.float64), LAYOUT), LAYOUT)
@@ -140,7 +140,7 @@ def test_mixed_rope_rotates_every_pair_with_both_and_learns_how() -> None:
 
 def test_mixed_rope_starts_as_two_perpendicular_rotations_of_the_axial_frequencies() -> None:
     encoding = MixedRoPE(SIZES)
-    initialise(encoding, seed=0)
+    initialise_parameters(encoding, seed=0)
     frequency = encoding.frequency.detach().double()
     size = torch.tensor([1.0, 10**-0.5], dtype=torch.float64)
     assert_close(frequency.norm(dim=0), size.repeat(2).expand(H, 4), rtol=1e-6, atol=0)
@@ -152,7 +152,7 @@ def test_mixed_rope_starts_as_two_perpendicular_rotations_of_the_axial_frequenci
 @pytest.mark.parametrize("kind", [AxialRoPE, MixedRoPE])
 def test_theta_is_the_base_of_the_frequencies(kind: type[AxialRoPE]) -> None:
     encoding = kind(SIZES, theta=16.0)
-    initialise(encoding, seed=0)
+    initialise_parameters(encoding, seed=0)
     size = encoding.omega(torch.device("cpu")).norm(dim=0)
     assert_close(size, torch.tensor([1, 0.25, 1, 0.25], dtype=torch.float64).expand_as(size), rtol=1e-6, atol=0)
 
@@ -161,7 +161,7 @@ def test_theta_is_the_base_of_the_frequencies(kind: type[AxialRoPE]) -> None:
 def test_pairings_are_equal_up_to_a_fixed_permutation(kind: type[AxialRoPE]) -> None:
     interleaved, half = kind(SIZES), kind(SIZES, pairing="half")
     for encoding in (interleaved, half):
-        initialise(encoding, seed=0)
+        initialise_parameters(encoding, seed=0)
     q, k, zero = *torch.randn(2, 1, H, T, D // H, dtype=torch.float64), torch.zeros(1, T, D, dtype=torch.float64)
     order = torch.arange(D // H).view(-1, 2).T.flatten()
     expected = reference.logits(q, k, interleaved.terms(zero, LAYOUT), LAYOUT)
@@ -172,7 +172,7 @@ def test_pairings_are_equal_up_to_a_fixed_permutation(kind: type[AxialRoPE]) -> 
 def test_mixed_rope_has_frequencies_in_every_layer_that_are_not_decayed() -> None:
     cfg = expand(["pe=rope_mixed", "model.depth=2", "optimizer=adamw", "optimizer.weight_decay=0.1"], False)[0]
     model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), RandomGrid(False).task)
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     first, second = (encoding.frequency for encoding in model.encodings)
     assert not torch.equal(first, second)
     still = [g for g in Optimization(cfg.optimizer, 1).optimizer(model).param_groups if g["weight_decay"] == 0]
@@ -183,7 +183,7 @@ def test_mixed_rope_has_frequencies_in_every_layer_that_are_not_decayed() -> Non
 @pytest.mark.parametrize("offset", [(5, 5), (50, 3), (0, 500), (5_000, 5_000)])
 def test_logits_depend_on_the_offset_alone(kind: type[AxialRoPE], offset: tuple[int, int]) -> None:
     encoding = kind(SIZES)
-    initialise(encoding, seed=0)
+    initialise_parameters(encoding, seed=0)
     encoding = encoding.double()
     q, k = torch.randn(2, 1, H, T, D // H, dtype=torch.float64)
     moved = Layout(LAYOUT.pos + torch.tensor(offset), LAYOUT.segment, causal=False)
@@ -239,7 +239,7 @@ class RandomGrid(Dataset):
 
     def __init__(self, causal: bool) -> None:
         self.task = Task(7, 64, 7, causal, grid_width=8)
-        self.tokens = torch.randint(7, (96, 64), generator=generator(0, "grid"))
+        self.tokens = torch.randint(7, (96, 64), generator=make_generator(0, "grid"))
 
     def size(self, split: str) -> int:
         return len(self.tokens)

@@ -20,7 +20,7 @@ from configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.config import expand
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, of_config, read
+from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, of_config, read_encoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import factory
 from pe_lab.encodings.options import OptionError
@@ -333,7 +333,7 @@ REFUSED = [
 @pytest.mark.parametrize(("config", "message"), REFUSED)
 def test_what_no_encoding_has_is_refused_in_one_line(config: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for refused in (lambda: of_config(config), lambda: read(str(tmp_path))):
+    for refused in (lambda: of_config(config), lambda: read_encoding(str(tmp_path))):
         with pytest.raises(OptionError, match=message) as caught:
             refused()
         assert "\n" not in str(caught.value)
@@ -348,7 +348,7 @@ def test_a_path_without_a_configuration_is_refused(tmp_path: Path) -> None:
         (tmp_path / "list.json", "path must have an object"),
     ):
         with pytest.raises(OptionError, match=message):
-            read(str(path))
+            read_encoding(str(path))
 
 
 def made(*overrides: str) -> PositionalEncoding:

@@ -29,7 +29,7 @@ import loops
 from pe_lab.attention import attend
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.contextual import Forgetting
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import LRoPE, PRoPE, XPos
@@ -331,7 +331,7 @@ def model(pe: str, *overrides: str, norm: str = "pre") -> Transformer:
     )
     made = hydra.utils.instantiate(expand([f"pe={pe}", *overrides], False)[0].pe)
     one = Transformer(config, made, Task(11, T, 11, causal=True), "reference")
-    initialise(one, seed=0)
+    initialise_parameters(one, seed=0)
     return one.double()
 
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from pe_lab.attention import attend
 from pe_lab.config import expand
 from pe_lab.data.arithmetic import Addition
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings import PADDING, UNMARKED, Abacus, Coupled, Layout, Sizes, Stack, make
 from pe_lab.encodings.base import MissingMarksError
 from pe_lab.encodings.marked import Marked
@@ -200,7 +200,7 @@ def test_a_sum_with_rotations_has_the_vectors_and_the_rotations() -> None:
             ("abacus", {"marks": 4}),
         )
     )
-    initialise(both, seed=3)
+    initialise_parameters(both, seed=3)
     alone.load_state_dict({key.replace("parts.0.", ""): value for key, value in both.state_dict().items()})
     layout, x = layouts(True)["documents"], torch.randn(3, T, 8, dtype=torch.float64)
     q, k, v = torch.randn(3, 3, 2, T, 4, dtype=torch.float64)

@@ -11,13 +11,13 @@ from pe_lab.encodings.options import (
     NonNegative,
     OptionError,
     Positive,
-    declared,
-    even,
+    annotated_range,
+    even_integers,
+    integers,
     one_of,
-    ranges,
-    require,
-    whole,
-    within,
+    parameter_ranges,
+    prefix_errors,
+    require_option,
 )
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import LRoPE, RoPE
@@ -35,7 +35,7 @@ class Mine(PositionalEncoding):
         self,
         sizes: Sizes,
         name: str = "mine",
-        share: Annotated[int, even(most=8)] = 2,
+        share: Annotated[int, even_integers(most=8)] = 2,
         rate: "Positive | None" = None,
         flip: bool = False,
         free: object = None,
@@ -99,16 +99,19 @@ def test_a_default_is_checked_as_well() -> None:
 
 
 def test_the_program_adds_where_an_option_stands() -> None:
-    with pytest.raises(OptionError, match=r"^pe\.theta must be a positive number, got 0$"), within("pe"):
+    with pytest.raises(OptionError, match=r"^pe\.theta must be a positive number, got 0$"), prefix_errors("pe"):
         RoPE(SIZES, theta=0)
-    with pytest.raises(OptionError, match=r"^pe\.encoding\.theta must be .*, got 0$"), within("pe"):
+    with pytest.raises(OptionError, match=r"^pe\.encoding\.theta must be .*, got 0$"), prefix_errors("pe"):
         Randomized(SIZES, "mine", lambda sizes: RoPE(sizes, theta=0))
 
 
 def test_the_kind_of_an_error_stays_the_same_within() -> None:
-    with pytest.raises(UnfitError, match=r"^pe\.max_len must be at least the length"), within("pe"):
+    with pytest.raises(UnfitError, match=r"^pe\.max_len must be at least the length"), prefix_errors("pe"):
         Learnable(SIZES, max_len=9)
-    with pytest.raises(ValueError, match=r"^rope rotates pairs: head_dim must be even, got 3") as caught, within("pe"):
+    with (
+        pytest.raises(ValueError, match=r"^rope rotates pairs: head_dim must be even, got 3") as caught,
+        prefix_errors("pe"),
+    ):
         RoPE(Sizes(6, 2, 10))
     assert not isinstance(caught.value, OptionError)
 
@@ -117,7 +120,7 @@ def test_the_kind_of_an_error_stays_the_same_within() -> None:
     "annotation", [float, str, float | None, int | str, Annotated[int, "text"], "Positive", object]
 )
 def test_an_annotation_without_a_range_declares_none(annotation: object) -> None:
-    assert declared(annotation) is None
+    assert annotated_range(annotation) is None
 
 
 @pytest.mark.parametrize(
@@ -127,8 +130,8 @@ def test_an_annotation_without_a_range_declares_none(annotation: object) -> None
         (NonNegative | None, [0, 0.0, None, 3], [-1e-9, "0", False]),
         (None | NonNegative, [None, 0], [-1]),
         (Count, [1, 2**70], [0, 1.0, True, None, "1"]),
-        (Annotated[int, whole(2, most=5)], [2, 5], [1, 6, 2.5]),
-        (Annotated[int, even(most=4)], [2, 4], [0, 3, 6, True]),
+        (Annotated[int, integers(2, most=5)], [2, 5], [1, 6, 2.5]),
+        (Annotated[int, even_integers(most=4)], [2, 4], [0, 3, 6, True]),
         (Literal["a", "b"], ["a", "b"], ["c", None, ["a"], "", 1]),
         (Literal["a"] | None, ["a", None], ["b"]),
         (bool, [True, False], [0, 1, None, "true"]),
@@ -136,20 +139,20 @@ def test_an_annotation_without_a_range_declares_none(annotation: object) -> None
     ],
 )
 def test_a_range_holds_what_its_annotation_says(annotation: object, fits: list[object], others: list[object]) -> None:
-    allowed = declared(annotation)
+    allowed = annotated_range(annotation)
     assert allowed is not None
     for value in fits:
-        require("x", value, allowed)
+        require_option("x", value, allowed)
     for value in others:
         with pytest.raises(OptionError, match=r"^x must be .*, got "):
-            require("x", value, allowed)
+            require_option("x", value, allowed)
 
 
 def test_a_long_value_is_cut_in_its_message() -> None:
     with pytest.raises(OptionError) as caught:
-        require("x", "y" * 1000, one_of("a"))
+        require_option("x", "y" * 1000, one_of("a"))
     assert len(str(caught.value)) < 250
 
 
 def test_parameters_without_a_range_are_not_listed() -> None:
-    assert list(ranges(Mine.__init__)) == ["share", "rate", "flip"]
+    assert list(parameter_ranges(Mine.__init__)) == ["share", "rate", "flip"]

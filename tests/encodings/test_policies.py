@@ -9,7 +9,7 @@ from pe_lab.config import expand, schema
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.policies import DRAWN_POSITIONS, under
+from pe_lab.encodings.policies import DRAWN_POSITIONS, apply_policy
 from pe_lab.encodings.rotary import LRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_far import default_group, default_window
 from pe_lab.encodings.rotary_scaled import InterpolatedRoPE
@@ -42,7 +42,7 @@ def layout(length: int, offset: int = 0) -> Layout:
 def test_a_policy_is_the_encoding_of_that_name_with_the_trained_options(policy, pe, options, given):
     h, where = torch.zeros(1, 48, 32), layout(48)
     expected = made(pe, *options, *given).terms(h, where).rotary_q
-    replaced = under(policy, made("rope", *given), 3)
+    replaced = apply_policy(policy, made("rope", *given), 3)
     assert torch.equal(replaced.terms(h, where).rotary_q.cos, expected.cos)
     assert torch.equal(replaced.terms(h, where).rotary_q.sin, expected.sin)
     assert replaced.terms(h, where).rotary_q.pairing == expected.pairing
@@ -53,20 +53,20 @@ def test_a_policy_is_the_encoding_of_that_name_with_the_trained_options(policy, 
 def test_at_the_training_length_every_slower_rope_is_rope(policy):
     h, where = torch.zeros(1, 16, 32), layout(16)
     rope = made("rope")
-    assert torch.equal(under(policy, rope, 1).terms(h, where).rotary_q.cos, rope.terms(h, where).rotary_q.cos)
+    assert torch.equal(apply_policy(policy, rope, 1).terms(h, where).rotary_q.cos, rope.terms(h, where).rotary_q.cos)
 
 
 @pytest.mark.parametrize("name", ["rope", "learnable", "alibi", "t5", "lrope"])
 def test_raw_is_the_trained_encoding_itself(name):
     trained = made(name)
-    assert under("raw", trained, 4) is trained
+    assert apply_policy("raw", trained, 4) is trained
 
 
 @pytest.mark.parametrize("name", ["learnable", "continuous", "sinusoidal"])
 def test_randomized_is_the_trained_encoding_at_other_positions(name):
     trained = made(name)
     trained.reset_parameters()
-    wrapped = under("randomized", trained, 2)
+    wrapped = apply_policy("randomized", trained, 2)
     assert all(a is b for a, b in zip(wrapped.parameters(), trained.parameters(), strict=True))
     x = torch.randn(1, 32, 32)
     where = wrapped.locate(layout(32))
@@ -82,17 +82,17 @@ def test_randomized_is_the_trained_encoding_at_other_positions(name):
 @pytest.mark.parametrize("name", ["lrope", "alibi", "rope_pi", "exposb", "p_rope"])
 def test_slower_frequencies_are_for_rope_alone(policy, name):
     with pytest.raises(ValueError, match=rf"^policy={policy} is defined for rope, got {name}: use raw$"):
-        under(policy, made(name), 2)
+        apply_policy(policy, made(name), 2)
 
 
 def test_a_policy_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"^policy must be one of raw, pi, ntk, .*got 'none'"):
-        under("none", made("rope"), 2)
+        apply_policy("none", made("rope"), 2)
 
 
 def test_positions_at_random_need_positions():
     with pytest.raises(ValueError, match="needs an encoding of positions on a line, got none"):
-        under("randomized", made("none"), 2)
+        apply_policy("randomized", made("none"), 2)
 
 
 def test_the_config_accepts_exactly_the_policies_that_exist():
@@ -111,7 +111,7 @@ def test_the_config_accepts_exactly_the_policies_that_exist():
     policies += ["self_extend:8:32", "rerope:32", "leaky_rerope:32:16"]
     assert expand([f"evaluate.policy=[{','.join(policies)}]"], False)[0].evaluate.policy == policies
     for policy in policies:
-        assert isinstance(under(policy, RoPE(SIZES), 2), PositionalEncoding)
+        assert isinstance(apply_policy(policy, RoPE(SIZES), 2), PositionalEncoding)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_the_config_accepts_exactly_the_policies_that_exist():
 )
 def test_options_that_a_policy_does_not_have_are_refused(policy):
     for refused in (
-        lambda: under(policy, RoPE(SIZES), 2),
-        lambda: schema.require("evaluate.policy", [policy]),
+        lambda: apply_policy(policy, RoPE(SIZES), 2),
+        lambda: schema.require_setting("evaluate.policy", [policy]),
     ):
         with pytest.raises(ValueError, match=r"policy must be .*one of raw, pi, .*self_extend\[:GROUP:WINDOW\], .*got"):
             refused()
@@ -139,7 +139,7 @@ def test_options_that_a_policy_does_not_have_are_refused(policy):
     ],
 )
 def test_options_are_those_of_the_name_or_follow_from_the_lengths(policy, options):
-    found = under(policy, RoPE(SIZES, theta=500.0, pairing="half"), 4)
+    found = apply_policy(policy, RoPE(SIZES, theta=500.0, pairing="half"), 4)
     assert {name: getattr(found, name) for name in options} == options
     assert (found.theta, found.pairing, found.name) == (500, "half", policy.partition(":")[0])
 
@@ -162,7 +162,7 @@ def test_by_default_distances_end_at_two_thirds_of_the_training_length(length, f
 def test_far_pairs_are_refused_where_they_are_not_defined(policy):
     for other in (LRoPE, Alibi, InterpolatedRoPE, XPos):
         with pytest.raises(ValueError, match=rf"^policy={policy} is defined for rope, got \w+: use raw$"):
-            under(policy, other(SIZES), 2)
+            apply_policy(policy, other(SIZES), 2)
     both_ways = RoPE(Sizes(width=32, num_heads=2, length=16, causal=False))
     with pytest.raises(ValueError, match=rf"^policy={policy} is defined for causal attention only, .*: use raw$"):
-        under(policy, both_ways, 2)
+        apply_policy(policy, both_ways, 2)

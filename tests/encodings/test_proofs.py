@@ -9,9 +9,9 @@ import pytest
 
 import mutants
 import proofs
-from pe_lab.config import folder
+from pe_lab.config import config_folder
 
-NAMES = {path.stem for path in (folder() / "pe").glob("*.yaml")}
+NAMES = {path.stem for path in (config_folder() / "pe").glob("*.yaml")}
 LIBRARIES = ("transformers", "x-transformers", "rotary-embedding-torch")  # float32 inside
 
 

@@ -8,12 +8,12 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 import pe_lab.encodings
-from pe_lab.config import folder
+from pe_lab.config import config_folder
 from pe_lab.encodings import public
 
 
 def test_every_class_that_a_config_names_is_public() -> None:
-    targets = {OmegaConf.load(path)._target_ for path in (folder() / "pe").glob("*.yaml")}
+    targets = {OmegaConf.load(path)._target_ for path in (config_folder() / "pe").glob("*.yaml")}
     assert {target.rpartition(".")[2] for target in targets} <= set(public.__all__)
     for target in targets:
         assert getattr(pe_lab.encodings, target.rpartition(".")[2]) is get_class(target)

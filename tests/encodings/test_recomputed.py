@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.recomputed import recomputed
+from pe_lab.encodings.recomputed import recompute
 
 
 def product(x: Tensor, table: Tensor, index: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def test_values_and_gradients_are_those_of_the_function() -> None:
     x, table, index = inputs()
     mine = [y.clone().requires_grad_() for y in (x, table)]
     expected = [y.clone().requires_grad_() for y in (x, table)]
-    found, reference = recomputed(product, *mine, index), product(*expected, index)
+    found, reference = recompute(product, *mine, index), product(*expected, index)
     assert torch.equal(found, reference)
     (found * found).sum().backward()
     (reference * reference).sum().backward()
@@ -30,14 +30,14 @@ def test_values_and_gradients_are_those_of_the_function() -> None:
 
 def test_an_input_without_gradients_gets_none() -> None:
     x, table, index = inputs()
-    recomputed(product, x, table.requires_grad_(), index).sum().backward()
+    recompute(product, x, table.requires_grad_(), index).sum().backward()
     assert x.grad is None
     assert table.grad.abs().sum() > 0
 
 
 def test_the_graph_is_one_node() -> None:
     x, table, index = inputs()
-    result = recomputed(product, x.requires_grad_(), table.requires_grad_(), index)
+    result = recompute(product, x.requires_grad_(), table.requires_grad_(), index)
     leaves = [node for node, _ in result.grad_fn.next_functions if node is not None]
     assert [node.variable is y for node, y in zip(leaves, (x, table), strict=True)] == [True, True]
 
@@ -45,4 +45,4 @@ def test_the_graph_is_one_node() -> None:
 def test_without_gradients_nothing_is_kept() -> None:
     x, table, index = inputs()
     with torch.no_grad():
-        assert recomputed(product, x.requires_grad_(), table, index).grad_fn is None
+        assert recompute(product, x.requires_grad_(), table, index).grad_fn is None

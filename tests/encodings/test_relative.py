@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL, log_bucket
@@ -262,7 +262,7 @@ def model_of(kind: type[PositionalEncoding], depth: int, **setting) -> Transform
         depth=depth, width=D, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
     model = Transformer(config, lambda sizes: kind(sizes, **setting), Task(5, 4, 5, causal=True))
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     return model
 
 

@@ -16,7 +16,7 @@ from pe_lab.attention import attend
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import RoPE
-from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE, rotation, summed
+from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE, cumulative_sums, rotation
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 
@@ -177,7 +177,7 @@ def test_sums_of_many_steps_keep_their_angle(step: float) -> None:
     """After 20000 tokens the angle is as exact as after one."""
     length = 20_000
     steps = torch.full((1, length, 1, 1), step)
-    tables = rotation(summed(steps, Layout.whole(1, length, causal=True)), torch.float32, "half")
+    tables = rotation(cumulative_sums(steps, Layout.whole(1, length, causal=True)), torch.float32, "half")
     turned = complex_turns(steps.double().flatten())
     for t in (0, 1, 100, length - 1):
         assert abs(complex(tables.cos[0, 0, t, 0], tables.sin[0, 0, t, 0]) - turned[t]) < 4 * F32

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import LLAMA3, DynamicNTKRoPE, InterpolatedRoPE, LongRoPE, NTKRoPE, Yarn
@@ -265,7 +265,7 @@ def test_weights_trained_with_rope_load_as_they_are(kind: type[RoPE]) -> None:
         depth=2, width=H * d, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
     trained = Transformer(config, RoPE, Task(11, 8, 11, causal=True))
-    initialise(trained, seed=0)
+    initialise_parameters(trained, seed=0)
     model = Transformer(config, kind, Task(11, 8, 11, causal=True))
     model.load_state_dict(trained.state_dict(), strict=True)
     assert model.positional_parameters() == 0

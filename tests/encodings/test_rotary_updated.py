@@ -213,9 +213,9 @@ def test_with_a_bias_it_carries_the_means_by_the_weights_of_both() -> None:
     x, positions = stack(h.float())
     _, _, terms, own = positions.layer(0, x)
     attend(q, k, v, terms, own)
-    carried, weights = terms.carried, reference.weights(q, k, terms, own)
+    carried, weights = terms.carried, reference.attention_weights(q, k, terms, own)
     assert_close(carried.mixed, weights @ carried.vectors.double(), rtol=0, atol=1e-12)
-    assert not torch.equal(weights, reference.weights(q, k, replace(terms, distance_bias=None), own))
+    assert not torch.equal(weights, reference.attention_weights(q, k, replace(terms, distance_bias=None), own))
     assert positions.layer(1, x).layout.carried is terms.carried
 
 

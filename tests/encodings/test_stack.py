@@ -15,8 +15,8 @@ from torch.testing import assert_close
 import pe_lab
 from configs import pe_settings
 from pe_lab.attention import attend
-from pe_lab.check.case import LARGEST_MARK, marked
-from pe_lab.config import folder
+from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.config import config_folder
 from pe_lab.data.base import Task
 from pe_lab.encodings import Alibi, Layout, RoPE, Shaw, Sizes, Stack, make
 from pe_lab.encodings.base import PositionalEncoding
@@ -24,7 +24,7 @@ from pe_lab.encodings.layout import PADDING
 from pe_lab.encodings.named import encodings
 from pe_lab.encodings.terms import Terms
 
-NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+NAMES = sorted(path.stem for path in (config_folder() / "pe").glob("*.yaml"))
 SIZES = {"width": 16, "num_heads": 2, "depth": 3, "length": 8}
 DEEP = SIZES | {"depth": 4}  # as many layers as any encoding needs
 
@@ -143,7 +143,7 @@ def test_every_encoding_trains_in_another_model(name: str) -> None:
         for parameter in stack.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     model = Model(stack, depth=stack.depth)
-    layout = marked(Layout.whole(2, 8, causal=True, grid_width=grid))
+    layout = marked_layout(Layout.whole(2, 8, causal=True, grid_width=grid))
     model(torch.randn(2, 8, 16), layout).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in stack.parameters())
     if name not in ("integer",):

@@ -161,7 +161,7 @@ def test_stick_breaking_is_the_papers(length: int, causal: bool) -> None:
 def test_rows_of_stick_breaking_sum_to_one(causal: bool) -> None:
     q, k = 5 * torch.randn(2, B, H, 63, d, dtype=torch.float64)
     layout = layout_of(63, causal)
-    weights = reference.weights(q, k, terms_of(StickBreaking(SIZES), layout), layout)
+    weights = reference.attention_weights(q, k, terms_of(StickBreaking(SIZES), layout), layout)
     assert (weights >= 0).all()
     assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), rtol=0, atol=1e-13)
 
@@ -203,7 +203,7 @@ def test_stick_breaking_gives_the_rest_to_the_querys_own_value() -> None:
     full[0, 0, 5, :5] = beta.logit().flip(0)
     q = torch.zeros(B, H, 6, d, dtype=torch.float64)
     terms = replace(terms_of(StickBreaking(SIZES), layout), pair_bias=full)
-    row = reference.weights(q, q, terms, layout)[0, 0, 5]
+    row = reference.attention_weights(q, q, terms, layout)[0, 0, 5]
     expected = torch.tensor([0.102375, 0.300, 0.175, 0.210, 0.110, 0.102], dtype=torch.float64)
     assert_close(row.flip(0), expected, rtol=0, atol=0.0005)
     assert row[5].item() == pytest.approx(0.102375, rel=1e-12)
@@ -274,7 +274,7 @@ def test_logits_of_40_stay_finite_and_rows_within_one(sign: str, dtype: torch.dt
     signs = {"plus": 1.0, "minus": -1.0, "random": torch.randn(B, H, length, length, dtype=dtype).sign()}[sign]
     extreme = (40.0 * signs * torch.ones(B, H, length, length, dtype=dtype)).requires_grad_()
     terms = replace(terms_of(encoding, layout, dtype), pair_bias=extreme)
-    total = reference.weights(q, k, terms, layout).sum(-1)
+    total = reference.attention_weights(q, k, terms, layout).sum(-1)
     assert (total >= 0).all()
     # a row sums 63 numbers whose own sum is at most 1
     assert (total <= 1 + length * torch.finfo(dtype).eps).all()

@@ -6,14 +6,14 @@ import torch
 from omegaconf import OmegaConf
 
 from configs import composed, pe_settings
-from pe_lab.config import Model, folder
+from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.model.transformer import Transformer
 from pe_lab.training.optimization import Optimization
 
-FILES = sorted((folder() / "pe").glob("*.yaml"))
+FILES = sorted((config_folder() / "pe").glob("*.yaml"))
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
 KEPT = {
     "lrope",
@@ -51,7 +51,7 @@ def test_a_step_without_gradient_shrinks_what_may_be_decayed_and_nothing_else(na
     model = Transformer(
         config, encoding, Task(11, 12, 11, causal=True, grid_width=4 if CLASSES[name].on_grid else None, marks=3)
     )
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     settings = composed("optimizer=adamw", f"optimizer.lr={LR}", f"optimizer.weight_decay={DECAY}").optimizer
     optimizer = Optimization(settings, total_steps=1).optimizer(model)
     before = {key: p.detach().clone() for key, p in model.named_parameters()}

@@ -66,14 +66,14 @@ def test_the_window_is_that_of_transformers(window: int) -> None:
     theirs, overlay = torch.ones(63, 63, dtype=torch.bool).tril(), masks.sliding_window_overlay(window)
     for i, j in theirs.nonzero().tolist():
         theirs[i, j] = bool(overlay(0, 0, i, j))
-    ours = reference.counting(terms(Window(SIZES, window=window), layout), layout)
+    ours = reference.attended_keys(terms(Window(SIZES, window=window), layout), layout)
     assert torch.equal(ours[0, 0], theirs)
 
 
 def test_positions_count_and_not_the_order_in_the_row() -> None:
     pos = torch.tensor([[1_000_000, 1_000_001, 1_000_005, 1_000_006]])
     layout = Layout(pos, torch.zeros(1, 4, dtype=torch.long), True)
-    counts = reference.counting(terms(Window(SIZES, window=3), layout), layout)[0, 0]
+    counts = reference.attended_keys(terms(Window(SIZES, window=3), layout), layout)[0, 0]
     assert counts.nonzero().tolist() == [[0, 0], [1, 0], [1, 1], [2, 2], [3, 2], [3, 3]]
 
 

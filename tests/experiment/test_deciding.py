@@ -20,7 +20,7 @@ from pe_lab.experiment import sweep, sweep_report
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.deciding import add_seeds
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Outcome, Round, cost_of, drive, outcome, with_settings
+from pe_lab.experiment.rounds import Outcome, Round, cost_of, read_outcome, run_stage, with_settings
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.results.frame import load
 
@@ -36,7 +36,7 @@ def cells_of(ledger: Path) -> list[Path]:
 
 
 def start(ledger: Path, *words: str) -> None:
-    sweep.run(in_ledger(ledger, *STUDY, *words), ["-m", *STUDY, *words])
+    sweep.run_cells(in_ledger(ledger, *STUDY, *words), ["-m", *STUDY, *words])
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +95,14 @@ def test_status_says_the_look_and_what_is_undecided(done, program):
 def test_a_finished_study_is_replayed_without_training(done, monkeypatch, capsys):
     monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained again"))
     before = (done / "studies" / "s" / "decisions.csv").read_text()
-    sweep.run(in_ledger(done, *STUDY), train=False)
+    sweep.run_cells(in_ledger(done, *STUDY), train=False)
     assert (done / "studies" / "s" / "decisions.csv").read_text() == before
     assert "look 1 of 3 (3 seeds)" not in capsys.readouterr().err
 
 
 def test_nothing_is_trained_where_training_is_not_wanted(tmp_path):
     with pytest.raises(ValueError, match="9 of 9 cells are not in the ledger"):
-        sweep.run(in_ledger(tmp_path, *STUDY), train=False)
+        sweep.run_cells(in_ledger(tmp_path, *STUDY), train=False)
     assert not cells_of(tmp_path)
 
 
@@ -156,7 +156,7 @@ def goes_on(done: Path, ledger: Path) -> None:
 def test_cells_that_others_trained_are_used_up_to_the_look_that_decides(done, tmp_path, monkeypatch):
     """As several machines on one ledger: what is there is not trained, and further seeds do not change a verdict."""
     more = [word for word in STUDY if not word.startswith(("decide.", "margin", "study_name"))]
-    sweep.run(config.expand([*more, f"ledger={tmp_path}", "seed=range(6)"], multirun=True))
+    sweep.run_cells(config.expand([*more, f"ledger={tmp_path}", "seed=range(6)"], multirun=True))
     monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained again"))
     start(tmp_path)
     decided = [(ledger / "studies" / "s" / "decisions.csv").read_text() for ledger in (done, tmp_path)]
@@ -185,7 +185,7 @@ def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_pa
     monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained"))
     for train_missing in (True, False):  # that it diverged is its outcome
         with pytest.raises(sweep_report.CellsMissingError, match=message):
-            sweep.run(in_ledger(tmp_path, *STUDY), train=train_missing)
+            sweep.run_cells(in_ledger(tmp_path, *STUDY), train=train_missing)
         assert pd.read_csv(tmp_path / "studies" / "s" / "decisions.csv").set_index("pe").equals(found)
 
 
@@ -230,7 +230,7 @@ def with_budget(core_hours: float) -> list:
 
 def test_a_stage_asks_seed_by_seed_and_returns_all_cells(capsys):
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
-    cfgs = drive(add_seeds(expand("margin=0.001 nats")), serve)
+    cfgs = run_stage(add_seeds(expand("margin=0.001 nats")), serve)
     assert [(cfg.pe.name, cfg.seed) for cfg in rounds[0].cfgs] == [
         (pe, seed) for seed in (0, 1, 2) for pe in ("none", "rope", "sinusoidal")
     ]
@@ -246,7 +246,7 @@ def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(caps
     losses = {"none": 1.0, "rope": 5.0, "sinusoidal": 1.005}
     for budget, looks in ((0.5, 1), (1.29, 1), (1.31, 2), (1.49, 2), (1.51, 3)):  # 0.9, 0.4 and 0.2 core-hours
         serve, rounds = outcomes(losses)
-        drive(add_seeds(with_budget(budget)), serve)
+        run_stage(add_seeds(with_budget(budget)), serve)
         assert len([one for one in rounds if one.cfgs]) == looks, budget
         ended = f"the budget of {budget:g} core-hours ended" in rounds[-1].text
         assert ended == (looks < 3)
@@ -255,10 +255,10 @@ def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(caps
 
 def test_a_run_with_several_checkpoints_is_paid_once():
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
-    drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
+    run_stage(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
     assert "30 cells on 15 runs instead of 36 cells, 1.5 core-hours" in rounds[-1].text
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
-    drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2", "budget=1.35")), serve)
+    run_stage(add_seeds(expand("margin=0.001 nats", "epochs=1,2", "budget=1.35")), serve)
     assert len([one for one in rounds if one.cfgs]) == 2  # 0.9 core-hours, and 0.4 for eight cells on four runs
 
 
@@ -286,7 +286,7 @@ def test_a_look_costs_the_longest_checkpoint_that_it_needs_of_each_run(epochs, u
     """After 16 epochs something is undecided: each new seed of two encodings costs 32 core-hours."""
     for budget, looks in ((159, 1), (160, 2), (191, 2), (192, 3)):
         serve, rounds = per_epoch({"none": 1.0, "rope": 1.0}, undecided=undecided)
-        drive(add_seeds(expand("pe=none,rope", "margin=0.01 nats", epochs, f"budget={budget}")), serve)
+        run_stage(add_seeds(expand("pe=none,rope", "margin=0.01 nats", epochs, f"budget={budget}")), serve)
         asked = [one for one in rounds if one.cfgs]
         assert len(asked) == looks, budget
         assert {cfg.epochs for one in asked[1:] for cfg in one.cfgs} <= {*undecided}
@@ -305,17 +305,17 @@ def test_the_cost_of_a_cell_is_that_of_all_threads_and_does_not_change_when_its_
     def cost(epochs: int) -> float:
         words = [word for word in STUDY if not word.startswith(("decide", "margin", "study_name", "epochs", "pe="))]
         cfgs = in_ledger(tmp_path, *words, "pe=rope", "seed=0", f"epochs={epochs}")
-        sweep.run(cfgs, ["-m"])
+        sweep.run_cells(cfgs, ["-m"])
         (job,) = (Job.from_config(with_settings(cfg, {"epochs": 1})) for cfg in cfgs)
-        assert outcome(job).core_seconds == 3 * job.run.summary(1)["seconds"]
-        return outcome(job).core_seconds
+        assert read_outcome(job).core_seconds == 3 * job.run.summary(1)["seconds"]
+        return read_outcome(job).core_seconds
 
     first = cost(1)
     assert first > 0
     assert cost(3) == first
     (cfg,) = in_ledger(tmp_path, *(word for word in STUDY if not word.startswith(("decide", "pe="))), "pe=rope")
     monkeypatch.setattr(Cell, "devices", 2)
-    assert outcome(Job.from_config(with_settings(cfg, {"epochs": 1}))).core_seconds == 2 * first
+    assert read_outcome(Job.from_config(with_settings(cfg, {"epochs": 1}))).core_seconds == 2 * first
 
 
 def test_a_cell_that_failed_costs_what_its_failure_says_and_one_that_was_killed_what_its_run_did(tmp_path, monkeypatch):
@@ -324,18 +324,18 @@ def test_a_cell_that_failed_costs_what_its_failure_says_and_one_that_was_killed_
     job.set_aside_if_damaged()
     job.run.account({"steps": 5.0})
     job.fail("the process that trained or measured it was killed three times")
-    assert outcome(job).core_seconds == 5  # of one thread
-    assert outcome(job).failed_at is None
+    assert read_outcome(job).core_seconds == 5  # of one thread
+    assert read_outcome(job).failed_at is None
     job.run.fail(1, "the training loss must be finite, got nan at step 3", 3, 2.0)
-    assert outcome(job).core_seconds == 2
-    assert outcome(job).failed_at == 3
+    assert read_outcome(job).core_seconds == 2
+    assert read_outcome(job).failed_at == 3
     job.refused = "ledger entry cannot be read"
-    assert outcome(job).core_seconds == 0
+    assert read_outcome(job).core_seconds == 0
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     on_gpu = Job(replace(job.cell, device=torch.device("cuda")))
     on_gpu.fail("the process that trained or measured it was killed three times")
     on_gpu.run.account({"steps": 5.0})
-    assert outcome(on_gpu).core_seconds == 15
+    assert read_outcome(on_gpu).core_seconds == 15
 
 
 @pytest.mark.long
@@ -344,7 +344,7 @@ def test_eight_undecided_encodings_are_named_and_others_are_counted(more):
     names = ["sinusoidal", "alibi", "lrope", "kerple_log", "kerple_power", "normalized", "sandwich", "carope"]
     chosen = [*names, *filter(None, [more])]
     serve, rounds = outcomes(dict.fromkeys(("none", *chosen), 1.0))
-    drive(add_seeds(expand(f"pe=none,{','.join(chosen)}", "margin=0.001 nats")), serve)
+    run_stage(add_seeds(expand(f"pe=none,{','.join(chosen)}", "margin=0.001 nats")), serve)
     end = f"undecided: pe {', '.join(names)}{' and 1 more' if more else ''}"
     assert rounds[1].text.endswith(end)
 
@@ -362,13 +362,13 @@ def test_a_study_whose_cells_all_fail_ends_at_its_first_look_with_its_margin(cap
     def serve(current: Round) -> list[Outcome]:
         return [Outcome(cfg, "run", Path("none"), "the train loss must be finite") for cfg in current.cfgs]
 
-    drive(add_seeds(expand("margin=0.1 nats")), serve)
+    run_stage(add_seeds(expand("margin=0.1 nats")), serve)
     assert "Margin: 0.1 nats. Ended at look 1 of 3: 0 of 2 comparisons decided" in capsys.readouterr().out
 
 
 def test_a_race_writes_what_became_of_each_encoding(capsys):
     serve, _ = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
-    drive(add_seeds(expand("margin=0.5 nats", "decide.baseline=best")), serve)
+    run_stage(add_seeds(expand("margin=0.5 nats", "decide.baseline=best")), serve)
     out = capsys.readouterr().out
     assert "tied for a place" in out
     assert "not the best" in out
@@ -409,7 +409,7 @@ def test_a_margin_in_gap_is_refused_before_training_where_a_task_has_no_gap(tmp_
         if words[-1] == "decide.baseline=null":
             given = [word for word in given if not word.startswith("decide.seeds")]
         with pytest.raises(ValueError, match="^margin must be in nats for data=(bag|digits), .* got '0.05 gap'"):
-            sweep.run(config.expand(given, multirun=True))
+            sweep.run_cells(config.expand(given, multirun=True))
     assert not (tmp_path / "studies").exists()
     assert not cells_of(tmp_path)
 
@@ -418,7 +418,7 @@ def test_a_margin_in_another_unit_is_refused_without_decide_too(tmp_path):
     words = [word for word in STUDY if not word.startswith("decide.")]
     for margin, line in (("0.05 share", "must be in gap or nats, got '0.05 share'"), ("2 gap", "below 1, got 2")):
         with pytest.raises(ValueError, match=re.escape(line)):
-            sweep.run(config.expand([*words, f"ledger={tmp_path}", f"margin={margin}"], multirun=True))
+            sweep.run_cells(config.expand([*words, f"ledger={tmp_path}", f"margin={margin}"], multirun=True))
     assert not (tmp_path / "studies").exists()
 
 
@@ -432,7 +432,7 @@ def test_another_declaration_is_refused_once_cells_are_trained(done, tmp_path):
     (tmp_path / "studies" / "s").mkdir(parents=True)
     (tmp_path / "studies" / "s" / "declared.json").write_text(before)
     with pytest.raises(ValueError, match="cells are not in the ledger"):  # nothing is trained yet: it is replaced
-        sweep.run(in_ledger(tmp_path, *STUDY, "margin=0.01 nats"), train=False)
+        sweep.run_cells(in_ledger(tmp_path, *STUDY, "margin=0.01 nats"), train=False)
     assert "0.01 nats" in (tmp_path / "studies" / "s" / "declared.json").read_text()
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from configs import TINY, in_ledger
-from pe_lab.data.seeding import derive
+from pe_lab.data.seeding import derive_seed
 from pe_lab.encodings.bias_learned import KerpleLog
 from pe_lab.experiment import executor
 from pe_lab.experiment.executor import Executor
@@ -424,5 +424,5 @@ def test_what_is_dropped_is_the_same_at_random_positions(tmp_path):
 
 
 def test_derived_seeds_are_the_same_on_every_machine():
-    assert derive(0, "order", 1) == derive(0, "order", "1")
-    assert derive(0, "parameters", "layers.0") == 3538556759251141144
+    assert derive_seed(0, "order", 1) == derive_seed(0, "order", "1")
+    assert derive_seed(0, "parameters", "layers.0") == 3538556759251141144

@@ -13,7 +13,7 @@ from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.identity import origin
+from pe_lab.experiment.identity import source_digests
 from pe_lab.system.files import digest
 
 NOTHING = "from pe_lab.encodings.base import PositionalEncoding\n\nclass Mine(PositionalEncoding):\n    pass\n"
@@ -56,7 +56,7 @@ def made(name: str = "mymod.Mine"):
 
 
 def test_a_class_of_the_package_has_no_source_in_its_identity():
-    assert origin(RoPE, Cell) == {}
+    assert source_digests(RoPE, Cell) == {}
 
 
 @pytest.mark.slow
@@ -85,12 +85,12 @@ def test_the_source_covers_what_the_class_depends_on(folder, edited):
     """It covers the class and a constant from another module of the user, and no module that is not imported."""
     files = {"mymod": "from helper import SIZE\n\nclass Mine:\n    size = SIZE\n", "helper": "SIZE = 2\n"}
     write(folder, **files, other="x = 1\n")
-    before = origin(made())
+    before = source_digests(made())
     assert before["class"] == "mymod.Mine"
     write(folder, other="x = 2\n")
-    assert origin(made()) == before
+    assert source_digests(made()) == before
     write(folder, **{edited: files[edited] + "\n\nMORE = 1\n"})
-    assert origin(made()) != before
+    assert source_digests(made()) != before
 
 
 @pytest.mark.parametrize("how", ["from helper import factor", "import helper"])
@@ -98,10 +98,10 @@ def test_a_function_that_a_class_calls_is_part_of_its_source(folder, how):
     call = "helper.factor()" if how == "import helper" else "factor()"
     text = f"from pe_lab.encodings.base import PositionalEncoding\n{how}\n\nclass Mine(PositionalEncoding):\n"
     write(folder, mymod=f"{text}    def size(self):\n        return {call}\n", helper="def factor():\n    return 1\n")
-    before = origin(made())
-    assert origin(made()) == before
+    before = source_digests(made())
+    assert source_digests(made()) == before
     write(folder, helper="def factor():\n    return 2\n")
-    assert origin(made()) != before
+    assert source_digests(made()) != before
 
 
 @pytest.mark.parametrize("place", ["site-packages", "dist-packages"])
@@ -112,23 +112,23 @@ def test_a_package_that_another_environment_installed_is_no_part_of_the_source(f
     monkeypatch.syspath_prepend(installed)
     write(installed, helper="SIZE = 1\n")
     write(folder, mymod="import helper\n\nclass Mine:\n    size = helper.SIZE\n")
-    before = origin(made())
+    before = source_digests(made())
     write(installed, helper="SIZE = 2\n")
-    assert origin(made()) == before
+    assert source_digests(made()) == before
 
 
 def test_a_relative_import_outside_of_a_package_is_passed_over(folder):
     text = "try:\n    from .sizes import SIZE\nexcept ImportError:\n    SIZE = 1\n\nclass Mine:\n    size = SIZE\n"
     write(folder, mymod=text)
-    assert origin(made())["class"] == "mymod.Mine"
+    assert source_digests(made())["class"] == "mymod.Mine"
 
 
 def test_a_class_in_a_package_is_known_by_the_modules_it_takes_from(folder):
     write(folder, mypack____init__="", mypack__sizes="SIZE = 1\n")
     (folder / "mypack" / "mine.py").write_text("from mypack import sizes\n\nclass Mine:\n    size = sizes.SIZE\n")
-    before = origin(made("mypack.mine.Mine"))
+    before = source_digests(made("mypack.mine.Mine"))
     (folder / "mypack" / "sizes.py").write_text("SIZE = 2\n")
-    assert origin(made("mypack.mine.Mine")) != before
+    assert source_digests(made("mypack.mine.Mine")) != before
 
 
 LAZY = {
@@ -151,25 +151,25 @@ def test_a_module_that_is_imported_late_is_part_of_the_source_before_its_import_
     for path, text in files.items():
         path.write_text(text)
     cls = made()
-    before = origin(cls)
+    before = source_digests(cls)
     assert not {"helper", "second"} & sys.modules.keys()
     cls().draw()
     assert "helper" in sys.modules
-    assert origin(cls) == before
+    assert source_digests(cls) == before
     sys.modules.pop("second", None)
     for path, text in files.items():
         path.write_text(text + "# edited\n")
-        assert origin(made()) != before
+        assert source_digests(made()) != before
         path.write_text(text)
-        assert origin(made()) == before
+        assert source_digests(made()) == before
 
 
 def test_a_late_import_that_cannot_be_found_or_read_is_passed_over(folder):
     text = "class Mine:\n    def draw(self):\n        import missing_module.part, helper, beyond\n"
     write(folder, mymod=text, helper="print 1\n", beyond="from ... import x\n")
-    before = origin(made())
+    before = source_digests(made())
     write(folder, helper="print 2\n")
-    assert origin(made()) != before
+    assert source_digests(made()) != before
 
 
 def test_a_function_that_makes_an_encoding_is_part_of_its_identity(folder):
@@ -203,14 +203,14 @@ def test_a_file_that_changed_after_it_was_imported_is_refused(folder):
     stale = made()
     (folder / "mymod.py").write_text(text.format(2))
     with pytest.raises(ValueError, match=r"^mymod\.Mine must be what .*mymod\.py says, got one"):
-        origin(stale)
+        source_digests(stale)
 
 
 def test_a_class_without_source_is_refused():
     namespace = {"__name__": "__main__"}
     exec("class Mine:\n    def size(self): return 1\n", namespace)
     with pytest.raises(ValueError, match="must have source code that can be read, got __main__.Mine"):
-        origin(namespace["Mine"])
+        source_digests(namespace["Mine"])
 
 
 def test_a_class_of_a_notebook_is_known_by_its_cells(monkeypatch):
@@ -225,13 +225,13 @@ def test_a_class_of_a_notebook_is_known_by_its_cells(monkeypatch):
     cell = "class Mine:\n    scale = {}\n    def size(self):\n        return [factor() for _ in range(2)]\n"
     run("<cell 1>", "def factor():\n    return 1\n")
     run("<cell 2>", cell.format(1))
-    before = origin(module.Mine)
+    before = source_digests(module.Mine)
     run("<cell 3>", "def another():\n    return 1\n")
-    assert origin(module.Mine) == before
+    assert source_digests(module.Mine) == before
     run("<cell 4>", cell.format(2))
-    assert (scaled := origin(module.Mine)) != before
+    assert (scaled := source_digests(module.Mine)) != before
     run("<cell 5>", "def factor():\n    return 2\n")
-    assert origin(module.Mine) not in (before, scaled)
+    assert source_digests(module.Mine) not in (before, scaled)
 
 
 def test_a_value_that_a_notebook_class_refers_to_is_part_of_its_source(monkeypatch):
@@ -243,12 +243,12 @@ def test_a_value_that_a_notebook_class_refers_to_is_part_of_its_source(monkeypat
     found = []
     for value in (1, 2, [1], torch.zeros(2), torch.ones(2)):
         module.SIZE = value
-        assert origin(module.Mine) == origin(module.Mine)
-        found.append(origin(module.Mine)["source"])
+        assert source_digests(module.Mine) == source_digests(module.Mine)
+        found.append(source_digests(module.Mine)["source"])
     assert len(set(found)) == len(found)
     module.SIZE = (value for value in ())
     with pytest.raises(ValueError, match="got __main__.Mine, which refers to SIZE: put it into a module"):
-        origin(module.Mine)
+        source_digests(module.Mine)
 
 
 def test_a_class_that_does_not_take_the_options_is_refused_with_a_config_to_start_from(folder):

@@ -17,7 +17,7 @@ from pe_lab.attention import sdpa
 from pe_lab.encodings.rotary_far import ReRoPE
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.measurement import Datasets, policy, trained
+from pe_lab.experiment.measurement import Datasets, load_model, use_policy
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_FILES, WEIGHTS_FILE
 from pe_lab.model.transformer import Transformer
@@ -50,7 +50,7 @@ def start(tmp_path_factory) -> Callable[..., Program]:
 
 
 def load(job: Job) -> Transformer:
-    return trained(job.cell, job.run)
+    return load_model(job.cell, job.run)
 
 
 def values(made: Job, **asked) -> dict[str, float]:
@@ -83,7 +83,7 @@ def test_a_record_is_what_evaluate_says_on_the_longer_data(tmp_path):
     assert {name: found[name] for name in found if "/" not in name} == evaluate(model, data, "test", autocast)
     assert found["bayes/loss"] == 0
     assert found["position_blind/loss"] == pytest.approx(data.floors("test")["position_blind"]["loss"])
-    with policy(model, "yarn", 2):
+    with use_policy(model, "yarn", 2):
         expected = evaluate(model, data, "test", autocast, offset=9)
     moved = values(made, length=2, policy="yarn", offset=9)
     assert moved["loss"] == expected["loss"] != found["loss"]
@@ -162,7 +162,7 @@ def test_a_policy_leaves_the_model_as_it_was(tmp_path):
     model = load(serve(cell(tmp_path)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     encodings = model.encodings
-    with pytest.raises(RuntimeError), policy(model, "pi", 4):
+    with pytest.raises(RuntimeError), use_policy(model, "pi", 4):
         assert model.encodings is not encodings
         raise RuntimeError
     assert model.encodings is encodings

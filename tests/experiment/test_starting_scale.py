@@ -14,10 +14,10 @@ from pe_lab import config
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
 from pe_lab.experiment.rounds import with_settings
-from pe_lab.experiment.tuning import phased, starting_scale
+from pe_lab.experiment.tuning import is_phased, starting_scale
 from pe_lab.results.rows import describe, settings_of
 
-FILES = sorted((config.folder() / "pe").glob("*.yaml"))
+FILES = sorted((config.config_folder() / "pe").glob("*.yaml"))
 
 
 def cells(*overrides: str) -> list[DictConfig]:
@@ -117,4 +117,4 @@ def test_a_starting_scale_that_tables_do_not_know_is_refused() -> None:
 )
 def test_an_encoding_is_phased_if_one_that_it_is_made_of_is(words: list[str], expected: bool) -> None:
     (cfg,) = cells(*words)
-    assert phased(cfg.pe) is expected
+    assert is_phased(cfg.pe) is expected

@@ -17,7 +17,7 @@ from pe_lab.data.sequence import Copy
 from pe_lab.experiment import executor
 from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.sweep import run
+from pe_lab.experiment.sweep import run_cells
 from pe_lab.results.frame import load
 from pe_lab.training.module import Training
 
@@ -209,7 +209,7 @@ def test_a_fixed_set_cannot_be_drawn_anew(tmp_path):
 
 def test_tables_have_the_steps_and_the_part_of_an_epoch_that_they_are(tmp_path):
     overrides = [*TINY, *TASK, "pe=rope,none", "steps=5,25", "study_name=short", "evaluate.lengths=[1,2]"]
-    run(in_ledger(tmp_path, *overrides))
+    run_cells(in_ledger(tmp_path, *overrides))
     for results in (load(tmp_path, "short"), load(tmp_path), load(tmp_path / "studies" / "short")):
         found = results.cells.sort_values(["pe", "steps"])
         assert found[["pe", "steps", "epochs"]].to_numpy().tolist() == [

@@ -17,7 +17,7 @@ from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, sweep_report, watch
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Round, with_settings
-from pe_lab.ledger.processes import register, working_for
+from pe_lab.ledger.processes import register_process, working_for
 from pe_lab.ledger.progress import RequestedCell, Snapshot, Upcoming
 from pe_lab.ledger.run import DIVERGED, ERROR
 
@@ -97,7 +97,7 @@ def test_workers_elsewhere_are_waited_for_between_two_of_their_cells(cells, tmp_
     waited = []
 
     def launch(cfgs: list[DictConfig], workers: int) -> None:
-        worker.enter_context(working_for(tmp_path, register(tmp_path)))
+        worker.enter_context(working_for(tmp_path, register_process(tmp_path)))
         raise RuntimeError("a worker was terminated")
 
     def sleep(seconds: float) -> None:
@@ -137,7 +137,7 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
     served = []
     monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.pe.name, job.cell.cfg.data.name)))
     with pytest.raises(sweep_report.CellsMissingError, match="6 of 6 cells are missing"):  # nothing is trained here
-        sweep.run(cfgs)
+        sweep.run_cells(cfgs)
     assert served == [
         (pe, data) for pe, data in (("none", "copy"), ("none", "pattern"), ("cope", "copy")) for _ in "12"
     ]
@@ -155,21 +155,21 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
 def test_a_sweep_in_which_nothing_fits_is_refused_as_one_cell_is(tmp_path):
     for words, multirun in ((["pe=cope", "data=pattern"], False), (["pe=cope,forgetting", "data=pattern"], True)):
         with pytest.raises(ValueError, match="^pe=cope data=pattern: cope is defined for causal attention only"):
-            sweep.run(config.expand([*words, f"ledger={tmp_path / 'none'}"], multirun))
+            sweep.run_cells(config.expand([*words, f"ledger={tmp_path / 'none'}"], multirun))
     assert not (tmp_path / "none").exists()
 
 
 def test_what_is_wrong_with_a_setting_still_refuses_the_whole_sweep(tmp_path):
     words = ["pe=none,cope", "data=copy,pattern", "trainer.batch_size=1000000", f"ledger={tmp_path / 'none'}"]
     with pytest.raises(ValueError, match=r"^trainer\.batch_size must be at most"):
-        sweep.run(config.expand(words, multirun=True))
+        sweep.run_cells(config.expand(words, multirun=True))
 
 
 def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, capsys):
     words = [*TINY, "pe=none,cope", "epochs=1", f"ledger={tmp_path}", "study_name=s", "logger=none"]
-    sweep.run(config.expand(words, multirun=True))
+    sweep.run_cells(config.expand(words, multirun=True))
     assert "skipped: cope on pattern: " in capsys.readouterr().err
-    sweep.run(config.expand([*words, "pe=none"], multirun=True))
+    sweep.run_cells(config.expand([*words, "pe=none"], multirun=True))
     assert "skipped" not in capsys.readouterr().err
     assert (tmp_path / "studies" / "s" / "skipped.csv").read_text() == "pe,data,reason\n"
 
@@ -201,7 +201,7 @@ def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cell
     served = []
     monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.seed, job.failure)))
     with pytest.raises(sweep_report.CellsMissingError):
-        sweep.run([job.cell.cfg for job in cells])
+        sweep.run_cells([job.cell.cfg for job in cells])
     assert served == [(0, None), (1, None), (2, None)]
 
 
@@ -214,9 +214,9 @@ def test_the_outcome_of_a_cell_that_diverged_is_sent_to_a_stage_that_says_nothin
         sent.extend((yield Round(cfgs)))
         return []
 
-    monkeypatch.setattr(sweep, "stages", stage)
+    monkeypatch.setattr(sweep, "run_stages", stage)
     monkeypatch.setattr(Job, "serve", lambda job, wait: pytest.fail("it would diverge again"))
-    assert sweep.run([job.cell.cfg for job in cells]) == []
+    assert sweep.run_cells([job.cell.cfg for job in cells]) == []
     assert [(one.cfg.seed, one.diverged) for one in sent] == [(0, True), (1, True), (2, True)]
 
 
@@ -249,7 +249,7 @@ def test_cells_that_differ_in_the_rate_have_names_of_their_own(cells, monkeypatc
     rates = [with_settings(first, {"optimizer.lr": rate}) for rate in (0.001, 0.003)]
     for cfgs in (rates, rates[:1]):
         with pytest.raises(sweep_report.CellsMissingError):
-            sweep.run(cfgs)
+            sweep.run_cells(cfgs)
     name = cells[0].cell.name()
     assert written == [[f"{name} lr 0.001", f"{name} lr 0.003"], [name]]
 
@@ -273,7 +273,7 @@ def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells
     served = []
     monkeypatch.setattr(Job, "serve", lambda job, wait: served.append(job.cell.cfg.seed))
     with pytest.raises(sweep_report.CellsMissingError):
-        sweep.run([job.cell.cfg for job in cells])
+        sweep.run_cells([job.cell.cfg for job in cells])
     assert served == [0, 1, 2]
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("progress is not shown")]
     assert len(lines) == (start is not _stillborn)
@@ -283,5 +283,5 @@ def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsy
     monkeypatch.setattr(watch.Watch, "_watch", _no_memory)
     monkeypatch.setattr(Job, "serve", lambda job, wait: None)
     with pytest.raises(sweep_report.CellsMissingError):
-        sweep.run([job.cell.cfg for job in cells])
+        sweep.run_cells([job.cell.cfg for job in cells])
     assert "showing progress ended: MemoryError\n" in capsys.readouterr().err

@@ -10,9 +10,9 @@ import pytest
 from configs import TINY_MODEL, in_ledger
 from pe_lab import config
 from pe_lab.experiment import executor
-from pe_lab.experiment.rounds import Outcome, drive
-from pe_lab.experiment.sweep import run
-from pe_lab.experiment.tuning import TunedSeed, evaluations, tuned, tuned_seeds
+from pe_lab.experiment.rounds import Outcome, run_stage
+from pe_lab.experiment.sweep import run_cells
+from pe_lab.experiment.tuning import TunedSeed, evaluation_steps, tune_cells, tuned_seeds
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.__main__ import main as report
 from pe_lab.results.frame import load
@@ -59,7 +59,7 @@ def outcome_of(ledger) -> dict:
 
 def test_later_tries_stop_where_the_first_solved_it(tmp_path, scores):
     scores({3e-3: {2: 0.8, 4: 1.0, 8: 1.0}, 1e-3: {2: 0.1, 4: 0.95, 8: 0.95}, 1e-2: {}})
-    run(cells(tmp_path, "pe=rope"))
+    run_cells(cells(tmp_path, "pe=rope"))
     assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8, 32], ("rope", 0, 1e-3): [8], ("rope", 0, 1e-2): [8]}
     assert run_of(tmp_path, 3e-3).summary(32)["steps"] == 8
     found = outcome_of(tmp_path)
@@ -70,14 +70,14 @@ def test_later_tries_stop_where_the_first_solved_it(tmp_path, scores):
 
 def test_a_try_that_solves_it_sooner_stops_those_after_it(tmp_path, scores):
     scores({3e-3: {2: 0.95, 4: 0.95}, 1e-3: {2: 0.99}, 1e-2: {}})
-    run(cells(tmp_path, "pe=rope"))
+    run_cells(cells(tmp_path, "pe=rope"))
     assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8, 32], ("rope", 0, 1e-3): [4], ("rope", 0, 1e-2): [4]}
     assert [run_of(tmp_path, 3e-3).summary(target)["steps"] for target in (8, 32)] == [4, 4]
 
 
 def test_only_the_best_goes_on_where_none_solved_it_by_the_choice(tmp_path, scores):
     scores({3e-3: {8: 0.2}, 1e-3: {8: 0.5, 16: 0.95, 32: 0.95}, 1e-2: {8: 0.4, 4: 0.8}})
-    run(cells(tmp_path, "pe=rope"))
+    run_cells(cells(tmp_path, "pe=rope"))
     assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8], ("rope", 0, 1e-3): [8, 32], ("rope", 0, 1e-2): [8]}
     found = outcome_of(tmp_path)
     assert (found["optimizer.lr"], found["solved"], found["edge"], found["trained_steps"]) == (1e-3, True, True, 48)
@@ -87,7 +87,7 @@ def test_only_the_best_goes_on_where_none_solved_it_by_the_choice(tmp_path, scor
 @pytest.mark.long
 def test_what_is_never_solved_is_censored_at_the_last_step(tmp_path, scores):
     scores({3e-3: {8: 0.2}, 1e-3: {8: 0.5, 32: 0.95}, 1e-2: {}})
-    run(cells(tmp_path, "pe=rope"))
+    run_cells(cells(tmp_path, "pe=rope"))
     found = outcome_of(tmp_path)
     assert (found["y"], found["solved"]) == (5.0, False)
 
@@ -95,16 +95,16 @@ def test_what_is_never_solved_is_censored_at_the_last_step(tmp_path, scores):
 @pytest.mark.long
 def test_a_study_that_is_run_again_trains_nothing_and_writes_the_same(tmp_path, monkeypatch, scores):
     scores({3e-3: {8: 0.2}, 1e-3: {8: 0.5}, 1e-2: {}})
-    run(cells(tmp_path, "pe=rope,none", "seed=0,1"))
+    run_cells(cells(tmp_path, "pe=rope,none", "seed=0,1"))
     before = {path.name: path.read_bytes() for path in (tmp_path / "studies" / "tuned").glob("*.csv")}
     monkeypatch.setattr(executor.Executor, "_fit", lambda *_: pytest.fail("it was trained"))
-    run(cells(tmp_path, "pe=rope,none", "seed=0,1"))
+    run_cells(cells(tmp_path, "pe=rope,none", "seed=0,1"))
     assert {path.name: path.read_bytes() for path in (tmp_path / "studies" / "tuned").glob("*.csv")} == before
 
 
 def test_the_chosen_cells_alone_are_measured_and_in_the_rows(tmp_path, scores):
     scores({3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
-    run(cells(tmp_path, "pe=rope,none", "evaluate.lengths=[1,2]"))
+    run_cells(cells(tmp_path, "pe=rope,none", "evaluate.lengths=[1,2]"))
     results = load(tmp_path, "tuned")
     assert results.cells[["pe", "steps"]].to_numpy().tolist() == [["rope", 32], ["none", 32]]
     assert sorted(results.records.query("length == 2 and metric == 'loss'")["pe"]) == ["none", "rope"]
@@ -129,7 +129,7 @@ def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, m
         return {step: {"score": 0.1, "loss": 1.0} for step in (2, 4, 8, 16, 32) if step <= last}
 
     monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", validation)
-    chosen = drive(tuned(cells(tmp_path, "pe=rope")), serve)
+    chosen = run_stage(tune_cells(cells(tmp_path, "pe=rope")), serve)
     assert [cfg.optimizer.lr for cfg in chosen] == ([3e-3] if failing == 1 else [])
     found = outcome_of(tmp_path)
     assert (found["y"], found["solved"]) == (5.0, False)
@@ -140,7 +140,7 @@ def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, m
 @pytest.mark.long
 def test_a_task_without_a_level_compares_the_loss_of_the_best_after_all_steps(tmp_path):
     task = ("data=digits", "trainer.batch_size=512", "steps=8", "solve.first=1", "solve.per_doubling=1")
-    run(cells(tmp_path, "pe=rope", task=task))
+    run_cells(cells(tmp_path, "pe=rope", task=task))
     found, results = outcome_of(tmp_path), load(tmp_path, "tuned")
     assert found["y"] == pytest.approx(results.cells["test_loss"].item())
     tries = pd.read_csv(tmp_path / "studies" / "tuned" / "tries.csv")
@@ -176,7 +176,7 @@ def test_rounds_say_how_much_the_study_may_still_need(tmp_path, monkeypatch, lev
 
     monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", scores.__getitem__)
     task = (*TASK, *GRID[:3], f"solve.level={'null' if level is None else level}")
-    drive(tuned(cells(tmp_path, "pe=rope,none", task=task)), serve)
+    run_stage(tune_cells(cells(tmp_path, "pe=rope,none", task=task)), serve)
     *tuning, (_, none_later, _) = rounds
     assert none_later is None
     assert [(number, later.trainings) for number, later, _ in tuning] == counts
@@ -201,7 +201,7 @@ def test_losses_are_printed_beside_their_floors_and_what_was_not_learned_before_
     by_step = {step: {"loss": 1.0} for step in (1, 2, 4, 8)}
     monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", lambda _: by_step)
     task = ("data=digits", "steps=8", "solve.first=1", "solve.per_doubling=1")
-    drive(tuned(cells(tmp_path, "pe=rope,none", task=task)), serve)
+    run_stage(tune_cells(cells(tmp_path, "pe=rope,none", task=task)), serve)
     printed = capsys.readouterr().out
     (head,) = [line for line in printed.splitlines() if "floor: bayes" in line]
     (line,) = [line for line in printed.splitlines() if line.split()[:1] == ["rope"]]
@@ -221,9 +221,9 @@ def test_an_encoding_with_a_starting_scale_has_as_many_tries_of_both(tmp_path):
 
 
 def test_the_steps_of_evaluation_are_those_of_the_training_and_its_last():
-    assert evaluations(32, 2, 1) == (2, 4, 8, 16, 32)
-    assert evaluations(40, 2, 1) == (2, 4, 8, 16, 32, 40)
-    assert evaluations(3840, 60, 2) == (60, 85, 120, 170, 240, 339, 480, 679, 960, 1358, 1920, 2715, 3840)
+    assert evaluation_steps(32, 2, 1) == (2, 4, 8, 16, 32)
+    assert evaluation_steps(40, 2, 1) == (2, 4, 8, 16, 32, 40)
+    assert evaluation_steps(3840, 60, 2) == (60, 85, 120, 170, 240, 339, 480, 679, 960, 1358, 1920, 2715, 3840)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_one_cell_alone_does_not_tune():
 )
 def test_what_makes_no_race_is_refused_before_anything_is_trained(tmp_path, overrides, named):
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        run(cells(tmp_path, *overrides))
+        run_cells(cells(tmp_path, *overrides))
     assert all(word in str(error.value) for word in named)
     assert not list(Ledger(tmp_path).runs())
 
@@ -281,11 +281,11 @@ def test_what_makes_no_race_is_refused_before_anything_is_trained(tmp_path, over
 def test_another_grid_on_the_same_ledger_is_another_study(tmp_path):
     """Without a level too: a stored curve with other steps would never be complete."""
     task = (*TASK, "steps=16", "solve.per_doubling=1")
-    run(cells(tmp_path, "pe=rope", "solve.first=2", task=task))
+    run_cells(cells(tmp_path, "pe=rope", "solve.first=2", task=task))
     again = cells(tmp_path, "pe=rope", "solve.first=1", task=task)
     for cfg in again:
         cfg.study_name = "finer"
-    run(again)
+    run_cells(again)
     tries = pd.read_csv(tmp_path / "studies" / "finer" / "tries.csv")
     assert sorted(tries["step"].unique()) == [1, 2, 4, 8, 16]
 
@@ -293,7 +293,7 @@ def test_another_grid_on_the_same_ledger_is_another_study(tmp_path):
 @pytest.mark.long
 def test_no_losses_are_compared_where_steps_are(tmp_path, monkeypatch, scores):
     scores({3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
-    run(cells(tmp_path, "pe=rope,none"))
+    run_cells(cells(tmp_path, "pe=rope,none"))
     folder = tmp_path / "studies" / "tuned"
     assert {path.name for path in folder.glob("*.csv")} >= {"rows.csv", "outcomes.csv", "tries.csv"}
     assert not list(folder.glob("table.*"))
@@ -336,7 +336,7 @@ def test_the_best_of_all_rates_up_to_the_steps_of_the_choice_and_beyond_the_one_
     monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", curves.__getitem__)
     settings = ("tune.steps=2", "tune.baseline=rope", "tune.margin='0.01 nats'", "seed=0,1,2", "steps=8,2,1")
     task = ("data=digits", "solve.first=1", "solve.per_doubling=1")
-    cfgs = drive(tuned(cells(tmp_path, "pe=rope,alibi,none", *settings, task=task)), serve)
+    cfgs = run_stage(tune_cells(cells(tmp_path, "pe=rope,alibi,none", *settings, task=task)), serve)
     assert {(cfg.steps, cfg.optimizer.lr) for cfg in cfgs} == {(1, 1e-2), (2, 3e-3), (8, 3e-3)}
     assert asked == {1e-3: {1, 2}, 3e-3: {1, 2, 8}, 1e-2: {1, 2}}
     verdicts = pd.read_csv(tmp_path / "studies" / "tuned" / "verdicts.csv")

@@ -18,7 +18,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_lab.attention import attend
-from pe_lab.config import folder
+from pe_lab.config import config_folder
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import make
 from pe_lab.encodings.stack import Stack
@@ -26,13 +26,15 @@ from pe_lab.encodings.table import Learnable
 from pe_lab.gallery import definitions as gallery
 from pe_lab.gallery.definitions import FILE, Definition, definitions, read
 from pe_lab.gallery.formulas import mathml
-from pe_lab.replication import Entry, load
+from pe_lab.replication import Entry, load_entries
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-FILES = {path.stem: path for path in (folder() / "pe").glob("*.yaml")}
+FILES = {path.stem: path for path in (config_folder() / "pe").glob("*.yaml")}
 NAMES = list(definitions())
-CLAIMS = {name[7:]: entry for name, entry in load().items() if name.startswith("claims/") and not entry.everywhere}
+CLAIMS = {
+    name[7:]: entry for name, entry in load_entries().items() if name.startswith("claims/") and not entry.everywhere
+}
 ARXIV = re.compile(r"https://arxiv\.org/abs/(\d{4}\.\d{5})")
 GREEK = re.compile(
     r"\\(alpha|beta|gamma|delta|zeta|theta|kappa|lambda|mu|rho|sigma|varphi|psi|omega|Gamma)(?![A-Za-z])"
@@ -125,7 +127,7 @@ def test_every_greek_letter_of_the_formulas_is_explained(name: str) -> None:
 
 
 def test_texts_are_sentences_in_characters_of_a_keyboard() -> None:
-    tasks = {path.stem for path in (folder() / "data").glob("*.yaml")}
+    tasks = {path.stem for path in (config_folder() / "data").glob("*.yaml")}
     for one, text in one_of_each():
         assert text.isascii(), (one.name, text)
         assert "  " not in text, (one.name, text)

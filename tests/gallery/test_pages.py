@@ -20,7 +20,7 @@ from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.measured import read as read_measured
 from pe_lab.benchmark.task_statistics import endpoints, margin_in_words, scores
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
-from pe_lab.config import folder
+from pe_lab.config import config_folder
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
@@ -52,7 +52,7 @@ from pe_lab.gallery.pages import (
     wins,
 )
 from pe_lab.gallery.site import write
-from pe_lab.replication import judge
+from pe_lab.replication import judge_entry
 from pe_lab.results.styles import MARKERS, NONE_STYLE, OWN_MARKERS, style
 from pe_lab.statistics import Verdict
 
@@ -939,7 +939,7 @@ def test_numbers_of_the_same_words_or_setting_have_their_conditions(content: Con
 
 
 def test_without_studies_claims_are_not_run(content: Content) -> None:
-    untested = {name: judge(claim.entry, {}) for name, claim in content.claims.items()}
+    untested = {name: judge_entry(claim.entry, {}) for name, claim in content.claims.items()}
     html = claims_page(replace(content, claims=untested, numbers={})).html()
     assert html.count("not run: needs") == len(untested)
     assert "reproduced</strong>" not in html
@@ -997,7 +997,7 @@ def test_a_definition_begins_with_the_encoding_and_names_its_family(content: Con
     for name, made in content.portraits.items():
         html = encoding_page(content, name).sections[0].html
         words = re.sub(r"<[^>]+>", "", html)
-        own = (folder() / "pe" / f"{name}.yaml").read_text().partition("\n")[0].removeprefix("# ")
+        own = (config_folder() / "pe" / f"{name}.yaml").read_text().partition("\n")[0].removeprefix("# ")
         assert words.startswith(own.replace("`", ""))
         assert made.family[1:] in words
 

@@ -28,7 +28,7 @@ from faults.sweeps import TINY, cells
 from pe_lab import config, run
 from pe_lab.experiment import scheduler
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.maintenance import Counts, damaged_entries, repair, verify
+from pe_lab.ledger.maintenance import Counts, damaged_entries, set_aside, verify_entries
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.tree import Tree
 from pe_lab.status import read_commands
@@ -289,7 +289,7 @@ SETTINGS = OmegaConf.create(  # of Hydra
 
 def launch(work: run.Worker, overrides: list[str], workers: int) -> None:
     """Serve the cells in this process."""
-    scheduler.work(work.cfgs)
+    scheduler.serve_cells(work.cfgs)
 
 
 def command(ledger: Path) -> int:
@@ -299,7 +299,7 @@ def command(ledger: Path) -> int:
     with pytest.MonkeyPatch.context() as patch, within(SECONDS):
         patch.setattr("sys.argv", ["pe_lab.run", *words])
         patch.setenv("HYDRA_FULL_ERROR", "0")
-        patch.setattr(config, "cells", lambda *_: cfgs)
+        patch.setattr(config, "compose_cells", lambda *_: cfgs)
         patch.setattr(run, "_with_hydra", lambda task, _: task.sweep(SETTINGS, {}, [], launch))
         try:
             run.main()
@@ -452,7 +452,7 @@ def test_a_damaged_ledger_is_repaired_or_a_line_says_what_to_do(place, damage, t
     assert outcome in ("healed", "a line says what to do"), errors
     assert results(ledger) == results(trained)
     # a replaced file may leave something that no result needs
-    assert [line for line in verify(ledger, Counts()) if subject(line).relative_to(ledger) in there] == []
+    assert [line for line in verify_entries(ledger, Counts()) if subject(line).relative_to(ledger) in there] == []
     assert [len(command.progress.look().done) for command in read_commands(ledger)][-1:] == [4]
     tables = {kept.name for kept in (ledger / "studies" / "question").iterdir() if is_file(kept)}
     assert tables >= {kept.name for kept in (trained / "studies" / "question").iterdir()}
@@ -477,13 +477,13 @@ def test_what_verify_reports_is_repaired_without_the_command(place, damage, trai
     moved = {}
     try:
         for found in damaged_entries(ledger, Counts()):  # an entry that is moved is not reported again
-            moved[found.reason] = repair(Tree(ledger), found)
+            moved[found.reason] = set_aside(Tree(ledger), found)
     except ValueError:  # its format cannot be read
         assert place == "format.json"
         return
     assert moved or (place, damage) not in UNREAD
     left = [reason for reason, is_moved in moved.items() if not is_moved]
-    again = [*verify(ledger, Counts())]
+    again = [*verify_entries(ledger, Counts())]
     assert again == left
     assert not left or place in (*REPAIRED_BY_COMMAND, ASIDE_FOLDER)
     assert inodes(outside) == before

@@ -17,8 +17,8 @@ from faults.programs import Program, wait_for
 from faults.sweeps import SWEEP, cells
 from pe_lab.ledger import __main__ as ledger_main
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.maintenance import Counts, verify
-from pe_lab.ledger.processes import register, working_for
+from pe_lab.ledger.maintenance import Counts, verify_entries
+from pe_lab.ledger.processes import register_process, working_for
 from pe_lab.system.files import CHECKSUMS_FILE
 
 MEASURED = [*SWEEP, "evaluate.offset=0,3", "study_name=question"]
@@ -67,11 +67,11 @@ def test_verify_finds_every_damaged_file_and_nothing_else(ledger, program):
             path.write_bytes(content[:-3])
         else:
             damage(path, rng)
-        found = list(verify(ledger, Counts()))
+        found = list(verify_entries(ledger, Counts()))
         assert len(found) >= 1, path
         assert all(str(path.parent) in line or str(path) in line for line in found), found
         path.write_bytes(content)
-    assert list(verify(ledger, Counts())) == []
+    assert list(verify_entries(ledger, Counts())) == []
 
 
 def test_verify_finds_a_checkpoint_without_a_file_or_its_checksums(ledger, program):
@@ -146,7 +146,7 @@ def test_prune_removes_ended_commands_only_with_forget(ledger, program):
     assert commands
     assert program("prune", ledger)[0] == 0
     assert list(ledger.glob("commands/*")) == commands
-    me = register(ledger)
+    me = register_process(ledger)
     contents = ({"processes": ["nobody", me]}, [], {"processes": "nobody"})
     others = [ledger / "commands" / f"{number}.json" for number in range(len(contents))]
     for path, content in zip(others, contents, strict=True):
@@ -181,7 +181,7 @@ def test_prune_removes_old_temporary_files(ledger, program):
 
 
 def test_prune_removes_what_a_dead_worker_left_and_nothing_of_a_live_one(ledger, program):
-    dead = ledger / ".processes" / f"{register(ledger)}.{uuid.uuid4().hex}"
+    dead = ledger / ".processes" / f"{register_process(ledger)}.{uuid.uuid4().hex}"
     with working_for(ledger, uuid.uuid4().hex):
         (live,) = ledger.glob(".processes/*.*")
         dead.touch()

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.ledger import identity, record
 from pe_lab.ledger import progress as progress_module
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.processes import register
+from pe_lab.ledger.processes import register_process
 from pe_lab.ledger.progress import COMMANDS_FOLDER, Progress, RequestedCell, Upcoming, write_command
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -37,7 +37,12 @@ def serve(
 ) -> None:
     """Write the heartbeat of an owner that began `ago` seconds ago; by default this process."""
     now = time.time()
-    owner = {"host": "here", "pid": os.getpid(), "process": process or register(run.folder.parent), "heartbeat": now}
+    owner = {
+        "host": "here",
+        "pid": os.getpid(),
+        "process": process or register_process(run.folder.parent),
+        "heartbeat": now,
+    }
     owner |= {"since": now - ago, "from": began, "epoch": epoch, "target": target}
     write_json(run.folder / "owner.json", owner | others)
 
@@ -228,10 +233,10 @@ def test_the_same_command_is_written_once(tmp_path):
     kept = json.loads(path.read_text())
     assert [RequestedCell.from_json(cell) for cell in kept["cells"]] == cells
     assert (kept["overrides"], kept["study"]) == (["-m", "pe=rope,alibi"], "question")
-    assert kept["processes"] == [register(tmp_path)]
+    assert kept["processes"] == [register_process(tmp_path)]
     path.write_text(json.dumps(kept | {"processes": ["0" * 32]}))
     write_command(tmp_path, [], None, cells)
-    assert json.loads(path.read_text())["processes"] == [register(tmp_path)]
+    assert json.loads(path.read_text())["processes"] == [register_process(tmp_path)]
     write_command(tmp_path, [], None, cells[:1])
     assert len(list((tmp_path / COMMANDS_FOLDER).iterdir())) == 2
 

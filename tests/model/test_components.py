@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 from configs import NAMES, pe_class, pe_settings, slow_but_for
 from pe_lab import config
-from pe_lab.check.case import LARGEST_MARK, marked
+from pe_lab.check.case import LARGEST_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
@@ -57,7 +57,7 @@ def sizes(**changes: object) -> Model:
 
 def made(model: Model, encoding=PositionalEncoding, task: Task | None = None) -> Transformer:
     transformer = Transformer(model, encoding, task or Task(VOCABULARY, T, VOCABULARY, causal=True))
-    initialise(transformer, 0)
+    initialise_parameters(transformer, 0)
     return transformer
 
 
@@ -167,7 +167,7 @@ def test_every_encoding_trains_and_answers_in_a_model_of_today(name: str) -> Non
     grid_width = 3 if pe_class(name).on_grid else None
     task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
     model = made(settings, hydra.utils.instantiate(pe_settings(name)), task)
-    layout = marked(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
+    layout = marked_layout(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
     tokens = torch.randint(VOCABULARY, (len(LENGTHS), T))
     slot = (layout.segment != PADDING).flatten().nonzero()[:, 0]
     model.eval()
@@ -268,7 +268,7 @@ def test_gradients_have_the_same_bits_with_layers_that_are_computed_again(name: 
     """With dropout too, and where the layers of an encoding share terms or parameters."""
     grid_width = 3 if pe_class(name).on_grid else None
     task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
-    layout = marked(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
+    layout = marked_layout(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
     tokens = torch.randint(VOCABULARY, (len(LENGTHS), T))
     slot = (layout.segment != PADDING).flatten().nonzero()[:, 0]
     found = []

@@ -11,10 +11,10 @@ from torch.testing import assert_close
 from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.check.case import LARGEST_MARK, marked
+from pe_lab.check.case import LARGEST_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.memory import MIN_SPARE_TOKENS, Memory
@@ -54,7 +54,7 @@ def transformer(
     )
     task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name), marks=LARGEST_MARK)
     model = Transformer(sizes, hydra.utils.instantiate(pe_settings(name), **(options or {})), task, implementation)
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     with torch.no_grad():
         for parameter in model.encodings.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
@@ -80,7 +80,7 @@ def tokens_of(batch: int = 2, length: int = T) -> Tensor:
 def test_token_by_token_equals_the_whole(name: str) -> None:
     """Beyond the training length too; on a grid, row by row."""
     model, tokens = transformer(name), tokens_of()
-    layout = marked(model.task.layout(torch.full((2,), T), T))
+    layout = marked_layout(model.task.layout(torch.full((2,), T), T))
     assert_close(decode(model, tokens, layout, list(range(T))), model(tokens, layout), **EQUAL)
 
 
@@ -124,12 +124,12 @@ def test_options_other_than_the_defaults_decode_too(name: str, options: dict[str
 def test_padded_prompts_in_chunks_equal_each_sequence_alone(name: str) -> None:
     """Sequences of 13, 10 and 3 tokens, padded on the left; the first chunk of the last is padding."""
     model, tokens, lengths = transformer(name), tokens_of(3), (13, 10, 3)
-    alone = marked(model.task.layout(torch.tensor([T]), T))
+    alone = marked_layout(model.task.layout(torch.tensor([T]), T))
     pos = torch.cat(
         [torch.cat((alone.pos[:, :1].expand(-1, T - n, *alone.pos.shape[2:]), alone.pos[:, :n]), 1) for n in lengths]
     )
     segment = torch.tensor([[PADDING] * (T - n) + [0] * n for n in lengths])
-    got = decode(model, tokens, marked(Layout(pos, segment, causal=True)), [0, 5, 9, 10, 11, 12])
+    got = decode(model, tokens, marked_layout(Layout(pos, segment, causal=True)), [0, 5, 9, 10, 11, 12])
     assert got.isfinite().all()
     for row, n in enumerate(lengths):
         expected = model(tokens[row : row + 1, T - n :], alone.part(0, n))
@@ -417,7 +417,7 @@ def greedy(model: Transformer, tokens: Tensor, count: int) -> Tensor:
     """One sequence, every token computed with all before it."""
     made = tokens
     for _ in range(count):
-        layout = marked(model.task.layout(torch.tensor([made.shape[1]]), made.shape[1]))
+        layout = marked_layout(model.task.layout(torch.tensor([made.shape[1]]), made.shape[1]))
         made = torch.cat((made, model(made, layout)[:, -1:].argmax(-1)), 1)
     return made[:, tokens.shape[1] :]
 
@@ -433,7 +433,7 @@ def test_generated_tokens_are_the_most_likely_ones(name: str) -> None:
     marks = (torch.tensor([[7], [4]]) + torch.arange(6)) % (
         LARGEST_MARK + 2
     ) + UNMARKED  # that follow those of `marked`
-    made = model.generate(tokens, 6, marked(Layout(pos, segment, causal=True)), marks=marks)
+    made = model.generate(tokens, 6, marked_layout(Layout(pos, segment, causal=True)), marks=marks)
     expected = [greedy(model, tokens[row : row + 1, 7 - n :], 6) for row, n in enumerate(lengths)]
     assert torch.equal(made, torch.cat(expected))
     assert len(made.unique()) > 1

@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from configs import NAMES, composed, pe_settings
-from pe_lab.check.case import LARGEST_MARK, marked
+from pe_lab.check.case import LARGEST_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import Layout
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
@@ -40,7 +40,7 @@ def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **cha
     grid = 3 if hydra.utils.get_class(chosen._target_).on_grid else None
     task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid, marks=LARGEST_MARK)
     made = Transformer(config, hydra.utils.instantiate(chosen), task, "reference")
-    initialise(made, seed=0)
+    initialise_parameters(made, seed=0)
     return made
 
 
@@ -53,7 +53,7 @@ def sizes(made: Transformer, lr: float = 1e-2) -> dict[str, float]:
     draw = torch.Generator().manual_seed(3)
     tokens, targets = (torch.randint(VOCABULARY, (B, T), generator=draw) for _ in range(2))
     grid = made.task.grid_width
-    layout = marked(Layout.whole(B, T, True, grid))
+    layout = marked_layout(Layout.whole(B, T, True, grid))
     found: dict[str, float] = {}
 
     def record(name: str) -> None:

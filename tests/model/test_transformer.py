@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from configs import FEW, NAMES, composed, pe_class, pe_settings, slow_but_for
-from pe_lab.check.case import LARGEST_MARK, marked
+from pe_lab.check.case import LARGEST_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.sizes import Sizes
@@ -60,12 +60,12 @@ def grid(pe: str) -> int | None:
 
 
 def initialised(model: Transformer, seed: int = 0) -> Transformer:
-    initialise(model, seed)
+    initialise_parameters(model, seed)
     return model
 
 
 def padded(causal: bool = True, grid_width: int | None = None) -> Layout:
-    return marked(Layout.of_lengths(torch.tensor(LENGTHS), T, causal, grid_width))
+    return marked_layout(Layout.of_lengths(torch.tensor(LENGTHS), T, causal, grid_width))
 
 
 def random_tokens() -> Tensor:
@@ -281,7 +281,7 @@ def test_every_parameter_is_drawn_by_initialise(name: str, norm: str) -> None:
         for parameter in spoiled.parameters():
             parameter.fill_(torch.nan)
     torch.manual_seed(99)
-    initialise(spoiled, seed=2)
+    initialise_parameters(spoiled, seed=2)
     for (key, expected), value in zip(fresh.named_parameters(), spoiled.parameters(), strict=True):
         assert torch.equal(value, expected), key
 
@@ -289,7 +289,7 @@ def test_every_parameter_is_drawn_by_initialise(name: str, norm: str) -> None:
 def test_initialise_leaves_the_global_generator_alone() -> None:
     model = transformer(small(), "learnable")
     before = torch.random.get_rng_state()
-    initialise(model, seed=1)
+    initialise_parameters(model, seed=1)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -300,7 +300,7 @@ def test_initialise_refuses_parameters_that_nothing_draws() -> None:
             self.weight = nn.Parameter(torch.zeros(3))
 
     with pytest.raises(ValueError, match=r"^Forgotten has parameters.*reset_parameters"):
-        initialise(nn.Sequential(nn.Linear(2, 2), Forgotten()), seed=0)
+        initialise_parameters(nn.Sequential(nn.Linear(2, 2), Forgotten()), seed=0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -506,7 +506,7 @@ def in_segments(causal: bool = True, columns: int | None = None) -> Layout:
     pos = torch.tensor([[row[:index].count(row[index]) for index in range(T)] for row in rows])
     if columns is not None:
         pos = torch.stack((pos // columns, pos % columns), -1)
-    return marked(Layout(pos, SEGMENTS, causal, seed=5))
+    return marked_layout(Layout(pos, SEGMENTS, causal, seed=5))
 
 
 def some_slots() -> Tensor:

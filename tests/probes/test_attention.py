@@ -12,13 +12,13 @@ from configs import pe_settings
 from pe_lab.attention import reference
 from pe_lab.config import Model
 from pe_lab.data.base import Batch, Floors, InMemory, Task
-from pe_lab.data.seeding import generator, initialise
+from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import Transformer
-from pe_lab.probes.attention import AttentionProbe, distances, measure
+from pe_lab.probes.attention import AttentionProbe, distances, measure_weights
 
 DEPTH, HEADS, WIDTH, T, VOCABULARY = 2, 2, 16, 9, 11
 Values = dict[str, float]
@@ -40,7 +40,7 @@ class Words(InMemory):
         return 40
 
     def make(self, split: str) -> Batch:
-        draw = generator(0, "words", split)
+        draw = make_generator(0, "words", split)
         tokens = torch.randint(VOCABULARY, (40, T), generator=draw)
         length = torch.full((40,), T) if self.whole_length else torch.randint(4, T + 1, (40,), generator=draw)
         asked = torch.ones(40, T, dtype=torch.bool)
@@ -74,7 +74,7 @@ def model(
 ) -> Transformer:
     """Return a model; with blind, queries and keys are 0, so that attention depends on position alone."""
     made = Transformer(Model(DEPTH, WIDTH, HEADS, 2, "pre", 0.0, 1.0, False), encoding, data.task, "reference")
-    initialise(made, 0)
+    initialise_parameters(made, 0)
     if blind:
         with torch.no_grad():
             for layer in made.layers:
@@ -177,7 +177,7 @@ def test_weights_are_those_that_the_layers_really_formed(name: str, monkeypatch:
     data = Words()
     made = model(data, hydra.utils.instantiate(pe_settings(name)))
     ran: list[Tensor] = []
-    true = reference.weights
+    true = reference.attention_weights
 
     def noting(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
         ran.append(true(q, k, terms, layout))
@@ -185,7 +185,7 @@ def test_weights_are_those_that_the_layers_really_formed(name: str, monkeypatch:
 
     batch = data.batch("test", torch.arange(40))
     with torch.no_grad(), monkeypatch.context() as patch:
-        patch.setattr(reference, "weights", noting)
+        patch.setattr(reference, "attention_weights", noting)
         made(batch.tokens, batch.layout)
     assert len(ran) == DEPTH
     rows = AttentionProbe()(made, data, 0)
@@ -228,7 +228,7 @@ def test_distance_on_a_grid_is_euclidean() -> None:
 def test_a_query_with_one_key_has_no_normalised_entropy() -> None:
     weight = torch.ones(1, 1, 1, 1)
     layout = Layout.of_lengths(torch.tensor([1]), 1, causal=True)
-    sums = measure(weight, layout, distances(layout), drops=False)[:, 0].tolist()
+    sums = measure_weights(weight, layout, distances(layout), drops=False)[:, 0].tolist()
     assert sums == [0, 0, 0, 1, 1, 0]
 
 
@@ -237,14 +237,14 @@ def test_rows_of_padding_are_not_measured() -> None:
     weight = torch.zeros(1, 1, 4, 4)
     weight[0, 0, :2, :2] = 0.5
     weight[0, 0, 2, 3] = weight[0, 0, 3, 3] = 1
-    sums = measure(weight, layout, distances(layout), drops=False)[:, 0].tolist()
+    sums = measure_weights(weight, layout, distances(layout), drops=False)[:, 0].tolist()
     assert sums == [0, 0, 1, 2, 2, 2]
 
 
 def test_documents_packed_together_are_apart() -> None:
     layout = Layout(torch.tensor([[0, 1, 0, 1, 2]]), torch.tensor([[0, 0, 1, 1, 1]]), causal=False)
     weight = layout.allowed / layout.allowed.sum(-1, keepdim=True)
-    sums = measure(weight, layout, distances(layout), drops=False)[:, 0].tolist()
+    sums = measure_weights(weight, layout, distances(layout), drops=False)[:, 0].tolist()
     assert sums[1] == pytest.approx(5)
     assert sums[0] == pytest.approx(2 * math.log(2) + 3 * math.log(3))
     assert sums[2] == pytest.approx(2 * 0.5 + (1 + 2 / 3 + 1))

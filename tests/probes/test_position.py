@@ -11,11 +11,11 @@ from configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task
-from pe_lab.data.seeding import generator, initialise
+from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.data.structured import Structured
 from pe_lab.model import Transformer
 from pe_lab.probes import position
-from pe_lab.probes.position import ALPHAS, PositionProbe, read, read_off_token
+from pe_lab.probes.position import ALPHAS, PositionProbe, read_off_token, ridge_predictions
 from pe_lab.probes.states import HiddenStates
 
 WIDTH, T, SEQUENCES = 16, 12, 300
@@ -41,7 +41,7 @@ class Words(InMemory):
         return SEQUENCES
 
     def make(self, split: str) -> Batch:
-        tokens = torch.randint(int(self.start), 11, (SEQUENCES, T), generator=generator(0, "words", split))
+        tokens = torch.randint(int(self.start), 11, (SEQUENCES, T), generator=make_generator(0, "words", split))
         if self.start:
             tokens[:, 0] = 0
         layout = self.task.layout(torch.full((SEQUENCES,), T), T)
@@ -54,7 +54,7 @@ class Words(InMemory):
 def transformer(data: Dataset, name: str) -> Transformer:
     encoding = hydra.utils.instantiate(pe_settings(name))
     model = Transformer(Model(2, WIDTH, 2, 2, "pre", 0.0, 1.0, False), encoding, data.task)
-    initialise(model, 0)
+    initialise_parameters(model, 0)
     return model
 
 
@@ -74,7 +74,7 @@ def probed(
     """Return the rows that the probe finds in states of the two splits."""
     data = Words(causal=True)
     given = {"train": train, "test": test}
-    monkeypatch.setattr(position, "capture", lambda model, dataset, split, seed: given[split])
+    monkeypatch.setattr(position, "capture_states", lambda model, dataset, split, seed: given[split])
     rows = PositionProbe()(transformer(data, "none"), data, 0)
     assert all(row["head"] is None for row in rows)
     assert len(rows) == len(named(rows))
@@ -170,7 +170,7 @@ def test_there_is_nothing_to_read_where_all_tokens_have_one_position(monkeypatch
 def test_small_dimensions_count_as_much_as_large_ones() -> None:
     x, y = torch.randn(200, 3).numpy(), np.random.default_rng(0).standard_normal((200, 1))
     scale = np.array([1e-6, 1.0, 1e4])
-    assert read(x * scale + 3, y, x * scale + 3) == pytest.approx(read(x, y, x), abs=1e-6)
+    assert ridge_predictions(x * scale + 3, y, x * scale + 3) == pytest.approx(ridge_predictions(x, y, x), abs=1e-6)
 
 
 def test_the_ridge_is_chosen_for_each_column_by_leaving_tokens_out() -> None:
@@ -193,7 +193,7 @@ def test_the_ridge_is_chosen_for_each_column_by_leaving_tokens_out() -> None:
             for a in ALPHAS
         ]
         expected.append(ridge(z, y, ALPHAS[np.argmin(errors)], (others - mean) / spread))
-    assert read(x, asked, others) == pytest.approx(np.stack(expected, 1), abs=1e-9)
+    assert ridge_predictions(x, asked, others) == pytest.approx(np.stack(expected, 1), abs=1e-9)
 
 
 def test_the_closed_form_for_tokens_is_ridge_regression_on_one_hot_tokens() -> None:
@@ -243,8 +243,8 @@ def test_the_fitting_sequences_are_of_the_train_split_and_the_scoring_ones_of_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
-    data, true = Words(causal=True), position.capture
-    monkeypatch.setattr(position, "capture", lambda *given: asked.append(given[2]) or true(*given))
+    data, true = Words(causal=True), position.capture_states
+    monkeypatch.setattr(position, "capture_states", lambda *given: asked.append(given[2]) or true(*given))
     PositionProbe()(transformer(data, "none"), data, 0)
     assert asked == ["train", "test"]
 
@@ -256,13 +256,13 @@ def test_on_longer_problems_it_is_fitted_and_scored_on_halves_of_the_test_split(
     data = Addition(0, train=64, validation=8, test=80).longer(2)
     assert (data.size("train"), data.size("test")) == (0, 80)
     asked: list[HiddenStates] = []
-    true = position.capture
+    true = position.capture_states
 
     def noting(*given, **named) -> HiddenStates:
         asked.append(true(*given, **named))
         return asked[-1]
 
-    monkeypatch.setattr(position, "capture", noting)
+    monkeypatch.setattr(position, "capture_states", noting)
     found = named(PositionProbe()(transformer(data, name), data, 0))
     assert all(np.isfinite(value) for value in found.values())
     assert {layer for layer, _ in found} == {None, 0, 1, 2}

@@ -11,23 +11,23 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from configs import FEW, NAMES, TINY_MODEL, composed, pe_class, pe_settings
-from pe_lab.check.case import LARGEST_MARK, marked
-from pe_lab.config import Model, expand, folder
+from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, InMemory, Task
-from pe_lab.data.seeding import generator, initialise
+from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.model import Transformer
-from pe_lab.probes import Probe, ProbeRow, row, states
+from pe_lab.probes import Probe, ProbeRow, make_row, states
 from pe_lab.probes.base import probe_class
-from pe_lab.probes.states import at_rest, capture, permute, sample, watching
+from pe_lab.probes.states import at_rest, capture_states, permute_tokens, sample_batches, watch_states
 from pe_lab.results.curves import Measured, gather
 from pe_lab.results.rows import settings_of
 
-PROBES = sorted(path.stem for path in (folder() / "probe").glob("*.yaml"))
+PROBES = sorted(path.stem for path in (config_folder() / "probe").glob("*.yaml"))
 DEPTH, WIDTH, HEADS, T, VOCABULARY, SIZE = 2, 16, 2, 9, 11, 24
 DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 MARK = 10  # the token of padding
@@ -55,7 +55,7 @@ class Toy(InMemory):
         return SIZE
 
     def make(self, split: str) -> Batch:
-        draw = generator(0, "toy", split)
+        draw = make_generator(0, "toy", split)
         length = torch.full((SIZE,), T) if self.kind == "grid" else torch.randint(4, T + 1, (SIZE,), generator=draw)
         layout = self.task.layout(length, T)
         slot = torch.arange(T).expand(SIZE, T)
@@ -71,7 +71,7 @@ class Toy(InMemory):
             targets = torch.randint(2, (SIZE, 1), generator=draw)
         else:
             targets = torch.randint(VOCABULARY, (SIZE, T), generator=draw).gather(1, slot).where(is_token, IGNORE)
-        return Batch(tokens, targets, torch.zeros_like(targets), targets != IGNORE, marked(layout))
+        return Batch(tokens, targets, torch.zeros_like(targets), targets != IGNORE, marked_layout(layout))
 
     def floors(self, split: str) -> Floors:
         return {}
@@ -100,7 +100,7 @@ def transformer(data: Dataset, name: str = "none", dropout: float = 0.0) -> Tran
         hydra.utils.instantiate(pe_settings(name)),
         data.task,
     )
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     with torch.no_grad():
         for parameter in model.encodings.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
@@ -243,8 +243,8 @@ def test_states_are_those_of_the_tokens_that_count(kind: str) -> None:
     """Compare with states computed sequence by sequence."""
     data = Toy(kind)
     model = transformer(data, "sinusoidal")
-    states = capture(model, data, "test", 5)
-    order = torch.randperm(SIZE, generator=generator(5, "probe", "test"))
+    states = capture_states(model, data, "test", 5)
+    order = torch.randperm(SIZE, generator=make_generator(5, "probe", "test"))
     whole = data.batch("test", order)
     pos = whole.layout.pos.expand(*whole.layout.segment.shape, *whole.layout.pos.shape[2:])
     start = 0
@@ -283,7 +283,7 @@ def test_what_an_encoding_draws_depends_on_seed_and_split_and_changes_between_ba
     for number, (split, seed) in enumerate([("test", 0), ("test", 0), ("test", 1), ("train", 0)]):
         torch.manual_seed(number)
         drawn.append([])
-        capture(model, data, split, seed)
+        capture_states(model, data, split, seed)
     assert drawn[0] == drawn[1]
     assert len(drawn[0]) == math.ceil(SIZE / states.MAX_BATCH_SEQUENCES) > 1
     different = [positions for number in (0, 2, 3) for positions in drawn[number]]
@@ -292,7 +292,9 @@ def test_what_an_encoding_draws_depends_on_seed_and_split_and_changes_between_ba
 
 def test_positions_are_those_of_the_dataset_not_those_drawn() -> None:
     data = Toy("causal")
-    plain, drawn = (capture(transformer(data, name), data, "test", 0).pos for name in ("none", "randomized_alibi"))
+    plain, drawn = (
+        capture_states(transformer(data, name), data, "test", 0).pos for name in ("none", "randomized_alibi")
+    )
     assert torch.equal(plain, drawn)
 
 
@@ -300,7 +302,7 @@ def test_the_sample_is_bounded_and_drawn_by_the_seed() -> None:
     data = Structured(0)
     model = transformer(data)
     with at_rest(model):
-        batches = [list(sample(model, data, "test", seed)) for seed in (0, 0, 1)]
+        batches = [list(sample_batches(model, data, "test", seed)) for seed in (0, 0, 1)]
     tokens = [torch.cat([batch.tokens for batch in of_seed]) for of_seed in batches]
     assert len(tokens[0]) == states.MAX_SEQUENCES
     assert len(tokens[0].unique(dim=0)) == states.MAX_SEQUENCES
@@ -318,7 +320,7 @@ def test_the_halves_of_a_split_have_no_sequence_in_common_and_random_draws_of_th
 
     def halves(seed: int) -> list[list[Batch]]:
         with at_rest(model):
-            return [list(sample(model, data, "test", seed, half=half)) for half in range(2)]
+            return [list(sample_batches(model, data, "test", seed, half=half)) for half in range(2)]
 
     def lines(of_half: list[Batch]) -> set[tuple[int, ...]]:
         return {tuple(line) for batch in of_half for line in batch.tokens.tolist()}
@@ -338,7 +340,7 @@ def test_a_split_without_sequences_is_named() -> None:
     with pytest.raises(
         ValueError, match="sequences to read, got none of 23 tokens in the train split of data=addition"
     ):
-        capture(transformer(data), data, "train", 0)
+        capture_states(transformer(data), data, "train", 0)
 
 
 def test_there_are_fewer_sequences_where_they_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +349,7 @@ def test_there_are_fewer_sequences_where_they_are_long(monkeypatch: pytest.Monke
 
     def count() -> int:
         with at_rest(model):
-            return sum(len(batch) for batch in sample(model, data, "test", 0))
+            return sum(len(batch) for batch in sample_batches(model, data, "test", 0))
 
     monkeypatch.setattr(states, "MAX_TOKENS", 16 * 40)
     assert count() == 40
@@ -355,7 +357,7 @@ def test_there_are_fewer_sequences_where_they_are_long(monkeypatch: pytest.Monke
     assert count() == states.MIN_SEQUENCES
     monkeypatch.setattr(states, "MAX_BATCH_PAIRS", 16 * 16 * 3)
     with at_rest(model):
-        assert [len(batch) for batch in sample(model, data, "test", 0)] == [3] * 5 + [1]
+        assert [len(batch) for batch in sample_batches(model, data, "test", 0)] == [3] * 5 + [1]
 
 
 @pytest.mark.parametrize(("kind", "step"), [("causal", 4), ("grid", torch.tensor([4, 0]))])
@@ -364,7 +366,9 @@ def test_an_offset_moves_the_positions_and_nothing_else(kind: str, step: int | T
     model = transformer(data)
     whole = data.whole("test").layout.pos.clone()
     with at_rest(model):
-        pairs = zip(sample(model, data, "test", 0), sample(model, data, "test", 0, offset=4), strict=True)
+        pairs = zip(
+            sample_batches(model, data, "test", 0), sample_batches(model, data, "test", 0, offset=4), strict=True
+        )
         for here, there in pairs:
             assert torch.equal(here.layout.pos + step, there.layout.pos)
             assert torch.equal(here.tokens, there.tokens)
@@ -377,9 +381,9 @@ def test_on_a_grid_phrases_move_by_rows(name: str) -> None:
     data = Toy("grid")
     model = transformer(data, name)
     found = {without_value(one): one["value"] for one in probe("subspace")(model, data, 0)}
-    before = capture(model, data, "test", 0).hidden
+    before = capture_states(model, data, "test", 0).hidden
     for metric, rows in (("moved_by_1", 1), ("moved_by_length", 3)):
-        after = capture(model, data, "test", 0, rows).hidden
+        after = capture_states(model, data, "test", 0, rows).hidden
         for layer, (one, other) in enumerate(zip(before, after, strict=True)):
             expected = ((other - one).norm() / one.norm()).item()
             assert expected > 0.05
@@ -389,12 +393,12 @@ def test_on_a_grid_phrases_move_by_rows(name: str) -> None:
 def test_permuted_values_stay_in_their_sequence() -> None:
     sequence = torch.arange(50).repeat_interleave(torch.randint(1, 9, (50,)))
     values = torch.stack((torch.arange(len(sequence)), sequence), 1)
-    permuted = permute(values, sequence, 0)
+    permuted = permute_tokens(values, sequence, 0)
     assert torch.equal(permuted[:, 1], sequence)
     assert torch.equal(permuted[:, 0].sort().values, values[:, 0])
     assert (permuted[:, 0] != values[:, 0]).float().mean() > 0.5
-    assert torch.equal(permute(values, sequence, 0), permuted)
-    assert not torch.equal(permute(values, sequence, 1), permuted)
+    assert torch.equal(permute_tokens(values, sequence, 0), permuted)
+    assert not torch.equal(permute_tokens(values, sequence, 1), permuted)
 
 
 def test_a_probe_that_fails_leaves_the_model_as_it_was() -> None:
@@ -403,7 +407,7 @@ def test_a_probe_that_fails_leaves_the_model_as_it_was() -> None:
     before = torch.random.get_rng_state()
 
     def fail() -> None:
-        with at_rest(model), watching(model):
+        with at_rest(model), watch_states(model):
             torch.rand(1)
             assert not model.training
             raise KeyError
@@ -427,10 +431,10 @@ def test_a_model_that_is_no_longer_a_number_is_an_error_of_one_line(name: str) -
 
 
 def test_a_row_is_a_finite_number() -> None:
-    assert row("r2", 0.5, 1) == {"layer": 1, "head": None, "metric": "r2", "value": 0.5}
+    assert make_row("r2", 0.5, 1) == {"layer": 1, "head": None, "metric": "r2", "value": 0.5}
     for value in (math.nan, math.inf):
         with pytest.raises(FloatingPointError, match="got r2="):
-            row("r2", value)
+            make_row("r2", value)
 
 
 @pytest.mark.gpu

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from pe_lab.config import Model
 from pe_lab.data.base import IGNORE
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes import rank
 from pe_lab.probes.rank import RankProbe, effective_rank, spectrum, stable_rank, token_cosine
-from pe_lab.probes.states import MAX_SEQUENCES, sample
+from pe_lab.probes.states import MAX_SEQUENCES, sample_batches
 
 DEPTH, WIDTH = 3, 16
 # float64 all the way; the order of sums differs
@@ -33,7 +33,7 @@ def states_with(singular: list[float], count: int = 60, width: int = 9) -> Tenso
 
 def transformer(norm: str = "pre") -> Transformer:
     model = Transformer(Model(DEPTH, WIDTH, 2, 2, norm, 0.0, 1.0, False), Sinusoidal, Structured(0).task)
-    initialise(model, 0)
+    initialise_parameters(model, 0)
     return model.double()
 
 
@@ -85,7 +85,7 @@ def test_cosine_is_between_tokens_of_one_sequence_and_sequences_count_equally() 
 def by_hand(model: Transformer, data: Structured) -> tuple[list[float], list[float], Tensor]:
     """Compute the gradient norms of states and of layers' parameters, and the last states."""
     model = deepcopy(model)
-    batches = list(sample(model, data, "test", 0))
+    batches = list(sample_batches(model, data, "test", 0))
     tokens, targets = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("tokens", "targets"))
     lengths = torch.cat([(batch.layout.segment != PADDING).sum(1) for batch in batches])
     layout = data.task.layout(lengths, tokens.shape[1])
@@ -152,7 +152,7 @@ def test_a_layer_without_influence_has_no_gradient() -> None:
 
 def test_at_most_256_sequences_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    true = rank.capture
-    monkeypatch.setattr(rank, "capture", lambda *given: seen.append(true(*given)) or seen[-1])
+    true = rank.capture_states
+    monkeypatch.setattr(rank, "capture_states", lambda *given: seen.append(true(*given)) or seen[-1])
     RankProbe()(transformer(), Structured(0), 0)
     assert len(seen[0].sequence.unique()) == MAX_SEQUENCES == 256

@@ -10,12 +10,18 @@ from torch import Tensor
 
 from configs import pe_settings
 from pe_lab.config import Model
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.structured import MID, START, Structured
 from pe_lab.model import Transformer
 from pe_lab.probes import subspace
-from pe_lab.probes.states import HiddenStates, capture
-from pe_lab.probes.subspace import SubspaceProbe, angles, comparable, directions, parts
+from pe_lab.probes.states import HiddenStates, capture_states
+from pe_lab.probes.subspace import (
+    SubspaceProbe,
+    comparable_tokens,
+    principal_angles,
+    principal_directions,
+    split_states,
+)
 
 DEPTH, WIDTH, T = 2, 16, 12
 KINDS = 20
@@ -28,7 +34,7 @@ ANGLES = {"smallest_angle", "mean_cosine", "smallest_angle_random", "mean_cosine
 def settings(name: str, *options: str) -> Transformer:
     encoding = hydra.utils.instantiate(pe_settings(name, *options))
     model = Transformer(Model(DEPTH, WIDTH, 2, 2, "pre", 0.0, 1.0, False), encoding, Structured(0).task)
-    initialise(model, 0)
+    initialise_parameters(model, 0)
     return model
 
 
@@ -46,7 +52,7 @@ def made_of(token: Tensor, place: Tensor, count: int = 100) -> HiddenStates:
 
 
 def found_in(states: HiddenStates, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    monkeypatch.setattr(subspace, "capture", lambda *given: states)
+    monkeypatch.setattr(subspace, "capture_states", lambda *given: states)
     return {row["metric"]: row["value"] for row in SubspaceProbe()(settings("none"), Structured(0), 0)}
 
 
@@ -110,9 +116,9 @@ def test_tokens_that_prefer_places_are_not_taken_for_position() -> None:
     slot = torch.arange(T).repeat(200)
     tokens = (slot + torch.randint(-3, 4, slot.shape)).clamp(0, KINDS - 1)
     tokens = tokens.unique(return_inverse=True)[1]
-    found = parts(token[tokens], tokens, slot)
+    found = split_states(token[tokens], tokens, slot)
     assert found[1].abs().max() < 1e-9
-    found = parts(token[tokens] + place[slot], tokens, slot)
+    found = split_states(token[tokens] + place[slot], tokens, slot)
     torch.testing.assert_close(found[1], place - place.mean(0), **EXACT)
     seen = int(tokens.max()) + 1
     torch.testing.assert_close(found[0], token[:seen] + place.mean(0), **EXACT)
@@ -123,7 +129,7 @@ def test_parts_are_the_least_squares_fit() -> None:
     one_hot = [torch.nn.functional.one_hot(ids).double() for ids in (tokens, places)]
     design = torch.cat(one_hot, 1)
     expected = design @ torch.linalg.lstsq(design, hidden, driver="gelsd").solution
-    token, place = parts(hidden, tokens, places)
+    token, place = split_states(hidden, tokens, places)
     torch.testing.assert_close(token[tokens] + place[places], expected, **EXACT)
 
 
@@ -131,10 +137,10 @@ def test_tokens_and_positions_that_cannot_be_distinguished_are_left_out() -> Non
     # token 5 is always at place 0, which holds nothing else; without it token 6 has one place left
     tokens = torch.tensor([5, 1, 2, 6, 5, 2, 1, 2])
     places = torch.tensor([0, 1, 2, 3, 0, 1, 2, 2])
-    assert comparable(tokens, places).tolist() == [False, True, True, False, False, True, True, True]
-    assert not comparable(torch.tensor([3, 4, 3, 4]), torch.tensor([0, 1, 0, 1])).any()
+    assert comparable_tokens(tokens, places).tolist() == [False, True, True, False, False, True, True, True]
+    assert not comparable_tokens(torch.tensor([3, 4, 3, 4]), torch.tensor([0, 1, 0, 1])).any()
     # removing one leads to the next: token 1 is at places 0 and 1, place 0 then holds token 1 alone
-    chain = comparable(torch.tensor([9, 1, 1, 2, 2, 3]), torch.tensor([0, 0, 1, 1, 2, 2]))
+    chain = comparable_tokens(torch.tensor([9, 1, 1, 2, 2, 3]), torch.tensor([0, 0, 1, 1, 2, 2]))
     assert not chain.any()
 
 
@@ -144,17 +150,17 @@ def test_the_directions_carry_nine_tenths_of_the_variance() -> None:
     rows = torch.linalg.qr(noise - noise.mean(0)).Q
     for squares, expected in (([0.5, 0.3, 0.15, 0.05], 3), ([0.91, 0.05, 0.03, 0.01], 1), ([0.25] * 4, 4)):
         vectors = rows * torch.tensor(squares).double().sqrt() @ basis[:4] + 7
-        found = directions(vectors)
+        found = principal_directions(vectors)
         assert found.shape == (WIDTH, expected)
-        assert angles(found.numpy(), basis[:expected].T.numpy())[1] == pytest.approx(1, abs=1e-6)
+        assert principal_angles(found.numpy(), basis[:expected].T.numpy())[1] == pytest.approx(1, abs=1e-6)
     for _ in range(20):  # exactly nine tenths, but for rounding
         noise = torch.randn(50, 10).double()
-        assert directions(torch.linalg.qr(noise - noise.mean(0)).Q).shape[1] == 9
+        assert principal_directions(torch.linalg.qr(noise - noise.mean(0)).Q).shape[1] == 9
 
 
 def test_angles_are_those_of_scipy_in_degrees() -> None:
     one, other = np.eye(4)[:, :1], np.array([[1.0], [1.0], [0], [0]])
-    assert angles(one, other) == pytest.approx((45, math.sqrt(0.5)))
+    assert principal_angles(one, other) == pytest.approx((45, math.sqrt(0.5)))
 
 
 def test_where_nothing_is_added_there_is_no_position_subspace_at_layer_0() -> None:
@@ -171,15 +177,15 @@ def test_where_nothing_is_added_there_is_no_position_subspace_at_layer_0() -> No
 def test_at_layer_0_the_parts_are_embeddings_and_what_is_added(name: str) -> None:
     model, data = settings(name), Structured(0)
     rows = SubspaceProbe()(model, data, 0)
-    states = capture(model, data, "test", 0)
-    kept = comparable(states.tokens, states.pos[:, 0])
+    states = capture_states(model, data, "test", 0)
+    kept = comparable_tokens(states.tokens, states.pos[:, 0])
     inside, pos = states.tokens[kept].unique(), states.pos[kept].unique()
     assert not {START, MID} & set(inside.tolist())
     assert pos.tolist() == [1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13]  # START alone is at 0, MID at 5, END at 14
     token = model.tokens.weight[inside].detach().double()
     layout = data.task.layout(torch.tensor([16]), 16)
     place = model.encodings[0].vectors(layout, torch.float64)[0, pos].detach().double()
-    expected = angles(directions(token).numpy(), directions(place).numpy())
+    expected = principal_angles(principal_directions(token).numpy(), principal_directions(place).numpy())
     assert (layers(rows, "smallest_angle")[0], layers(rows, "mean_cosine")[0]) == pytest.approx(expected, rel=1e-3)
     assert layers(rows, "token_share")[0] > 0.01
 
@@ -201,14 +207,14 @@ def test_what_looks_at_distances_moves_with_the_phrase(name: str) -> None:
 def test_the_change_of_a_moved_phrase_is_that_of_its_states() -> None:
     model, data = settings("sinusoidal"), Structured(0)
     rows = SubspaceProbe()(model, data, 0)
-    before = capture(model, data, "test", 0).hidden
+    before = capture_states(model, data, "test", 0).hidden
     for metric, offset in (("moved_by_1", 1), ("moved_by_length", 16)):
-        after = capture(model, data, "test", 0, offset).hidden
+        after = capture_states(model, data, "test", 0, offset).hidden
         expected = {n: ((b - a).norm() / a.norm()).item() for n, (a, b) in enumerate(zip(before, after, strict=True))}
         assert min(expected.values()) > 0.05
         assert layers(rows, metric) == pytest.approx(expected, rel=1e-4)
     # position p becomes p + 1
-    states = capture(model, data, "test", 0)
+    states = capture_states(model, data, "test", 0)
     token = model.tokens.weight[states.tokens]
     table = model.encodings[0].vectors(data.task.layout(torch.tensor([17]), 17), torch.float32)[0]
     one, other = (token + table[states.pos[:, 0] + step] for step in (0, 1))

@@ -13,9 +13,9 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW
 
 from pe_lab import config
-from pe_lab.replication import Claimed, Entry, EntryVerdict, judge, load, universe
+from pe_lab.replication import Claimed, Entry, EntryVerdict, judge_entry, load_entries, universe
 from pe_lab.replication.claims import universe_of
-from pe_lab.replication.studies import read
+from pe_lab.replication.studies import read_values
 from pe_lab.replication.values import SHIPPED_FILE as VALUES
 from pe_lab.replication.values import table_of, values_of
 from pe_lab.statistics import Agreement
@@ -76,7 +76,7 @@ def test_planted_claims_end_in_their_verdict_at_the_stated_rates(kind: str, devi
         for _ in range(DRAWS):
             noise = deviation * rng.standard_normal((3, SEEDS))
             values = mean * np.exp(noise) if part.ratio else mean + noise
-            found.append(judge(entry, dict(zip("abc", values, strict=True))).verdict)
+            found.append(judge_entry(entry, dict(zip("abc", values, strict=True))).verdict)
         shares[name] = {verdict: found.count(verdict) / DRAWS for verdict in EntryVerdict}
     contradicted = {
         name: share[EntryVerdict.NOT_REPRODUCED] + share[EntryVerdict.MIXED] for name, share in shares.items()
@@ -112,7 +112,7 @@ def test_parts_are_t_tests_that_are_corrected_together() -> None:
             stats.ttest_1samp(log, 0.0).pvalue,
         ]
         holds = [values["a"].mean() > -0.05, within < beyond, log.mean() < 0]
-        compared = judge(entry, values).compared
+        compared = judge_entry(entry, values).compared
         for label, corrected, right in zip("abc", multipletests(p, method="holm")[1], holds, strict=True):
             expected = Agreement.REPRODUCED if right else Agreement.NOT_REPRODUCED
             assert compared[label].agreement == (expected if corrected < 0.05 else Agreement.UNDECIDED)
@@ -125,7 +125,7 @@ def test_an_interval_excludes_the_bound_exactly_where_the_part_is_decided() -> N
     rng, agreements = np.random.default_rng(0), set()
     for _ in range(50):
         values = {str(part): rng.normal(rng.choice([0, 0.5, 1]), 0.4, 5) for part in range(8)}
-        compared = judge(claim(**dict.fromkeys(values, claimed("above", 0.0))), values).compared
+        compared = judge_entry(claim(**dict.fromkeys(values, claimed("above", 0.0))), values).compared
         for one in compared.values():
             assert (one.low <= 0 <= one.high) == (one.agreement == Agreement.UNDECIDED)
             agreements.add(str(one.agreement))
@@ -135,7 +135,7 @@ def test_an_interval_excludes_the_bound_exactly_where_the_part_is_decided() -> N
         assert [float(compared[first].low), float(compared[first].high)] == pytest.approx([low, high])
     assert len(agreements) > 1
     log = np.log(ratios := np.exp(rng.normal(-0.5, 0.3, 6)))
-    alone = judge(claim(c=claimed("below", 1.0, ratio=True)), {"c": ratios}).compared["c"]
+    alone = judge_entry(claim(c=claimed("below", 1.0, ratio=True)), {"c": ratios}).compared["c"]
     assert [float(alone.low), float(alone.high)] == pytest.approx(
         np.exp(stats.t.interval(0.95, 5, log.mean(), stats.sem(log)))
     )
@@ -143,12 +143,12 @@ def test_an_interval_excludes_the_bound_exactly_where_the_part_is_decided() -> N
 
 @pytest.mark.parametrize("values", [[0.3, np.nan, 0.2], [0.3, np.inf, 0.2], [0.0, 0.0, 0.0], [-0.1, 0.1, 0.0]])
 def test_parts_that_cannot_be_tested_are_undecided(values: list[float]) -> None:
-    assert judge(claim(a=claimed("above")), {"a": values}).verdict is EntryVerdict.UNDECIDED
+    assert judge_entry(claim(a=claimed("above")), {"a": values}).verdict is EntryVerdict.UNDECIDED
 
 
 def test_equal_values_are_decided() -> None:
-    assert judge(claim(a=claimed("above")), {"a": [0.2] * 3}).verdict is EntryVerdict.REPRODUCED
-    assert judge(claim(a=claimed("above")), {"a": [-0.2] * 3}).verdict is EntryVerdict.NOT_REPRODUCED
+    assert judge_entry(claim(a=claimed("above")), {"a": [0.2] * 3}).verdict is EntryVerdict.REPRODUCED
+    assert judge_entry(claim(a=claimed("above")), {"a": [-0.2] * 3}).verdict is EntryVerdict.NOT_REPRODUCED
 
 
 def save(folder: Path, name: str, cells: pd.DataFrame, records: pd.DataFrame | None = None) -> None:
@@ -182,7 +182,7 @@ def test_a_value_is_a_mean_over_the_rows_that_meet_its_conditions(tmp_path: Path
         both=Claimed({"metric": "loss", "pe": "rope", "depth": 1}, ({"depth": 3}, {"pe": "alibi"}), False, "near", 0.0),
         ratio=Claimed({"metric": "loss", "pe": "alibi", "depth": 1}, ({"pe": "rope"},), True, "above", 1.0),
     )
-    found = read(entry, tmp_path, 3)
+    found = read_values(entry, tmp_path, 3)
     assert found.seeds == [0, 1, 2]
     assert found.by_label["difference"] == pytest.approx([1.0] * 3)
     assert found.by_label["deep"] == pytest.approx([4.0, 4.1, 4.2])
@@ -190,9 +190,9 @@ def test_a_value_is_a_mean_over_the_rows_that_meet_its_conditions(tmp_path: Path
     assert found.by_label["both"] == pytest.approx([0.0] * 3)
     assert found.by_label["ratio"] == pytest.approx([3.0 / 2.0, 3.1 / 2.1, 3.2 / 2.2])
     assert found.minutes == pytest.approx([6.0, 6.0, 5.0])
-    assert read(entry, tmp_path, 2).seeds == [0, 1]
+    assert read_values(entry, tmp_path, 2).seeds == [0, 1]
     lacking = replace(entry, values={"none": Claimed({"metric": "loss", "pe": "none"}, (), False, "above", 0.0)})
-    assert read(lacking, tmp_path, 3).seeds == [0, 1]  # seed 2 lacks a cell of the mean
+    assert read_values(lacking, tmp_path, 3).seeds == [0, 1]  # seed 2 lacks a cell of the mean
 
 
 def test_lengths_and_probes_are_read_from_records_and_properties_from_the_audit(tmp_path: Path) -> None:
@@ -213,15 +213,15 @@ def test_lengths_and_probes_are_read_from_records_and_properties_from_the_audit(
         longer=Claimed({"metric": "loss", "length": "> 1"}, ({"length": 1},), False, "above", 0.0),
         rank=Claimed({"metric": "effective_rank", "probe": "rank", "layer": "max"}, (), False, "above", 0.0),
     )
-    assert read(entry, tmp_path, 3).by_label == {"longer": [2.0] * 3, "rank": [20.0] * 3}
+    assert read_values(entry, tmp_path, 3).by_label == {"longer": [2.0] * 3, "rank": [20.0] * 3}
 
     small = Claimed({"metric": "loss", "audit.size": "< 1"}, ({"audit.size": ">= 1"},), False, "below", 0.0)
     exact = Claimed({"metric": "audit.size", "pe": "rope"}, (), False, "below", 1.0)
     entry = claim(small=small, exact=exact)
-    assert "there is no audit" in read(entry, tmp_path, 3).why
+    assert "there is no audit" in read_values(entry, tmp_path, 3).why
     (tmp_path / "audit").mkdir()
     (tmp_path / "audit" / "table.csv").write_text("pe,size\nrope,0.5\nalibi,2\nfire,\n")
-    found = read(entry, tmp_path, 3)
+    found = read_values(entry, tmp_path, 3)
     assert found.by_label["small"] == pytest.approx([-1.0] * 3)  # `fire` has no size, and counts on neither side
     assert found.by_label["exact"] == [0.5] * 3
 
@@ -237,11 +237,11 @@ def test_lengths_and_probes_are_read_from_records_and_properties_from_the_audit(
 )
 def test_what_a_claim_lacks_is_said(tmp_path: Path, part: dict[str, str], why: str) -> None:
     entry = claim(a=Claimed({"metric": "loss", **part}, (), False, "above", 0.0))
-    assert read(entry, tmp_path, 3).why == "there is no study mine"
+    assert read_values(entry, tmp_path, 3).why == "there is no study mine"
     save(tmp_path, "mine", cells({"rope": 1.0}))
-    values = read(entry, tmp_path, 3)
+    values = read_values(entry, tmp_path, 3)
     assert values.why.startswith(why)
-    assert str(judge(entry, values.by_label, values.why)) == f"not run: {values.why}; needs 2.0 core-hours"
+    assert str(judge_entry(entry, values.by_label, values.why)) == f"not run: {values.why}; needs 2.0 core-hours"
 
 
 def test_a_value_that_is_not_finite_is_not_left_out(tmp_path: Path) -> None:
@@ -249,9 +249,9 @@ def test_a_value_that_is_not_finite_is_not_left_out(tmp_path: Path) -> None:
     rows.loc[0, "test_loss"] = np.nan
     save(tmp_path, "mine", rows)
     entry = claim(a=Claimed({"metric": "loss", "pe": "rope"}, (), False, "above", 0.0))
-    values = read(entry, tmp_path, 3)
+    values = read_values(entry, tmp_path, 3)
     assert np.isnan(values.by_label["a"][0])
-    assert judge(entry, values.by_label).verdict is EntryVerdict.UNDECIDED
+    assert judge_entry(entry, values.by_label).verdict is EntryVerdict.UNDECIDED
 
 
 def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
@@ -259,11 +259,11 @@ def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
         pytest.skip("not a checkout")
     shipped = values_of(VALUES)
     verdicts = {}
-    for name, entry in load().items():
+    for name, entry in load_entries().items():
         if entry.studies and all((SHIPPED / study / "rows.csv").is_file() for study in entry.studies):
-            found = read(entry, SHIPPED, entry.seeds)
+            found = read_values(entry, SHIPPED, entry.seeds)
             assert table_of({name: found}) == table_of({name: shipped[name]}), name
-            verdicts[name.partition("/")[2]] = str(judge(entry, found.by_label).verdict)
+            verdicts[name.partition("/")[2]] = str(judge_entry(entry, found.by_label).verdict)
     assert len(verdicts) >= 10
     assert verdicts["blind"] == "reproduced"
     assert verdicts["fades"] == "undecided"
@@ -271,7 +271,7 @@ def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
 
 def test_a_rise_that_is_there_without_an_encoding_says_nothing_of_the_encoding(tmp_path: Path) -> None:
     """`fades` compares R² of position with `none`, which rises too: the same rise in all is not a finding."""
-    entry = load()["claims/fades"]
+    entry = load_entries()["claims/fades"]
     names = ["none", "sinusoidal", "learnable", "continuous"]
     known = {"data": "structured_heldout", "depth": 16, "epochs": 4, "model.norm": "pre"}
     noise = np.random.default_rng(0)
@@ -285,14 +285,14 @@ def test_a_rise_that_is_there_without_an_encoding_says_nothing_of_the_encoding(t
     columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
     records = pd.DataFrame([row | probed for row in rows]).reindex(columns=[*known, "pe", "seed", *columns])
     save(tmp_path, "layers", cells(dict.fromkeys(names, 1.0)).assign(**known), records)
-    found = judge(entry, read(entry, tmp_path, 3).by_label)
+    found = judge_entry(entry, read_values(entry, tmp_path, 3).by_label)
     assert found.seeds == 3
     assert all(abs(mean) < 0.01 for mean in found.ours.values())
     assert Agreement.REPRODUCED not in {str(part.agreement) for part in found.compared.values()}
 
 
 def test_the_studies_of_claims_name_the_tasks_of_the_shipped_rows() -> None:
-    studies = {name: words for entry in load().values() for name, words in entry.studies.items()}
+    studies = {name: words for entry in load_entries().values() for name, words in entry.studies.items()}
     shipped = {name: SHIPPED / name / "rows.csv" for name in studies if (SHIPPED / name / "rows.csv").is_file()}
     if not shipped:
         pytest.skip("not a checkout")
@@ -319,24 +319,24 @@ def test_a_universe_says_where_a_claim_holds_and_where_it_turns(tmp_path: Path) 
                 rows.append(known | {"test_loss": 1 + loss + rng.normal(0, 0.01)})
     entry = everywhere(gap)
     save(tmp_path, "table-claim-universe", pd.DataFrame(rows))
-    finding = judge(entry, read(entry, tmp_path, 4).by_label)
+    finding = judge_entry(entry, read_values(entry, tmp_path, 4).by_label)
     assert finding.verdict is EntryVerdict.MIXED
 
-    states = universe.states(finding).set_index(["model.depth", "optimizer.lr"])["state"].to_dict()
+    states = universe.setting_states(finding).set_index(["model.depth", "optimizer.lr"])["state"].to_dict()
     meaning = {0.5: universe.HOLDS, -0.5: universe.FAILS, 0.0: universe.OPEN}
     assert states == {setting: meaning[better] for setting, better in gap.items()}
-    assert "50%" in universe.summary(finding)
-    by_value = universe.by_value(universe.states(finding)).set_index("setting")
+    assert "50%" in universe.summary_sentence(finding)
+    by_value = universe.by_value(universe.setting_states(finding)).set_index("setting")
     assert by_value.loc["model.depth=1"].tolist() == [2, 0, 0]
     assert by_value.loc["model.depth=4"].tolist() == [0, 1, 1]
     assert by_value.loc["optimizer.lr=0.1"].tolist() == [1, 2, 0]
     (part,) = universe.by_part(finding).to_dict("records")
     assert part == {"part": "gap", "claimed": "above 0", "shown": 3, "contradicted": 2, "open": 1}
-    assert universe.turns(finding) == [
+    assert universe.turning_points(finding) == [
         "optimizer.lr=0.1: holds at model.depth=1, is contradicted at model.depth=2",
         "model.depth=2: is contradicted at optimizer.lr=0.1, holds at optimizer.lr=0.2",
     ]
-    drawn = universe.draw(finding)
+    drawn = universe.draw_universe(finding)
     assert len(drawn.data) == 6
     top, bottom = drawn.figure.axes
     points = np.concatenate([marks.get_offsets() for marks in top.collections if isinstance(marks, PathCollection)])
@@ -355,6 +355,6 @@ def test_all_settings_of_a_universe_are_one_family() -> None:
     shift = stats.t.isf(0.015, 2) * stats.sem(sample)
     assert stats.ttest_1samp(sample + shift, 0).pvalue == pytest.approx(0.03)
     values = dict.fromkeys(entry.values, sample) | {next(iter(entry.values)): sample + shift}
-    assert judge(entry, values).verdict is EntryVerdict.UNDECIDED
+    assert judge_entry(entry, values).verdict is EntryVerdict.UNDECIDED
     alone = claim(gap=claimed("above"))
-    assert judge(alone, {"gap": sample + shift}).verdict is EntryVerdict.REPRODUCED
+    assert judge_entry(alone, {"gap": sample + shift}).verdict is EntryVerdict.REPRODUCED

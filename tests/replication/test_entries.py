@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from pe_lab import config
-from pe_lab.replication import Claimed, load
-from pe_lab.replication.entry import trainings
-from pe_lab.replication.ledger import DERIVED_METRICS, compose
+from pe_lab.replication import Claimed, load_entries
+from pe_lab.replication.entry import training_overrides
+from pe_lab.replication.ledger import DERIVED_METRICS, compose_cell
 from pe_lab.training.metrics import directions
 
-ENTRIES = load()
+ENTRIES = load_entries()
 RUN = {name: entry for name, entry in ENTRIES.items() if not entry.lacks and not entry.studies}
 CLAIMS = {name: entry for name, entry in ENTRIES.items() if entry.studies}
 
@@ -80,7 +80,7 @@ def changed(path: str, value: Any, table: dict[str, Any] = TABLE) -> dict[str, A
 
 
 def test_a_table_is_read_as_entries(tmp_path: Path) -> None:
-    (entry,) = load(written(tmp_path, TABLE)).values()
+    (entry,) = load_entries(written(tmp_path, TABLE)).values()
     assert entry.name == "a/one"
     assert entry.setting == ("data=copy", "pe=rope")
     assert entry.overrides() == ["data=copy", "pe=rope", "evaluate.lengths=[1,2,4]"]
@@ -95,7 +95,7 @@ def test_a_table_is_read_as_entries(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["title", "paper", "source", "seen", "unit", "tolerance", "measured"])
 def test_a_table_without_a_field_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
     with pytest.raises(ValueError, match=rf"^replication/a.yaml: one.* {key}") as refused:
-        load(written(tmp_path, changed(key, None)))
+        load_entries(written(tmp_path, changed(key, None)))
     assert "\n" not in str(refused.value)
 
 
@@ -128,12 +128,12 @@ def test_a_table_without_a_field_is_refused_in_one_line(tmp_path: Path, key: str
 )
 def test_a_wrong_field_is_refused_in_one_line(tmp_path: Path, path: str, value: Any, named: str) -> None:
     with pytest.raises(ValueError, match=rf"^replication/a.yaml.*{named}") as refused:
-        load(written(tmp_path, changed(path, value)))
+        load_entries(written(tmp_path, changed(path, value)))
     assert "\n" not in str(refused.value)
 
 
 def test_a_claim_is_read_with_its_tests_and_its_universe(tmp_path: Path) -> None:
-    claim, universe = load(written(tmp_path, CLAIM)).values()
+    claim, universe = load_entries(written(tmp_path, CLAIM)).values()
     assert list(claim.values) == ["data copy: loss of `rope`", "data sort: loss of `rope`", "rank"]
     loss, _, rank = claim.values.values()
     assert isinstance(loss, Claimed)
@@ -149,8 +149,8 @@ def test_a_claim_is_read_with_its_tests_and_its_universe(tmp_path: Path) -> None
     assert isinstance(asked, Claimed)
     assert asked.value == {"metric": "rank", "layer": "max", "depth": 2, "optimizer.lr": 0.01}
     words = ["pe=rope,alibi", "data=copy"]
-    assert trainings(claim, 3) == {"mine": [*words, "seed=range(3)", "study_name=mine"]}
-    (trained,) = trainings(universe, 3).values()
+    assert training_overrides(claim, 3) == {"mine": [*words, "seed=range(3)", "study_name=mine"]}
+    (trained,) = training_overrides(universe, 3).values()
     assert trained[:4] == [*words, "model.depth=1,2", "optimizer.lr=0.001,0.003,0.01"]
 
 
@@ -188,7 +188,7 @@ def test_a_wrong_field_of_a_claim_is_refused_in_one_line(tmp_path: Path, path: s
     if named == "twice":
         table["cells"]["two"]["tests"].append(table["cells"]["two"]["tests"][1])
     with pytest.raises(ValueError, match=rf"^replication/a.yaml: two.*{named}") as refused:
-        load(written(tmp_path, table))
+        load_entries(written(tmp_path, table))
     assert "\n" not in str(refused.value)
 
 
@@ -206,7 +206,7 @@ def test_every_study_of_a_claim_composes_at_both_ends_of_its_universe(name: str)
 @pytest.mark.parametrize("text", ["a: [", "", "- 1", "a"])
 def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"^replication/a.yaml") as refused:
-        load(written(tmp_path, text))
+        load_entries(written(tmp_path, text))
     assert "\n" not in str(refused.value)
 
 
@@ -214,24 +214,24 @@ def test_a_run_needs_a_setting_and_what_the_package_lacks_does_not(tmp_path: Pat
     table = changed("setting", None)
     table["cells"]["one"].pop("setting")
     with pytest.raises(ValueError, match="one must have a setting"):
-        load(written(tmp_path, table))
+        load_entries(written(tmp_path, table))
     table["cells"]["one"]["lacks"] = "encoder"
     table["cells"]["one"].pop("minutes")
-    (entry,) = load(written(tmp_path, table)).values()
+    (entry,) = load_entries(written(tmp_path, table)).values()
     assert entry.lacks == "encoder"
 
 
 def test_a_setting_that_does_not_compose_is_refused_with_the_entry(tmp_path: Path) -> None:
-    (entry,) = load(written(tmp_path, changed("setting", ["data=copies"]))).values()
+    (entry,) = load_entries(written(tmp_path, changed("setting", ["data=copies"]))).values()
     with pytest.raises(ValueError, match=r"^a/one: .*copies") as refused:
-        compose(entry, [])
+        compose_cell(entry, [])
     assert "\n" not in str(refused.value)
 
 
 def test_users_add_entries_of_their_own(tmp_path: Path) -> None:
     written(tmp_path / "replication", "# A table\n" + yaml.safe_dump(TABLE))
-    with config.joining(["--config-dir", str(tmp_path)]):
-        assert set(load()) == {*ENTRIES, "a/one"}
+    with config.add_config_dirs(["--config-dir", str(tmp_path)]):
+        assert set(load_entries()) == {*ENTRIES, "a/one"}
 
 
 def test_there_are_a_hundred_entries_of_several_papers() -> None:
@@ -243,7 +243,7 @@ def test_there_are_a_hundred_entries_of_several_papers() -> None:
 def test_every_entry_that_can_run_composes_and_measures_what_it_says(table: str) -> None:
     for name, entry in RUN.items():
         if name.partition("/")[0] == table:
-            known = directions(compose(entry, ["seed=0", "trainer.device=cpu"]).dataset)
+            known = directions(compose_cell(entry, ["seed=0", "trainer.device=cpu"]).dataset)
             for label, value in entry.values.items():
                 assert DERIVED_METRICS.get(value.metric, (value.metric,))[0] in known, f"{name}, {label}"
 

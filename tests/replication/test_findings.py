@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pe_lab.replication import Entry, EntryVerdict, Reported, judge
+from pe_lab.replication import Entry, EntryVerdict, Reported, judge_entry
 from pe_lab.statistics import Published
 
 ENTRY = Entry(
@@ -44,7 +44,7 @@ OPEN = [0.1, 0.5, 0.9]
     ],
 )
 def test_all_values_must_agree(short: list[float], long: list[float], verdict: EntryVerdict) -> None:
-    finding = judge(ENTRY, {"short": short, "long": long})
+    finding = judge_entry(ENTRY, {"short": short, "long": long})
     assert finding.verdict is verdict
     assert finding.seeds == 3
     assert finding.ours["long"] == pytest.approx(sum(long) / 3)
@@ -52,11 +52,11 @@ def test_all_values_must_agree(short: list[float], long: list[float], verdict: E
 
 def test_an_undecided_entry_says_how_many_seeds_would_decide() -> None:
     values = RIGHT | {"long": [0.42, 0.5, 0.58]}
-    finding = judge(ENTRY, values)
+    finding = judge_entry(ENTRY, values)
     (number,) = re.findall(r"needs (\d+) seeds", str(finding))
     assert 3 < int(number) == finding.compared["long"].needed
     few = replace(ENTRY, values=ENTRY.values | {"long": Reported(Published(0.5), "exact_match")})
-    assert "no number of our seeds" in str(judge(few, values))
+    assert "no number of our seeds" in str(judge_entry(few, values))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_undecided_entry_says_how_many_seeds_would_decide() -> None:
 )
 @pytest.mark.parametrize("seeds", [0, 2])
 def test_without_enough_seeds_an_entry_is_not_run(change: dict[str, object], why: str, seeds: int) -> None:
-    finding = judge(replace(ENTRY, **change), {label: numbers[:seeds] for label, numbers in RIGHT.items()})
+    finding = judge_entry(replace(ENTRY, **change), {label: numbers[:seeds] for label, numbers in RIGHT.items()})
     assert finding.verdict is EntryVerdict.NOT_RUN
     assert str(finding) == f"not run: {why}"
     assert finding.unseen == 1
@@ -77,4 +77,4 @@ def test_without_enough_seeds_an_entry_is_not_run(change: dict[str, object], why
 
 def test_failures_that_so_few_runs_would_not_show_are_said() -> None:
     """Three runs of which none fails exclude only that more than 63 % fail."""
-    assert judge(ENTRY, RIGHT).unseen == pytest.approx(1 - 0.05 ** (1 / 3))
+    assert judge_entry(ENTRY, RIGHT).unseen == pytest.approx(1 - 0.05 ** (1 / 3))

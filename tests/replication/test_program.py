@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pe_lab.replication import __main__ as program
-from pe_lab.replication import load
+from pe_lab.replication import load_entries
 
 TABLE = """# A table
 title: A paper
@@ -114,7 +114,7 @@ def test_what_is_missing_is_trained_and_judged(
     assert sorted((folder / "out/values.csv").read_text().split()) == sorted(more.split())  # nor does one with fewer
     capsys.readouterr()
 
-    monkeypatch.setattr(program, "train", lambda *_: pytest.fail("everything is there"))
+    monkeypatch.setattr(program, "train_entry", lambda *_: pytest.fail("everything is there"))
     assert replicated(monkeypatch, folder, "mine/right", "--list") == 0
     assert "mine/right: reproduced" in capsys.readouterr().out
 
@@ -168,7 +168,7 @@ def test_a_universe_is_trained_judged_and_drawn(
         rows = list(csv.DictReader(file))
     assert [row["entry"] for row in rows] == ["asked/near/universe"] * 6
 
-    monkeypatch.setattr(program, "train", lambda *_: pytest.fail("everything is there"))
+    monkeypatch.setattr(program, "train_entry", lambda *_: pytest.fail("everything is there"))
     assert replicated(monkeypatch, folder, "asked", "--universe", "--list", "ledger=empty", "--out", "out") == 0
     assert "100%" in capsys.readouterr().out  # from the table
 
@@ -214,7 +214,7 @@ def test_a_training_that_fails_is_said_and_others_are_judged(
     monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = []
-    monkeypatch.setattr(program, "train", lambda entry, *_: trained.append(entry.name) or 1)
+    monkeypatch.setattr(program, "train_entry", lambda entry, *_: trained.append(entry.name) or 1)
     assert replicated(monkeypatch, folder, "mine") == 1
     assert trained == ["mine/right", "mine/wrong"]
     assert "mine/right: not run" in capsys.readouterr().out
@@ -224,7 +224,7 @@ def test_a_training_that_fails_is_said_and_others_are_judged(
 
 @pytest.mark.parametrize("name", ["2410.02140", "arXiv:2410.02140", "https://arxiv.org/abs/2410.02140"])
 def test_a_paper_stands_for_its_entries(name: str) -> None:
-    entries = load()
-    found = [entry.name for entry in program.select(entries, [name])]
+    entries = load_entries()
+    found = [entry.name for entry in program.select_entries(entries, [name])]
     assert found == [key for key, entry in entries.items() if entry.paper == "https://arxiv.org/abs/2410.02140"]
     assert len({entry.partition("/")[0] for entry in found}) > 1  # several tables

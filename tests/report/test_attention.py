@@ -22,7 +22,7 @@ ASKED = ["evaluate.lengths=[1,2]", "probe=[attention,position]"]
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ledger")
-    sweep.run(in_ledger(folder, *STUDY))
+    sweep.run_cells(in_ledger(folder, *STUDY))
     return folder
 
 
@@ -62,7 +62,7 @@ def test_a_folder_of_tables_has_no_attention_and_lost_weights_are_named(ledger: 
 def test_cells_counted_in_steps_beside_cells_counted_in_epochs_are_drawn(tmp_path: Path) -> None:
     short = [*TINY, "pe=rope", "data=bag", "data.train=200", "trainer.batch_size=100", "model.depth=1"]
     for count in ("steps=3", "epochs=1"):
-        sweep.run(in_ledger(tmp_path, *short, count))
+        sweep.run_cells(in_ledger(tmp_path, *short, count))
     drawn = attention(ReportSubject(frame.load(tmp_path), "", "", "rope", "loss", pd.DataFrame())).parts
     assert [isinstance(part, Drawn) for part in drawn] == [True]
 
@@ -71,7 +71,7 @@ def test_cells_counted_in_steps_beside_cells_counted_in_epochs_are_drawn(tmp_pat
 @pytest.mark.parametrize("study", [True, False], ids=["of a study", "of no study"])
 def test_an_evaluation_prints_little_and_writes_all(ledger: Path, study: bool, capsys: pytest.CaptureFixture) -> None:
     words = STUDY if study else STUDY[:-1]
-    sweep.run(in_ledger(ledger, *words, *ASKED), train=False)
+    sweep.run_cells(in_ledger(ledger, *words, *ASKED), train=False)
     lines = capsys.readouterr().out.strip().splitlines()
     folder = ledger / "studies" / "mine" if study else ledger / "evaluation"
     assert str(folder) in lines[-1]

@@ -41,8 +41,8 @@ def trained(tmp_path_factory) -> Path:
     """Return a ledger of 8 cells with a study of 4 of them and later measurements on one."""
     folder = tmp_path_factory.mktemp("ledger")
     asked = ["pe=rope,none", "seed=0,1"]
-    sweep.run([job.cell.cfg for job in composed(folder, *asked, "epochs=1,2")])
-    sweep.run([job.cell.cfg for job in composed(folder, *asked, "epochs=2", "study_name=two")])
+    sweep.run_cells([job.cell.cfg for job in composed(folder, *asked, "epochs=1,2")])
+    sweep.run_cells([job.cell.cfg for job in composed(folder, *asked, "epochs=2", "study_name=two")])
     (job,) = composed(folder, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
     job.request()
     job.serve(wait=True)

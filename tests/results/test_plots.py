@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from pe_lab import statistics
-from pe_lab.config import folder
+from pe_lab.config import config_folder
 from pe_lab.results import panels, plots, styles
 from pe_lab.system.drawing import PAPER
 
@@ -210,7 +210,7 @@ def test_an_encoding_has_one_style_in_every_figure() -> None:
 
 
 def test_each_encoding_of_the_package_has_a_colour_and_a_marker_that_no_other_has() -> None:
-    names = {path.stem for path in (folder() / "pe").glob("*.yaml")}
+    names = {path.stem for path in (config_folder() / "pe").glob("*.yaml")}
     assert sorted(names) == sorted(["none", *sum(styles.NAMES_BY_COLOUR.values(), ())])
     assert len({(styles.style(name).colour, styles.style(name).marker) for name in names}) == len(names)
 

@@ -396,7 +396,7 @@ def test_the_options_of_a_dataset_are_logged_and_not_executed(block, checkpoint,
     assert run["config"]["task"] == run["config"]["data"]["name"]
 
 
-FILES = sorted(path for group in ("pe", "data", "logger") for path in (config.folder() / group).glob("*.yaml"))
+FILES = sorted(path for group in ("pe", "data", "logger") for path in (config.config_folder() / group).glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}={path.stem}")

@@ -19,7 +19,7 @@ from benchmarks.ledger import record
 from configs import TINY_MODEL, in_ledger
 from frames import results_of
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.sweep_report import CellsMissingError, report
+from pe_lab.experiment.sweep_report import CellsMissingError, report_jobs
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
 from pe_lab.results.columns import LEADING_COLUMNS, setting_columns
@@ -172,7 +172,7 @@ MISSING = "missing: rope-d1-e1-s0: the training loss must be finite, got nan at 
 
 def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, capsys):
     with pytest.raises(CellsMissingError, match="^1 of 4 cells are missing"):
-        report(asked(trained))
+        report_jobs(asked(trained))
     out, err = capsys.readouterr()
     assert err == MISSING
     results = load(trained / "studies" / "g")
@@ -198,7 +198,7 @@ def test_on_a_full_disk_tables_are_lost_and_missing_cells_are_still_named(traine
 
     monkeypatch.setattr(Tree, "write", full)
     with pytest.raises(OSError, match="^the tables of study_name=g must be written to .*g, got No space left"):
-        report([job for job in asked(trained) if job.trained] if whole else asked(trained))
+        report_jobs([job for job in asked(trained) if job.trained] if whole else asked(trained))
     out, err = capsys.readouterr()
     assert err == ("" if whole else MISSING)
     assert "floor: bayes" in out
@@ -208,5 +208,5 @@ def test_with_a_damaged_checkpoint_missing_cells_are_still_named(trained, capsys
     here = asked(trained)
     (here[0].run.checkpoint(1) / "summary.json").write_text("{}")
     with pytest.raises(LedgerError, match="must have the digest"):
-        report(here)
+        report_jobs(here)
     assert capsys.readouterr().err == MISSING

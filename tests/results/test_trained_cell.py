@@ -12,7 +12,7 @@ import pe_lab
 from configs import in_ledger
 from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.measurement import trained
+from pe_lab.experiment.measurement import load_model
 from pe_lab.ledger.run import WEIGHTS_FILE
 from pe_lab.probes.attention import AttentionProbe
 from pe_lab.results import trained_cell
@@ -29,9 +29,9 @@ ONE = {"pe": "alibi", "depth": 2, "epochs": 1}
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a ledger of 8 cells, and of two more in a study, which differ from one of them in the learning rate."""
     folder = tmp_path_factory.mktemp("ledger")
-    sweep.run(in_ledger(folder, *TINY, *GRID))
+    sweep.run_cells(in_ledger(folder, *TINY, *GRID))
     more = ["pe=rope", "model.depth=1", "epochs=1", "optimizer.lr=1e-4,1e-5", "study_name=rates"]
-    sweep.run(in_ledger(folder, *TINY, *more))
+    sweep.run_cells(in_ledger(folder, *TINY, *more))
     return folder
 
 
@@ -45,7 +45,7 @@ def test_a_cell_is_what_was_trained_and_measured(ledger: Path) -> None:
     found = pe_lab.load(ledger, **ONE)
     (cfg,) = in_ledger(ledger, *TINY, "pe=alibi", "model.depth=2", "epochs=1", multirun=False)
     job = Job.from_config(cfg)
-    for name, value in trained(job.cell, job.run).state_dict().items():
+    for name, value in load_model(job.cell, job.run).state_dict().items():
         assert torch.equal(value, found.model.state_dict()[name]), name
     assert (found.run.name, found.name) == (job.run.name, "alibi-d2-e1-s0")
     assert found.config.optimizer.lr == cfg.optimizer.lr

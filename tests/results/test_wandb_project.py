@@ -36,7 +36,9 @@ def run_of(ledger: Path, job: Job) -> Run:
     """The run that the cell would have had, from its files."""
     summary = job.run.summary(job.cell.target)
     flat = {f"test/{name}": value for name, value in summary["test"].items()}
-    flat |= {f"floor/{name}": value for name, value in config.flatten(summary["floors"], separator="/").items()}
+    flat |= {
+        f"floor/{name}": value for name, value in config.flatten_settings(summary["floors"], separator="/").items()
+    }
     flat |= {f"cost/{n}": summary[n] for n in ("parameters", "positional_parameters", "flops_per_token", "seconds")}
     rows = pd.read_csv(job.run.checkpoint(job.cell.target) / "metrics.csv").query("split == 'validation'")
     history = [{"epoch": row.epoch, f"validation/{row.metric}": row.value} for row in rows.itertuples()]

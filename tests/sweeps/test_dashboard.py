@@ -63,7 +63,7 @@ def logged(tmp_path_factory, offline_runs) -> dict[str, set[str]]:
     (inside,) = offline_runs(ledger).values()
     names = {name for record in inside["history"] for name in record["item"]}
     names |= {name.removesuffix(".path") for name in names}
-    names |= {name for summary in inside["summary"] for name in config.flatten(summary["update"])}
+    names |= {name for summary in inside["summary"] for name in config.flatten_settings(summary["update"])}
     return {"metrics": names, "settings": set(inside["run"][0]["config"]["update"])}
 
 

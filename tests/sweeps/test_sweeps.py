@@ -151,8 +151,8 @@ def test_studies_whose_cells_depend_on_results_have_no_sweep():
     named = importlib.util.spec_from_file_location("generate", GENERATOR)
     generate = importlib.util.module_from_spec(named)
     named.loader.exec_module(generate)
-    with initialize_config_dir(str(config.folder()), version_base="1.3"):
-        for study in (config.folder() / "study").glob("*.yaml"):
+    with initialize_config_dir(str(config.config_folder()), version_base="1.3"):
+        for study in (config.config_folder() / "study").glob("*.yaml"):
             text = study.read_text()
             if "sweeper:" in text:
                 cfg = compose("config", [f"+study={study.stem}"])  # no cells: some have hundreds

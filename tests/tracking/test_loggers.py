@@ -19,8 +19,8 @@ from pe_lab.audit import pictures as audit
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.logs import replay
-from pe_lab.experiment.measurement import trained
+from pe_lab.experiment.logs import replay_logs
+from pe_lab.experiment.measurement import load_model
 from pe_lab.probes.attention import layer_weights
 from pe_lab.tracking import loggers
 from pe_lab.tracking.events import way_to_bayes
@@ -168,7 +168,7 @@ def test_a_run_has_one_picture_of_the_encoding_and_one_of_attention(records):
 
 def test_a_picture_of_an_encoding_is_drawn_once_for_all_cells_that_have_it(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(audit, "draw", lambda subject, none, path: (drawn.append(subject.name), path.touch()))
+    monkeypatch.setattr(audit, "save_picture", lambda subject, none, path: (drawn.append(subject.name), path.touch()))
     (tmp_path / "pictures").mkdir()
 
     def cells(*words: str) -> list[Cell]:
@@ -187,7 +187,7 @@ def test_a_picture_of_an_encoding_is_drawn_once_for_all_cells_that_have_it(tmp_p
 
 def test_a_picture_of_attention_shows_the_weights_of_every_head(tmp_path):
     (job,) = serve(tmp_path, "logger=none", "epochs=1", "model.depth=2")
-    model = trained(job.cell, job.run)
+    model = load_model(job.cell, job.run)
     picture = attention_picture(model, job.cell.dataset, 0)
     batch = job.cell.dataset.batch("test", torch.tensor([0]))
     length = int((batch.layout.segment == 0).sum())
@@ -207,7 +207,7 @@ def test_a_picture_of_attention_shows_the_weights_of_every_head(tmp_path):
 
 def test_a_picture_that_cannot_be_drawn_does_not_cost_the_cell(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(audit, "draw", lambda *_: (_ for _ in ()).throw(ValueError("no colours left")))
+    monkeypatch.setattr(audit, "save_picture", lambda *_: (_ for _ in ()).throw(ValueError("no colours left")))
     (job,) = serve(tmp_path, "logger=wandb", "epochs=1")
     assert not job.missing
     assert "rope-d1-e1-s0: no pictures in W&B: no colours left" in capsys.readouterr().err
@@ -354,7 +354,7 @@ def test_a_cell_is_replayed_to_wandb_alone(tmp_path, monkeypatch, offline_runs):
     (file,) = tmp_path.glob("csv/*/*/metrics.csv")
     file.write_text("kept")
     (again,) = config.expand([*TINY, f"ledger={tmp_path}", *words], multirun=True)
-    replay(Cell.from_config(again), job.run)
+    replay_logs(Cell.from_config(again), job.run)
     assert len(offline_runs(tmp_path)) == 1
     assert file.read_text() == "kept"
 

@@ -12,7 +12,7 @@ from pe_lab.config import Model
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.mqar import MQAR
-from pe_lab.data.seeding import derive, initialise
+from pe_lab.data.seeding import derive_seed, initialise_parameters
 from pe_lab.data.sequence import Copy, Sort
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
@@ -60,7 +60,7 @@ class Copies(torch.nn.Module):
 def transformer(name: str, data: Dataset, seed: int = 0) -> Transformer:
     sizes = Model(2, 16, 2, mlp_ratio=2, norm="post", dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(sizes, hydra.utils.instantiate(pe_settings(name)), data.task)
-    initialise(model, seed)
+    initialise_parameters(model, seed)
     return model
 
 
@@ -153,7 +153,7 @@ def test_random_positions_are_drawn_from_the_seed_of_the_batch() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
     assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == first
-    assert set(seen) == {derive(0, "evaluate", "test", 0)}
+    assert set(seen) == {derive_seed(0, "evaluate", "test", 0)}
 
 
 def test_answers_with_gaps_are_refused() -> None:

@@ -16,7 +16,7 @@ from pe_lab.config import Model
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.flip_flop import FlipFlop
 from pe_lab.data.metric import LOWER_IS_BETTER, METRIC_UNITS, Metric
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.structured import PAD, Structured
 from pe_lab.data.text.base import Text
 from pe_lab.encodings.base import PositionalEncoding
@@ -66,7 +66,7 @@ def transformer(dropout: float = 0.0) -> Transformer:
         scale_tokens=False,
     )
     model = Transformer(config, PositionalEncoding, dataset().task)
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     return model
 
 
@@ -249,7 +249,7 @@ def test_what_an_encoding_draws_is_the_same_at_every_evaluation() -> None:
     encoding = hydra.utils.instantiate(pe_settings("randomized_learnable"))
     config = Model(1, 16, 2, 2, "pre", 0.0, 1.0, False)
     model = Transformer(config, encoding, dataset().task)
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     first, other = (evaluate(model, dataset(), split, NO_AUTOCAST) for split in ("validation", "test"))
     torch.manual_seed(9)
     before = torch.random.get_rng_state()

@@ -15,7 +15,7 @@ from pe_lab import config
 from pe_lab.attention import sdpa
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.rotary import LRoPE, RoPE
 from pe_lab.experiment.cell import Cell
@@ -46,7 +46,7 @@ def transformer(pe: str, *overrides: str, depth: int = 3) -> Transformer:
     )
     encoding = hydra.utils.instantiate(pe_settings(pe, *overrides))
     model = Transformer(config, encoding, Task(vocabulary=11, length=8, outputs=11, causal=True))
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     return model
 
 

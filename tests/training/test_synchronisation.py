@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from configs import pe_settings
-from pe_lab.check.case import LARGEST_MARK, marked
-from pe_lab.config import Model, folder
+from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Batch, Task
 from pe_lab.encodings.layout import Layout, Origin
 from pe_lab.encodings.randomized import Randomized
@@ -33,7 +33,7 @@ READ = {  # operators that read values, or copy a Python list
     )
 }
 INDEX = {f"aten::{name}" for name in ("index", "index_put", "index_put_", "_index_put_impl_")}
-FILES = sorted((folder() / "pe").glob("*.yaml"))
+FILES = sorted((config_folder() / "pe").glob("*.yaml"))
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
 READS_A_PARAMETER = {"fire"}  # its trained threshold decides between two formulas
 T, VOCABULARY = 16, 11
@@ -97,7 +97,7 @@ def test_a_training_step_reads_no_value(name: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     layout = Layout.of_lengths(torch.tensor([T, 12]), T, True, grid)
     layout.segment[:, :6] = 1
-    layout, tokens = as_if_moved(marked(layout).read()), torch.randint(VOCABULARY, (2, T))
+    layout, tokens = as_if_moved(marked_layout(layout).read()), torch.randint(VOCABULARY, (2, T))
 
     def step() -> None:
         loss = cross_entropy(model(tokens, replace(layout, seed=3)).flatten(0, 1), tokens.flatten())

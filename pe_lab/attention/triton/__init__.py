@@ -81,9 +81,13 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "the kernels need a CUDA device, these tensors are on a CPU"
     if q.device.type == "cuda" and torch.cuda.get_device_capability(q.device) < (8, 0):
         return "the kernels need a GPU of compute capability 8.0 or later"
-    if q.device.type == "cuda" and not version().startswith(EXAMINED_VERSION) and os.environ.get(ANY_VERSION) != "1":
+    if (
+        q.device.type == "cuda"
+        and not triton_version().startswith(EXAMINED_VERSION)
+        and os.environ.get(ANY_VERSION) != "1"
+    ):
         return (
-            f"the kernels were examined with triton {EXAMINED_VERSION}x, got {version()}: install that, or set "
+            f"the kernels were examined with triton {EXAMINED_VERSION}x, got {triton_version()}: install that, or set "
             f"{ANY_VERSION}=1"
         )
     if q.device.type not in ("cpu", "cuda"):
@@ -96,7 +100,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     return None
 
 
-def version() -> str:
+def triton_version() -> str:
     """Return the version of the package triton."""
     import triton
 

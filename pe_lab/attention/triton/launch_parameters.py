@@ -54,12 +54,12 @@ def load_class(there: Collection[str]) -> str:
     return "table" if read else "plain"
 
 
-def key(kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> str:
+def blocks_key(kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> str:
     """Return the key of the table's entries within an architecture."""
     return f"{kernel} {str(dtype).removeprefix('torch.')} {tile_dims(head_dim)} {load_class(there)}"
 
 
-def architecture(device: torch.device) -> str:
+def architecture_of(device: torch.device) -> str:
     """Return the architecture of a device, as sm_90; "interpreter" for a CPU."""
     return INTERPRETER if device.type == "cpu" else "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
@@ -76,9 +76,9 @@ def on_its_device(operator: Callable[Given, Result]) -> Callable[Given, Result]:
     return run
 
 
-def nearest(architecture: str) -> str:
+def nearest_architecture(architecture: str) -> str:
     """Return the newest architecture in the table up to this one; the oldest if all are newer."""
-    architectures = [name for name in load() if name != INTERPRETER]
+    architectures = [name for name in load_blocks() if name != INTERPRETER]
     older = [name for name in architectures if _number(name) <= _number(architecture)]
     return max(older, key=_number) if older else min(architectures, key=_number)
 
@@ -87,22 +87,22 @@ def _number(architecture: str) -> int:
     return int(architecture.removeprefix("sm_"))
 
 
-def choose(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
+def choose_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
     """Return the blocks for a launch with these options on (BIAS, GATE, DECAY, SEGMENTED, DROPOUT, WINDOW)."""
     if architecture == INTERPRETER:
-        return load()[INTERPRETER][kernel]
-    part = load().get(architecture) or load()[nearest(architecture)]
-    return part[key(kernel, dtype, head_dim, there)]
+        return load_blocks()[INTERPRETER][kernel]
+    part = load_blocks().get(architecture) or load_blocks()[nearest_architecture(architecture)]
+    return part[blocks_key(kernel, dtype, head_dim, there)]
 
 
 @cache  # the file is part of the package
-def load() -> dict[str, dict[str, Blocks]]:
+def load_blocks() -> dict[str, dict[str, Blocks]]:
     """Return the blocks by architecture and key."""
     table = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
     return {name: {key: Blocks(*entry) for key, entry in part.items()} for name, part in table.items()}
 
 
-def write(architecture: str, part: dict[str, Blocks]) -> None:
+def write_blocks(architecture: str, part: dict[str, Blocks]) -> None:
     """Write an architecture's part of the table."""
     table = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
     table[architecture] = {key: list(asdict(blocks).values()) for key, blocks in part.items()}
@@ -111,4 +111,4 @@ def write(architecture: str, part: dict[str, Blocks]) -> None:
         for name, entries in table.items()
     )
     TABLE_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    load.cache_clear()
+    load_blocks.cache_clear()

@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import softmax, tiles
-from pe_lab.attention.triton.launch_parameters import Blocks, architecture, choose, on_its_device, tile_dims
+from pe_lab.attention.triton.launch_parameters import Blocks, architecture_of, choose_blocks, on_its_device, tile_dims
 
 LOG2E = 1.4426950408889634
 LARGEST_TILE = 128  # queries or keys
@@ -180,7 +180,9 @@ class _Call:
         self.switches = switches(q.dtype, q.shape[-1], causal, self.there)
 
     def blocks(self, kernel: Any) -> Blocks:
-        return choose(architecture(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.there)
+        return choose_blocks(
+            architecture_of(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.there
+        )
 
     def launch(
         self, kernel: Any, programs: int, blocks: Blocks, more: list[Tensor], strides: list[int], **options: int
@@ -203,11 +205,11 @@ def switches(dtype: torch.dtype, head_dim: int, causal: bool, there: Collection[
         "HEAD_DIM": head_dim,
         "BLOCK_D": tile_dims(head_dim),
         "CAUSAL": int(causal),
-        "PRECISION": precision(dtype),
+        "PRECISION": product_precision(dtype),
     } | {name: int(name in there) for name in OPTIONAL_TERMS}
 
 
-def precision(dtype: torch.dtype) -> str:
+def product_precision(dtype: torch.dtype) -> str:
     """Return the precision of matrix products; it matters for float32 only."""
     return "tf32x3" if dtype == torch.float32 else "tf32"
 

@@ -9,8 +9,15 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import stick
-from pe_lab.attention.triton.launch_parameters import Blocks, architecture, choose, on_its_device, tile_dims
-from pe_lab.attention.triton.operators import LOG2E, dims_adjacent, precision, spread, table_gradient, table_shape
+from pe_lab.attention.triton.launch_parameters import Blocks, architecture_of, choose_blocks, on_its_device, tile_dims
+from pe_lab.attention.triton.operators import (
+    LOG2E,
+    dims_adjacent,
+    product_precision,
+    spread,
+    table_gradient,
+    table_shape,
+)
 
 CHUNK_QUERIES = 2048  # queries whose intermediate sums are held at a time: memory grows with T, not with its square
 
@@ -175,7 +182,7 @@ class _StickCall:
         self.numbers = [scale, *table_shape(self.vectors[0])]
         self.q = q
         self.there = {name for name, term in (("BIAS", bias), ("SEGMENTED", segment)) if term is not None}
-        self.options = options(q.dtype, q.shape[-1], down, side, include_self, self.there)
+        self.options = stick_switches(q.dtype, q.shape[-1], down, side, include_self, self.there)
         how = (side, include_self, segment is not None)
         self.sections, self.sections_of_keys = sections(*how), sections_of_keys(*how)
 
@@ -183,26 +190,26 @@ class _StickCall:
         return [stride for x in tensors for stride in dims_adjacent(x).stride()[:3]]
 
     def blocks(self, kernel: str) -> Blocks:
-        return stick_blocks(architecture(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.there)
+        return stick_blocks(architecture_of(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.there)
 
 
 def stick_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
     """Return the blocks of a kernel; the backward kernels share sums, and therefore the size of key tiles."""
     if kernel == "stick_mark":
         kernel = "stick_backward_queries"
-    blocks = choose(architecture, kernel, dtype, head_dim, there)
+    blocks = choose_blocks(architecture, kernel, dtype, head_dim, there)
     if kernel in ("stick_backward_keys", "stick_backward_tables"):
-        n = choose(architecture, "stick_backward_queries", dtype, head_dim, there).n
+        n = choose_blocks(architecture, "stick_backward_queries", dtype, head_dim, there).n
         blocks = replace(blocks, n=n, m=n if kernel == "stick_backward_tables" else blocks.m)
     return blocks
 
 
-def parts(dtype: torch.dtype) -> int:
+def logarithm_parts(dtype: torch.dtype) -> int:
     """Return the number of 8-bit parts of a logarithm: 3 for all 24 bits of float32, 2 for bfloat16 activations."""
     return 3 if dtype == torch.float32 else 2
 
 
-def options(
+def stick_switches(
     dtype: torch.dtype, head_dim: int, down: bool, side: int, include_self: bool, there: Collection[str]
 ) -> dict[str, int | str]:
     """Return the compile-time options that all kernels share."""
@@ -212,8 +219,8 @@ def options(
         "DOWN": int(down),
         "SIDE": side,
         "SELF": int(include_self),
-        "PRECISION": precision(dtype),
-        "PARTS": parts(dtype),
+        "PRECISION": product_precision(dtype),
+        "PARTS": logarithm_parts(dtype),
         "BIAS": int("BIAS" in there),
         "SEGMENTED": int("SEGMENTED" in there),
     }

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, Task, averages
+from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, Task, mean_metrics
 from pe_lab.data.metric import Metric
 from pe_lab.data.text import levels
-from pe_lab.data.text.cache import cache_folder, kept
+from pe_lab.data.text.cache import cache_folder, cached_folder
 from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
 from pe_lab.data.text.tokenizer import BPE, Bytes, FromFile
-from pe_lab.data.text.windows import Windows, packed, place
+from pe_lab.data.text.windows import Windows, packed_layout, place_windows
 from pe_lab.encodings.options import (
     MAX_LENGTH,
     Count,
@@ -28,9 +28,9 @@ from pe_lab.encodings.options import (
     NonEmpty,
     OptionError,
     Range,
+    integers,
     is_integer,
     is_text,
-    whole,
 )
 from pe_lab.system.files import digest, read_json, write_json
 
@@ -47,7 +47,7 @@ class Text(Dataset):
     """Consecutive windows of `length` tokens of a corpus.
 
     Documents are packed: a window may hold several, or parts of them. Each is a segment of its own, so they do not see
-    each other, and positions start at 0 at the first token of each in the window: see `windows.packed`.
+    each other, and positions start at 0 at the first token of each in the window: see `windows.packed_layout`.
 
     A window of validation or test that occurs anywhere in the text of an earlier split is left out: none of
     "tinyshakespeare"; of "stdlib" 6 % of the test windows of 256 bytes, and more of shorter ones. The others may share
@@ -94,7 +94,7 @@ class Text(Dataset):
         separator: NonEmpty | None = None,
         tokenizer: Annotated[str, TOKENIZERS] = "bytes",
         vocabulary_size: Annotated[int, VOCABULARY_SIZES] = 4096,
-        length: Annotated[int, whole(2, most=MAX_LENGTH)] = 256,
+        length: Annotated[int, integers(2, most=MAX_LENGTH)] = 256,
         train_sequences: Count | None = None,
         test_sequences: Count | None = 256,
         cache: Folder | None = None,
@@ -142,7 +142,7 @@ class Text(Dataset):
         setting = longer or f"data.length={self.length}"
         of_train, of_held_out = (self.length, self.train_sequences), (self.task.length, self.held_out)
         return {
-            split: place(self.text, split, *taken, self.length, self.following, setting, self.stride)
+            split: place_windows(self.text, split, *taken, self.length, self.following, setting, self.stride)
             for split, taken in zip(SPLITS, (of_train, of_held_out, of_held_out), strict=True)
         }
 
@@ -161,7 +161,7 @@ class Text(Dataset):
         rows = torch.from_numpy(self.rows(split, index.numpy()).astype(np.int64))
         tokens, targets, role = self.ask(split, index, epoch, rows)
         text = rows[:, : tokens.shape[1]]
-        return Batch(tokens, targets, role, targets != IGNORE, packed(text == self.text.end, self.causal))
+        return Batch(tokens, targets, role, targets != IGNORE, packed_layout(text == self.text.end, self.causal))
 
     def spelled(self, tokens: Tensor) -> list[str]:
         """Return the text of tokens [T], with signs for spaces and ends of lines."""
@@ -191,7 +191,7 @@ class Text(Dataset):
         """Return the metrics of the losses [Q] in nats of all answers."""
         whole = torch.zeros(batch.targets.shape, dtype=torch.float64)
         whole[batch.targets != IGNORE] = torch.from_numpy(losses)
-        return averages(whole, batch, roles) | self.metrics(whole, batch)
+        return mean_metrics(whole, batch, roles) | self.metrics(whole, batch)
 
     def floors(self, split: str) -> Floors:
         """Return reference levels: the metrics of simple statistics of the training sequences. They are not floors.
@@ -209,6 +209,6 @@ class Text(Dataset):
             counted = self.windows["train"].read_evenly(self.text, "train", number, self.following)
             write_json(folder / "levels.json", self.levels(split, batch, counted))
 
-        folder = kept(self.text.corpus.cache / "levels" / digest(depends), make)
+        folder = cached_folder(self.text.corpus.cache / "levels" / digest(depends), make)
         floors: Floors = read_json(folder / "levels.json")
         return floors

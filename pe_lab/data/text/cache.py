@@ -21,7 +21,7 @@ def cache_folder(cache: str | None) -> Path:
     return Path(pooch.os_cache("pe_lab"))
 
 
-def kept(entry: Path, make: Callable[[Path], None]) -> Path:
+def cached_folder(entry: Path, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache; make it if it is missing, and with a message if it is damaged.
 
     Args:
@@ -32,12 +32,12 @@ def kept(entry: Path, make: Callable[[Path], None]) -> Path:
     """
     with _one_line(entry):
         if os.path.lexists(entry):
-            reason = damage(entry)
+            reason = find_damage(entry)
             if reason is None:
                 return entry
             _remove(entry)
             print(f"data.cache: {entry} {reason}; it is made again", file=sys.stderr)
-        with writing(entry) as temporary:
+        with write_atomically(entry) as temporary:
             temporary.mkdir()
             make(temporary)
             write_json(
@@ -46,7 +46,7 @@ def kept(entry: Path, make: Callable[[Path], None]) -> Path:
     return entry
 
 
-def damage(entry: Path) -> str | None:
+def find_damage(entry: Path) -> str | None:
     """Return why a folder of the cache is damaged; None: it is not."""
     if entry.is_symlink() or not entry.is_dir():
         return "is no folder"
@@ -74,7 +74,7 @@ def _remove(entry: Path) -> None:
     """Remove a damaged entry, unless another process has made it again."""
     aside = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}")
     os.rename(entry, aside)
-    if damage(aside) is None and not os.path.lexists(entry):
+    if find_damage(aside) is None and not os.path.lexists(entry):
         os.rename(aside, entry)
     elif aside.is_dir() and not aside.is_symlink():
         shutil.rmtree(aside)
@@ -98,7 +98,7 @@ def _one_line(entry: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Path]:
+def write_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path that is renamed when the block ends; several processes may write the same entry."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")

@@ -12,9 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_lab.data.text.cache import kept
-from pe_lab.data.text.sources import CHECKSUMS, download, own_files, refuse_wrapped, shipped, standard_library
-from pe_lab.data.text.text_rows import rows
+from pe_lab.data.text.cache import cached_folder
+from pe_lab.data.text.sources import (
+    CHECKSUMS,
+    download_corpus,
+    own_files,
+    refuse_wrapped,
+    shipped_file,
+    standard_library,
+)
+from pe_lab.data.text.text_rows import read_texts
 from pe_lab.system.files import digest
 
 REVISION = 2  # raised when the separation of documents, their digest or what is refused changes
@@ -73,11 +80,11 @@ class Corpus:
             with self._readable():
                 files = own_files(Path(self.path).expanduser(), self.column)
         elif self.name in CHECKSUMS:
-            files = [shipped(self.name)]
+            files = [shipped_file(self.name)]
         elif self.name == "stdlib":
             files = standard_library()
         else:
-            files = [download(self.name, self.cache / "downloads")]
+            files = [download_corpus(self.name, self.cache / "downloads")]
         if not files:
             raise ValueError(f"{self.setting} must have a file in it, got none in {self.path or self.name}")
         return files
@@ -99,7 +106,7 @@ class Corpus:
             documents = self._read()
             np.savez(folder / DOCUMENTS_FILE, digest=documents.digest, hashes=documents.hashes, sizes=documents.sizes)
 
-        with np.load(kept(self.cache / "documents" / key, make) / DOCUMENTS_FILE) as arrays:
+        with np.load(cached_folder(self.cache / "documents" / key, make) / DOCUMENTS_FILE) as arrays:
             return Documents(str(arrays["digest"]), arrays["hashes"], arrays["sizes"])
 
     def _read(self) -> Documents:
@@ -156,9 +163,9 @@ class Corpus:
     def _pieces_of(self, file: Path) -> Iterator[tuple[bytes, bool]]:
         with self._readable():
             if self.column is None:
-                yield from pieces(file, self.separator)
+                yield from document_pieces(file, self.separator)
             else:
-                yield from ((_encoded(text, file), True) for text in rows(file, self.column))
+                yield from ((_encoded(text, file), True) for text in read_texts(file, self.column))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -177,7 +184,7 @@ def _encoded(text: str, file: Path) -> bytes:
         raise ValueError(f"data.path must be text that UTF-8 can write, got half of a character in {file}") from None
 
 
-def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:
+def document_pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:
     """Yield the documents of a file in pieces of about CHUNK_BYTES bytes, and whether the document ends there.
 
     A piece that is not a document's last ends with a line, or with a character where lines are longer than a chunk.

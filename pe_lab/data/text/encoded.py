@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pe_lab.data.text.cache import kept
+from pe_lab.data.text.cache import cached_folder
 from pe_lab.data.text.corpus import Corpus, before_character
-from pe_lab.data.text.overlap import repeats
+from pe_lab.data.text.overlap import find_repeats
 from pe_lab.data.text.tokenizer import Tokenizer
 from pe_lab.system.files import CHECKSUMS_FILE, digest, read_json, write_json
 
@@ -43,7 +43,7 @@ class Encoded:
             ValueError: the corpus is no text, or gives fewer tokens than the vocabulary was to have.
         """
         key = digest({"documents": self.corpus.documents.digest, "revision": REVISION} | self.tokenizer.identity)
-        return kept(self.corpus.cache / "tokens" / key, self._write)
+        return cached_folder(self.corpus.cache / "tokens" / key, self._write)
 
     @cached_property
     def digest(self) -> str:
@@ -86,18 +86,18 @@ class Encoded:
 
         def make(folder: Path) -> None:
             *before, held = (self.folder / f"{other}.npy" for other in SPLITS[: SPLITS.index(split) + 1])
-            np.save(folder / "places.npy", repeats(before, held, length, self.tokenizer.vocabulary, folder))
+            np.save(folder / "places.npy", find_repeats(before, held, length, self.tokenizer.vocabulary, folder))
 
         key = digest({"tokens": self.digest, "split": split, "length": length, "revision": REVISION})
-        places: np.ndarray = np.load(kept(self.corpus.cache / "repeats" / key, make) / "places.npy")
+        places: np.ndarray = np.load(cached_folder(self.corpus.cache / "repeats" / key, make) / "places.npy")
         return places
 
     def _write(self, folder: Path) -> None:
-        self.tokenizer.learn(piece for split, piece, _ in divided(self.corpus) if split == "train")
+        self.tokenizer.learn(piece for split, piece, _ in divide_text(self.corpus) if split == "train")
         growing = {split: Growing(folder / f"{split}.npy", self.tokenizer.dtype) for split in SPLITS}
         end = np.array([self.end], self.tokenizer.dtype)
         used = np.zeros(self.tokenizer.vocabulary, bool)
-        for split, piece, ends in divided(self.corpus):
+        for split, piece, ends in divide_text(self.corpus):
             tokens = self.tokenizer.encode(piece)
             growing[split].append(tokens)
             if split == "train":
@@ -134,7 +134,7 @@ class Growing:
         return self.length
 
 
-def divided(corpus: Corpus) -> Iterator[tuple[str, bytes, bool]]:
+def divide_text(corpus: Corpus) -> Iterator[tuple[str, bytes, bool]]:
     """Yield all text: its split, a piece of it, and whether a document ends there."""
     documents = corpus.documents
     kept = np.zeros(len(documents.sizes), bool)

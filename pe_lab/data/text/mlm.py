@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors
-from pe_lab.data.seeding import derive
+from pe_lab.data.seeding import derive_seed
 from pe_lab.data.text.base import Text
 from pe_lab.data.text.levels import Neighbours, neighbours, unigram
 
@@ -38,13 +38,13 @@ class MLM(Text):
 
     def ask(self, split: str, index: Tensor, epoch: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         purpose = ("mask", split, epoch) if split == "train" else ("mask", split)
-        keys = np.array([derive(self.seed, *purpose, sequence) for sequence in index.tolist()], np.uint64)
+        keys = np.array([derive_seed(self.seed, *purpose, sequence) for sequence in index.tolist()], np.uint64)
         slots = np.arange(rows.shape[1], dtype=np.uint64)
-        choice = torch.from_numpy(draws(keys[:, None], 3 * slots)).where(rows != self.text.end, DRAW_LIMIT)
+        choice = torch.from_numpy(random_integers(keys[:, None], 3 * slots)).where(rows != self.text.end, DRAW_LIMIT)
         least = choice.amin(1, keepdim=True)
         row, slot = (choice <= least.clamp(min=CHOSEN_LIMIT - 1)).nonzero(as_tuple=True)
         key, number = keys[row.numpy()], 3 * slots[slot.numpy()]
-        kind, other = (torch.from_numpy(draws(key, number + np.uint64(extra))) for extra in (1, 2))
+        kind, other = (torch.from_numpy(random_integers(key, number + np.uint64(extra))) for extra in (1, 2))
         used = torch.tensor(self.text.used)
         original = rows[row, slot]
         drawn = used[other * len(used) // DRAW_LIMIT]
@@ -70,7 +70,7 @@ class MLM(Text):
         }
 
 
-def draws(key: np.ndarray, number: np.ndarray) -> np.ndarray:
+def random_integers(key: np.ndarray, number: np.ndarray) -> np.ndarray:
     """Return integers below 2^32, each a function of key and number, by SplitMix64 (Steele et al. 2014)."""
     step, first, second = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
     z = key + (number + np.uint64(1)) * step

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from pe_lab.data.seeding import derive
+from pe_lab.data.seeding import derive_seed
 
 READ_PLACES = 2**22  # places of a read
 BLOCK_PLACES = 2**16  # places of a block: its numbers stay in the processor's cache
@@ -15,7 +15,7 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse mo
 HASH_INVERSE = np.uint64(pow(int(HASH_FACTOR), -1, 2**64))
 
 
-def repeats(streams: list[Path], held: Path, length: int, vocabulary: int, folder: Path) -> np.ndarray:
+def find_repeats(streams: list[Path], held: Path, length: int, vocabulary: int, folder: Path) -> np.ndarray:
     """Return the sorted places [N] in a held-out stream whose next `length` tokens are known.
 
     A sequence of a known stream is known wherever it occurs in the held-out one, and a sequence of the held-out stream
@@ -25,19 +25,21 @@ def repeats(streams: list[Path], held: Path, length: int, vocabulary: int, folde
         streams, held: .npy files, streams of at least `length` tokens.
         folder: for the hashes of known sequences meanwhile, 8 bytes for each.
     """
-    value = np.array([derive(0, "repeats", token) for token in range(vocabulary)], np.uint64)
-    held_hashes = Among(np.concatenate([_sequences(at, hashes, length) for at, hashes in rolling(held, length, value)]))
+    value = np.array([derive_seed(0, "repeats", token) for token in range(vocabulary)], np.uint64)
+    held_hashes = Among(
+        np.concatenate([_sequences(at, hashes, length) for at, hashes in rolling_hashes(held, length, value)])
+    )
     with TemporaryDirectory(dir=folder) as temporary:
         path = Path(temporary) / "hashes"
         with path.open("wb") as file:
             for stream in streams:
-                for at, hashes in rolling(stream, length, value):
+                for at, hashes in rolling_hashes(stream, length, value):
                     file.write(_sequences(at, hashes, length).tobytes())
                     file.write(np.unique(hashes[held_hashes(hashes)]).tobytes())
         blocks: dict[int, np.ndarray] = {}  # a bit for each place of a block
         for first in range(0, path.stat().st_size, 8 * AT_ONCE):
             part = Among(np.fromfile(path, np.uint64, AT_ONCE, offset=first))
-            for at, hashes in rolling(held, length, value):
+            for at, hashes in rolling_hashes(held, length, value):
                 known_here = np.zeros(len(hashes), bool)
                 known_here[part(hashes)] = True
                 blocks[at] = np.packbits(known_here) | blocks.get(at, np.uint8(0))
@@ -49,7 +51,7 @@ def _sequences(at: int, hashes: np.ndarray, length: int) -> np.ndarray:
     return hashes[-at % length :: length].copy()
 
 
-def rolling(stream: Path, length: int, value: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def rolling_hashes(stream: Path, length: int, value: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (first place, hashes) of every `length` consecutive tokens, block by block.
 
     The hash of t_0, t_1, ... is the sum of value[t_j] HASH_FACTOR^j modulo 2^64, a difference of two running sums.

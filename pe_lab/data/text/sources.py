@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from pe_lab.data.text.cache import kept
+from pe_lab.data.text.cache import cached_folder
 from pe_lab.data.text.text_rows import ROW_SUFFIXES, saved_files
 
 # formats in which text is wrapped: a model would learn their syntax
@@ -72,7 +72,7 @@ DOWNLOADS = {
 }
 
 
-def shipped(name: str) -> Path:
+def shipped_file(name: str) -> Path:
     """Return a file that comes with the package.
 
     Raises:
@@ -160,13 +160,13 @@ def _files_under(path: Path) -> list[Path]:
     return sorted(files)
 
 
-def download(name: str, folder: Path) -> Path:
+def download_corpus(name: str, folder: Path) -> Path:
     """Return the file of a named corpus; download it if it is missing, and check its checksum.
 
     Raises:
         ValueError: there is no network, or the download has another checksum.
     """
-    return kept(folder / name, lambda entry: _retrieve(name, entry / name)) / name
+    return cached_folder(folder / name, lambda entry: _retrieve(name, entry / name)) / name
 
 
 def _retrieve(name: str, target: Path) -> None:

@@ -30,7 +30,7 @@ def saved_files(folder: Path) -> list[Path] | None:
     return None
 
 
-def rows(file: Path, column: str) -> Iterator[str]:
+def read_texts(file: Path, column: str) -> Iterator[str]:
     """Yield the text of each row.
 
     Args:

@@ -44,7 +44,7 @@ class Windows:
         return np.concatenate([self.read(text.stream(split), block, following) for block in blocks])
 
 
-def place(
+def place_windows(
     text: Encoded,
     split: str,
     length: int,
@@ -91,7 +91,7 @@ def _require_windows(number: int, text: Encoded, split: str, length: int, settin
         )
 
 
-def packed(ends: Tensor, causal: bool) -> Layout:
+def packed_layout(ends: Tensor, causal: bool) -> Layout:
     """Return the layout of windows of packed documents: a segment for each, with positions from 0.
 
     For instance, two documents "cat" and "dog!", the first begun in the window before:

@@ -14,7 +14,7 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from benchmarks.ahead import KERNELS
 from pe_lab.attention.triton import operators, stick_operators
-from pe_lab.attention.triton.launch_parameters import Blocks, choose, load
+from pe_lab.attention.triton.launch_parameters import Blocks, choose_blocks, load_blocks
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     def everywhere(_: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
         asked.add(kernel)
-        for architecture, dims in product((*load(), "sm_86", "sm_89", "sm_120"), (16, 32, 64, 128)):
-            choose(architecture, kernel, dtype, dims, there)
-        blocks = choose("sm_90", kernel, dtype, head_dim, there)
+        for architecture, dims in product((*load_blocks(), "sm_86", "sm_89", "sm_120"), (16, 32, 64, 128)):
+            choose_blocks(architecture, kernel, dtype, dims, there)
+        blocks = choose_blocks("sm_90", kernel, dtype, head_dim, there)
         return replace(blocks, n=blocks.n // 2) if kernel == "stick_backward_keys" else blocks  # unlike its siblings
 
     for module in (operators, stick_operators):

@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 from pe_lab.attention import attend, triton
 from pe_lab.attention.triton import operators
 from pe_lab.attention.triton.launch_parameters import Blocks
-from pe_lab.check.case import LARGEST_MARK, marked
-from pe_lab.config import Model, expand, folder
+from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.terms import Stick, Terms
@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:overflow encountered in exp2:RuntimeWarning"),
 ]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FILES = sorted((folder() / "pe").glob("*.yaml"))
+FILES = sorted((config_folder() / "pe").glob("*.yaml"))
 DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
 MASKED = [(name, causal) for name in CLASSES for causal in (True, False) if causal or not CLASSES[name].causal_only]
@@ -55,7 +55,7 @@ def build(name: str, causal: bool, dtype: torch.dtype) -> Transformer:
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     task = Task(VOCABULARY, T, VOCABULARY, causal=causal, grid_width=grid(name), marks=LARGEST_MARK)
     made = Transformer(config, hydra.utils.instantiate(settings(name)), task)
-    initialise(made, seed=0)
+    initialise_parameters(made, seed=0)
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in made.encodings.parameters():
@@ -104,9 +104,11 @@ def test_a_training_step_is_that_of_the_reference_or_refused(
         return attend(q, k, v, terms, layout, *rest)
 
     monkeypatch.setattr(blocks, "attend", spy)
-    monkeypatch.setattr(operators, "choose", lambda *asked: Blocks(32, 32, warps=4, stages=1))  # tiles take their time
+    monkeypatch.setattr(
+        operators, "choose_blocks", lambda *asked: Blocks(32, 32, warps=4, stages=1)
+    )  # tiles take their time
     layout = Layout.of_lengths(torch.tensor([T, 12] if causal else [14]), T, causal, grid(name)).to(DEVICE)
-    layout = replace(marked(layout), seed=3)  # the same shifts in every step
+    layout = replace(marked_layout(layout), seed=3)  # the same shifts in every step
     truth = step(build(name, causal, torch.float64), "reference", layout)
     asked.clear()
     single = build(name, causal, torch.float32)

@@ -14,13 +14,13 @@ from pe_lab.attention.triton.launch_parameters import (
     INTERPRETER,
     TABLE_FILE,
     Blocks,
-    choose,
-    key,
-    load,
+    blocks_key,
+    choose_blocks,
+    load_blocks,
     load_class,
     on_its_device,
     tile_dims,
-    write,
+    write_blocks,
 )
 
 SOFTMAX = ("forward", "backward_keys", "backward_queries", "backward_tables")
@@ -46,7 +46,7 @@ ENTRIES = [
 
 
 def test_the_table_covers_the_interpreter_and_three_generations_of_gpus() -> None:
-    assert load().keys() >= {INTERPRETER, "sm_80", "sm_90", "sm_100"}
+    assert load_blocks().keys() >= {INTERPRETER, "sm_80", "sm_90", "sm_100"}
 
 
 @pytest.mark.parametrize(("architecture", "key", "entry"), ENTRIES, ids=[f"{a} {k}" for a, k, _ in ENTRIES])
@@ -61,13 +61,13 @@ def test_an_entry_is_a_launch_that_triton_takes(architecture: str, key: str, ent
     assert entry.m == entry.n or not kernel.endswith("backward_tables")
 
 
-@pytest.mark.parametrize("architecture", load())
+@pytest.mark.parametrize("architecture", load_blocks())
 def test_every_launch_finds_an_entry(architecture: str) -> None:
     found = set()
     for kernel, dtype, head_dim, there in product(KERNELS, DTYPES, range(1, 129), SUBSETS):
         if launched(kernel, there):
-            found.add(choose(architecture, kernel, dtype, head_dim, there))
-    assert found <= set(load()[architecture].values())
+            found.add(choose_blocks(architecture, kernel, dtype, head_dim, there))
+    assert found <= set(load_blocks()[architecture].values())
 
 
 @pytest.mark.parametrize("head_dim", range(1, 129))
@@ -115,7 +115,7 @@ def test_an_operator_launches_on_the_device_of_its_first_tensor(monkeypatch: pyt
 def part(m: int) -> dict[str, Blocks]:
     """A whole part, of which every entry tells its architecture by m."""
     keys = (
-        key(kernel, dtype, head_dim, there)
+        blocks_key(kernel, dtype, head_dim, there)
         for kernel, dtype, head_dim, there in product(KERNELS, DTYPES, (16, 32, 64, 128), SUBSETS)
     )
     return {name: Blocks(m, m, 4, 2) for name in keys}
@@ -128,11 +128,11 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shipped = json.loads(TABLE_FILE.read_text())
     path.write_text(json.dumps({INTERPRETER: shipped[INTERPRETER]}))
     monkeypatch.setattr(launch_parameters, "TABLE_FILE", path)
-    load.cache_clear()
+    load_blocks.cache_clear()
     for name, m in (("sm_100", 128), ("sm_80", 16), ("sm_90", 64)):
-        write(name, part(m))
+        write_blocks(name, part(m))
     yield path
-    load.cache_clear()
+    load_blocks.cache_clear()
 
 
 @pytest.mark.usefixtures("table")
@@ -154,29 +154,29 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_an_architecture_takes_its_own_blocks_or_those_of_the_nearest_older_one(architecture: str, taken: str) -> None:
     m = {"sm_80": 16, "sm_90": 64, "sm_100": 128}[taken]
     for kernel, dtype, head_dim, there in product(KERNELS, DTYPES, (1, 17, 64, 80, 128), SUBSETS):
-        assert choose(architecture, kernel, dtype, head_dim, there) == Blocks(m, m, 4, 2)
+        assert choose_blocks(architecture, kernel, dtype, head_dim, there) == Blocks(m, m, 4, 2)
 
 
 @pytest.mark.usefixtures("table")
 def test_the_interpreter_takes_blocks_of_its_own() -> None:
     for kernel in KERNELS:
-        assert choose(INTERPRETER, kernel, torch.float32, 64, ()) == load()[INTERPRETER][kernel]
+        assert choose_blocks(INTERPRETER, kernel, torch.float32, 64, ()) == load_blocks()[INTERPRETER][kernel]
 
 
 def test_what_is_written_is_loaded(table: Path) -> None:
-    before = load()
+    before = load_blocks()
     new = {name: Blocks(32, 16, 8, 3) for name in part(16)}
-    write("sm_90", new)
-    assert load() == before | {"sm_90": new}
-    write("sm_120", new)
-    assert load() == before | {"sm_90": new, "sm_120": new}
+    write_blocks("sm_90", new)
+    assert load_blocks() == before | {"sm_90": new}
+    write_blocks("sm_120", new)
+    assert load_blocks() == before | {"sm_90": new, "sm_120": new}
     once = table.read_text(encoding="utf-8")
-    write("sm_120", new)
+    write_blocks("sm_120", new)
     assert table.read_text(encoding="utf-8") == once
 
 
 def test_writing_gives_every_entry_a_line(table: Path) -> None:
     lines = table.read_text(encoding="utf-8").splitlines()
-    entries = sum(len(entries) for entries in load().values())
-    assert len(lines) == 2 + 2 * len(load()) + entries
+    entries = sum(len(entries) for entries in load_blocks().values())
+    assert len(lines) == 2 + 2 * len(load_blocks()) + entries
     assert '    "forward bfloat16 64 plain": [64, 64, 4, 2],' in lines

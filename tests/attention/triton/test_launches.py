@@ -24,10 +24,10 @@ from emulation.worker import worker
 from pe_lab.attention import attend, triton
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.operators import table_gradient
-from pe_lab.check.case import LARGEST_MARK, marked
-from pe_lab.config import Model, expand, folder
+from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.base import Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Rotary, Stick, Terms
@@ -35,7 +35,7 @@ from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-FILES = sorted((folder() / "pe").glob("*.yaml"))
+FILES = sorted((config_folder() / "pe").glob("*.yaml"))
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
 DTYPES = (torch.float32, torch.bfloat16)
 B, H, T, d = 2, 2, 40, 16
@@ -52,7 +52,7 @@ def layout_of(causal: bool, packed: bool, grid: int | None = None) -> Layout:
     layout = Layout.of_lengths(torch.full((B,), T), T, causal, grid)
     if packed:
         layout.segment[:, T // 2 :] = 1
-    return marked(layout).to(DEVICE)
+    return marked_layout(layout).to(DEVICE)
 
 
 def assert_sound(launches: list, looked_up: set[str]) -> set[str]:
@@ -79,7 +79,7 @@ def assert_sound(launches: list, looked_up: set[str]) -> set[str]:
 
 def encoding(name: str) -> Any:
     """As its file says; composed with others only where it says so, which takes its time."""
-    options = OmegaConf.load(folder() / "pe" / f"{name}.yaml")
+    options = OmegaConf.load(config_folder() / "pe" / f"{name}.yaml")
     composed = {"defaults", "parts"} & options.keys()
     return hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if composed else options)
 
@@ -89,7 +89,7 @@ def build(made: Any, causal: bool, grid: int | None) -> Transformer:
     sizes = {"depth": depth, "width": H * d, "num_heads": H, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid, marks=LARGEST_MARK), "triton")
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     return model.to(DEVICE)
 
 
@@ -357,20 +357,20 @@ def test_tuning_gets_past_every_kernel(
 ) -> None:
     """With the candidate that the table has: each runs, and is written as the fastest."""
     table = tmp_path / "blocks.json"
-    table.write_text(tune.launch_parameters.TABLE.read_text())
+    table.write_text(tune.launch_parameters.TABLE_FILE.read_text())
     monkeypatch.setattr(tune.launch_parameters, "TABLE_FILE", table)
-    monkeypatch.setattr(tune.launch_parameters, "architecture", lambda device: "sm_90")
+    monkeypatch.setattr(tune.launch_parameters, "architecture_of", lambda device: "sm_90")
     for name, value in {"HEADS": 1, "LENGTH": T, "TOKENS": T}.items():
         monkeypatch.setattr(tune, name, value)
     monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: iter(()))
     monkeypatch.setattr(tune._Step, "_time", lambda *given: 1.0)
-    before = tune.launch_parameters.load()["sm_90"]
+    before = tune.launch_parameters.load_blocks()["sm_90"]
     tune.tune(DEVICE, seconds=1000)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(before)
     assert all("1.000 ms ->    1.000 ms" in line for line in lines), lines
-    assert tune.launch_parameters.load()["sm_90"] == before
-    tune.launch_parameters.load.cache_clear()
+    assert tune.launch_parameters.load_blocks()["sm_90"] == before
+    tune.launch_parameters.load_blocks.cache_clear()
 
 
 @pytest.mark.slow
@@ -385,7 +385,7 @@ def test_the_bench_of_kernels_gets_past_every_kind_of_terms(
     monkeypatch.setattr(bench, "implementations", ours)
     setting = bench.AttentionSizes(DEVICE, tokens=T, num_heads=H, head_dim=d, lengths=(T,))
     names = ["none", "t5", "lrope", "exposb", "forgetting", "rse", "stick_breaking"]
-    rows = bench.compare_kernels(setting, tmp_path, folder() / "pe", names)
+    rows = bench.compare_kernels(setting, tmp_path, config_folder() / "pe", names)
     assert [row["encoding"] for row in rows] == [name for name in names for _ in ("forward", "both")]
     assert {row["note"] for row in rows} == {""}
     assert_sound(launches, looked_up)

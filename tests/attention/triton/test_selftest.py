@@ -5,14 +5,14 @@ import torch
 
 from benchmarks.ahead import KERNELS
 from pe_lab.attention import selftest, triton
-from pe_lab.attention.selftest import DTYPES, cases
+from pe_lab.attention.selftest import DTYPES, selftest_cases
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_kernel_is_launched(dtype: torch.dtype, launches: list) -> None:
-    for case in cases(9):
+    for case in selftest_cases(9):
         if case.dtype == dtype:
             selftest._Inputs(case).results(triton, CPU, dtype)
     assert {launch.kernel for launch in launches} == set(KERNELS)

@@ -397,7 +397,7 @@ def test_blocks_change_the_result_within_rounding_only(
         asked.append(kernel)
         return Blocks(m, m if kernel == "backward_tables" else n, warps=4, stages=1)
 
-    monkeypatch.setattr(operators, "choose", choose)
+    monkeypatch.setattr(operators, "choose_blocks", choose)
     T = 130
     given, options = drawn({"distance_bias": (1, 2 * T - 1)}, T, 16)
     single = {name: x[:1, :1] if name in "qkv" else x for name, x in given.items()}
@@ -458,7 +458,7 @@ def test_windows_at_the_edges_of_tiles_are_right(m: int, n: int, causal: bool, m
     def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
         return Blocks(m, m if kernel == "backward_tables" else n, warps=4, stages=1)
 
-    monkeypatch.setattr(operators, "choose", choose)
+    monkeypatch.setattr(operators, "choose_blocks", choose)
     T, d = 97, 16
     for window in ((18, 33), (49, 63)):  # 18: the last key of a tile is the first that a block sees
         given, options = drawn({"distance_bias": (1, 2 * T - 1), "window": window}, T, d)

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks import ROOT, static
 from benchmarks.static import case_of, innermost_loops, keys
-from pe_lab.attention.triton.launch_parameters import INTERPRETER, Blocks, load
+from pe_lab.attention.triton.launch_parameters import INTERPRETER, Blocks, load_blocks
 
 Row = dict[str, str]
 STATIC = ROOT / "sweeps/results/kernels/static.csv"
@@ -151,7 +151,7 @@ def test_the_committed_table_is_of_the_blocks_that_ship() -> None:
     rows = committed()
     assert rows.keys() == set(keys([]))
     for (architecture, key), row in rows.items():
-        assert Blocks(*(int(row[name]) for name in ("m", "n", "warps", "stages"))) == load()[architecture][key]
+        assert Blocks(*(int(row[name]) for name in ("m", "n", "warps", "stages"))) == load_blocks()[architecture][key]
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
@@ -205,9 +205,9 @@ def test_atomics_are_found_in_the_code(ptx: str, atomic: bool) -> None:
 
 def test_every_key_of_the_table_has_a_case_that_finds_its_blocks() -> None:
     found = list(keys(()))
-    assert len(found) == sum(len(part) for name, part in load().items() if name != INTERPRETER)
+    assert len(found) == sum(len(part) for name, part in load_blocks().items() if name != INTERPRETER)
     for architecture, key in found:
-        assert case_of(architecture, key).blocks == load()[architecture][key] or key.startswith("stick_backward")
+        assert case_of(architecture, key).blocks == load_blocks()[architecture][key] or key.startswith("stick_backward")
     assert {key for _, key in keys(["sm_90"], "^forward bfloat16 64")} == {
         f"forward bfloat16 64 {load}" for load in static.LOADS
     }

@@ -25,7 +25,7 @@ from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.attention.triton.stick_operators import stick_attention, stick_attention_backward
 from pe_lab.config import Model, expand
 from pe_lab.data.base import IGNORE, Task
-from pe_lab.data.seeding import initialise
+from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 from pe_lab.model.transformer import Transformer
@@ -459,7 +459,7 @@ def test_in_bfloat16_too_many_equal_shares_add_up_with_what_they_leave(monkeypat
 
     Weights are rounded each on its own: four standard deviations of that.
     """
-    monkeypatch.setattr(stick_operators, "choose", lambda *_: Blocks(128, 128, 4, 1))
+    monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(128, 128, 4, 1))
     T, leave = 127, 2**-5 * (1 + 2**-8)
     bias = torch.full((1, 2 * T - 1), math.log(2**leave - 1), device=DEVICE)
     nothing = torch.zeros(1, 1, T, T, dtype=torch.bfloat16, device=DEVICE)
@@ -579,7 +579,7 @@ def test_blocks_change_the_result_within_rounding_only(
         asked.append(kernel)
         return Blocks(m_keys, 128, 4, 1) if kernel == "stick_backward_keys" else Blocks(m, n, 4, 1)
 
-    monkeypatch.setattr(stick_operators, "choose", choose)
+    monkeypatch.setattr(stick_operators, "choose_blocks", choose)
     given, options = drawn({"distance_bias": (H, 89), "normalizer": stick}, whole(45, causal), 16)
     assert_equal_but_for_rounding(given, options, whole(45, causal))
     assert {"stick_forward", "stick_backward_queries", "stick_backward_keys"} <= set(asked)
@@ -597,7 +597,7 @@ def test_marks_held_a_few_queries_at_a_time_change_the_result_within_rounding_on
     stick: Stick, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two chunks of 32 queries, and one of 6."""
-    monkeypatch.setattr(stick_operators, "choose", lambda *_: Blocks(32, 32, 4, 1))
+    monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(32, 32, 4, 1))
     monkeypatch.setattr(stick_operators, "CHUNK_QUERIES", 32)
     where = whole(70, causal)
     assert_equal_but_for_rounding(*drawn({"distance_bias": (H, 139), "normalizer": stick}, where, 16), where)
@@ -775,7 +775,7 @@ def model_of(pe: str, causal: bool, implementation: str, dtype: torch.dtype) -> 
     sizes = {"depth": 2, "width": 32, "num_heads": H, "mlp_ratio": 2}
     config = Model(**sizes, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(config, encoding, Task(VOCABULARY, LENGTH, VOCABULARY, causal), implementation)
-    initialise(model, seed=0)
+    initialise_parameters(model, seed=0)
     return model.to(DEVICE, dtype)
 
 
@@ -845,7 +845,7 @@ def test_training_follows_the_reference_within_rounding(
     pe: str, causal: bool, logits: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The losses, step by step; and the gradients of all weights, lambda among them, wherever it has come to."""
-    monkeypatch.setattr(stick_operators, "choose", lambda *_: Blocks(32, 32, 4, 1))
+    monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(32, 32, 4, 1))
     got, *others = compared_steps(pe, causal, logits)
     assert_errs_as_little(got, *others)
     judges = (model_of(pe, causal, "reference", dtype) for dtype in (torch.float32, torch.float64))
@@ -866,7 +866,7 @@ def test_an_error_in_the_gradient_of_lambda_is_seen(
     spec = spec_from_file_location("planted", tmp_path / "planted.py")
     mutant = module_from_spec(spec)
     spec.loader.exec_module(mutant)
-    monkeypatch.setattr(stick_operators, "choose", lambda *_: Blocks(32, 32, 4, 1))
+    monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(32, 32, 4, 1))
     monkeypatch.setattr(stick_operators, "stick", mutant)
     steps = compared_steps("rse", True, logits)
     with pytest.raises(AssertionError, match="raw errs by"):

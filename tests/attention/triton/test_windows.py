@@ -131,7 +131,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(operators._Call, "launch", launch)
     monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
-    monkeypatch.setattr(operators, "choose", lambda *asked: Blocks(16, 16, warps=4, stages=1))
+    monkeypatch.setattr(operators, "choose_blocks", lambda *asked: Blocks(16, 16, warps=4, stages=1))
     return counted
 
 

@@ -14,7 +14,7 @@ import torch
 from pe_lab.data.pattern import Pattern
 from pe_lab.data.text import cache as cache_module
 from pe_lab.data.text import sources
-from pe_lab.data.text.cache import kept
+from pe_lab.data.text.cache import cached_folder
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
@@ -155,8 +155,8 @@ def test_an_entry_that_another_process_has_made_again_stays(place: Path, monkeyp
     (tokens,) = (place / "cache" / "tokens").iterdir()
     before = tokens.stat().st_ino
     reasons = iter(["was damaged a moment ago"])
-    monkeypatch.setattr(cache_module, "damage", lambda entry: next(reasons, None))
-    assert kept(tokens, lambda _: None) == tokens
+    monkeypatch.setattr(cache_module, "find_damage", lambda entry: next(reasons, None))
+    assert cached_folder(tokens, lambda _: None) == tokens
     assert tokens.stat().st_ino == before
 
 

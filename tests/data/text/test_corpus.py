@@ -22,11 +22,11 @@ import pe_lab
 from pe_lab.data.text import corpus as corpus_module
 from pe_lab.data.text import overlap as overlap_module
 from pe_lab.data.text import sources
-from pe_lab.data.text.cache import cache_folder, writing
+from pe_lab.data.text.cache import cache_folder, write_atomically
 from pe_lab.data.text.clm import CLM
-from pe_lab.data.text.corpus import Corpus, pieces
+from pe_lab.data.text.corpus import Corpus, document_pieces
 from pe_lab.data.text.encoded import SPLITS, Encoded
-from pe_lab.data.text.overlap import Among, repeats
+from pe_lab.data.text.overlap import Among, find_repeats
 from pe_lab.data.text.sources import Download
 from pe_lab.data.text.tokenizer import BPE, Bytes
 
@@ -107,7 +107,7 @@ def test_a_damaged_shipped_file_is_refused_in_one_line_even_if_it_was_read_befor
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "SHIPPED_FOLDER", Path(shutil.copytree(sources.SHIPPED_FOLDER, tmp_path / "shipped")))
-    file = sources.shipped("tinyshakespeare")
+    file = sources.shipped_file("tinyshakespeare")
     CLM(0, "clm", cache=str(tmp_path / "cache")).size("train")
     stat = file.stat()
     DAMAGE[kind](file)
@@ -138,7 +138,7 @@ def test_the_cache_is_the_users_unless_it_is_named(tmp_path: Path, monkeypatch: 
 
 
 def test_what_is_written_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), writing(tmp_path / "folder") as temporary:
+    with pytest.raises(KeyError), write_atomically(tmp_path / "folder") as temporary:
         temporary.mkdir()
         (temporary / "half").write_text("x")
         raise KeyError
@@ -146,10 +146,10 @@ def test_what_is_written_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_two_may_write_the_same_folder_at_once(tmp_path: Path) -> None:
-    with writing(tmp_path / "folder") as slow:
+    with write_atomically(tmp_path / "folder") as slow:
         slow.mkdir()
         (slow / "file").write_text("slow")
-        with writing(tmp_path / "folder") as fast:
+        with write_atomically(tmp_path / "folder") as fast:
             fast.mkdir()
             (fast / "file").write_text("fast")
     assert (tmp_path / "folder" / "file").read_text() == "fast"
@@ -239,7 +239,7 @@ def test_the_pieces_of_documents_are_the_text(
     path = tmp_path / "file.txt"
     path.write_bytes(MIXED.encode())
     documents = [b""]
-    for piece, ends in pieces(path, separator):
+    for piece, ends in document_pieces(path, separator):
         piece.decode()  # cut between characters
         documents[-1] += piece
         if ends:
@@ -252,7 +252,7 @@ def test_a_long_text_is_cut_at_lines(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(corpus_module, "CHUNK_BYTES", 64)
     path = tmp_path / "file.txt"
     path.write_text("".join(f"a line, the {number}th\n" for number in range(100)))
-    cut = [piece for piece, ends in pieces(path, None) if piece and not ends]
+    cut = [piece for piece, ends in document_pieces(path, None) if piece and not ends]
     assert len(cut) > 20
     assert all(piece.endswith(b"\n") for piece in cut)
 
@@ -363,7 +363,7 @@ def test_files_that_have_not_changed_are_read_once(
 ) -> None:
     first = corpus_at(folder, tmp_path / "cache").documents
     with monkeypatch.context() as patch:
-        patch.setattr(corpus_module, "pieces", None)
+        patch.setattr(corpus_module, "document_pieces", None)
         again = corpus_at(folder, tmp_path / "cache").documents
     assert again.digest == first.digest
     assert np.array_equal(again.hashes, first.hashes)
@@ -600,5 +600,5 @@ def test_they_are_those_of_a_slow_search(
     ]
     assert 0 < len(expected) < len(streams["held"]) - length
     files = saved(tmp_path, streams)
-    found = repeats([files["one"], files["two"]], files["held"], length, symbols, tmp_path)
+    found = find_repeats([files["one"], files["two"]], files["held"], length, symbols, tmp_path)
     assert found.tolist() == expected

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pe_lab.config import expand
 from pe_lab.data.base import IGNORE, Batch, epoch_order
-from pe_lab.data.seeding import initialise
-from pe_lab.data.text.base import Text, packed
+from pe_lab.data.seeding import initialise_parameters
+from pe_lab.data.text.base import Text, packed_layout
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.encoded import Encoded
 from pe_lab.data.text.mlm import MLM
@@ -230,7 +230,7 @@ def test_documents_in_a_window_are_segments_and_positions_start_again(task: str,
 
 def test_the_window_of_the_docstring(tmp_path: Path) -> None:
     tokens = torch.tensor([[*b"at", END, *b"dog!", END]])
-    layout = packed(tokens == END, True)
+    layout = packed_layout(tokens == END, True)
     assert layout.pos.tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
     assert layout.segment.tolist() == [[0, 0, 0, 1, 1, 1, 1, 1]]
 
@@ -340,7 +340,7 @@ def test_a_packed_documents_logits_do_not_change_when_its_neighbour_changes(task
     data = text(place, task, "lines")
     cfg = expand([f"pe={pe}", "model.depth=2", "model.width=16", "model.num_heads=2"], False)[0]
     model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), data.task)
-    initialise(model, 0)
+    initialise_parameters(model, 0)
     model.eval()
     batch = whole(data, "train")
     row = next(n for n, segment in enumerate(batch.layout.segment) if segment.max() >= 3 and (segment == 1).sum() > 4)
@@ -351,7 +351,7 @@ def test_a_packed_documents_logits_do_not_change_when_its_neighbour_changes(task
         changed = batch.tokens.where(own, (batch.tokens + 1) % 100)
         after = model(changed, batch.layout)
         alone = batch.tokens[own][None]
-        layout = packed(torch.zeros_like(alone, dtype=torch.bool), data.task.causal)
+        layout = packed_layout(torch.zeros_like(alone, dtype=torch.bool), data.task.causal)
         by_itself = model(alone, layout)
     assert torch.equal(after[own], before[own])
     assert not torch.allclose(after[~own], before[~own])
