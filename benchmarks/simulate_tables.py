@@ -132,7 +132,7 @@ def _study(rng: np.random.Generator, noise: Noise, means: np.ndarray, seeds: int
     first, second = all_pairs(len(means))
     true = means[first] - means[second]
     used = prior_of(values, 0.0, keep_small=True)
-    whole = replace(used, freedom=used.freedom / DOF_SHARE)
+    whole = replace(used, dof=used.dof / DOF_SHARE)
     results = []
     for prior in (NOTHING_KNOWN, used, whole):
         tests = t_tests(values, (first, second), MARGIN, prior=prior, keep_small=True)

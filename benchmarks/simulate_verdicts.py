@@ -44,11 +44,11 @@ def prior_for(runs: Runs, n: int, design: Design) -> Prior:
     if design.moderation == "plain t":
         return Prior(*(np.zeros(len(y)) for _ in range(4)))
     if design.moderation == "no least variance":
-        return replace(prior, least=np.zeros(len(y)))
+        return replace(prior, min_variance=np.zeros(len(y)))
     pairs = all_pairs(y.shape[-1])
     variance = sample_differences(y, pairs, nugget)[2]
     used = (solved[..., pairs[0]] | solved[..., pairs[1]]).any(1)  # at least the mean of all variances
-    return replace(prior, least=np.where(used, variance, 0).sum(1) / np.maximum(used.sum(1), 1))
+    return replace(prior, min_variance=np.where(used, variance, 0).sum(1) / np.maximum(used.sum(1), 1))
 
 
 def fixed(runs: Runs, n: int, encodings: int, design: Design) -> dict[str, dict[str, np.ndarray]]:

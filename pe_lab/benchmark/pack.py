@@ -187,15 +187,15 @@ def _tries(tuned: TunedSeed) -> dict[str, Any]:
     """Return what is known of each try: its pass in log2 steps, its value at the choice and at its last evaluation."""
     (task,) = tuned.plan.tasks
     row: dict[str, Any] = {}
-    curves = {trial.attempt: curve for trial, curve in tuned.curves.items()}
-    for number, attempt in enumerate(tuned.plan.tries[tuned.cfg.pe.name], 1):
-        curve = curves.get(attempt, {})
+    curves = {trial.candidate: curve for trial, curve in tuned.curves.items()}
+    for number, candidate in enumerate(tuned.plan.tries[tuned.cfg.pe.name], 1):
+        curve = curves.get(candidate, {})
         passed = None
         if task.level is not None:
             scores = np.array([curve.get(step, np.nan) for step in task.evaluations])
             y, solved = steps_to_solve(task.evaluations, scores, task.level, task.cap)
             passed = float(y) if solved else None
         last = max(curve, default=None)
-        values = (attempt.rate, attempt.scale, passed, curve.get(task.choice), last and curve[last], last)
+        values = (candidate.rate, candidate.scale, passed, curve.get(task.choice), last and curve[last], last)
         row |= {f"try{number}_{name}": value for name, value in zip(task_rows.CANDIDATE_FIELDS, values, strict=True)}
     return row

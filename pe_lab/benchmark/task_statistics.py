@@ -155,14 +155,14 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
             {name: numbers[f"try{k}_{name}"] for name in task_rows.CANDIDATE_FIELDS}
             for k in range(1, task_rows.tries(rows) + 1)
         ]
-        best = row["y"] if task.solvable else pd.Series([attempt["quarter"] for attempt in tries]).max()
-        for attempt in tries:
+        best = row["y"] if task.solvable else pd.Series([candidate["quarter"] for candidate in tries]).max()
+        for candidate in tries:
             if task.solvable:
-                ended = np.log2(attempt["steps"]) if np.isnan(attempt["pass"]) else attempt["pass"]
+                ended = np.log2(candidate["steps"]) if np.isnan(candidate["pass"]) else candidate["pass"]
                 cost = float(np.maximum(0.0, ended - best))
             else:
-                cost = float(best - attempt["quarter"])
-            lost.setdefault(attempt["lr"], []).append(cost)
+                cost = float(best - candidate["quarter"])
+            lost.setdefault(candidate["lr"], []).append(cost)
     ladder = list(lost) or [rows[f"try{k}_lr"].iloc[0] for k in range(1, task_rows.tries(rows) + 1)]
     chosen = [int(np.isclose(used["lr"].astype(float), rate).sum()) for rate in ladder]
     summary: dict[str, object] = {"rates": "/".join(map(str, chosen)), "edge": used["edge"].astype(float).mean()}

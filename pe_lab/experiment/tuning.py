@@ -27,11 +27,11 @@ from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.results.summary_table import as_text
 from pe_lab.results.tuned_outcomes import endpoint_of
 from pe_lab.statistics import (
+    Candidate,
     NeededTrial,
     Plan,
     Trial,
     TrialProgress,
-    Try,
     TunedOutcome,
     TunedTask,
     outcomes,
@@ -123,9 +123,9 @@ class TunedSeed:
         scale = starting_scale(cfg.pe) if cfg.tune.scaled else None
         if scale is not None:
             _require_scale_unset(cfg, scale)
-        tries = [Try(float(rate)) for rate in cfg.tune.rates]
+        tries = [Candidate(float(rate)) for rate in cfg.tune.rates]
         if scale:
-            tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
+            tries = [Candidate(float(rate), float(start)) for rate, start in cfg.tune.scaled]
         grid = evaluation_steps(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
         task = TunedTask(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction(cfg, grid))
         plan = Plan({cfg.pe.name: tries}, [task], [cfg.seed])
@@ -144,7 +144,7 @@ class TunedSeed:
         where all tries failed.
         """
         outcome = self.outcome
-        chosen = outcome.chosen or Try(float("nan"))
+        chosen = outcome.chosen or Candidate(float("nan"))
         seconds = round(sum(self.seconds.values()), 1)
         return {
             **{
@@ -161,7 +161,7 @@ class TunedSeed:
         """Return what to train next: the try nearest the middle of the ladder, which is mostly the fastest."""
         needs = self.outcome.needs
         tries = self.plan.tries[self.cfg.pe.name]
-        return min(needs, key=lambda need: abs(2 * tries.index(need.trial.attempt) - len(tries) + 1), default=None)
+        return min(needs, key=lambda need: abs(2 * tries.index(need.trial.candidate) - len(tries) + 1), default=None)
 
     def ahead(self) -> tuple[list[int], bool]:
         """Return the steps of each training that the seed may still need, the next one first, and whether all are sure.
@@ -177,8 +177,8 @@ class TunedSeed:
 
     def cell(self, need: NeededTrial, measured: bool = False) -> DictConfig:
         """Return the cell that a need stands for."""
-        attempt = need.trial.attempt
-        settings = {LR: attempt.rate, "steps": need.steps} | ({self.scale: attempt.scale} if self.scale else {})
+        candidate = need.trial.candidate
+        settings = {LR: candidate.rate, "steps": need.steps} | ({self.scale: candidate.scale} if self.scale else {})
         name = self.cfg.study_name
         return with_settings(
             self.cfg, settings if measured else UNMEASURED_SETTINGS | settings | {"study_name": _tries(name)}
@@ -324,7 +324,7 @@ def try_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per evaluation of each try: settings, rate, scale, step, value (the score, or minus the loss)."""
     described = describe([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs")
     return pd.DataFrame(
-        settings | {LR: trial.attempt.rate, "start_scale": trial.attempt.scale, "step": step, "value": value}
+        settings | {LR: trial.candidate.rate, "start_scale": trial.candidate.scale, "step": step, "value": value}
         for seed, settings in zip(seeds, described.to_dict("records"), strict=True)
         for trial, curve in seed.curves.items()
         for step, value in sorted(curve.items())

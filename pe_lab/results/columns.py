@@ -97,10 +97,10 @@ def cut(
         metric: of the values, see `possible`.
         difference: whether they are differences of two values of the metric.
     """
-    least, most = possible(metric)
+    lowest, highest = possible(metric)
     if difference:
-        least, most = least - most, most - least
-    return np.maximum(low, np.minimum(mean, least)), np.minimum(high, np.maximum(mean, most))
+        lowest, highest = lowest - highest, highest - lowest
+    return np.maximum(low, np.minimum(mean, lowest)), np.minimum(high, np.maximum(mean, highest))
 
 
 def counted_in(rows: pd.DataFrame) -> str:

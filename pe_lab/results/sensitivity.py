@@ -224,15 +224,15 @@ class _Models:
 
 def _shapley(models: _Models, factors: list[str], name: str) -> tuple[float, float]:
     """Return the sum of squares and the degrees of freedom that a factor adds, on average over orders."""
-    others, squares, freedom = [other for other in factors if other != name], 0.0, 0.0
+    others, squares, dof = [other for other in factors if other != name], 0.0, 0.0
     for size in range(len(others) + 1):
         weight = 1 / (len(factors) * comb(len(others), size))
         for before in combinations(others, size):
             without = models.explained(before)
             together = models.explained(tuple(factor for factor in factors if factor in (*before, name)))
             squares += weight * (together[0] - without[0])
-            freedom += weight * (together[1] - without[1])
-    return squares, freedom
+            dof += weight * (together[1] - without[1])
+    return squares, dof
 
 
 def _settings_of(rows: pd.DataFrame, encodings: tuple[str, str]) -> pd.DataFrame:

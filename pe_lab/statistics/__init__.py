@@ -31,11 +31,11 @@ from pe_lab.statistics.power import seeds_needed
 from pe_lab.statistics.shares import compare_shares, share_interval
 from pe_lab.statistics.steps import steps_to_solve
 from pe_lab.statistics.tuning import (
+    Candidate,
     NeededTrial,
     Plan,
     Trial,
     TrialProgress,
-    Try,
     TunedOutcome,
     TunedTask,
     outcomes,
@@ -60,6 +60,7 @@ __all__ = [
     "REMAINING_METRIC",
     "WITHIN_MARGIN_VERDICTS",
     "Agreement",
+    "Candidate",
     "Comparison",
     "Endpoint",
     "Families",
@@ -72,7 +73,6 @@ __all__ = [
     "Tests",
     "Trial",
     "TrialProgress",
-    "Try",
     "TunedOutcome",
     "TunedTask",
     "Verdict",

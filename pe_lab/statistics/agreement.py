@@ -86,42 +86,48 @@ def compare_with_published(values: np.ndarray, published: Published, tolerance: 
         raise ValueError(f"seeds of a published value must be at least 1, got {published.seeds}")
     if published.sd is not None and not published.sd >= 0:
         raise ValueError(f"sd of a published value must be at least 0, got {published.sd:g}")
-    least = (MIN_SD_SHARE * tolerance) ** 2
-    variance = np.maximum(values.var(-1, ddof=1), least)
+    min_variance = (MIN_SD_SHARE * tolerance) ** 2
+    variance = np.maximum(values.var(-1, ddof=1), min_variance)
     difference = values.mean(-1) - published.mean
-    error, inside, outside = _scaled(variance, seeds, published, least, tests)
+    error, inside, outside = _scaled(variance, seeds, published, min_variance, tests)
     size = np.abs(difference)
     within, beyond = size + inside * error < tolerance, size - outside * error > tolerance
     agreement = np.where(within, Agreement.REPRODUCED, np.where(beyond, Agreement.NOT_REPRODUCED, Agreement.UNDECIDED))
     half = np.where(size > tolerance, outside, inside) * error
-    needed = np.where(within | beyond, seeds, _needed(size, variance, seeds, published, least, tolerance, tests))
+    needed = np.where(within | beyond, seeds, _needed(size, variance, seeds, published, min_variance, tolerance, tests))
     return Comparison(agreement.astype(object), difference, difference - half, difference + half, needed)
 
 
 def _scaled(
-    variance: np.ndarray, seeds: np.ndarray | int, published: Published, least: float, tests: int
+    variance: np.ndarray, seeds: np.ndarray | int, published: Published, min_variance: float, tests: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the standard error of the difference, and the quantiles of t for being inside and for being outside."""
     ours, count = variance / seeds, published.seeds or 1
     if published.sd is None or count < 2:  # theirs varies as ours does
-        error, freedom = np.sqrt(ours + variance / count), np.broadcast_to(np.subtract(seeds, 1.0), ours.shape)
+        error, dof = np.sqrt(ours + variance / count), np.broadcast_to(np.subtract(seeds, 1.0), ours.shape)
     else:
-        theirs = max(published.sd**2, least) / count
+        theirs = max(published.sd**2, min_variance) / count
         error = np.sqrt(ours + theirs)
-        freedom = (ours + theirs) ** 2 / (ours**2 / (seeds - 1) + theirs**2 / (count - 1))
+        dof = (ours + theirs) ** 2 / (ours**2 / (seeds - 1) + theirs**2 / (count - 1))
     level = LEVEL / NUM_LOOKS
-    return error, special.stdtrit(freedom, 1 - level), special.stdtrit(freedom, 1 - level / tests)
+    return error, special.stdtrit(dof, 1 - level), special.stdtrit(dof, 1 - level / tests)
 
 
 def _needed(
-    size: np.ndarray, variance: np.ndarray, seeds: int, published: Published, least: float, tolerance: float, tests: int
+    size: np.ndarray,
+    variance: np.ndarray,
+    seeds: int,
+    published: Published,
+    min_variance: float,
+    tolerance: float,
+    tests: int,
 ) -> np.ndarray:
     """Return the fewest seeds with which the interval would end on one side of the tolerance."""
     counts = np.r_[seeds + 1 : MAX_SEEDS + 1]
     if not len(counts):
         return np.full(size.shape, np.nan)
     size = size[..., None]
-    error, inside, outside = _scaled(variance[..., None], counts, published, least, tests)
+    error, inside, outside = _scaled(variance[..., None], counts, published, min_variance, tests)
     quantile = np.where(size < tolerance, inside, outside) - special.ndtri(1 - POWER)
     enough = quantile * error < np.abs(tolerance - size)
     return np.where(enough.any(-1), counts[enough.argmax(-1)], np.nan)

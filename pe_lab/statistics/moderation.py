@@ -33,68 +33,66 @@ class Prior:
 
     Attributes:
         variance: its scale [...].
-        freedom: its degrees of freedom [...]; 0: nothing is known beforehand.
-        least: no variance counts as less [...].
+        dof: its degrees of freedom [...]; 0: nothing is known beforehand.
+        min_variance: no variance counts as less [...].
         chance: that a sample variance is so small that it is not moved [...]; 0: all are.
     """
 
     variance: np.ndarray
-    freedom: np.ndarray
-    least: np.ndarray
+    dof: np.ndarray
+    min_variance: np.ndarray
     chance: np.ndarray
 
-    def moderate(self, variances: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def moderate(self, variances: np.ndarray, dof: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return moderated variances and their degrees of freedom, from sample variances [..., pairs] and theirs."""
-        kept = variances <= self.kept(freedom)
-        prior = np.where(kept, 0.0, self.freedom[..., None])
-        total = prior + freedom
-        posterior = (prior * self.variance[..., None] + freedom * variances) / total
-        return np.maximum(posterior, self.least[..., None]), total
+        kept = variances <= self.kept(dof)
+        prior = np.where(kept, 0.0, self.dof[..., None])
+        total = prior + dof
+        posterior = (prior * self.variance[..., None] + dof * variances) / total
+        return np.maximum(posterior, self.min_variance[..., None]), total
 
-    def kept(self, freedom: np.ndarray) -> np.ndarray:
+    def kept(self, dof: np.ndarray) -> np.ndarray:
         """Return the bounds [..., pairs] up to which sample variances are not moved."""
-        ratio = np.zeros(np.broadcast_shapes(freedom.shape, self.freedom[..., None].shape))
+        ratio = np.zeros(np.broadcast_shapes(dof.shape, self.dof[..., None].shape))
         if (self.chance > 0).any():
-            for each in np.unique(freedom[freedom > 0]):  # few numbers of seeds, and many comparisons
-                quantile = special.fdtri(each, np.maximum(self.freedom, 1e-3), self.chance)[..., None]
-                ratio = np.where(freedom == each, quantile, ratio)
+            for each in np.unique(dof[dof > 0]):  # few numbers of seeds, and many comparisons
+                quantile = special.fdtri(each, np.maximum(self.dof, 1e-3), self.chance)[..., None]
+                ratio = np.where(dof == each, quantile, ratio)
         return np.where(ratio > 0, self.variance[..., None] * ratio, -1.0)
 
 
 NOTHING_KNOWN = Prior(np.zeros(()), np.zeros(()), np.zeros(()), np.zeros(()))
 
 
-def fit_prior(
-    variances: np.ndarray, freedom: np.ndarray, encodings: np.ndarray | int, keep_small: bool = False
-) -> Prior:
+def fit_prior(variances: np.ndarray, dof: np.ndarray, encodings: np.ndarray | int, keep_small: bool = False) -> Prior:
     """Estimate the distribution of variances by the moments of their logarithms.
 
     Args:
         variances: sample variances [..., pairs], above 0 unless `keep_small`; NaN: not used.
-        freedom: degrees of freedom of each [..., pairs].
+        dof: degrees of freedom of each [..., pairs].
         encodings: the number of encodings that the pairs are of [...]. Below five, nothing is known beforehand.
         keep_small: whether variances that chance does not explain are left out and kept; otherwise none counts as less
             than the median.
     """
     if not variances.shape[-1]:
         return NOTHING_KNOWN
-    used = np.isfinite(variances) & (freedom > 0)
+    used = np.isfinite(variances) & (dof > 0)
     if not keep_small:
-        prior, enough = _moments(variances, freedom, encodings, used)
+        prior, enough = _moments(variances, dof, encodings, used)
         none = np.zeros(prior.chance.shape)
-        return replace(prior, least=np.where(enough, _median(variances, used), 0.0), chance=none)
+        return replace(prior, min_variance=np.where(enough, _median(variances, used), 0.0), chance=none)
     above = used & (variances > 0)
     above &= variances > _ROUNDING * _median(variances, above)[..., None]
-    first, _ = _moments(variances, freedom, encodings, above)
-    return _moments(variances, freedom, encodings, above & (variances > first.kept(freedom)))[0]
+    first, _ = _moments(variances, dof, encodings, above)
+    return _moments(variances, dof, encodings, above & (variances > first.kept(dof)))[0]
 
 
 def _moments(
-    variances: np.ndarray, freedom: np.ndarray, encodings: np.ndarray | int, used: np.ndarray
+    variances: np.ndarray, dof: np.ndarray, encodings: np.ndarray | int, used: np.ndarray
 ) -> tuple[Prior, np.ndarray]:
     """Return the distribution by Smyth's estimators from the variances that are used, and whether there are enough."""
     count = np.maximum(used.sum(-1), 2)
-    half, where = np.unique(np.where(used, freedom, 1.0) / 2, return_inverse=True)
+    half, where = np.unique(np.where(used, dof, 1.0) / 2, return_inverse=True)
     bias, noise = (values[where.reshape(used.shape)] for values in (_log_bias(half), special.polygamma(1, half)))
     logs = np.log(np.where(used, variances, 1.0)) - bias
     mean = np.where(used, logs, 0.0).sum(-1) / count

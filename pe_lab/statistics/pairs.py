@@ -153,13 +153,13 @@ def t_tests(
     seeds, mean, variance = sample_differences(y, pairs, nugget, keep_small)
     if prior is None:  # equal differences say nothing of the others' variances
         prior = prior_of(y, 0.0 if keep_small else nugget, solved, keep_small)
-    variance, freedom = prior.moderate(variance, np.where(seeds > 1, seeds - 1.0, np.nan))
+    variance, dof = prior.moderate(variance, np.where(seeds > 1, seeds - 1.0, np.nan))
     error = np.sqrt(variance / np.maximum(seeds, 1))
     positive = np.where(error > 0, error, np.nan)  # equal differences without a measurement error prove nothing
-    p = 2 * special.stdtr(freedom, -np.abs(mean) / positive)
-    p_equivalent = special.stdtr(freedom, (np.abs(mean) - margin) / positive)
-    half = special.stdtrit(freedom, (1 + np.asarray(confidence)) / 2) * error
-    tests = Tests(seeds, mean, np.sqrt(variance), freedom, p, p_equivalent, mean - half, mean + half)
+    p = 2 * special.stdtr(dof, -np.abs(mean) / positive)
+    p_equivalent = special.stdtr(dof, (np.abs(mean) - margin) / positive)
+    half = special.stdtrit(dof, (1 + np.asarray(confidence)) / 2) * error
+    tests = Tests(seeds, mean, np.sqrt(variance), dof, p, p_equivalent, mean - half, mean + half)
     return tests if solved is None else replace(tests, **_counts(y, solved, pairs))
 
 

@@ -31,7 +31,7 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
     level = LEVEL / max(1, count)
     counts = np.unique(np.r_[2:100, np.geomspace(100, MOST_SEEDS, 60).astype(int)])
     columns: dict[str, list[float]] = {"seeds_needed": [], "seeds_equivalent": [], "separable": []}
-    least: dict[tuple[int, float], float] = {}
+    smallest_effects: dict[tuple[int, float], float] = {}
     margins = compared["margin"] if "margin" in compared else np.full(len(compared), np.nan)
     for line, margin in zip(compared.itertuples(), margins, strict=True):
         if line.seeds < 2 or not line.deviation > 0:
@@ -43,9 +43,9 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
         columns["seeds_needed"].append(_first(counts, _power(effect, counts, level, prior)))
         equivalent = _first(counts, _power_of_equivalence(effect, within, counts, level, prior))
         columns["seeds_equivalent"].append(np.nan if np.isnan(margin) else equivalent)
-        if (line.seeds, prior) not in least:
-            least[line.seeds, prior] = _smallest_effect(line.seeds, level, prior)
-        columns["separable"].append(least[line.seeds, prior] * line.deviation)
+        if (line.seeds, prior) not in smallest_effects:
+            smallest_effects[line.seeds, prior] = _smallest_effect(line.seeds, level, prior)
+        columns["separable"].append(smallest_effects[line.seeds, prior] * line.deviation)
     return compared.assign(**columns)
 
 
@@ -61,9 +61,9 @@ def _power(effect: float, seeds: np.ndarray | int, level: float, prior: float) -
     Args:
         prior: degrees of freedom of the deviation beside those of the seeds.
     """
-    freedom = seeds - 1 + prior
-    critical = stats.t.isf(level / 2, freedom)
-    power: np.ndarray = stats.nct.sf(critical, freedom, np.minimum(effect * np.sqrt(seeds), MOST_NONCENTRALITY))
+    dof = seeds - 1 + prior
+    critical = stats.t.isf(level / 2, dof)
+    power: np.ndarray = stats.nct.sf(critical, dof, np.minimum(effect * np.sqrt(seeds), MOST_NONCENTRALITY))
     return power
 
 
@@ -79,13 +79,13 @@ def _power_of_equivalence(
         margin: likewise.
         prior: as in `_power`.
     """
-    freedom = seeds - 1 + prior
-    critical = stats.t.isf(level, freedom)
+    dof = seeds - 1 + prior
+    critical = stats.t.isf(level, dof)
     near, far = (
         np.clip(end * np.sqrt(seeds), -MOST_NONCENTRALITY, MOST_NONCENTRALITY)
         for end in (margin - effect, margin + effect)
     )
-    power: np.ndarray = stats.nct.sf(critical, freedom, near) - stats.nct.cdf(critical, freedom, far)
+    power: np.ndarray = stats.nct.sf(critical, dof, near) - stats.nct.cdf(critical, dof, far)
     return power
 
 

@@ -11,12 +11,12 @@ def check_level(level: float) -> None:
         raise ValueError(f"level must be between 0 and 1, got {level:g}")
 
 
-def check_evaluations(steps: tuple[int, ...] | np.ndarray, cap: int, least: int = 2) -> None:
-    """Raise ValueError unless evaluations increase from 1 and at least `least` lie within the cap."""
+def check_evaluations(steps: tuple[int, ...] | np.ndarray, cap: int, minimum: int = 2) -> None:
+    """Raise ValueError unless evaluations increase from 1 and at least `minimum` lie within the cap."""
     listed = [float(step) for step in steps]
     if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
         raise ValueError(f"evaluations must be increasing steps from 1, got {', '.join(f'{x:g}' for x in listed)}")
-    if sum(step <= cap for step in listed) < least:
+    if sum(step <= cap for step in listed) < minimum:
         raise ValueError(
             f"cap must be at or beyond the second evaluation, {f'{listed[1]:g}' if listed[1:] else 'none'}, got {cap:g}"
         )

@@ -17,7 +17,7 @@ import numpy as np
 from pe_lab.statistics.steps import check_evaluations, check_level, first_pass, steps_to_solve
 
 
-class Try(NamedTuple):
+class Candidate(NamedTuple):
     """A learning rate, and the starting scale of an encoding that has one."""
 
     rate: float
@@ -30,7 +30,7 @@ class Trial(NamedTuple):
     encoding: str
     task: str
     seed: int
-    attempt: Try
+    candidate: Candidate
 
 
 class NeededTrial(NamedTuple):
@@ -95,7 +95,7 @@ class Plan:
             task or seed.
     """
 
-    tries: Mapping[str, Sequence[Try]]
+    tries: Mapping[str, Sequence[Candidate]]
     tasks: Sequence[TunedTask]
     seeds: Sequence[int]
 
@@ -155,7 +155,7 @@ class TunedOutcome:
     finished: bool
     y: float = np.nan
     solved: bool | None = None
-    chosen: Try | None = None
+    chosen: Candidate | None = None
     edge: bool = False
     steps: int = 0
     needs: tuple[NeededTrial, ...] = field(default=(), repr=False)
@@ -181,7 +181,7 @@ def _outcome(
 ) -> TunedOutcome:
     """Return what the tries of one encoding came to, on one task with one seed."""
     tries = plan.tries[encoding]
-    trials = [Trial(encoding, task.name, seed, attempt) for attempt in tries]
+    trials = [Trial(encoding, task.name, seed, candidate) for candidate in tries]
     states = [progress.get(trial, TrialProgress()) for trial in trials]
     grid = task.evaluations
     choice = grid.index(task.choice) + 1  # number of evaluations up to it
@@ -198,7 +198,7 @@ def _outcome(
         ]
         done = sum(map(min, reached, ends))
         chosen = fields.get("chosen")
-        edge = isinstance(chosen, Try) and _at_edge(chosen, tries)
+        edge = isinstance(chosen, Candidate) and _at_edge(chosen, tries)
         return TunedOutcome(encoding, task.name, seed, finished, edge=edge, steps=done, needs=tuple(needs), **fields)  # type: ignore[arg-type]
 
     waiting = [
@@ -248,7 +248,7 @@ def _time(task: TunedTask, scores: Sequence[float]) -> float:
     return float(steps_to_solve(task.evaluations, padded, task.level, task.cap)[0])
 
 
-def _at_edge(chosen: Try, tries: Sequence[Try]) -> bool:
+def _at_edge(chosen: Candidate, tries: Sequence[Candidate]) -> bool:
     rates = [each.rate for each in tries]
     return chosen.rate in (min(rates), max(rates))
 
@@ -257,7 +257,7 @@ def _check(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> None:
     tasks = {task.name: task for task in plan.tasks}
     for trial, state in progress.items():
         tries = plan.tries.get(trial.encoding, ())
-        if trial.attempt not in tries or trial.task not in tasks or trial.seed not in plan.seeds:
+        if trial.candidate not in tries or trial.task not in tasks or trial.seed not in plan.seeds:
             raise ValueError(f"progress must be of trials of the plan, got {trial}")
         most = len(tasks[trial.task].evaluations)
         if len(state.scores) > most or not np.isfinite(state.scores).all():

@@ -281,7 +281,9 @@ def test_points_over_epochs_stand_at_their_epoch_above_paired_differences() -> N
         stand = np.array([line.get_xdata() for line in points], float)
         assert np.sqrt(stand.prod(axis=0)) == pytest.approx([1, 16])  # side by side
         assert len(set(stand[:, 0])) == 2
-    drawn = [[one for one in axes.lines if one.get_marker() in (*styles.MARKERS, styles.NONE_STYLE.marker)] for axes in below]
+    drawn = [
+        [one for one in axes.lines if one.get_marker() in (*styles.MARKERS, styles.NONE_STYLE.marker)] for axes in below
+    ]
     curves_of = [[list(line.get_xdata()) for line in lines if len(line.get_xdata()) > 1] for lines in drawn]
     assert curves_of == 2 * [[[1, 16]]]  # one alone stands at its epoch; the others are marks beside names
     wide = rows[(rows["depth"] == 4) & (rows["epochs"] == 16)].pivot(index="seed", columns="pe", values="test_loss")

@@ -52,7 +52,7 @@ def test_the_prior_of_independent_variances_is_found(freedom):
     true = 0.3 * freedom / rng.chisquare(freedom, 20_000)
     own = true * rng.chisquare(3, 20_000) / 3
     found = fit_prior(own, np.full(20_000, 3.0), encodings=10**9, keep_small=True)
-    assert 2 * found.freedom == pytest.approx(freedom, rel=0.1)  # half of the estimate is used
+    assert 2 * found.dof == pytest.approx(freedom, rel=0.1)  # half of the estimate is used
     assert found.variance == pytest.approx(0.3, rel=0.05)
 
 
@@ -61,7 +61,7 @@ def test_samples_of_different_sizes_have_one_prior():
     sizes = rng.integers(1, 9, 20_000).astype(float)
     own = 0.3 * 6 / rng.chisquare(6, 20_000) * rng.chisquare(sizes) / sizes
     found = fit_prior(own, sizes, encodings=10**9, keep_small=True)
-    assert 2 * found.freedom == pytest.approx(6, rel=0.1)
+    assert 2 * found.dof == pytest.approx(6, rel=0.1)
     assert found.variance == pytest.approx(0.3, rel=0.05)
 
 
@@ -75,7 +75,7 @@ def test_the_estimate_solves_the_equations_of_its_source():
     mean = sum(logs) / len(logs)
     spread = sum((value - mean) ** 2 for value in logs) / (len(logs) - 1) - math.pi**2 / 6  # trigamma(1)
     found = prior_of(values)
-    whole = 2 * found.freedom
+    whole = 2 * found.dof
     assert whole < 9  # below the limit, the number of encodings
     assert special.polygamma(1, whole / 2) == pytest.approx(spread, rel=1e-9)
     expected = math.exp(mean + special.digamma(whole / 2) - math.log(whole / 2))
@@ -88,7 +88,7 @@ def test_equal_variances_count_as_many_degrees_of_freedom_as_half_the_encodings(
     found = fit_prior(
         np.sort(variances)[100:400], np.full(300, 2.0), encodings=14, keep_small=True
     )  # less spread than by chance
-    assert found.freedom == 7
+    assert found.dof == 7
 
 
 @pytest.mark.parametrize("encodings", [2, 4])
@@ -108,9 +108,9 @@ def test_a_line_is_the_moderated_t_test():
     lines = differences(rows_of(values), pairs)
     for line, (first, second) in zip(lines.itertuples(), [(4, 1), (0, 8)], strict=True):
         own = values[:, first] - values[:, second]
-        mean, freedom = sum(own) / 3, prior.freedom + 2
+        mean, freedom = sum(own) / 3, prior.dof + 2
         squares = sum((value - mean) ** 2 for value in own)
-        deviation = math.sqrt((prior.freedom * prior.variance + squares) / freedom)
+        deviation = math.sqrt((prior.dof * prior.variance + squares) / freedom)
         t = mean / (deviation / math.sqrt(3))
         assert line.difference == pytest.approx(mean)
         assert line.deviation == pytest.approx(deviation, rel=1e-12)
@@ -174,7 +174,7 @@ def test_one_function_with_other_rounding_keeps_its_own_variance_and_does_not_sp
     again = np.c_[values, values[:, 0] + np.array([1e-7, -1e-7, 2e-7])]
     copied = np.c_[values, values[:, 0]]
     for with_copy in (again, copied):
-        assert prior_of(with_copy).freedom > 0.6 * prior_of(values).freedom  # a tenth, if its variance counted
+        assert prior_of(with_copy).dof > 0.6 * prior_of(values).dof  # a tenth, if its variance counted
     line = differences(rows_of(again), [("e9", "e0")]).iloc[0]
     assert line["freedom"] == 2
     assert 0 < line["deviation"] < 1e-6
@@ -188,13 +188,13 @@ def test_nearly_the_same_function_keeps_its_own_variance_where_chance_does_not_e
     assert line["deviation"] == pytest.approx(np.std(near - values[:, 0], ddof=1))
     several = np.c_[values, near, near + 1e-3, near - 1e-3]  # pairs of the four say nothing about the others
     several[:, 10:] += 0.002 * np.array([[1, 0], [0, 1], [-1, 0], [0, -1], [0.5, 0.5]])
-    assert prior_of(several).freedom > 0.6 * prior_of(values).freedom
+    assert prior_of(several).dof > 0.6 * prior_of(values).dof
     few = differences(rows_of(np.c_[values, near][:3]), [("e9", "e0")]).iloc[0]
     assert few["freedom"] > 2  # of three seeds, chance explains it
 
 
 def test_five_encodings_share():
-    assert prior_of(drawn(1, encodings=5)).freedom > 0
+    assert prior_of(drawn(1, encodings=5)).dof > 0
     missing = drawn(1, encodings=5)
     missing[1:, 4] = np.nan
     assert prior_of(missing) == NOTHING_KNOWN
@@ -208,10 +208,10 @@ def test_many_settings_at_once_are_those_of_each():
     together = prior_of(values)
     for number, one in enumerate(values):
         alone = prior_of(one)
-        for name in ("variance", "freedom", "chance"):
+        for name in ("variance", "dof", "chance"):
             assert getattr(alone, name) == pytest.approx(getattr(together, name)[number], rel=1e-12)
-    assert together.freedom[2] == 0
-    assert (together.freedom[[0, 1, 3]] > 0).all()
+    assert together.dof[2] == 0
+    assert (together.dof[[0, 1, 3]] > 0).all()
 
 
 def test_the_seeds_that_a_difference_needs_are_fewer_with_a_shared_variance():

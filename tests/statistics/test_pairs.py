@@ -75,7 +75,7 @@ def test_the_prior_is_recovered_from_many_independent_variances() -> None:
     truth = 0.3 * 8 / rng.chisquare(8, 200_000)
     prior = fit_prior(truth * rng.chisquare(4, 200_000) / 4, np.full(200_000, 4.0), 1000)
     np.testing.assert_allclose(prior.variance, 0.3, rtol=0.02)
-    np.testing.assert_allclose(prior.freedom, 0.5 * 8, rtol=0.05)
+    np.testing.assert_allclose(prior.dof, 0.5 * 8, rtol=0.05)
 
 
 @pytest.mark.parametrize("encodings", [2, 4, 8])
@@ -94,7 +94,7 @@ def test_no_variance_is_below_the_median_of_the_family() -> None:
     y[:, 0] = y[:, 1] + 1.2  # a certain difference, were it judged alone
     tests = paired_tests(y, all_pairs(8), STEPS)
     prior = prior_of(y, 0.03)
-    assert tests.deviation[0] == pytest.approx(np.sqrt(prior.least))
+    assert tests.deviation[0] == pytest.approx(np.sqrt(prior.min_variance))
     assert (tests.deviation >= tests.deviation[0] * (1 - 1e-12)).all()
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from benchmarks import simulated_runs as simulation
-from pe_lab.statistics import NeededTrial, Plan, Trial, TrialProgress, Try, TunedOutcome, TunedTask, outcomes
+from pe_lab.statistics import Candidate, NeededTrial, Plan, Trial, TrialProgress, TunedOutcome, TunedTask, outcomes
 
 GRID = (100, 200, 300, 400, 600, 800)
 COPY = TunedTask("copy", 800, 0.9, GRID, 0.5)
 TEXT = TunedTask("text", 800, None, GRID, 0.5)
-LADDER = (Try(1e-3), Try(3e-3), Try(1e-2))
+LADDER = (Candidate(1e-3), Candidate(3e-3), Candidate(1e-2))
 
 
 def ask(study: Plan, progress: dict[Trial, TrialProgress]) -> list[NeededTrial]:
@@ -25,9 +25,9 @@ def plan(task: TunedTask = COPY, seeds: tuple[int, ...] = (0,)) -> Plan:
 
 def run(
     study: Plan,
-    curves: dict[Try, list[float]],
+    curves: dict[Candidate, list[float]],
     rng: np.random.Generator | None = None,
-    fails: dict[Try, int] | None = None,
+    fails: dict[Candidate, int] | None = None,
 ) -> tuple[list[TunedOutcome], dict[Trial, TrialProgress]]:
     """Train what is asked for, one evaluation of one trial at a time, in a random order."""
     progress: dict[Trial, TrialProgress] = {}
@@ -40,11 +40,11 @@ def run(
         state = progress.get(trial, TrialProgress())
         grid, number = tasks[trial.task].evaluations, len(state.scores)
         if number < len(grid) and grid[number] <= steps:
-            failed = fails is not None and fails.get(trial.attempt, 99) <= number
-            more = [] if failed else [curves[trial.attempt][number]]
+            failed = fails is not None and fails.get(trial.candidate, 99) <= number
+            more = [] if failed else [curves[trial.candidate][number]]
             progress[trial] = TrialProgress([*state.scores, *more], failed)
         else:
-            progress[trial] = TrialProgress(state.scores, test=-curves[trial.attempt][-1])
+            progress[trial] = TrialProgress(state.scores, test=-curves[trial.candidate][-1])
     else:
         pytest.fail("the study does not end")
     return outcomes(study, progress), progress
@@ -55,7 +55,7 @@ def flat(value: float) -> list[float]:
 
 
 def test_a_try_that_failed_was_trained_to_the_step_where_it_did() -> None:
-    slow, good, bad = (Trial("rope", "copy", 0, attempt) for attempt in LADDER)
+    slow, good, bad = (Trial("rope", "copy", 0, candidate) for candidate in LADDER)
     failed = TrialProgress(failed=True, failed_at=50)
     progress = {slow: TrialProgress(flat(0.1)[:4]), good: TrialProgress(flat(0.2)[:4]), bad: failed}
     (found,) = outcomes(plan(), progress)
@@ -191,19 +191,19 @@ def test_scores_beyond_the_end_of_a_race_are_not_used() -> None:
 
 
 def test_a_study_asks_for_every_encoding_task_and_seed() -> None:
-    scales = (Try(1e-3, 0.1), Try(3e-3, 0.1), Try(3e-3, 1.0))
+    scales = (Candidate(1e-3, 0.1), Candidate(3e-3, 0.1), Candidate(3e-3, 1.0))
     study = Plan({"rope": LADDER, "learnable": scales}, [COPY, TEXT], [3, 4])
     needs = ask(study, {})
     assert len(needs) == 2 * 2 * 2 * 3
     assert {need.steps for need in needs} == {400}
-    assert {need.trial.attempt for need in needs if need.trial.encoding == "learnable"} == set(scales)
+    assert {need.trial.candidate for need in needs if need.trial.encoding == "learnable"} == set(scales)
 
 
 def refused() -> Iterator[tuple[object, str]]:
     yield lambda: Plan({"rope": LADDER[:1]}, [COPY], [0]), "at least two rates"
-    yield lambda: Plan({"rope": (Try(1e-3, 0.1), Try(1e-3, 1.0))}, [COPY], [0]), "at least two rates"
+    yield lambda: Plan({"rope": (Candidate(1e-3, 0.1), Candidate(1e-3, 1.0))}, [COPY], [0]), "at least two rates"
     yield lambda: Plan({"rope": (LADDER[0], LADDER[0])}, [COPY], [0]), "distinct"
-    yield lambda: Plan({"rope": (Try(0.0), LADDER[0])}, [COPY], [0]), "above 0"
+    yield lambda: Plan({"rope": (Candidate(0.0), LADDER[0])}, [COPY], [0]), "above 0"
     yield lambda: Plan({"rope": LADDER, "alibi": LADDER[:2]}, [COPY], [0]), "same number of tries, got 3 of rope and 2"
     yield lambda: Plan({}, [COPY], [0]), "must have encodings, tasks and seeds"
     yield lambda: Plan({"rope": LADDER}, [COPY], []), "must have encodings, tasks and seeds"
@@ -239,10 +239,10 @@ def test_simulated_races_end_as_the_plan_says() -> None:
     raced = simulation.judge_races(scores, grid, design)
     study = Plan({f"e{k}": LADDER for k in range(40)}, [TunedTask("task", 4000, 0.95, grid, design.fraction)], [0, 1])
     progress = {
-        Trial(f"e{k}", "task", seed, attempt): TrialProgress(scores[0, seed, k, number].tolist())
+        Trial(f"e{k}", "task", seed, candidate): TrialProgress(scores[0, seed, k, number].tolist())
         for k in range(40)
         for seed in (0, 1)
-        for number, attempt in enumerate(LADDER)
+        for number, candidate in enumerate(LADDER)
     }
     for outcome in outcomes(study, progress):
         at = (0, outcome.seed, int(outcome.encoding[1:]))
