@@ -21,7 +21,7 @@ from pe_lab.statistics import (
     benjamini_hochberg,
     holm,
     prior_of,
-    wide,
+    wide_table,
 )
 from pe_lab.statistics.cells import by_setting
 from pe_lab.statistics.moderation import DOF_SHARE
@@ -230,7 +230,7 @@ def _standard(values: np.ndarray) -> np.ndarray:
 def _residuals(rows: pd.DataFrame) -> np.ndarray:
     """Return the differences from the first encoding, centred and scaled to deviation 1 within each setting."""
     parts = []
-    for _, table in by_setting(wide(rows, "loss")):
+    for _, table in by_setting(wide_table(rows, "loss")):
         for name in table.columns[1:]:
             difference = (table[name] - table[table.columns[0]]).dropna()
             if len(difference) > 2 and difference.std() > 0:
@@ -242,7 +242,7 @@ def _residuals(rows: pd.DataFrame) -> np.ndarray:
 def _deviations_of_encodings(rows: pd.DataFrame) -> np.ndarray:
     """Return deviations of encodings within settings, without what seeds have in common."""
     results = []
-    for _, part in by_setting(wide(rows)):
+    for _, part in by_setting(wide_table(rows)):
         values = part.dropna(axis=1).to_numpy()
         left = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
         results.append(left.std(0, ddof=1))

@@ -22,7 +22,7 @@ from pe_lab.statistics import (
     Prior,
     Verdict,
     all_pairs,
-    decide,
+    decide_pairs,
     paired_tests,
     prior_of,
     sample_differences,
@@ -57,7 +57,7 @@ def fixed(runs: Runs, n: int, encodings: int, design: Design) -> dict[str, dict[
     for family, pairs in families(encodings).items():
         y, solved = runs.y[:, :n], runs.solved[:, :n]
         tests = paired_tests(y, pairs, endpoint, solved, prior, nugget=design.nugget / design.margin)
-        verdict = decide(tests, endpoint, family == "baseline" or design.correction == "holm").verdict
+        verdict = decide_pairs(tests, endpoint, family == "baseline" or design.correction == "holm").verdict
         found[family] = {"verdict": verdict, "low": tests.low, "high": tests.high, "difference": tests.difference}
     return found
 

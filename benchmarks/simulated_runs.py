@@ -328,7 +328,7 @@ def curves(law: Law, passing: np.ndarray, grid: tuple[int, ...], rng: np.random.
 
 
 def judge_races(scores: np.ndarray, grid: tuple[int, ...], design: Design) -> Runs:
-    """Return what `pe_lab.statistics.outcomes` returns, for arrays of scores [..., rates, evaluations]."""
+    """Return what `pe_lab.statistics.plan_outcomes` returns, for arrays of scores [..., rates, evaluations]."""
     steps = np.array(grid)
     choice = grid.index(round(design.fraction * design.cap)) + 1
     early, _ = steps_to_solve(grid[:choice], scores[..., :choice], LEVEL, grid[choice - 1])

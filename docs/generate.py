@@ -354,9 +354,9 @@ def benchmark() -> str:
     from pe_lab.benchmark import task_statistics, task_tables
     from pe_lab.benchmark.tasks import benchmark_tasks
 
-    rows = task_tables.read()
+    rows = task_tables.read_all_rows()
     covered = task_statistics.progress(
-        {name: task_statistics.published(found) for name, found in rows.items()}
+        {name: task_statistics.published_rows(found) for name, found in rows.items()}
     ).set_index("task")
     lines = [
         "| task | question | cap, steps | encodings measured | of | seeds of each, at least |",
@@ -376,7 +376,7 @@ def measured_tasks() -> str:
     from pe_lab.benchmark.tasks import benchmark_tasks
 
     covered = task_statistics.progress(
-        {name: task_statistics.published(found) for name, found in task_tables.read().items()}
+        {name: task_statistics.published_rows(found) for name, found in task_tables.read_all_rows().items()}
     )
     names = [task.name for task in benchmark_tasks()]
     measured = covered.set_index("task").loc[names, "measured"].astype(int)
@@ -396,7 +396,7 @@ def longer_text() -> str:
     from pe_lab.gallery.content import STEP, step_times
 
     times = step_times()[STEP]
-    found = next((one for one in measured.read() if one.task.name == "causal_text"), None)
+    found = next((one for one in measured.read_results() if one.task.name == "causal_text"), None)
     if found is None:
         return "Longer text is not measured yet."
     cfg, longest = found.task.cfg, found.at(4.0)
@@ -449,14 +449,14 @@ def steps() -> str:
 def replicated() -> str:
     """Return what the replication of the benchmark found, by task."""
     from pe_lab.benchmark import task_tables
-    from pe_lab.benchmark.fresh_seeds import cells, compare_fresh_seeds
+    from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds, drawn_cells
 
-    results = compare_fresh_seeds(task_tables.read())
+    results = compare_fresh_seeds(task_tables.read_all_rows())
     if results.means.empty:
         return "It has not been run yet."
     names = list(results.means["task"].unique())
     summary = (
-        f"{len(results.means)} of {len(cells())} cells are trained. Fresh mean differences lie in their 95 % "
+        f"{len(results.means)} of {len(drawn_cells())} cells are trained. Fresh mean differences lie in their 95 % "
         f"prediction interval in {results.predicted}. Fresh seeds contradict a verdict in {results.contradicted}."
     )
     lines = [

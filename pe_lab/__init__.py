@@ -37,7 +37,7 @@ def load(ledger: "str | os.PathLike[str]" = "ledger", study: str | None = None, 
     """
     from pe_lab.results import trained_cell  # loads torch
 
-    return trained_cell.load(ledger, study, settings)
+    return trained_cell.load_cell(ledger, study, settings)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ Each program is imported only when it is called, so that `pe-lab` itself starts 
 import importlib
 import sys
 
-from pe_lab.system.errors import printable
+from pe_lab.system.errors import escape_control
 from pe_lab.system.names import unknown_name
 
 COMMANDS = {
@@ -36,7 +36,7 @@ def main() -> None:
         sys.argv = [f"pe-lab {name}", *arguments]
         importlib.import_module(COMMANDS[name][0]).main()
     else:
-        print(f"error: {printable(unknown_name('COMMAND', COMMANDS, name))}", file=sys.stderr)
+        print(f"error: {escape_control(unknown_name('COMMAND', COMMANDS, name))}", file=sys.stderr)
         sys.exit(1)
 
 

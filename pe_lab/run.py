@@ -24,11 +24,11 @@ from pe_lab import config
 from pe_lab.config.trainer import devices_of
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register_process
-from pe_lab.system.arguments import Parser, unrecognized
-from pe_lab.system.devices import gpus, groups, use_gpu_of
+from pe_lab.system.arguments import Parser, unrecognized_message
+from pe_lab.system.devices import gpu_groups, gpus, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.system.paths import SAFE_PATH_VARIABLE, safe_path
-from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising
+from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising_handler
 from pe_lab.tracking.wandb_mode import agent_run
 
 COMMAND = "pe-lab"
@@ -99,7 +99,7 @@ class HydraTask:
         from pe_lab.experiment import sweep
 
         devices = max(devices_of(cfg.trainer) for cfg in cfgs)
-        shared = [] if launcher.gives_gpus or cfgs[0].trainer.device == "cpu" else groups(gpus(), devices)
+        shared = [] if launcher.gives_gpus or cfgs[0].trainer.device == "cpu" else gpu_groups(gpus(), devices)
         parent = None if launcher.elsewhere else os.getpid()  # those elsewhere are ended by a scheduler
         fixed = config.single_valued_overrides(overrides, multirun=True)
 
@@ -232,8 +232,8 @@ def _ended_by_signals() -> Iterator[list[int]]:
         return raised
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
-        signal.signal(signal.SIGINT, raising(lambda: error(signal.SIGINT, _interrupted())))
-    signal.signal(signal.SIGTERM, raising(lambda: error(signal.SIGTERM, EndError(128 + signal.SIGTERM))))
+        signal.signal(signal.SIGINT, raising_handler(lambda: error(signal.SIGINT, _interrupted())))
+    signal.signal(signal.SIGTERM, raising_handler(lambda: error(signal.SIGTERM, EndError(128 + signal.SIGTERM))))
     try:
         yield received
     finally:
@@ -273,7 +273,7 @@ def _run(words: list[str], train: bool) -> None:
     """Bring the cells that a command line's arguments ask for into the ledger, or show what they ask Hydra for."""
     for word in words:
         if word.startswith("-") and word.lstrip("-").partition("=")[0].partition(".")[0] in TOP_SETTINGS:
-            refuse(unrecognized([word], words, [], TOP_SETTINGS))  # -pe would be read as -p e
+            refuse(unrecognized_message([word], words, [], TOP_SETTINGS))  # -pe would be read as -p e
     arguments = _parser().parse_intermixed_args(words)
     _require_flags(arguments)
     overrides, completes = arguments.overrides, arguments.shell_completion

@@ -18,8 +18,8 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive
 from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot, Upcoming
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.errors import in_one_line, printable
-from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, entries, read_json, unread
+from pe_lab.system.errors import escape_control, in_one_line
+from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, folder_entries, read_json, unread_message
 from pe_lab.system.names import unknown_name
 
 LOOK_SECONDS = 2.0  # seconds between two looks with --follow
@@ -64,7 +64,7 @@ def main() -> None:
         commands = read_commands(Path(arguments.ledger), arguments.study, left_out)
         while True:
             snapshots = [command.progress.look() for command in commands]
-            text = "\n\n".join(describe(commands, snapshots, None if arguments.all else MOST_LINES))
+            text = "\n\n".join(describe_commands(commands, snapshots, None if arguments.all else MOST_LINES))
             print(f"\033[H\033[J{text}" if arguments.follow and sys.stdout.isatty() else text, flush=True)
             if not arguments.follow or not any(snapshot.running or snapshot.waiting for snapshot in snapshots):
                 if unknown := sum(len(snapshot.unreadable) for snapshot in snapshots) + len(left_out):
@@ -86,16 +86,16 @@ def read_commands(folder: Path, study: str | None = None, left_out: list[Path] |
         ValueError: there are none, or none with this study_name; the ledger has another format.
     """
     ledger, commands = Ledger(folder), []
-    for path in entries(folder / COMMANDS_FOLDER, "[!.]*.json"):
+    for path in folder_entries(folder / COMMANDS_FOLDER, "[!.]*.json"):
         try:
             commands.append(_command(ledger, read_json(path)))
         except OSError as error:
-            print(printable(unread(error)), file=sys.stderr)
+            print(escape_control(unread_message(error)), file=sys.stderr)
             if left_out is not None:
                 left_out.append(path)
         except (LedgerError, TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
             line = f"skipped: {path} must list the cells of a command, got {in_one_line(error)}"
-            print(printable(line), file=sys.stderr)
+            print(escape_control(line), file=sys.stderr)
     if not commands and not left_out:
         raise ValueError(f"LEDGER must be a folder in which cells were requested, got {str(folder)!r}")
     commands.sort(key=lambda command: command.since)
@@ -129,7 +129,7 @@ def _is_complete(command: Command, snapshot: Snapshot) -> bool:
     return len(snapshot.done) == len(command.progress.cells) and not command.progress.later.trainings
 
 
-def describe(commands: list[Command], snapshots: list[Snapshot], most: int | None) -> list[str]:
+def describe_commands(commands: list[Command], snapshots: list[Snapshot], most: int | None) -> list[str]:
     """Return a text per command; complete commands other than the latest are only counted.
 
     Args:
@@ -140,7 +140,7 @@ def describe(commands: list[Command], snapshots: list[Snapshot], most: int | Non
         if most is not None and command is not commands[-1] and _is_complete(command, snapshot):
             complete += 1
             continue
-        texts.append("\n".join(map(printable, _lines(command, snapshot, most))))
+        texts.append("\n".join(map(escape_control, _lines(command, snapshot, most))))
     if complete:
         texts.insert(0, f"{complete} earlier commands are complete (--all lists them)")
     return texts
@@ -208,10 +208,10 @@ def _is_running(command: Command) -> bool:
 def _time_left(snapshot: Snapshot) -> str:
     if snapshot.seconds_left is None or not (snapshot.running or snapshot.waiting):
         return ""
-    return f", {duration(snapshot.seconds_left)} left"
+    return f", {format_duration(snapshot.seconds_left)} left"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds as hours, minutes and seconds: 1:02:03 or 02:03."""
     from tqdm import tqdm
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser
-from pe_lab.tracking.wandb_config import FLAT_NAMES, flat, in_words
+from pe_lab.tracking.wandb_config import FLAT_NAMES, flat_settings, in_words
 from pe_lab.tracking.wandb_mode import has_key
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Study:
     @cached_property
     def facets(self) -> list[dict[str, Any]]:
         """Combinations of the settings, other than encoding and seed, that vary in the study."""
-        cells = [flat(settings) for settings in self.settings]
+        cells = [flat_settings(settings) for settings in self.settings]
         varying = [name for name in FLAT_NAMES if name != "encoding" and len({cell.get(name) for cell in cells}) > 1]
         found = {tuple(cell[name] for name in varying) for cell in cells}
         return [dict(zip(varying, values, strict=True)) for values in sorted(found)]
@@ -59,7 +59,7 @@ class Study:
         """The settings that panels average over: those in which cells of one condition differ."""
         conditions: dict[str, list[dict[str, Any]]] = {}
         for settings in self.settings:
-            conditions.setdefault(flat(settings)["condition"], []).append(config.flatten_settings(settings))
+            conditions.setdefault(flat_settings(settings)["condition"], []).append(config.flatten_settings(settings))
         names = set().union(*(cell for cells in conditions.values() for cell in cells))
         differ = {name for name in names for cells in conditions.values() if len({c.get(name) for c in cells}) > 1}
         return sorted(differ | {"seed"})

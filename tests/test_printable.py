@@ -6,16 +6,16 @@ import pytest
 
 from pe_lab.ledger.__main__ import main
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.system.errors import in_one_line, printable
+from pe_lab.system.errors import escape_control, in_one_line
 from pe_lab.system.files import LedgerError, read_json
 
 TITLE = "\x1b]0;mine\x07"  # sets the title of a terminal
 
 
 def test_control_characters_are_shown_escaped():
-    assert printable(TITLE) == "\\x1b]0;mine\\x07"
-    assert printable("\x9b2J \u202e \udcff") == "\\x9b2J \\u202e \\udcff"
-    assert printable("α – [2K|$") == "α – [2K|$"
+    assert escape_control(TITLE) == "\\x1b]0;mine\\x07"
+    assert escape_control("\x9b2J \u202e \udcff") == "\\x9b2J \\u202e \\udcff"
+    assert escape_control("α – [2K|$") == "α – [2K|$"
     assert in_one_line(ValueError(f"{TITLE}\nx")) == "\\x1b]0;mine\\x07 x"
 
 

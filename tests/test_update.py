@@ -9,7 +9,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
-from pe_lab.benchmark.undefined import replace
+from pe_lab.benchmark.undefined import replace_lines
 
 PROGRAM = Path(__file__).parents[1] / ".ci/update.py"
 
@@ -54,6 +54,6 @@ def test_pairs_of_some_encodings_are_replaced_and_the_others_stay_in_order(tmp_p
     old = [("b", "copy", "x"), ("c", "copy", "x"), ("a", "bag", "x"), ("b", "bag", "x")]
     pd.DataFrame(old, columns=columns).to_csv(file, index=False)
     new = pd.DataFrame([("a", "copy", "y"), ("b", "bag", "y")], columns=columns)
-    replace(file, new, ["a", "b"], ["copy", "bag"])
+    replace_lines(file, new, ["a", "b"], ["copy", "bag"])
     lines = pd.read_csv(file).itertuples(index=False, name=None)
     assert list(lines) == [("a", "copy", "y"), ("c", "copy", "x"), ("b", "bag", "y")]

@@ -57,4 +57,4 @@ def table(
         for seed in seeds:
             y, failed = random.normal(mean, deviation), random.random() < (fails or {}).get(pe, 0.0)
             made.append(row(task, pe, seed, None if failed or y >= high else float(max(y, low))))
-    return task_rows.frame(made)
+    return task_rows.rows_frame(made)

@@ -59,20 +59,20 @@ def _check(arguments: argparse.Namespace) -> None:
 def _program(arguments: argparse.Namespace) -> None:
     _check(arguments)
     if arguments.pack is not None:
-        from pe_lab.benchmark.pack import pack  # loads torch
+        from pe_lab.benchmark.pack import pack_ledger  # loads torch
 
-        print(*pack(Path(arguments.pack), None, arguments.replace), sep="\n")
+        print(*pack_ledger(Path(arguments.pack), None, arguments.replace), sep="\n")
         return
     from pe_lab.benchmark import task_tables  # loads pandas
 
-    rows = task_tables.read()
+    rows = task_tables.read_all_rows()
     if arguments.replication:
         print(task_tables.fresh_seeds_text(rows))
     elif arguments.export is not None:
-        print(*task_tables.write(rows, Path(arguments.export)), sep="\n")
+        print(*task_tables.write_tables(rows, Path(arguments.export)), sep="\n")
     else:
         print("comparing encodings on the shipped results: up to half a minute", file=sys.stderr)
-        print(task_tables.text(rows, arguments.tasks))
+        print(task_tables.format_tables(rows, arguments.tasks))
 
 
 if __name__ == "__main__":

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.benchmark.task_statistics import FRESH_SEEDS, endpoint, fresh, published, runs
+from pe_lab.benchmark.task_statistics import FRESH_SEEDS, endpoint, fresh_rows, published_rows, runs
 from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import TWINS
-from pe_lab.benchmark.undefined import defined
+from pe_lab.benchmark.undefined import defined_encodings
 from pe_lab.statistics import (
     DIFFERENT_VERDICTS,
     LEVEL,
     Verdict,
-    decide,
+    decide_pairs,
     interval,
     paired_tests,
     prior_of,
@@ -27,7 +27,7 @@ from pe_lab.statistics.pairs import NUGGET, all_pairs, as_arrays
 DRAWN_SHARE = 0.25  # share of the cells
 
 
-def cells() -> list[tuple[str, str]]:
+def drawn_cells() -> list[tuple[str, str]]:
     """Return the cells that are run again, as task and encoding: about a quarter, and each group of twins on a task.
 
     Each cell is drawn by its own digest, whatever others there are. A task in which fewer than two are drawn gets those
@@ -35,12 +35,14 @@ def cells() -> list[tuple[str, str]]:
     """
     drawn: set[tuple[str, str]] = set()
     for each in benchmark_tasks():
-        order = sorted((_digest(each.name, pe), pe) for pe in defined(each))
+        order = sorted((_digest(each.name, pe), pe) for pe in defined_encodings(each))
         drawn |= {(each.name, pe) for place, (number, pe) in enumerate(order) if number < DRAWN_SHARE or place < 2}
     for group in TWINS:
-        shared = [task.name for task in benchmark_tasks() if set(group) <= set(defined(task)) and task.solvable]
+        shared = [
+            task.name for task in benchmark_tasks() if set(group) <= set(defined_encodings(task)) and task.solvable
+        ]
         drawn |= {(name, pe) for name in sorted(shared, key=lambda name: _digest(name, *group))[:1] for pe in group}
-    return [(task.name, pe) for task in benchmark_tasks() for pe in defined(task) if (task.name, pe) in drawn]
+    return [(task.name, pe) for task in benchmark_tasks() for pe in defined_encodings(task) if (task.name, pe) in drawn]
 
 
 def _digest(*names: str) -> float:
@@ -48,10 +50,10 @@ def _digest(*names: str) -> float:
     return int.from_bytes(sha256(" ".join(names).encode()).digest()[:6]) / 2**48
 
 
-def commands() -> list[str]:
+def training_commands() -> list[str]:
     """Return the commands that run them, one per task."""
     seeds = ",".join(map(str, FRESH_SEEDS))
-    chosen = {task.name: [pe for name, pe in cells() if name == task.name] for task in benchmark_tasks()}
+    chosen = {task.name: [pe for name, pe in drawn_cells() if name == task.name] for task in benchmark_tasks()}
     return [
         f"pe-lab run -m +study={STUDY}_{name} pe={','.join(names)} seed={seeds}"
         for name, names in chosen.items()
@@ -113,17 +115,17 @@ class FreshSeeds:
 
     @property
     def contradicted(self) -> Share:
-        """Published verdicts of which the fresh seeds say the contrary, see `contrary`."""
+        """Published verdicts of which the fresh seeds say the contrary, see `are_contrary`."""
         said = self.pairs[self.pairs["verdict"].isin([*DIFFERENT_VERDICTS, Verdict.EQUIVALENT])]
         pairs = zip(said["verdict"], said["fresh_verdict"], strict=True)
-        return Share(sum(contrary(Verdict(first), Verdict(other)) for first, other in pairs), len(said))
+        return Share(sum(are_contrary(Verdict(first), Verdict(other)) for first, other in pairs), len(said))
 
 
 def _inside(lines: pd.DataFrame, low: str, high: str) -> Share:
     return Share(int(lines["fresh"].between(lines[low], lines[high]).sum()), len(lines))
 
 
-def contrary(verdict: Verdict, other: Verdict) -> bool:
+def are_contrary(verdict: Verdict, other: Verdict) -> bool:
     """Return whether two verdicts on a pair cannot both be right: other directions, or equivalent and a large one."""
     if Verdict.EQUIVALENT in (verdict, other):
         return not {Verdict.BETTER, Verdict.WORSE}.isdisjoint({verdict, other})
@@ -141,7 +143,7 @@ def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
     pairs, means = [], []
     for name, rows in results.items():
         benchmark_task = task_named(name)
-        before, again = runs(published(rows), benchmark_task), runs(fresh(rows), benchmark_task)
+        before, again = runs(published_rows(rows), benchmark_task), runs(fresh_rows(rows), benchmark_task)
         names = [pe for pe in before["pe"].unique() if pe in set(again["pe"])]
         for pe in names:
             sample, others = before[before["pe"] == pe], again[again["pe"] == pe]
@@ -169,7 +171,7 @@ def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], task: Be
     pes, y, solved = as_arrays(before)
     prior = prior_of(y, NUGGET * scale.margin, solved)
     tests = paired_tests(y, all_pairs(len(pes)), scale, solved)
-    verdicts = decide(tests, scale).verdict
+    verdicts = decide_pairs(tests, scale).verdict
     first, second = (np.array(pes)[side] for side in all_pairs(len(pes)))
     here = np.isin(first, names) & np.isin(second, names)
     pes_again, y_again, solved_again = as_arrays(again)
@@ -181,6 +183,6 @@ def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], task: Be
     return pd.DataFrame(
         {"pe": first[here], "baseline": second[here], "difference": tests.difference[here]}
         | {"low": tests.low[here], "high": tests.high[here], "verdict": verdicts[here]}
-        | {"fresh": checks.difference, "fresh_verdict": decide(checks, scale).verdict}
+        | {"fresh": checks.difference, "fresh_verdict": decide_pairs(checks, scale).verdict}
         | {"least": tests.difference[here] - half, "most": tests.difference[here] + half}
     )

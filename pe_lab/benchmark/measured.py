@@ -10,7 +10,7 @@ import pandas as pd
 
 from pe_lab.benchmark import task_rows, task_statistics
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
-from pe_lab.results.columns import cut
+from pe_lab.results.columns import cut_interval
 from pe_lab.statistics import FEWEST_SEEDS, Verdict
 
 MAX_NAMED_ENCODINGS = 3  # encodings that are named at a length at which there are no verdicts
@@ -29,17 +29,17 @@ class TaskResults:
 
     task: BenchmarkTask
     rows: pd.DataFrame = field(repr=False)
-    fresh: pd.DataFrame = field(default_factory=lambda: task_rows.frame([]), repr=False)
+    fresh: pd.DataFrame = field(default_factory=lambda: task_rows.rows_frame([]), repr=False)
 
     @classmethod
     def from_rows(cls, task: BenchmarkTask, rows: pd.DataFrame) -> "TaskResults":
         """Return the results of a task from all of its rows, those of fresh seeds among them."""
-        return cls(task, task_statistics.published(rows), task_statistics.fresh(rows))
+        return cls(task, task_statistics.published_rows(rows), task_statistics.fresh_rows(rows))
 
     @cached_property
     def pairs(self) -> pd.DataFrame:
         """The verdicts on all pairs of encodings."""
-        return task_statistics.pairs(self.rows, self.task)
+        return task_statistics.compare_pairs(self.rows, self.task)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -63,7 +63,7 @@ class TaskResults:
     def scores(self) -> pd.DataFrame:
         """A line per encoding and length, with a 95 % interval cut at what is possible: `task_statistics.scores`."""
         scores = task_statistics.scores(self.rows, self.task)
-        low, high = cut(self.unit, scores["mean"], scores["low"], scores["high"])
+        low, high = cut_interval(self.unit, scores["mean"], scores["low"], scores["high"])
         return scores.assign(low=low, high=high)
 
     @property
@@ -176,7 +176,7 @@ class TaskResults:
         return dict(zip(self.table["pe"], shares.clip(0, 1), strict=True))
 
 
-def read(folder: Path | None = None) -> list[TaskResults]:
+def read_results(folder: Path | None = None) -> list[TaskResults]:
     """Return the tasks of which most encodings that have rows have enough seeds, in the order of the benchmark.
 
     Args:
@@ -186,5 +186,5 @@ def read(folder: Path | None = None) -> list[TaskResults]:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    results = [TaskResults.from_rows(task, task_rows.read(task, folder)) for task in benchmark_tasks()]
+    results = [TaskResults.from_rows(task, task_rows.read_rows(task, folder)) for task in benchmark_tasks()]
     return [result for result in results if len(result.rows) and result.is_complete]

@@ -28,7 +28,7 @@ from pe_lab.statistics import steps_to_solve
 from pe_lab.system.files import digest
 
 
-def pack(ledger: Path, folder: Path | None = None, replace: bool = False) -> list[str]:
+def pack_ledger(ledger: Path, folder: Path | None = None, replace: bool = False) -> list[str]:
     """Add the seeds of a ledger whose tuning has ended to the shipped rows, and say in a line per task what was done.
 
     Args:
@@ -44,15 +44,15 @@ def pack(ledger: Path, folder: Path | None = None, replace: bool = False) -> lis
     present, lines, results = _present(ledger), [], []
     for task in benchmark_tasks():
         new_rows, left_out = _rows(task, present[_settings(task)], ledger)
-        old_rows = task_rows.read(task, folder)
+        old_rows = task_rows.read_rows(task, folder)
         if new_rows or left_out:
-            both = task_rows.merged(task, old_rows, task_rows.frame(new_rows), str(ledger), replace)
+            both = task_rows.merge_rows(task, old_rows, task_rows.rows_frame(new_rows), str(ledger), replace)
             results.append((task, both))
             left = f"; {left_out} seeds not ended, or of other options or revisions, are left out" if left_out else ""
             lines.append(f"{task.name}: {len(both)} rows, {len(new_rows)} of them in {ledger}{left}")
     for task, both in results:  # when nothing is refused any more
         if len(both):
-            task_rows.write(task, both, folder)
+            task_rows.write_rows(task, both, folder)
     return lines or [f"{NAME}: no cell of today's settings is in {ledger}"]
 
 
@@ -63,12 +63,12 @@ def _present(ledger: Path) -> dict[str, set[tuple[str, int]]]:
         identity = run.identity()
         pe = identity.get("pe")
         if isinstance(pe, dict) and "seed" in identity:
-            cells[digest(compared(identity))].add((str(pe.get("name")), identity["seed"]))
+            cells[digest(compared_settings(identity))].add((str(pe.get("name")), identity["seed"]))
     return cells
 
 
 def _settings(task: BenchmarkTask) -> str:
-    return digest(compared(Cell.from_config(task.cfg).identity))
+    return digest(compared_settings(Cell.from_config(task.cfg).identity))
 
 
 def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
@@ -134,7 +134,7 @@ def _metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return columns | {name: metrics.get(name) for name in ("accuracy", "exact_match")}
 
 
-def compared(identity: dict[str, Any]) -> dict[str, Any]:
+def compared_settings(identity: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that all cells of a task share, by dotted name; epochs stand only in some identities.
 
     Encodings of a task differ in the implementation of attention that computes them, and each implementation has a
@@ -167,7 +167,7 @@ def _digest(cell: Cell, task: BenchmarkTask) -> str:
     """Return the digest of all that the rows of a task share: settings of its cells, cap, ladder and lengths."""
     tune = resolve_config(task.cfg.tune)  # without what judges and does not train, and what came later and is not used
     tune = {name: tune[name] for name in ("rates", "scaled", "fraction")}
-    shared = compared(cell.identity) | {"steps": task.cfg.steps, "tune": tune}
+    shared = compared_settings(cell.identity) | {"steps": task.cfg.steps, "tune": tune}
     return digest(shared | {"lengths": list(task.cfg.evaluate.lengths)})
 
 

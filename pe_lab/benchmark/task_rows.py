@@ -105,12 +105,12 @@ def lengths_of(factors: Iterable[float]) -> list[str]:
     return [f"{name}_x{factor:g}" for factor in factors for name in METRICS]
 
 
-def tries(rows: pd.DataFrame) -> int:
+def count_candidates(rows: pd.DataFrame) -> int:
     """Return how many tries rows have."""
     return sum(re.fullmatch(r"try\d+_lr", name) is not None for name in rows)
 
 
-def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def rows_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows as a table, sorted, with numbers as they are written: eight digits, whole ones as such."""
     table = pd.DataFrame([{name: _written(value) for name, value in row.items()} for row in rows])
     if table.empty:
@@ -123,7 +123,7 @@ def _written(value: Any) -> Any:
     return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
-def write(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = None) -> Path:
+def write_rows(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = None) -> Path:
     """Write the rows of a task, and the digests of all files of the folder. The same rows give the same bytes.
 
     Raises:
@@ -131,7 +131,7 @@ def write(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = None) -
     """
     folder = folder or RESULTS_FOLDER
     path = folder / f"{task.study}.csv"
-    require(rows, task, "rows to be packed")
+    require_rows(rows, task, "rows to be packed")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(_text(rows), newline="", encoding="utf-8")
     _write_sums(folder)
@@ -148,7 +148,7 @@ def _is_whole(name: str) -> bool:
     return _range(name) in (COUNT, COUNT_OR_0)
 
 
-def read(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
+def read_rows(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
     """Return the rows of a task that come with the package; none, if it has none.
 
     Args:
@@ -160,13 +160,13 @@ def read(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
     """
     path = (folder or RESULTS_FOLDER) / f"{task.study}.csv"
     if not path.is_file():
-        return frame([])
+        return rows_frame([])
     content = BytesIO(_compared(path))
     try:
         table = read_csv(content, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, na_values=[""])
     except ValueError as error:
         raise LedgerError(f"shipped results {path} cannot be read: {' '.join(str(error).split())}") from None
-    require(table, task, str(path))
+    require_rows(table, task, str(path))
     return table
 
 
@@ -202,7 +202,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def require(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
+def require_rows(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
     """Refuse rows that cannot be: a value out of its range, a seed twice, a result that does not follow.
 
     Raises:
@@ -248,7 +248,7 @@ def _contradiction(row: Mapping[str, Any], task: BenchmarkTask) -> str | None:
     return None
 
 
-def merged(
+def merge_rows(
     task: BenchmarkTask, shipped: pd.DataFrame, new: pd.DataFrame, where: str, replace: bool = False
 ) -> pd.DataFrame:
     """Return known and new rows of a task together: a cell with equal results once, as it was known.
@@ -261,7 +261,7 @@ def merged(
     Raises:
         ValueError: known and new rows contradict each other, and `replace` is false.
     """
-    require(new, task, where)
+    require_rows(new, task, where)
     if shipped.empty or new.empty:
         return new if shipped.empty else shipped
     dropped = pd.Series(False, index=shipped.index)

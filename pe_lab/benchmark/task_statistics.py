@@ -8,7 +8,7 @@ import pandas as pd
 
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
-from pe_lab.benchmark.undefined import defined
+from pe_lab.benchmark.undefined import defined_encodings
 from pe_lab.results.tuned_outcomes import MOST_AT_EDGE, endpoint_of
 from pe_lab.statistics import (
     COMPARISON_COLUMNS,
@@ -38,12 +38,12 @@ def margin_in_words(task: BenchmarkTask) -> str:
     return f"a factor of {2**scale.margin:g} in steps" if scale.kind == "steps" else f"{scale.margin:g} {scale.unit}s"
 
 
-def published(rows: pd.DataFrame) -> pd.DataFrame:
+def published_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without those of fresh seeds."""
     return rows[~rows["seed"].isin(FRESH_SEEDS)]
 
 
-def fresh(rows: pd.DataFrame) -> pd.DataFrame:
+def fresh_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of fresh seeds."""
     return rows[rows["seed"].isin(FRESH_SEEDS)]
 
@@ -60,7 +60,7 @@ def is_complete(rows: pd.DataFrame) -> bool:
     return bool((rows.groupby("pe")["seed"].nunique() >= FEWEST_SEEDS).mean() > 0.5)
 
 
-def pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
+def compare_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
 
     Encodings whose runs have the same bits are equal, without a test. With fewer than FEWEST_SEEDS seeds there is no
@@ -92,11 +92,11 @@ def _are_equal(rows: pd.DataFrame, pairs: pd.DataFrame) -> np.ndarray:
     return np.asarray(equal, dtype=bool)
 
 
-def equals(comparisons: pd.DataFrame, pe: str) -> list[str]:
+def equal_encodings(comparisons: pd.DataFrame, pe: str) -> list[str]:
     """Return the encodings to which one is equal bit for bit.
 
     Args:
-        comparisons: from `pairs`.
+        comparisons: from `compare_pairs`.
         pe: the encoding.
     """
     equal = comparisons[comparisons["verdict"] == Verdict.EQUAL]
@@ -122,7 +122,7 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
         many octaves that rate alone would have cost, on average over solved seeds, at least, as tries stop when one has
         passed; or how many nats at the choice.
     """
-    outcomes, verdicts = runs(rows, task), pairs(rows, task)
+    outcomes, verdicts = runs(rows, task), compare_pairs(rows, task)
     names = list(outcomes["pe"].unique())
     ranks = dict(zip(names, zip(*rank_ranges(verdicts["verdict"].to_numpy(str), len(names)), strict=True), strict=True))
     lines = []
@@ -153,7 +153,7 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
         numbers = {str(name): np.nan if pd.isna(value) else value for name, value in row.items()}
         tries = [
             {name: numbers[f"try{k}_{name}"] for name in task_rows.CANDIDATE_FIELDS}
-            for k in range(1, task_rows.tries(rows) + 1)
+            for k in range(1, task_rows.count_candidates(rows) + 1)
         ]
         best = row["y"] if task.solvable else pd.Series([candidate["quarter"] for candidate in tries]).max()
         for candidate in tries:
@@ -163,7 +163,7 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
             else:
                 cost = float(best - candidate["quarter"])
             lost.setdefault(candidate["lr"], []).append(cost)
-    ladder = list(lost) or [rows[f"try{k}_lr"].iloc[0] for k in range(1, task_rows.tries(rows) + 1)]
+    ladder = list(lost) or [rows[f"try{k}_lr"].iloc[0] for k in range(1, task_rows.count_candidates(rows) + 1)]
     chosen = [int(np.isclose(used["lr"].astype(float), rate).sum()) for rate in ladder]
     summary: dict[str, object] = {"rates": "/".join(map(str, chosen)), "edge": used["edge"].astype(float).mean()}
     means = {rate: float(pd.Series(lost.get(rate, []), dtype=float).mean()) for rate in ladder}
@@ -182,7 +182,7 @@ def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["pe", "length", "runs", "mean", "low", "high"])
 
 
-def decided(verdicts: pd.DataFrame) -> dict[str, int]:
+def count_verdicts(verdicts: pd.DataFrame) -> dict[str, int]:
     """Return how many pairs differ, are equivalent, equal, both unsolved or undecided, and have too few seeds."""
     words = verdicts["verdict"]
     others = (
@@ -201,7 +201,7 @@ def progress(results: Mapping[str, pd.DataFrame], seeds: int = FEWEST_SEEDS) -> 
     """
     lines = []
     for task in benchmark_tasks():
-        rows, fitting = results.get(task.name, task_rows.frame([])), defined(task)
+        rows, fitting = results.get(task.name, task_rows.rows_frame([])), defined_encodings(task)
         counts = rows[rows["pe"].isin(fitting)].groupby("pe")["seed"].nunique()
         used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
         wide = used.groupby("pe")["edge"].mean() > MOST_AT_EDGE

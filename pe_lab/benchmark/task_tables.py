@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from pe_lab.benchmark import task_rows, task_statistics
-from pe_lab.benchmark.fresh_seeds import commands, compare_fresh_seeds
+from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds, training_commands
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import called_different, placebo
@@ -19,24 +19,24 @@ UNBEATEN = (
 )
 
 
-def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
+def read_all_rows(folder: Path | None = None) -> dict[str, pd.DataFrame]:
     """Return all shipped rows, by task; tasks without any are left out.
 
     Raises:
         LedgerError: a file was changed.
         ValueError: a row cannot be.
     """
-    results = {task.name: task_rows.read(task, folder) for task in benchmark_tasks()}
+    results = {task.name: task_rows.read_rows(task, folder) for task in benchmark_tasks()}
     return {name: rows for name, rows in results.items() if len(rows)}
 
 
-def text(results: Mapping[str, pd.DataFrame], names: Collection[str] = ()) -> str:
+def format_tables(results: Mapping[str, pd.DataFrame], names: Collection[str] = ()) -> str:
     """Return all tables as text: coverage, each task, twins, replication.
 
     Args:
         names: of the only tasks to show.
     """
-    published = {name: rows for name, all_ in results.items() if len(rows := task_statistics.published(all_))}
+    published = {name: rows for name, all_ in results.items() if len(rows := task_statistics.published_rows(all_))}
     if names:
         return "\n\n".join(
             _of_task(results[name], task_named(name)) if name in published else f"{name}: no row is shipped yet"
@@ -53,7 +53,7 @@ def fresh_seeds_text(results: Mapping[str, pd.DataFrame]) -> str:
     """Return the comparison with fresh seeds as text, or the commands that train them."""
     comparison = compare_fresh_seeds(results)
     if comparison.means.empty:
-        return "\n".join(["Not replicated yet. Cells to be run again with fresh seeds:", *commands()])
+        return "\n".join(["Not replicated yet. Cells to be run again with fresh seeds:", *training_commands()])
     return (
         f"Replication: {len(comparison.means)} cells again, with fresh seeds\n"
         f"fresh mean differences in the 95 % prediction interval: {comparison.predicted}\n"
@@ -63,9 +63,9 @@ def fresh_seeds_text(results: Mapping[str, pd.DataFrame]) -> str:
     )
 
 
-def write(results: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
+def write_tables(results: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
     """Write rows and tables as CSV files, with the task as the first column, and return their paths."""
-    published = {name: task_statistics.published(rows) for name, rows in results.items()}
+    published = {name: task_statistics.published_rows(rows) for name, rows in results.items()}
     comparison = compare_fresh_seeds(results)
     tables = {
         "rows": pd.concat(results.values(), ignore_index=True),
@@ -104,7 +104,7 @@ def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return `task_statistics.progress` with a line of sums, and how many pairs are decided."""
     table = task_statistics.progress(results)
     counts = pd.DataFrame(
-        {"task": name} | task_statistics.decided(task_statistics.pairs(rows, task_named(name)))
+        {"task": name} | task_statistics.count_verdicts(task_statistics.compare_pairs(rows, task_named(name)))
         for name, rows in results.items()
     )
     table = table.merge(counts, on="task", how="left")
@@ -115,7 +115,7 @@ def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
     unit = "steps to solve, censored at the cap" if task.solvable else "test loss in nats"
     results = TaskResults.from_rows(task, rows)
-    counts = ", ".join(f"{count} {word}" for word, count in task_statistics.decided(results.pairs).items())
+    counts = ", ".join(f"{count} {word}" for word, count in task_statistics.count_verdicts(results.pairs).items())
     cap = f"cap {task.cfg.steps}" + (f", level {task.cfg.solve.level:g}" if task.solvable else "")
     cap += f"; margin {task_statistics.margin_in_words(task)}"
     head = [f"{task.name}: {task.question}", f"{cap}; mean: {unit}", f"pairs: {counts}"]

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import pandas as pd
 
-from pe_lab.benchmark.task_statistics import pairs, runs
+from pe_lab.benchmark.task_statistics import compare_pairs, runs
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.statistics import DIFFERENT_VERDICTS, share_interval
 
@@ -48,17 +48,17 @@ def placebo(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         outcomes = runs(rows, task)
         both = [("twins", *pair) for pair in twin_pairs()] + [("near", *pair) for pair in NEAR_TWINS]
         present = set(outcomes["pe"])
-        verdicts = pairs(rows, task)
+        verdicts = compare_pairs(rows, task)
         for kind, pe, other in both:
             if {pe, other} <= present:
                 y = outcomes.set_index(["seed", "pe"])["y"].unstack()[[pe, other]].dropna()
                 line = {"kind": kind, "task": name, "pe": pe, "baseline": other, "seeds": len(y)}
                 line |= {"apart": (y[pe] - y[other]).abs().max(), "same": _verdict(verdicts, pe, other)}
-                lines.append(line | {"shifted": _verdict(pairs(shifted(rows, other), task), pe, other)})
+                lines.append(line | {"shifted": _verdict(compare_pairs(shift_seeds(rows, other), task), pe, other)})
     return pd.DataFrame(lines, columns=["kind", "task", "pe", "baseline", "seeds", "apart", "same", "shifted"])
 
 
-def shifted(rows: pd.DataFrame, pe: str) -> pd.DataFrame:
+def shift_seeds(rows: pd.DataFrame, pe: str) -> pd.DataFrame:
     """Return rows in which each seed of an encoding has the number of the one before it, and the first the last."""
     seeds = sorted(rows.loc[rows["pe"] == pe, "seed"])
     before = dict(zip(seeds, [seeds[-1], *seeds[:-1]], strict=True))

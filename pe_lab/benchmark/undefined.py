@@ -18,23 +18,23 @@ UNDEFINED_FILE = Path(__file__).with_name("undefined.csv")
 
 
 @cache
-def undefined() -> dict[tuple[str, str], str]:
+def undefined_reasons() -> dict[tuple[str, str], str]:
     """Return why encodings are not measured on tasks that are for them, by encoding and task."""
     lines = read_csv(UNDEFINED_FILE, keep_default_na=False)
     return {(line.pe, line.task): line.reason for line in lines.itertuples()}
 
 
-def defined(task: BenchmarkTask) -> list[str]:
+def defined_encodings(task: BenchmarkTask) -> list[str]:
     """Return the encodings that are measured on a task."""
-    return [name for name in task.encodings if (name, task.name) not in undefined()]
+    return [name for name in task.encodings if (name, task.name) not in undefined_reasons()]
 
 
-def write(names: list[str] | None = None) -> None:
+def write_undefined(names: list[str] | None = None) -> None:
     """Write the file of the package again; the lines of other encodings stay if names are given."""
-    replace(UNDEFINED_FILE, measured(names), names, [task.name for task in benchmark_tasks()])
+    replace_lines(UNDEFINED_FILE, measure_undefined(names), names, [task.name for task in benchmark_tasks()])
 
 
-def replace(file: Path, lines: pd.DataFrame, names: list[str] | None, order: list[str]) -> None:
+def replace_lines(file: Path, lines: pd.DataFrame, names: list[str] | None, order: list[str]) -> None:
     """Write lines into a file, in place of those of the same encodings.
 
     Args:
@@ -48,7 +48,7 @@ def replace(file: Path, lines: pd.DataFrame, names: list[str] | None, order: lis
     write_text(file, lines.to_csv(index=False, lineterminator="\n"))
 
 
-def measured(names: list[str] | None = None) -> pd.DataFrame:
+def measure_undefined(names: list[str] | None = None) -> pd.DataFrame:
     """Try every encoding on every task that is for it, without training: pe, task, reason.
 
     Args:
@@ -65,7 +65,7 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
             configs[name] = configs.get(name) or config.expand([f"pe={name}"], multirun=False)[0].pe
             cfg = deepcopy(task.cfg)
             cfg.pe = configs[name]
-            reason = unfit(cfg)
+            reason = unfit_reason(cfg)
             if not reason and is_phased(cfg.pe):
                 reason = f"{name} changes in the course of its training, whose length tries do not share"
             if reason:
@@ -73,7 +73,7 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["pe", "task", "reason"])
 
 
-def unfit(cfg: DictConfig) -> str:
+def unfit_reason(cfg: DictConfig) -> str:
     """Return why the encoding of a config is not defined for its task; empty: it is."""
     from pe_lab.encodings.base import UnfitError
     from pe_lab.experiment.cell import Cell  # loads torch

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from pe_lab.check.promise import PromiseOutcome
-from pe_lab.system.errors import printable
+from pe_lab.system.errors import escape_control
 
 OUTCOME_WORDS = {True: "holds", False: "BROKEN", None: "n/a"}
 PROMISE_WIDTH = 66  # of the column of promises
@@ -20,7 +20,7 @@ def outcome_line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ())
     difference = "" if outcome.difference is None else f"{outcome.difference:.1e}"
     reasons = {_without_numbers(earlier.reason) for earlier in before if earlier.holds is False}
     again = outcome.holds is False and _without_numbers(outcome.reason) in reasons
-    reason = "the same as above" if again else printable(outcome.reason)
+    reason = "the same as above" if again else escape_control(outcome.reason)
     text = f"{OUTCOME_WORDS[outcome.holds]:7} {outcome.promise:{PROMISE_WIDTH}} {difference:>8}  {reason}"
     return text.rstrip()
 

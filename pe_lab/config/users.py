@@ -26,7 +26,7 @@ from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import config_folder
 from pe_lab.encodings.options import show_value
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.files import kind
+from pe_lab.system.files import kind_of_path
 from pe_lab.system.names import did_you_mean
 from pe_lab.system.plain import require_small
 
@@ -290,7 +290,7 @@ def _check_file(file: Path, group: str) -> None:
     if file.suffix != ".yaml" or not NAME.holds(file.stem):
         raise ValueError(f"{file} must be named NAME.yaml, NAME {NAME.words}, got {show_value(file.name)}")
     if not file.is_file():  # of a FIFO, reading would wait
-        raise ValueError(f"{file} must be a file, got {kind(file.resolve())}")
+        raise ValueError(f"{file} must be a file, got {kind_of_path(file.resolve())}")
     try:
         require_small(file.read_bytes())
     except ValueError as error:

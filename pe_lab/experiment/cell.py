@@ -33,8 +33,8 @@ from pe_lab.model.parametrization import MUP, STANDARD
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.termination import no_exit
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
-from pe_lab.training.graph import decide, refuses
-from pe_lab.training.metrics import directions
+from pe_lab.training.graph import decide_graph, refuses
+from pe_lab.training.metrics import metric_directions
 from pe_lab.training.optimization import Optimization
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Cell:
             raise ValueError(f"trainer.limit_train_batches must leave a batch, got {cfg.trainer.limit_train_batches}")
         # a device or an optimizer without graphs is refused when the training is made
         of_step = None if cfg.trainer.graph is True else refuses(first, optimization.optimizer_class, device)
-        graph, _ = decide(cfg, trainer.prevents_graph(cfg, cell.trainer_arguments), of_step)
+        graph, _ = decide_graph(cfg, trainer.prevents_graph(cfg, cell.trainer_arguments), of_step)
         return replace(cell, graph=graph)
 
     @property
@@ -305,7 +305,7 @@ class Cell:
             attention=self.implementation,
             ledger=Path(self.cfg.ledger),
             requested=target == self.target,
-            best=directions(self.dataset),
+            best=metric_directions(self.dataset),
         )
 
 

@@ -13,7 +13,7 @@ from pe_lab.experiment.declaration import DECIDING_METRIC
 from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.columns import lower_is_better
-from pe_lab.results.rows import describe, settings_of
+from pe_lab.results.rows import describe_cells, settings_of
 from pe_lab.results.summary_table import as_markdown, as_text
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics.adding import Arm, Decision, Question, decide_cells
@@ -68,7 +68,7 @@ class _StudyState:
     """
 
     def __init__(self, cfgs: list[DictConfig]) -> None:
-        self.described = describe([settings_of(with_settings(cfg, {"seed": 0})) for cfg in cfgs])
+        self.described = describe_cells([settings_of(with_settings(cfg, {"seed": 0})) for cfg in cfgs])
         self.names = [name for name in self.described if name not in ("pe", "seed")]
         keys = keys_of(self.described, self.names)
         self.cfgs: dict[Arm, DictConfig] = {

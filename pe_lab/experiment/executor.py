@@ -27,7 +27,7 @@ from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError, write_json
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors
-from pe_lab.tracking.loggers import Forwarding, delivered
+from pe_lab.tracking.loggers import Forwarding, is_delivered
 from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
 from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
@@ -264,7 +264,7 @@ class Executor:
         loggers, self.curve.loggers, target, self.target = self.curve.loggers, [], self.target, None
         for logger in loggers:
             logger.finalize(status)
-        if status == "success" and target == self.cell.target and delivered(loggers):
+        if status == "success" and target == self.cell.target and is_delivered(loggers):
             self.logs.delivered = True
 
     def _finish(self, target: int) -> None:

@@ -15,7 +15,7 @@ from pe_lab.model.transformer import Transformer
 from pe_lab.system.files import digest
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_records, log_stored
-from pe_lab.tracking.loggers import closing, load
+from pe_lab.tracking.loggers import close_at_end, import_loggers
 from pe_lab.tracking.pictures import MAX_DRAWN_TOKENS, Picture, attention_picture, encoding_picture, log_pictures
 
 
@@ -27,7 +27,7 @@ class Logs:
     """
 
     def __init__(self, cell: Cell, run: Run, datasets: Datasets) -> None:
-        load(cell.cfg)
+        import_loggers(cell.cfg)
         self.cell, self.run, self.datasets = cell, run, datasets
         self.delivered = False
 
@@ -80,7 +80,7 @@ def replay_logs(cell: Cell, run: Run) -> None:
     """Open the W&B run of a cell that is in the ledger, and log it from there. Delivery is not retried."""
     prepare_cpu(cell.device)
     logs = Logs(cell, run, Datasets(cell))
-    with sigterm_raises(), closing(logs.make(cell.target, names=["wandb"])) as loggers:
+    with sigterm_raises(), close_at_end(logs.make(cell.target, names=["wandb"])) as loggers:
         log_stored(loggers, run, cell.target, cell.dataset.task.length, cell.requests)
         logs.log_pictures(loggers, cell.target)
 
@@ -98,5 +98,5 @@ def measure_trained(cell: Cell, run: Run, log: bool) -> None:
         measure_cell(cell, run, cell.target, load_model(cell, run), datasets)
         if log:
             job_type = f"evaluation-{digest({'requests': cell.requests})}"
-            with closing(logs.make(cell.target, job_type=job_type)) as loggers:
+            with close_at_end(logs.make(cell.target, job_type=job_type)) as loggers:
                 logs.log_measurements(loggers, cell.target)

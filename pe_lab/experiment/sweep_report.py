@@ -74,7 +74,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     """
     from pe_lab.results import curves, study  # loads pandas
     from pe_lab.results.frame import Results
-    from pe_lab.results.from_ledger import failures, summary_and_environment
+    from pe_lab.results.from_ledger import failure_rows, summary_and_environment
     from pe_lab.results.rows import rows_of, settings_of
 
     cfg = present[0].cell.cfg
@@ -83,17 +83,17 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
         [settings_of(job.cell.cfg) | job.cell.lengths() for job in jobs] for jobs in (present, failed)
     )
     rows = rows_of(settings, [summary_and_environment(job.run, job.cell.target) for job in present])
-    lost = failures(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
+    lost = failure_rows(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
     measured = [
         curves.Measured(job_settings, job.run, job.cell.target, job.cell.requests)
         for job_settings, job in zip(settings, present, strict=True)
     ]
-    records = curves.gather(measured)
+    records = curves.gather_records(measured)
     figures: dict[str, str] = {}
-    texts, files = study.tables(Results(ledger, name, rows, lost), records)
+    texts, files = study.study_tables(Results(ledger, name, rows, lost), records)
     if evaluated and len(records):
         print(study.in_short(records))
-        figures = study.figures(records) | _attention(present)
+        figures = study.study_figures(records) | _attention(present)
         files |= figures
     elif not tuned:
         print("\n\n".join(texts.values()))

@@ -23,7 +23,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.results.learned import not_learned
-from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
+from pe_lab.results.rows import STARTING_SCALES, describe_cells, settings_of
 from pe_lab.results.summary_table import as_text
 from pe_lab.results.tuned_outcomes import endpoint_of
 from pe_lab.statistics import (
@@ -34,7 +34,7 @@ from pe_lab.statistics import (
     TrialProgress,
     TunedOutcome,
     TunedTask,
-    outcomes,
+    plan_outcomes,
 )
 
 # of the cells of tries: they are trained and validated, and nothing else
@@ -134,7 +134,7 @@ class TunedSeed:
     @property
     def outcome(self) -> TunedOutcome:
         """What came out so far."""
-        (outcome,) = outcomes(self.plan, self.progress)
+        (outcome,) = plan_outcomes(self.plan, self.progress)
         return outcome
 
     def result(self) -> dict[str, Any]:
@@ -315,14 +315,14 @@ def _progress(seeds: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
 
 def outcome_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per cell: its settings, and its result."""
-    described = describe([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs")
+    described = describe_cells([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs")
     lines = zip(described.to_dict("records"), seeds, strict=True)
     return pd.DataFrame([settings | seed.result() for settings, seed in lines])
 
 
 def try_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per evaluation of each try: settings, rate, scale, step, value (the score, or minus the loss)."""
-    described = describe([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs")
+    described = describe_cells([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs")
     return pd.DataFrame(
         settings | {LR: trial.candidate.rate, "start_scale": trial.candidate.scale, "step": step, "value": value}
         for seed, settings in zip(seeds, described.to_dict("records"), strict=True)
@@ -333,7 +333,7 @@ def try_table(seeds: list[TunedSeed]) -> pd.DataFrame:
 
 def loss_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per cell that has a chosen try: its settings, the test loss of the try, and its floors."""
-    described = describe([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs").to_dict("records")
+    described = describe_cells([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs").to_dict("records")
     pairs = [(seed, seed.chosen, settings) for seed, settings in zip(seeds, described, strict=True)]
     chosen = [(settings, seed.losses.get(trial)) for seed, trial, settings in pairs if trial is not None]
     return pd.DataFrame([settings | losses for settings, losses in chosen if losses])

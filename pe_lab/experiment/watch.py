@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from pe_lab.ledger.progress import Progress, RequestedCell, Snapshot, Upcoming
 from pe_lab.results.from_ledger import validation_by_step
-from pe_lab.system.errors import in_one_line, printable
+from pe_lab.system.errors import escape_control, in_one_line
 from pe_lab.system.files import LedgerError
 
 CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
@@ -115,7 +115,7 @@ def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
         f"{job.cell.name} at {job.place / job.cell.target:.0%}" + f" ({job.latest})" * bool(job.latest)
         for job in state.running[:4]
     )
-    return printable(f"{_count(_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))
+    return escape_control(f"{_count(_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))
 
 
 def _ended(state: Snapshot, later: Upcoming | None) -> int:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from pe_lab.benchmark.measured import AVOID, HIGHER_LOSS, SLOWER, UNRELIABLE, USE, TaskResults
-from pe_lab.benchmark.task_statistics import equals
+from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask
 
 ALIKE, NOT_LEARNED, NOT_MEASURED = "not separable", "not learned", "not measured"
@@ -81,7 +81,7 @@ def grouped(results: TaskResults, names: Iterable[str]) -> list[list[str]]:
     names, groups = list(names), list[list[str]]()
     for name in names:
         if not any(name in group for group in groups):
-            same = equals(results.pairs, name)
+            same = equal_encodings(results.pairs, name)
             groups.append([name, *(other for other in names if other in same)])
     return groups
 

@@ -11,7 +11,7 @@ from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.findings import PARTS, Finding
 from pe_lab.replication.universe import quantity
-from pe_lab.results.columns import cut
+from pe_lab.results.columns import cut_interval
 from pe_lab.results.learned import not_learned, partly_learned
 from pe_lab.statistics import Comparison
 from pe_lab.system.exact_csv import read_csv
@@ -109,7 +109,7 @@ def _ends(test: Claimed, comparison: Comparison) -> tuple[float, float]:
     """Return the ends of the interval of a part, cut at what is possible."""
     mean, low, high = (float(value) for value in (comparison.difference, comparison.low, comparison.high))
     if not test.ratio and len(test.others) < 2:
-        low, high = map(float, cut(str(test.value["metric"]), mean, low, high, test.is_difference))
+        low, high = map(float, cut_interval(str(test.value["metric"]), mean, low, high, test.is_difference))
     return low, high
 
 

@@ -17,9 +17,9 @@ from pe_lab.audit.report import legend
 from pe_lab.benchmark import measured, task_tables
 from pe_lab.benchmark.fresh_seeds import FreshSeeds, compare_fresh_seeds
 from pe_lab.benchmark.measured import TaskResults
-from pe_lab.benchmark.task_statistics import equals
+from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
-from pe_lab.benchmark.undefined import undefined
+from pe_lab.benchmark.undefined import undefined_reasons
 from pe_lab.gallery.advice import NOT_MEASURED, Need
 from pe_lab.gallery.claims import unlearned
 from pe_lab.gallery.definitions import Definition, definitions
@@ -90,7 +90,7 @@ class Content:
             ValueError: a row of the results cannot be, or a definition is damaged.
             LedgerError: results were changed.
         """
-        tasks = {task.task.name: task for task in measured.read(results)}
+        tasks = {task.task.name: task for task in measured.read_results(results)}
         every = definitions()
         chosen = {name: every[name] for name in (every if names is None else names)}
         studies = studies if studies is not None and studies.is_dir() else None
@@ -99,7 +99,7 @@ class Content:
         findings = _findings(studies)
         judged = {name.removeprefix("claims/"): claim for name, claim in findings.items() if name.startswith("claims/")}
         numbers = {name: number for name, number in findings.items() if not number.entry.studies}
-        again = compare_fresh_seeds(task_tables.read(results))
+        again = compare_fresh_seeds(task_tables.read_all_rows(results))
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
         missed = {} if studies is None else {name: unlearned(claim.entry, studies) for name, claim in judged.items()}
@@ -178,14 +178,14 @@ class Content:
         """Return the encodings whose runs had the same bits as those of an encoding, each with the tasks, by name."""
         tasks: dict[str, list[str]] = {}
         for task, results in self.results.items():
-            for other in equals(results.pairs, name):
+            for other in equal_encodings(results.pairs, name):
                 tasks.setdefault(other, []).append(task)
         return tasks
 
     def absence(self, name: str, task: BenchmarkTask) -> str:
         """Return why an encoding has no results on a task."""
         expected = "not measured yet" if name in task.encodings else "not one of its encodings"
-        return undefined().get((name, task.name), expected)
+        return undefined_reasons().get((name, task.name), expected)
 
     def facets(self, name: str) -> dict[str, str]:
         """Return what tables are filtered by: family, where position enters, mask, kernels."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.gallery.formulas import balanced
-from pe_lab.system.plain import abbreviated, complaint, read_yaml
+from pe_lab.system.plain import abbreviate, complaint, read_yaml
 
 FILE = Path(__file__).with_name("encodings.yaml")
 PLACES = ("nowhere", "token embeddings", "attention input", "logits", "attention weights", "values")
@@ -151,7 +151,7 @@ def read(content: bytes) -> dict[str, Definition]:
     if words := complaint(tree):
         raise ValueError(f"{FILE.name} {words}")
     if not isinstance(tree, dict) or not tree:
-        raise ValueError(f"{FILE.name} must have an entry for each encoding, got {abbreviated(tree)}")
+        raise ValueError(f"{FILE.name} must have an entry for each encoding, got {abbreviate(tree)}")
     entries = {name: _definition(name, entry) for name, entry in tree.items()}
     for name, definition in entries.items():
         for equality in definition.equals:
@@ -307,4 +307,4 @@ def _url(place: str, value: Any) -> str:
 
 
 def _wrong(place: str, requirement: str, got: Any) -> ValueError:
-    return ValueError(f"{FILE.name}: {place} {requirement}, got {abbreviated(got)}")
+    return ValueError(f"{FILE.name}: {place} {requirement}, got {abbreviate(got)}")

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.measured import AVOID, UNRELIABLE, TaskResults
-from pe_lab.benchmark.task_statistics import decided, margin_in_words
+from pe_lab.benchmark.task_statistics import count_verdicts, margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.gallery.advice import Need, grouped
 from pe_lab.gallery.claims import conditions, is_cut, measured, ours, parts_tables, shared_notes, states
@@ -191,7 +191,7 @@ def encodings_page(content: Content) -> Page:
 
 def tasks_page(content: Content) -> Page:
     """Return the list of all tasks."""
-    pairs = {name: decided(results.pairs) for name, results in content.results.items()}
+    pairs = {name: count_verdicts(results.pairs) for name, results in content.results.items()}
     best = {name: grouped(results, results.best) for name, results in content.results.items()}
     html = rendered("tasks.html", **_common(content, ""), tasks=benchmark_tasks(), pairs=pairs, best=best)
     return Page("tasks", "Tasks", [PageSection("", html)], wide=True)

@@ -28,7 +28,7 @@ from pe_lab.audit.measures import measure_properties
 from pe_lab.audit.pictures import draw_picture
 from pe_lab.audit.subject import LENGTH, Subject, random_tokens
 from pe_lab.gallery.kernels import Curves, curves
-from pe_lab.system.files import canonical, digest, parse_json, read_bytes, writable, write_json
+from pe_lab.system.files import canonical_form, digest, is_writable, parse_json, read_bytes, write_json
 from pe_lab.system.plain import is_of
 
 PACKAGE = Path(__file__).parents[1]
@@ -92,7 +92,7 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
     path = path_of(name, sliders, folder, audited)
     if (kept := _read(path, name)) is not None:
         return kept
-    if not writable(folder):
+    if not is_writable(folder):
         raise ValueError(f"--cache lacks {name}, and must be a folder that can be written to, got {str(folder)!r}")
     with _one_thread():
         drawn = _make(name, sliders, audited)
@@ -106,7 +106,7 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
 
 def path_of(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool) -> Path:
     """Return the file in which a portrait of the present source is kept."""
-    key = f"{_sources()} {name} {audited} {json.dumps(canonical(dict(sliders)))}"
+    key = f"{_sources()} {name} {audited} {json.dumps(canonical_form(dict(sliders)))}"
     return folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from pe_lab.ledger.maintenance import Counts, damaged_entries, removable_entries, remove_entry, set_aside
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.errors import printable
+from pe_lab.system.errors import escape_control
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         if arguments.repair and set_aside(Tree(folder), damage):
             aside += 1
         else:
-            print(printable(damage.reason))
+            print(escape_control(damage.reason))
     unread = len(counts.unreadable)
     damaged = damages - unread
     print(

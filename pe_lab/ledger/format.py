@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import LedgerError, is_file, kind, open_file, parse_json
+from pe_lab.system.files import LedgerError, is_file, kind_of_path, open_file, parse_json
 
 FORMAT = 2
 FORMAT_FILE = "format.json"
@@ -68,5 +68,5 @@ def read_format(path: Path) -> int | None:
         return None
     except (ValueError, TypeError, KeyError):
         pass
-    entry = repr(content[:40].decode(errors="replace")) if is_file(path) else kind(path)
+    entry = repr(content[:40].decode(errors="replace")) if is_file(path) else kind_of_path(path)
     raise LedgerError(f"ledger entry {path} must be a file with {FORMAT_CONTENT}, got {entry}: {REPAIR_ADVICE}")

@@ -47,10 +47,10 @@ from pe_lab.system.files import (
     COMMANDS_FOLDER,
     NOT_READ,
     LedgerError,
-    canonical,
+    canonical_form,
     digest,
-    entries,
-    kind,
+    folder_entries,
+    kind_of_path,
     read_json,
 )
 
@@ -106,11 +106,11 @@ class Ledger:
         for name in ("requested", "checkpoints", "records", "failed"):
             self.tree.refuse_links(run.folder / name)
         path = run.folder / "run.json"
-        if kind(path):
+        if kind_of_path(path):
             self.tree.set_aside_if_damaged(path, run.identity)
-        if not kind(path):
+        if not kind_of_path(path):
             write_format(self.folder)
-            self.tree.write_json(path, canonical(identity))
+            self.tree.write_json(path, canonical_form(identity))
         return run
 
     def find(self, identity: dict[str, Any]) -> Run:
@@ -138,15 +138,15 @@ class Ledger:
         self.tree.set_aside_if_damaged(path, partial(read_cached, path))
         if (entry := read_cached(path)) is None:
             value = compute()
-            entry = {"identity": canonical(identity), "value": value, "digest": digest({"value": value})}
+            entry = {"identity": canonical_form(identity), "value": value, "digest": digest({"value": value})}
             self.tree.write_json(path, entry)
         return entry["value"]
 
     def runs(self) -> Iterator[Run]:
         """Yield all runs, by name; also those that cannot be read, which raise OSError when they are."""
-        for path in entries(self.folder):
+        for path in folder_entries(self.folder):
             try:
-                is_run = kind(path / "run.json") is not None
+                is_run = kind_of_path(path / "run.json") is not None
             except OSError:
                 is_run = RUN_NAME.fullmatch(path.name) is not None
             if is_run:

@@ -23,11 +23,11 @@ from pe_lab.system.files import (
     ASIDE_FOLDER,
     COMMANDS_FOLDER,
     LedgerError,
-    entries,
+    folder_entries,
     is_file,
-    kind,
+    kind_of_path,
     read_json,
-    unread,
+    unread_message,
     verify_files,
 )
 from pe_lab.system.names import unknown_name
@@ -70,7 +70,7 @@ class Counts:
         path = Path(error.filename or ".")
         if self.unreadable.isdisjoint((path, *path.parents)):
             self.unreadable.add(path)
-            yield Damage(path, unread(error), lambda: None)
+            yield Damage(path, unread_message(error), lambda: None)
 
 
 def open_ledger(folder: Path) -> Ledger:
@@ -82,7 +82,7 @@ def open_ledger(folder: Path) -> Ledger:
     if not folder.is_dir():
         raise ValueError(f"LEDGER must be an existing folder, got {str(folder)!r}")
     ledger = Ledger(folder)
-    if not kind(folder / FORMAT_FILE):
+    if not kind_of_path(folder / FORMAT_FILE):
         raise ValueError(f"LEDGER must be the folder of a ledger, got {str(folder)!r}, which has no {FORMAT_FILE}")
     return ledger
 
@@ -129,7 +129,7 @@ def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
             names[:] = [name for name in names if name not in (ASIDE_FOLDER, "wandb")]
     for error in errors:
         yield from _unread(counts, error)
-    for path in entries(folder, "[!.]*"):
+    for path in folder_entries(folder, "[!.]*"):
         yield from _readable(counts, _verify_run(Run(path), counts))
     yield from _readable(counts, _verify_floors(folder, counts))
 
@@ -151,23 +151,25 @@ def _readable(counts: Counts, damages: Iterator[Damage]) -> Iterator[Damage]:
 
 
 def _verify_floors(folder: Path, counts: Counts) -> Iterator[Damage]:
-    for path in entries(folder / "floors", "[!.]*.json"):
+    for path in folder_entries(folder / "floors", "[!.]*.json"):
         counts.floors += 1
         yield from _complaint(counts, path, partial(read_cached, path))
 
 
 def _require_kind(path: Path) -> None:
-    if (entry_kind := kind(path)) not in ("a file", "a folder", None):
+    if (entry_kind := kind_of_path(path)) not in ("a file", "a folder", None):
         raise LedgerError(f"ledger entry {path} must be a file or a folder, got {entry_kind}: {REMOVE_ADVICE}")
 
 
 def _require_name(path: Path) -> None:
-    if kind(path) and not CHECKPOINT_NAME.fullmatch(path.name):
+    if kind_of_path(path) and not CHECKPOINT_NAME.fullmatch(path.name):
         raise LedgerError(f"ledger entry {path} must be named by a number of epochs or steps, as 4: {REMOVE_ADVICE}")
 
 
 def _is_run(path: Path) -> bool:
-    return any(kind(path / name) for name in (IDENTITY_FILE, "checkpoints", "records")) or any(Run(path).states.files())
+    return any(kind_of_path(path / name) for name in (IDENTITY_FILE, "checkpoints", "records")) or any(
+        Run(path).states.files()
+    )
 
 
 def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
@@ -176,7 +178,7 @@ def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
         return
     counts.runs += 1
     yield from _complaint(counts, run.folder / IDENTITY_FILE, run.identity, run)
-    paths = [path for name in ("checkpoints", "records") for path in entries(run.folder / name)]
+    paths = [path for name in ("checkpoints", "records") for path in folder_entries(run.folder / name)]
     for path in paths:
         yield from _complaint(counts, path, partial(_require_name, path), run)
     checkpoints = {path.name for path in paths if path.parent.name == "checkpoints"}
@@ -195,7 +197,7 @@ def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
             yield from _complaint(counts, state, partial(verify_state, state), run)
         except FileNotFoundError:  # a newer state has just replaced it
             counts.states -= 1
-    for path in (*entries(run.folder / "failed", "[!.]*"), run.folder / OWNER_FILE):
+    for path in (*folder_entries(run.folder / "failed", "[!.]*"), run.folder / OWNER_FILE):
         yield from _complaint(counts, path, partial(read_json, path), run)
     path = run.folder / "cost.json"
     yield from _complaint(counts, path, partial(read_cost, path), run)

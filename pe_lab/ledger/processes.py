@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import LedgerError, entries, is_file
+from pe_lab.system.files import LedgerError, folder_entries, is_file
 
 PROCESSES_FOLDER = ".processes"  # the folder of a ledger with a locked file per live process
 PROCESS_FILE = re.compile(r"[0-9a-f]{32}")  # the name of such a file
@@ -72,7 +72,7 @@ def working_for(ledger: Path, process: str) -> Iterator[None]:
 
 def has_workers(ledger: Path) -> bool:
     """Return whether any live process works for this one."""
-    files = entries(ledger / PROCESSES_FOLDER, f"{register_process(ledger)}.*")
+    files = folder_entries(ledger / PROCESSES_FOLDER, f"{register_process(ledger)}.*")
     return any(is_alive(ledger, worker_of(path)) for path in files)
 
 

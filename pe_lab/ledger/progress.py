@@ -12,7 +12,7 @@ from pe_lab.ledger.processes import is_alive, register_process
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_NAME, Run, read_cost
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, digest, entries, read_json, unread
+from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, digest, folder_entries, read_json, unread_message
 
 LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
 TIME_KEYS = {"since": "since", "first_place": "from", "place": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
@@ -242,7 +242,7 @@ class Progress:
 
     def _requested(self, run: Run) -> set[int]:
         """Return the checkpoints of a run that live processes request."""
-        requests = (path.name.partition(".") for path in entries(run.folder / "requested", "[0-9]*"))
+        requests = (path.name.partition(".") for path in folder_entries(run.folder / "requested", "[0-9]*"))
         return {
             int(target) for target, _, name in requests if CHECKPOINT_NAME.fullmatch(target) and self._is_alive(name)
         }
@@ -334,7 +334,7 @@ def _noting(unreadable: dict[str, str], run: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        unreadable.setdefault(run, unread(error))
+        unreadable.setdefault(run, unread_message(error))
 
 
 def write_command(

@@ -13,11 +13,11 @@ from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import (
     CHECKSUMS_FILE,
     LedgerError,
-    canonical,
+    canonical_form,
     digest,
-    entries,
+    folder_entries,
     is_file,
-    kind,
+    kind_of_path,
     parse_json,
     read_json,
     read_verified,
@@ -69,7 +69,7 @@ class Records(LeasedFolder):
     def add(self, request: dict[str, Any], rows: pd.DataFrame, environment: dict[str, Any]) -> None:
         """Store the measured rows of a request, and the environment they were measured in."""
         with self.tree.new_folder(self._entry(request), self.folder) as folder:
-            write_json(folder / "request.json", canonical(request | {"weights": self.weights}))
+            write_json(folder / "request.json", canonical_form(request | {"weights": self.weights}))
             write_json(folder / "environment.json", environment)
             rows.to_csv(folder / "rows.csv", index=False)
 
@@ -85,12 +85,12 @@ class Records(LeasedFolder):
         """Set the record of a request aside if it is damaged."""
         entry = self._entry(request)
         self.tree.refuse_links(entry)
-        if kind(entry):
+        if kind_of_path(entry):
             self.tree.set_aside_if_damaged(entry, partial(self.verify, entry))
 
     def entries(self) -> list[Path]:
         """Return the folders of all records, by name."""
-        return [path for path in entries(self.folder, "[!.]*") if path.is_dir()]
+        return [path for path in folder_entries(self.folder, "[!.]*") if path.is_dir()]
 
     def verify(self, entry: Path) -> None:
         """Compare all files of a record with their checksums, and read it.

@@ -18,9 +18,9 @@ from pe_lab.system.files import (
     NOT_READ,
     LedgerError,
     digest,
-    entries,
+    folder_entries,
     is_file,
-    kind,
+    kind_of_path,
     read_json,
     verify_files,
 )
@@ -73,7 +73,7 @@ class Run(LeasedFolder):
     def requested(self) -> list[int]:
         """Return the checkpoints that live processes request and that are neither done nor failed, in order."""
         requested = set()
-        for path in entries(self.folder / "requested", "[0-9]*"):
+        for path in folder_entries(self.folder / "requested", "[0-9]*"):
             target, _, process = path.name.partition(".")
             if not is_alive(self.tree.root, process):
                 self.tree.remove(path)
@@ -119,8 +119,8 @@ class Run(LeasedFolder):
 
     def checkpoints(self) -> list[int]:
         """Return the targets of all checkpoints, in order."""
-        folders = [path for path in entries(self.folder / "checkpoints") if CHECKPOINT_NAME.fullmatch(path.name)]
-        return sorted(int(path.name) for path in folders if kind(path / CHECKSUMS_FILE))
+        folders = [path for path in folder_entries(self.folder / "checkpoints") if CHECKPOINT_NAME.fullmatch(path.name)]
+        return sorted(int(path.name) for path in folders if kind_of_path(path / CHECKSUMS_FILE))
 
     def recording(self, target: int) -> AbstractContextManager[Path]:
         """Return a context manager: a folder to write a checkpoint into, which becomes the checkpoint on success."""
@@ -159,7 +159,7 @@ class Run(LeasedFolder):
         self.cost()
         for name in ("checkpoints", "records"):
             self.tree.refuse_links(self.folder / name / str(target))
-        if kind(self.checkpoint(target)):
+        if kind_of_path(self.checkpoint(target)):
             self.tree.set_aside_if_damaged(self.checkpoint(target), partial(self.verify, target))
 
     def set_aside(self, entry: Path, reason: object) -> None:

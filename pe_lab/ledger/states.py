@@ -11,7 +11,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import NOT_READ, LedgerError, entries, file_digest
+from pe_lab.system.files import NOT_READ, LedgerError, file_digest, folder_entries
 
 STATE_FILE = re.compile(r"state-([0-9]+)-([0-9a-f]{16})\.safetensors")  # steps, digest of the content
 
@@ -25,7 +25,7 @@ class States:
 
     def files(self) -> list[tuple[int, Path]]:
         """Return the steps and the path of each state, in order of steps."""
-        matches = ((STATE_FILE.fullmatch(path.name), path) for path in entries(self.folder, "state-*"))
+        matches = ((STATE_FILE.fullmatch(path.name), path) for path in folder_entries(self.folder, "state-*"))
         return sorted((int(match[1]), path) for match, path in matches if match)
 
     def newest(self, at_most: float = math.inf) -> tuple[int, Path] | None:

@@ -9,21 +9,21 @@ from pathlib import Path
 
 from pe_lab.ledger.format import RUN_NAME
 from pe_lab.ledger.run import CHECKPOINT_NAME, Run
-from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, entries, kind, read_bytes, read_json
+from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, folder_entries, kind_of_path, read_bytes, read_json
 
 REWRITE_ADVICE = "the command of the study, run again, writes it anew"
 
 
 def study_names(ledger: Path) -> list[str]:
     """Return the names of the studies that have a table of cells, in order."""
-    return sorted(path.name for path in entries(ledger / "studies", "[!.]*") if kind(path / "rows.csv"))
+    return sorted(path.name for path in folder_entries(ledger / "studies", "[!.]*") if kind_of_path(path / "rows.csv"))
 
 
 def has_trained_cell(ledger: Path, study: str) -> bool:
     """Return whether a cell that was requested under a study's name is in the ledger."""
-    if kind(ledger / "studies" / study / "rows.csv"):
+    if kind_of_path(ledger / "studies" / study / "rows.csv"):
         return True
-    for path in entries(ledger / COMMANDS_FOLDER, "[!.]*.json"):
+    for path in folder_entries(ledger / COMMANDS_FOLDER, "[!.]*.json"):
         try:
             content = read_json(path)
             cells = content["cells"] if content["study"] == study else []
@@ -54,7 +54,7 @@ def read_cells(ledger: Path, study: str) -> list[tuple[str, int]]:
         if not cells:
             raise ValueError("it must have a cell, got none")
     except LedgerError:
-        raise LedgerError(f"{path} must be a file, got {kind(path)}: {REWRITE_ADVICE}") from None
+        raise LedgerError(f"{path} must be a file, got {kind_of_path(path)}: {REWRITE_ADVICE}") from None
     except (ValueError, csv.Error, OSError) as error:
         raise LedgerError(f"{path} must be a table of cells: {error}; {REWRITE_ADVICE}") from None
     return cells

@@ -23,7 +23,7 @@ from pe_lab.system.files import (
     LedgerError,
     file_digest,
     is_file,
-    kind,
+    kind_of_path,
     write_json,
     write_text,
 )
@@ -202,18 +202,18 @@ def _move_aside(tree: Tree, entry: Path, reason: object) -> None:
 
 def _require_file(path: Path) -> None:
     """Raise LedgerError if the path exists and is not a file."""
-    if (entry_kind := kind(path)) not in ("a file", None):
+    if (entry_kind := kind_of_path(path)) not in ("a file", None):
         raise LedgerError(f"ledger entry {path} must be a file, got {entry_kind}: {REMOVE_ADVICE}")
 
 
 def _require_folder(path: Path) -> None:
     """Raise LedgerError if the path exists and is not a folder."""
-    if (entry_kind := kind(path)) not in ("a folder", None):
+    if (entry_kind := kind_of_path(path)) not in ("a folder", None):
         raise LedgerError(f"ledger entry {path} must be a folder, got {entry_kind}: {REMOVE_ADVICE}")
 
 
 def _require_checksums(folder: Path) -> None:
     """Raise LedgerError if the path exists and is neither an empty folder nor one with checksums."""
     _require_folder(folder)
-    if kind(folder) and any(folder.iterdir()) and not is_file(folder / CHECKSUMS_FILE):
+    if kind_of_path(folder) and any(folder.iterdir()) and not is_file(folder / CHECKSUMS_FILE):
         raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS_FILE}, got none: {NOT_READ}")

@@ -11,7 +11,7 @@ from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS
 from pe_lab.report.effort import searched_rates
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import amount, joined, unit_in_words
-from pe_lab.results.columns import counted_in, floors, in_words, lower_is_better, merge, setting_columns
+from pe_lab.results.columns import counted_in, floors, in_words, lower_is_better, merge_tables, setting_columns
 from pe_lab.results.learned import GUESS_METRICS, in_learned_settings, of_learned_settings
 from pe_lab.results.panels import settings_in_words
 
@@ -71,7 +71,7 @@ def still_falling(subject: ReportSubject) -> list[str]:
         return []
     margin, cells = in_learned_settings(subject.compared.compare(), cells)["margin"].max(), of_learned_settings(cells)
     names = list(curves.columns[: curves.columns.get_loc("epoch")])
-    losses = merge(curves[curves["metric"] == "loss"], cells[names].drop_duplicates(), names)
+    losses = merge_tables(curves[curves["metric"] == "loss"], cells[names].drop_duplicates(), names)
     values = losses.groupby([*names, "epoch"], dropna=False)["value"].mean().unstack("epoch")
     ends = values.sort_index(axis=1).iloc[:, -2:]
     if ends.shape[1] < 2:

@@ -3,10 +3,10 @@
 import pandas as pd
 
 from pe_lab.report.standing import Standing
-from pe_lab.results.columns import in_words, merge, setting_columns
+from pe_lab.results.columns import in_words, merge_tables, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
-from pe_lab.statistics.comparisons import turned
+from pe_lab.statistics.comparisons import comparisons_of
 from pe_lab.system.exact_csv import read_csv
 
 FILE = "decisions.csv"
@@ -42,7 +42,7 @@ def decisions(results: Results) -> pd.DataFrame | None:
     with_seeds = decided[decided["seeds"] > 0]  # the others failed, and have no cells
     for column in ("pe", "baseline"):
         requested = with_seeds[[*names, column]].rename(columns={column: "pe"})
-        merged = merge(requested, trained, [*names, "pe"], how="left", indicator=True)
+        merged = merge_tables(requested, trained, [*names, "pe"], how="left", indicator=True)
         if (strange := merged["_merge"] == "left_only").any():
             line = requested[strange.to_numpy()].iloc[0]
             words = ", ".join(f"{name}={value}" for name, value in line.items())
@@ -70,7 +70,7 @@ def with_one(decided: pd.DataFrame, name: str) -> pd.DataFrame:
     """
     if decided["baseline"].nunique() == 1 or name not in {*decided["pe"], *decided["baseline"]}:
         name = str(decided["baseline"].iloc[0])
-    return turned(name, decided, "baseline").reset_index(drop=True)
+    return comparisons_of(name, decided, "baseline").reset_index(drop=True)
 
 
 def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
@@ -84,7 +84,7 @@ def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
     names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID_TABLE)
     standings = []
     for _, lines in decided.groupby(names, sort=False, dropna=False):
-        means = merge(ranked, lines[names].head(1), names)
+        means = merge_tables(ranked, lines[names].head(1), names)
         if len(means) > 1:
             standings.append(Standing.of(means, lines, metric, f"test {in_words(metric)}"))
     return standings

@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.config import LR
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.results.columns import merge, setting_columns
+from pe_lab.results.columns import merge_tables, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.system.exact_csv import read_csv
@@ -163,7 +163,7 @@ def searched_rates(results: Results) -> pd.DataFrame | None:
     keys = ["pe", *(name for name in setting_columns(cells) if name in rates)]
     if rates.duplicated(keys).any():
         return None
-    both = merge(cells[[*keys, LR]], rates[[*keys, LR]], keys, how="left", suffixes=("", "_searched"))
+    both = merge_tables(cells[[*keys, LR]], rates[[*keys, LR]], keys, how="left", suffixes=("", "_searched"))
     return rates if np.isclose(both[LR], both[f"{LR}_searched"], rtol=1e-6, atol=0).all() else None
 
 

@@ -34,7 +34,11 @@ def elsewhere(subject: ReportSubject) -> Section:
     if differences.lines["difference"].notna().any():
         caption = f"Specification curve of {pe} minus {subject.baseline}: each setting, with 95 % t intervals"
         parts.append(
-            Drawn(specification.curve(differences), caption, f"specification.curve(sensitivity.sensitivity({pair}))")
+            Drawn(
+                specification.curve(differences),
+                caption,
+                f"specification.curve(sensitivity.sensitivity({pair}))",
+            )
         )
         code = f"sensitivity.sensitivity({pair}).levels()"
         parts.append(ReportTable(differences.levels(), "By the values of each setting", code))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from pe_lab.results.columns import possible
+from pe_lab.results.columns import possible_range
 from pe_lab.results.panels import MAX_COLOURED_LINES
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import COMPARISON_COLUMNS

@@ -10,12 +10,19 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.results.columns import REMAINING_METRIC, STEPS_METRIC, in_words, lower_is_better, merge, setting_columns
+from pe_lab.results.columns import (
+    REMAINING_METRIC,
+    STEPS_METRIC,
+    in_words,
+    lower_is_better,
+    merge_tables,
+    setting_columns,
+)
 from pe_lab.results.learned import of_learned_settings
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import unit_of
-from pe_lab.statistics.comparisons import exchanged, turned
+from pe_lab.statistics.comparisons import comparisons_of, exchange_pairs
 
 FEW_SETTINGS = 4  # that are named one by one
 MOST_LEFT_OUT = 2  # encodings that are named instead of the others
@@ -92,7 +99,7 @@ class Standing:
         """
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
-        verdicts = {name: set(turned(name, lines)["verdict"]) for name in means}
+        verdicts = {name: set(comparisons_of(name, lines)["verdict"]) for name in means}
         undefeated = [name for name, against in verdicts.items() if Verdict.WORSE not in against]
         near = [name for name in undefeated if Verdict.SLIGHTLY_WORSE in verdicts[name]]
         behind = [name for name in means if name not in undefeated]
@@ -104,7 +111,7 @@ class Standing:
 
     @cached_property
     def _by_pair(self) -> dict[tuple[str, str], dict[str, Any]]:
-        lines = pd.concat([self.lines, exchanged(self.lines)])
+        lines = pd.concat([self.lines, exchange_pairs(self.lines)])
         values = lines[["difference", "low", "high", "verdict"]].to_dict("records")
         return dict(zip(zip(lines["pe"], lines["baseline"], strict=True), values, strict=True))
 
@@ -231,7 +238,7 @@ def by_setting(compared: Families) -> list[Standing]:
     (rows, metric), lines = compared.tables[GRID_TABLE], compared.lines[GRID_TABLE]
     names = setting_columns(rows)
     at = "on" if "data" in names and rows["data"].nunique() > 1 else "at"
-    ranked = merge(compared.ranks(GRID_TABLE), of_learned_settings(rows)[names].drop_duplicates(), names)
+    ranked = merge_tables(compared.ranks(GRID_TABLE), of_learned_settings(rows)[names].drop_duplicates(), names)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
     standings, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
     for key, part in ranked.groupby(names, sort=False, dropna=False):

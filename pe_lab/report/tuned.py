@@ -21,9 +21,9 @@ from pe_lab.results import plots, tuned_outcomes
 from pe_lab.results.columns import (
     STEPS_METRIC,
     counted_in,
-    cut,
+    cut_interval,
     floors,
-    merge,
+    merge_tables,
     setting_columns,
     sort_by_setting,
     told_settings,
@@ -33,7 +33,7 @@ from pe_lab.results.learned import in_learned_settings, of_learned_settings, par
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import FEWEST_SEEDS, GRID_TABLE, Endpoint, Families, Verdict
-from pe_lab.statistics.comparisons import counted, exchanged
+from pe_lab.statistics.comparisons import counted, exchange_pairs
 from pe_lab.system.exact_csv import read_csv
 
 FILE = "outcomes.csv"
@@ -81,7 +81,7 @@ def with_outcomes(results: Results) -> Results:
     cells, curves = renamed(results.cells), renamed(results.curves)
     measures = outcomes.columns.get_loc("y")
     keys = [name for name in outcomes.columns[:measures] if name in cells]
-    cells = merge(cells, outcomes.loc[outcomes["y"].notna(), [*keys, *outcomes.columns[measures:]]], keys)
+    cells = merge_tables(cells, outcomes.loc[outcomes["y"].notna(), [*keys, *outcomes.columns[measures:]]], keys)
     reached, place = cells.pop("y"), len(setting_columns(cells)) + 2
     if outcomes["solved"].notna().any():
         cells.insert(place, f"test_{STEPS_METRIC}", reached)
@@ -144,8 +144,8 @@ class TunedFamilies(Families):
         pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(names, 2)]
         grid = sort_by_setting(cells, setting_columns(cells))[setting_columns(cells)].drop_duplicates()
         grid = grid.merge(pd.DataFrame(pairs, columns=["pe", "baseline"]), how="cross")
-        lines = merge(
-            grid, pd.concat([lines, exchanged(lines)]), [*tuned_settings(outcomes), "pe", "baseline"], how="left"
+        lines = merge_tables(
+            grid, pd.concat([lines, exchange_pairs(lines)]), [*tuned_settings(outcomes), "pe", "baseline"], how="left"
         )
         lines = lines.fillna({"seeds": 0, "verdict": str(Verdict.NO_SEED)}).astype({"seeds": int})
         margin = f"{endpoint.margin:g} {endpoint.unit}{'s' * (endpoint.margin != 1)}"
@@ -306,7 +306,7 @@ def values(subject: TunedSubject) -> Section:
     )
     summary = in_learned_settings(subject.summary, subject.results.cells)
     if {"mean", "low", "high"} <= set(summary):
-        low, high = cut(subject.metric, summary["mean"], summary["low"], summary["high"])
+        low, high = cut_interval(subject.metric, summary["mean"], summary["low"], summary["high"])
         summary = summary.assign(low=low, high=high)
     table = ReportTable(summary, f"Mean {measured(subject.metric)} and ranks, a line per setting and encoding")
     if partly_learned(subject.results.cells):

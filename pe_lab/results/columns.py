@@ -81,23 +81,23 @@ def in_words(metric: str) -> str:
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
-def possible(metric: str) -> tuple[float, float]:
+def possible_range(metric: str) -> tuple[float, float]:
     """Return the lowest and the highest possible value of a metric, infinite where nothing is known."""
     if metric == "entropy_normalised":
         return 0.0, 1.0
     return next((ends for word, ends in POSSIBLE_RANGES.items() if word in metric), (-np.inf, np.inf))
 
 
-def cut(
+def cut_interval(
     metric: str, mean: ArrayLike, low: ArrayLike, high: ArrayLike, difference: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ends of intervals, cut at what is possible but never beyond the mean; to be shown, not for verdicts.
 
     Args:
-        metric: of the values, see `possible`.
+        metric: of the values, see `possible_range`.
         difference: whether they are differences of two values of the metric.
     """
-    lowest, highest = possible(metric)
+    lowest, highest = possible_range(metric)
     if difference:
         lowest, highest = lowest - highest, highest - lowest
     return np.maximum(low, np.minimum(mean, lowest)), np.minimum(high, np.maximum(mean, highest))
@@ -113,7 +113,7 @@ def told_settings(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name in names if name != "epochs" or counted_in(rows) == "epochs"]
 
 
-def merge(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **options: Any) -> pd.DataFrame:
+def merge_tables(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **options: Any) -> pd.DataFrame:
     """Merge two tables of cells or comparisons on columns of settings.
 
     A setting that no line of one table has is a column of numbers there, though it may be one of texts in the other.

@@ -17,7 +17,7 @@ from pe_lab.results.columns import (
     STRIDED_PREFIX,
     without_whole_windows,
 )
-from pe_lab.results.rows import Settings, describe
+from pe_lab.results.rows import Settings, describe_cells
 from pe_lab.statistics.intervals import interval
 
 
@@ -37,14 +37,14 @@ class Measured(NamedTuple):
     requests: Sequence[dict[str, Any]]
 
 
-def gather(cells: Sequence[Measured]) -> pd.DataFrame:
+def gather_records(cells: Sequence[Measured]) -> pd.DataFrame:
     """Return the rows of all requested records; where lengths were requested, the test itself as length 1.
 
     Returns:
         The distinguishing columns of the cells; kind; length, policy, offset, tokens, or probe, layer, head; metric;
         value.
     """
-    described = describe([cell.settings for cell in cells]).to_dict("records")
+    described = describe_cells([cell.settings for cell in cells]).to_dict("records")
     parts = []
     for distinguishing, cell in zip(described, cells, strict=True):
         records = Records(cell.run, cell.epochs)

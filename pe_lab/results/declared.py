@@ -33,7 +33,7 @@ class Declared:
     tune: Mapping[str, Any] | None = None
 
 
-def read(folder: Path) -> Declared:
+def read_declared(folder: Path) -> Declared:
     """Read the declaration in a study's folder.
 
     Raises:

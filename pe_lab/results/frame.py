@@ -63,7 +63,7 @@ class Results:
 
     @cached_property
     def declared(self) -> Declared:
-        return Declared() if self.study is None else declared.read(self.folder)
+        return Declared() if self.study is None else declared.read_declared(self.folder)
 
     @property
     def folder(self) -> Path:

@@ -21,17 +21,17 @@ from pe_lab.results.columns import (
     RECORD_COLUMNS,
     checkpoint,
 )
-from pe_lab.results.rows import Settings, describe, rows_of
+from pe_lab.results.rows import Settings, describe_cells, rows_of
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import (
     CHECKSUMS_FILE,
     LedgerError,
-    entries,
+    folder_entries,
     is_file,
     parse_json,
     read_json,
     read_verified,
-    unread,
+    unread_message,
 )
 
 # settings of a cell by their names in the identity of its run
@@ -75,7 +75,7 @@ def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame
         outcomes.cells.sort(key=lambda cell: wanted[cell[1]["run"], target_of(cell[1])])
     settings, summaries = [cell[0] for cell in outcomes.cells], [cell[1] for cell in outcomes.cells]
     cells = rows_of(settings, summaries) if settings else NO_CELLS.copy()
-    failed = failures(settings, [cell[0] for cell in outcomes.failed], [cell[1] for cell in outcomes.failed])
+    failed = failure_rows(settings, [cell[0] for cell in outcomes.failed], [cell[1] for cell in outcomes.failed])
     return cells, failed, refused
 
 
@@ -97,7 +97,7 @@ def _read_run(run: Run, wanted: Collection[int] | None, outcomes: _Outcomes, ref
             with _refusing(refused):
                 summary = summary_and_environment(run, target)
                 outcomes.cells.append((settings | _length(target, summary), summary))
-        for path in entries(run.folder / "failed", "*.json") if wanted is None else []:
+        for path in folder_entries(run.folder / "failed", "*.json") if wanted is None else []:
             with _refusing(refused):
                 reason = _failure(path, run)
                 if not run.done(int(path.stem)):
@@ -111,7 +111,7 @@ def _refusing(refused: list[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        refused.append(unread(error))
+        refused.append(unread_message(error))
     except ValueError as error:
         refused.append(in_one_line(error))
 
@@ -138,7 +138,7 @@ def settings_of_cells(folder: Path) -> tuple[list[tuple[Run, int, Settings]], li
     return entries, refused
 
 
-def failures(settings: list[Settings], failed: list[Settings], reasons: list[dict[str, Any]]) -> pd.DataFrame:
+def failure_rows(settings: list[Settings], failed: list[Settings], reasons: list[dict[str, Any]]) -> pd.DataFrame:
     """Return one row per failed cell: its distinguishing settings, kind, reason, step and run.
 
     Args:
@@ -148,7 +148,7 @@ def failures(settings: list[Settings], failed: list[Settings], reasons: list[dic
     """
     if not failed:
         return NO_FAILED.copy()
-    described = describe(settings + failed).tail(len(failed)).reset_index(drop=True)
+    described = describe_cells(settings + failed).tail(len(failed)).reset_index(drop=True)
     return pd.concat([described, pd.DataFrame(reasons, columns=FAILURE_COLUMNS)], axis=1)
 
 
@@ -192,7 +192,7 @@ def _sort_key(settings: Settings) -> list[Any]:
 def _complete_checkpoints(run: Run, refused: list[str]) -> list[int]:
     """Return the targets of a run's complete checkpoints; incomplete ones are added to `refused`."""
     complete = []
-    for path in entries(run.folder / "checkpoints"):
+    for path in folder_entries(run.folder / "checkpoints"):
         with _refusing(refused):
             if not _is_count(path.name) or not is_file(path / CHECKSUMS_FILE):
                 reason = f"must be a checkpoint with its {CHECKSUMS_FILE}, got an incomplete one"
@@ -269,13 +269,13 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
     names, lines = _distinguishing(cells), []
     for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
         with _refusing(refused):
-            rows = validation(Run(ledger / cell["run"]).checkpoint(checkpoint(cell)))
+            rows = validation_scores(Run(ledger / cell["run"]).checkpoint(checkpoint(cell)))
             values = [cell[name] for name in names]
             lines += [[*values, *row] for row in rows]
     return pd.DataFrame(lines, columns=[*names, "epoch", "metric", "value"])
 
 
-def validation(checkpoint: Path) -> list[tuple[float, str, float]]:
+def validation_scores(checkpoint: Path) -> list[tuple[float, str, float]]:
     """Return epoch, metric and value of the validations before a checkpoint; raises as `validation_by_step`."""
     return [(epoch, metric, value) for _, epoch, metric, value in _validation(checkpoint) if metric in CURVE_METRICS]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
-from pe_lab.results.columns import merge, setting_columns
+from pe_lab.results.columns import merge_tables, setting_columns
 
 GUESS_METRICS = ("prior", "unigram")  # losses of models that do not look at the sequence
 LEAST_RIGHT = 0.05  # share of right answers below which no encoding counts as one that can do a task
@@ -131,7 +131,7 @@ def in_learned_settings(lines: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
     names = [name for name in setting_columns(rows) if name in lines]
     if not names or not partly_learned(rows):
         return lines
-    kept = merge(lines, of_learned_settings(rows)[names].drop_duplicates(), names)
+    kept = merge_tables(lines, of_learned_settings(rows)[names].drop_duplicates(), names)
     kept.attrs = lines.attrs  # the size of their family, which corrects them
     return kept
 

@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pe_lab.results.columns import counted_in, cut, setting_columns, told_settings, value_text
+from pe_lab.results.columns import counted_in, cut_interval, setting_columns, told_settings, value_text
 from pe_lab.results.styles import style
 from pe_lab.statistics.intervals import interval
 
@@ -47,7 +47,7 @@ def means(
     Args:
         along: further columns to group by, such as the x axis of a curve.
         names: the columns that make a setting; None: those of `setting_columns`.
-        metric: of the values; intervals end at what is possible, see `columns.cut`.
+        metric: of the values; intervals end at what is possible, see `columns.cut_interval`.
     """
     names, along = setting_columns(rows) if names is None else names, along or []
     rows = rows.assign(setting=settings_in_words(rows, names))
@@ -56,7 +56,7 @@ def means(
         finite = np.isfinite(values).all()
         lines.append([*key, len(values), *((values.mean(), *interval(values)) if finite else (np.nan, np.nan, np.nan))])
     data = pd.DataFrame(lines, columns=["setting", "pe", *along, "seeds", "mean", "low", "high"])
-    low, high = cut(metric, data["mean"], data["low"], data["high"])
+    low, high = cut_interval(metric, data["mean"], data["low"], data["high"])
     return data.assign(low=low, high=high)
 
 

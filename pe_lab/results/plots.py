@@ -20,7 +20,7 @@ from pe_lab.results.columns import (
     floors,
     in_words,
     lower_is_better,
-    merge,
+    merge_tables,
     setting_columns,
     sort_by_setting,
     told_settings,
@@ -105,7 +105,7 @@ def _margins(rows: pd.DataFrame, lines: pd.DataFrame | None) -> pd.Series:
     if lines is None or lines.empty or "margin" not in lines:
         return pd.Series(dtype=float)
     words = rows[names].assign(setting=settings_in_words(rows, names)).drop_duplicates()
-    return merge(lines[[*names, "margin"]], words, names).groupby("setting")["margin"].max()
+    return merge_tables(lines[[*names, "margin"]], words, names).groupby("setting")["margin"].max()
 
 
 def _shades(

@@ -108,7 +108,7 @@ def _gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
     return None
 
 
-def remaining(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame | None:
+def with_remaining(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame | None:
     """Return the rows of several tasks with test_remaining, the unit in which `pool` averages over tasks.
 
     None for one task and for tasks without a gap, whose metric needs no other unit, and where a task has no level.

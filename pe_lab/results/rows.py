@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from pe_lab.config import LR, flatten_settings, resolve_config
 from pe_lab.results.columns import COST_COLUMNS, ENVIRONMENT, LEADING_COLUMNS
-from pe_lab.system.files import canonical
+from pe_lab.system.files import canonical_form
 
 Settings = dict[str, Any]  # the settings of a cell, by dotted name
 
@@ -42,7 +42,7 @@ def settings_of(cfg: DictConfig) -> Settings:
     return flatten_settings(resolve_config(cfg))
 
 
-def describe(settings: list[Settings]) -> pd.DataFrame:
+def describe_cells(settings: list[Settings]) -> pd.DataFrame:
     """Return the columns that distinguish cells, one row each: pe, data, depth, epochs, seed, other varying settings.
 
     Where trainings are counted in steps, the column steps comes next; epochs is then the fraction that they make.
@@ -51,7 +51,7 @@ def describe(settings: list[Settings]) -> pd.DataFrame:
     if it has one value per setting. Settings and options are in alphabetical order, whole numbers without a decimal
     point, as in the identity of a run.
     """
-    settings = _without_starting_scales([canonical(cell) for cell in settings])
+    settings = _without_starting_scales([canonical_form(cell) for cell in settings])
     varied = _varied(settings)
     several_tasks = "data.name" in varied
     left_out = (*_NOT_TRAINING, "pe.", *(("data.",) if several_tasks else ()))
@@ -135,12 +135,12 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
     """Return one row per cell.
 
     Returns:
-        The distinguishing columns (see `describe`); `test_<metric>`; `floor_<floor>_<metric>`; parameters,
+        The distinguishing columns (see `describe_cells`); `test_<metric>`; `floor_<floor>_<metric>`; parameters,
         positional_parameters, flops_per_token, seconds (in training steps), attention, device, run; python, torch,
         pe_lab, commit, hardware, threads (of the training; empty where unknown); optimizer.lr and
         attention.implementation where they vary and are not among the distinguishing columns.
     """
-    described = describe(settings)
+    described = describe_cells(settings)
     extra = [name for name in _PER_ENCODING if name not in described and len({cell.get(name) for cell in settings}) > 1]
     records = []
     for distinguishing, cell, summary in zip(described.to_dict("records"), settings, summaries, strict=True):

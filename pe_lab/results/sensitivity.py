@@ -13,9 +13,9 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.columns import REMAINING_METRIC, lower_is_better, merge, setting_columns, value_text
-from pe_lab.results.pooling import remaining
-from pe_lab.statistics.cells import keys_of, require_baseline, wide
+from pe_lab.results.columns import REMAINING_METRIC, lower_is_better, merge_tables, setting_columns, value_text
+from pe_lab.results.pooling import with_remaining
+from pe_lab.statistics.cells import keys_of, require_baseline, wide_table
 from pe_lab.statistics.comparisons import add_verdicts, differences
 from pe_lab.statistics.verdicts import WITHIN_MARGIN_VERDICTS, Verdict
 
@@ -136,9 +136,9 @@ def sensitivity(
     if compared is None:
         compared = add_verdicts(differences(rows, [(pe, baseline)], metric), metric)
     of_two = (compared["pe"] == pe) & (compared["baseline"] == baseline)
-    scaled = remaining(rows, metric)
+    scaled = with_remaining(rows, metric)
     rows, unit = (rows, metric) if scaled is None else (scaled, REMAINING_METRIC)
-    table = wide(rows, unit)
+    table = wide_table(rows, unit)
     lines = differences(rows, [(pe, baseline)], unit).drop(columns=["pe", "baseline", "margin"])
     lines = _with_verdicts(lines, compared[of_two], columns)
     lines["margin"] = lines["margin"] if unit == metric else np.nan
@@ -248,7 +248,7 @@ def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[st
         raise ValueError(
             f"compared must have the setting columns {', '.join(columns)}, got none of {', '.join(lacking)}"
         )
-    table = merge(lines, verdicts[[*columns, "margin", "verdict"]], columns, how="left", validate="one_to_one")
+    table = merge_tables(lines, verdicts[[*columns, "margin", "verdict"]], columns, how="left", validate="one_to_one")
     if table["verdict"].isna().any():
         raise ValueError(
             f"compared must have these two encodings in each of {len(lines)} settings, got {table['verdict'].count()}"

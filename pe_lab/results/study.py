@@ -13,18 +13,26 @@ from pe_lab.results.columns import (
     setting_columns,
 )
 from pe_lab.results.frame import Results
-from pe_lab.results.summary_table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
+from pe_lab.results.summary_table import (
+    as_markdown,
+    as_text,
+    by_task,
+    markdown_table,
+    render_table,
+    summarise,
+    with_verdicts,
+)
 from pe_lab.system.drawing import svg
 
 MOST_LINES = 12  # of a table in a short summary
 
 
-def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
+def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
     """Return text and files of all tables that the results have data for.
 
     Args:
         results: with at least one cell.
-        records: later measurements, from `curves.gather`; may be empty.
+        records: later measurements, from `curves.gather_records`; may be empty.
 
     Returns:
         Texts by the name of the table: table, tasks, rates, lengths, layers. Contents by the name of the file; the CSV
@@ -39,14 +47,18 @@ def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dic
     baseline = declared.baseline if declared.baseline in set(cells["pe"]) else None
     table, settings = summarise(cells, baseline), setting_columns(cells)
     table, lacking = _judged(table, results)
-    texts, files = {"table": f"{render(table)}{lacking}"}, {"table.md": markdown(table)}
+    texts, files = {"table": f"{render_table(table)}{lacking}"}, {"table.md": markdown_table(table)}
     frames = {"rows": cells, "table": table, "curves": results.curves, "failed": results.failed}
     wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # table, its setting columns, a line below it
     if cells["data"].nunique() > 1:
         wide["tasks"] = by_task(table), [name for name in settings if name != "data"], ""
     if LR in settings and len(results.curves):
         frames["rates"] = tuned_rates.tuned(results).rates
-        wide["rates"] = frames["rates"], [name for name in settings if name != LR], tuned_rates.edges(frames["rates"])
+        wide["rates"] = (
+            frames["rates"],
+            [name for name in settings if name != LR],
+            tuned_rates.edges_line(frames["rates"]),
+        )
     if len(records):
         frames["records"] = records
         names = [name for name in records if name not in ("pe", "seed", *RECORD_COLUMNS)]
@@ -65,7 +77,7 @@ def in_short(records: pd.DataFrame) -> str:
     """Return one metric of each measurement as text: a line per encoding and setting.
 
     Args:
-        records: later measurements, from `curves.gather`; not empty.
+        records: later measurements, from `curves.gather_records`; not empty.
 
     Returns:
         Of lengths the loss, or what was asked for beside it: the loss of a sliding window, exact match of written
@@ -92,7 +104,7 @@ def _first_lines(table: pd.DataFrame, names: list[str]) -> str:
     return f"{as_text(table.head(MOST_LINES), names)}{more}"
 
 
-def figures(records: pd.DataFrame) -> dict[str, str]:
+def study_figures(records: pd.DataFrame) -> dict[str, str]:
     """Return figures of later measurements, one metric of each as in `in_short`, as SVG by the name of the file."""
     drawings = {}
     measured = set(records.loc[records["kind"] == "length", "metric"])

@@ -138,7 +138,7 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) and len(text) > MAX_CHARACTERS else text
 
 
-def render(table: pd.DataFrame) -> str:
+def render_table(table: pd.DataFrame) -> str:
     """Return the table of `summarise` as text; settings in which all lines are equal are named once, above.
 
     The first line says where no model has learned the task.
@@ -190,7 +190,7 @@ def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
     return ["" if pd.isna(a) else f"[{a:.4f}, {b:.4f}]" for a, b in zip(low, high, strict=True)]
 
 
-def markdown(table: pd.DataFrame) -> str:
+def markdown_table(table: pd.DataFrame) -> str:
     """Return means and intervals of `summarise` in Markdown: a row per setting, a column per encoding, floors last."""
     settings, lines = _settings(table), []
     table = table.assign(cell=_with_half(table["loss"], (table["high"] - table["low"]) / 2))

@@ -32,7 +32,7 @@ def main() -> None:
         mode = wandb_mode(None)
         if mode == "disabled":
             raise ValueError("WANDB_MODE must be online or offline to rebuild W&B runs, got 'disabled'")
-        logged = sync(checkpoints, arguments.study, arguments.project, mode)
+        logged = sync_checkpoints(checkpoints, arguments.study, arguments.project, mode)
         print(f"{logged} of {len(checkpoints)} runs are in W&B, {mode}, project {arguments.project}")
         return int(logged < len(checkpoints))
 
@@ -56,7 +56,7 @@ def checkpoints_of(folder: Path, study: str | None) -> list[tuple[Run, int]]:
     return [(ledger.named(run), epochs) for run, epochs in read_cells(folder, study)]
 
 
-def sync(checkpoints: list[tuple[Run, int]], group: str | None, project: str, mode: str) -> int:
+def sync_checkpoints(checkpoints: list[tuple[Run, int]], group: str | None, project: str, mode: str) -> int:
     """Log checkpoints to W&B and return how many were logged completely.
 
     Unreadable checkpoints are skipped with a line on stderr. Stops when the server does not accept a W&B run in time.
@@ -91,7 +91,7 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
 
     from pe_lab.tracking.checkpoint_info import CheckpointInfo
     from pe_lab.tracking.events import log_stored
-    from pe_lab.tracking.loggers import closing, delivered
+    from pe_lab.tracking.loggers import close_at_end, is_delivered
     from pe_lab.tracking.wandb_run import open_run
 
     if not run.done(epochs):
@@ -110,9 +110,9 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     )
     wandb_run = open_run(checkpoint, group or settings.get("study_name"), project, mode)
     opened: list[Logger] = [wandb_run] if wandb_run else []
-    with closing(opened) as loggers:
+    with close_at_end(opened) as loggers:
         log_stored(loggers, run, epochs, tokens)
-    return delivered(opened)
+    return is_delivered(opened)
 
 
 if __name__ == "__main__":

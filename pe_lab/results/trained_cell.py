@@ -55,9 +55,9 @@ class TrainedCell:
         return f"TrainedCell({self.name}, test loss {self.metrics['loss']:.4g})"
 
 
-def load(ledger: str | PathLike[str], study: str | None, settings: Mapping[str, Any]) -> TrainedCell:
+def load_cell(ledger: str | PathLike[str], study: str | None, settings: Mapping[str, Any]) -> TrainedCell:
     """Load the one cell of a ledger that has these settings: see `pe_lab.load`."""
-    return of_checkpoint(*find(Path(ledger), study, settings))
+    return of_checkpoint(*find_cell(Path(ledger), study, settings))
 
 
 def of_checkpoint(run: Run, target: int, foreign: bool = True) -> TrainedCell:
@@ -77,7 +77,7 @@ def of_checkpoint(run: Run, target: int, foreign: bool = True) -> TrainedCell:
     return TrainedCell(summary["name"], model.eval(), data, summary["test"], summary, cfg, run)
 
 
-def find(folder: Path, study: str | None, settings: Mapping[str, Any]) -> tuple[Run, int]:
+def find_cell(folder: Path, study: str | None, settings: Mapping[str, Any]) -> tuple[Run, int]:
     """Return the run and the checkpoint of the one cell that has these settings.
 
     Raises:

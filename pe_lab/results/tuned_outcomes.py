@@ -13,11 +13,11 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab.config import LR
-from pe_lab.results.columns import cut, floors, merge, sort_by_setting
+from pe_lab.results.columns import cut_interval, floors, merge_tables, sort_by_setting
 from pe_lab.results.summary_table import floor_heading
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import COMPARISON_COLUMNS, FEWEST_SEEDS, Endpoint, Verdict, compare, interval, share_interval
-from pe_lab.statistics.comparisons import exchanged
+from pe_lab.statistics.comparisons import exchange_pairs
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
 MOST_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
@@ -55,7 +55,7 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
     """
     complete, keys = outcomes[outcomes["y"].notna()], tuned_settings(outcomes)
     lines = compare_all_pairs(complete, endpoint, baseline)
-    lines = pd.concat([lines, exchanged(lines)])
+    lines = pd.concat([lines, exchange_pairs(lines)])
     table = []
     for key, runs in complete.groupby([*keys, "pe"], sort=False, dropna=False):
         line = dict(zip([*keys, "pe"], key, strict=True)) | {"runs": len(runs)}
@@ -66,7 +66,7 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
             line |= {"solved": f"{solved} [{low[0]:.2f}, {high[0]:.2f}]", "steps": round(2**mean)}
             line["95 % interval"] = _between(2 ** ends[0], 2 ** ends[1], ".0f")
         else:
-            low, high = cut("loss", mean, *ends)
+            low, high = cut_interval("loss", mean, *ends)
             line |= {"loss": mean, "95 % interval": _between(float(low), float(high), ".4f")}
             line |= {floor_heading(floor): runs[f"floor_{floor}_loss"].mean() for floor in floors(complete)}
         table.append(line)
@@ -99,7 +99,7 @@ def with_floors(outcomes: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     keys = [*tuned_settings(outcomes), "pe", "seed"]
     if not names or not set(keys) <= set(cells):
         return outcomes
-    return merge(outcomes, cells[[*keys, *names]].drop_duplicates(keys), keys, how="left")
+    return merge_tables(outcomes, cells[[*keys, *names]].drop_duplicates(keys), keys, how="left")
 
 
 def seed_note(outcomes: pd.DataFrame, advice: bool = True) -> str:

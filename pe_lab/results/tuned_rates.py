@@ -8,7 +8,7 @@ from scipy import stats
 
 from pe_lab.config import LR
 from pe_lab.ledger.run import DIVERGED
-from pe_lab.results.columns import merge, setting_columns
+from pe_lab.results.columns import merge_tables, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.statistics.intervals import interval
 
@@ -68,10 +68,10 @@ def _with_validation(cells: pd.DataFrame, curves: pd.DataFrame, settings: list[s
     longest = cells.groupby("run")["epochs"].transform("max")
     losses = curves.loc[curves["metric"] == "loss", [*keys, "epoch", "value"]].rename(columns={"epochs": "longest"})
     where = [name if name != "epochs" else "longest" for name in keys]
-    both = merge(cells[[*keys, "test_loss"]].assign(longest=longest), losses, where)
+    both = merge_tables(cells[[*keys, "test_loss"]].assign(longest=longest), losses, where)
     both = both[both["epoch"] <= both["epochs"]].sort_values("epoch", kind="stable")
     last = both.drop_duplicates(keys, keep="last")
-    return merge(cells[keys], last, keys)  # in the order of the cells
+    return merge_tables(cells[keys], last, keys)  # in the order of the cells
 
 
 def _with_diverged(means: pd.DataFrame, failed: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -84,13 +84,13 @@ def _with_diverged(means: pd.DataFrame, failed: pd.DataFrame, keys: list[str]) -
     if "kind" not in failed:  # a table of an earlier version
         raise ValueError("failed.csv must say in a column kind which cells diverged, got none: run the study again")
     lost = failed.loc[failed["kind"].eq(DIVERGED), keys].drop_duplicates()
-    some = merge(means, lost, keys, how="left", indicator=True)["_merge"].eq("both")
+    some = merge_tables(means, lost, keys, how="left", indicator=True)["_merge"].eq("both")
     means.loc[some, ["validation_loss", "test_loss"]] = np.inf
-    all_seeds = merge(lost, means[keys], keys, how="left", indicator=True).query("_merge == 'left_only'")[keys]
+    all_seeds = merge_tables(lost, means[keys], keys, how="left", indicator=True).query("_merge == 'left_only'")[keys]
     return pd.concat([means, all_seeds.assign(validation_loss=np.inf, test_loss=np.inf, seeds=0)], ignore_index=True)
 
 
-def edges(rates: pd.DataFrame) -> str:
+def edges_line(rates: pd.DataFrame) -> str:
     """Return a line that says how many tuned rates are the lowest or highest that was tried."""
     count = int(rates["at_edge"].sum())
     beyond = ": the best may lie beyond" if count else ""

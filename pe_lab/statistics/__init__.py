@@ -6,7 +6,7 @@ which every seed tunes for itself (docs/protocol.md).
 """
 
 from pe_lab.statistics.agreement import Agreement, Comparison, Published, compare_with_published
-from pe_lab.statistics.cells import REMAINING_METRIC, lower_is_better, unit_of, wide
+from pe_lab.statistics.cells import REMAINING_METRIC, lower_is_better, unit_of, wide_table
 from pe_lab.statistics.comparisons import add_verdicts, compare_cells, differences
 from pe_lab.statistics.correction import benjamini_hochberg, holm, holm_levels
 from pe_lab.statistics.correlation import RankCorrelation, rank_correlation
@@ -20,7 +20,7 @@ from pe_lab.statistics.pairs import (
     Tests,
     all_pairs,
     compare,
-    decide,
+    decide_pairs,
     paired_tests,
     prior_of,
     rank_ranges,
@@ -38,7 +38,7 @@ from pe_lab.statistics.tuning import (
     TrialProgress,
     TunedOutcome,
     TunedTask,
-    outcomes,
+    plan_outcomes,
 )
 from pe_lab.statistics.verdicts import (
     COMPARISON_COLUMNS,
@@ -83,7 +83,7 @@ __all__ = [
     "compare_cells",
     "compare_shares",
     "compare_with_published",
-    "decide",
+    "decide_pairs",
     "default_margin",
     "differences",
     "effects",
@@ -93,8 +93,8 @@ __all__ = [
     "interval",
     "lower_is_better",
     "margins",
-    "outcomes",
     "paired_tests",
+    "plan_outcomes",
     "prior_of",
     "rank_correlation",
     "rank_ranges",
@@ -104,6 +104,6 @@ __all__ = [
     "steps_to_solve",
     "unit_of",
     "verdicts_on",
-    "wide",
+    "wide_table",
     "with_baseline",
 ]

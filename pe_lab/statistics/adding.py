@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pe_lab.statistics.cells import unknown
+from pe_lab.statistics.cells import unknown_message
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.looks import check_looks, parts_of
 from pe_lab.statistics.pairs import t_tests
@@ -53,7 +53,9 @@ class Question:
             if len(encodings) < 2:
                 raise ValueError(f"decide needs at least two encodings{where}, got {', '.join(encodings)}")
             if self.baseline not in (ALL_PAIRS, BEST, *encodings):
-                raise ValueError(unknown("decide.baseline", (*encodings, ALL_PAIRS, BEST), self.baseline, where))
+                raise ValueError(
+                    unknown_message("decide.baseline", (*encodings, ALL_PAIRS, BEST), self.baseline, where)
+                )
             if self.baseline == BEST and not 1 <= self.places < len(encodings):
                 raise ValueError(f"decide.best must be in 1 ... {len(encodings) - 1}{where}, got {self.best}")
         if self.best is not None and self.baseline != BEST:

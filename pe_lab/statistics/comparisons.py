@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from pe_lab.statistics.cells import by_setting, keys_of, lower_is_better, require_baseline, setting_columns, wide
+from pe_lab.statistics.cells import by_setting, keys_of, lower_is_better, require_baseline, setting_columns, wide_table
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margin, margins
 from pe_lab.statistics.pairs import Tests, t_tests
@@ -35,7 +35,7 @@ def differences(
     Raises:
         ValueError: there is no such metric, a cell occurs twice, or the margin does not fit the metric or a setting.
     """
-    table, names = wide(rows, metric), setting_columns(rows)
+    table, names = wide_table(rows, metric), setting_columns(rows)
     sizes = margins(rows, metric, margin)
     by_key = dict(zip(keys_of(sizes, names), sizes["margin"], strict=True))
     columns = np.array([table.columns.get_indexer(side) for side in zip(*pairs, strict=True)] or [[], []], int)
@@ -122,7 +122,7 @@ def compare_cells(
     return lines
 
 
-def exchanged(lines: pd.DataFrame) -> pd.DataFrame:
+def exchange_pairs(lines: pd.DataFrame) -> pd.DataFrame:
     """Return comparisons with the two encodings of each exchanged."""
     names = {"pe": "baseline", "low": "high", "solved": "baseline_solved"}
     lines = lines.rename(columns=names | {new: old for old, new in names.items()})[list(lines)]
@@ -130,10 +130,10 @@ def exchanged(lines: pd.DataFrame) -> pd.DataFrame:
     return lines.assign(**signed, verdict=[str(Verdict(word).reverse) for word in lines["verdict"]])
 
 
-def turned(name: str, lines: pd.DataFrame, side: str = "pe") -> pd.DataFrame:
+def comparisons_of(name: str, lines: pd.DataFrame, side: str = "pe") -> pd.DataFrame:
     """Return the comparisons of an encoding with all others, in which it is on one side: `pe` or `baseline`."""
     of_name = lines[(lines["pe"] == name) | (lines["baseline"] == name)]
-    return of_name.mask(of_name[side] != name, exchanged(of_name))
+    return of_name.mask(of_name[side] != name, exchange_pairs(of_name))
 
 
 def pairing_in_words(lines: pd.DataFrame) -> str:

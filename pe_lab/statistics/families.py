@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_lab.statistics.cells import by_setting, lower_is_better, require_baseline, wide
+from pe_lab.statistics.cells import by_setting, lower_is_better, require_baseline, wide_table
 from pe_lab.statistics.comparisons import (
     add_verdicts,
+    comparisons_of,
     counted,
     differences,
     pairing_in_words,
     share_variances,
-    turned,
 )
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margins, margins_by_metric
@@ -138,7 +138,7 @@ class Families:
 
     def compare(self, name: str = GRID_TABLE, baseline: str | None = None) -> pd.DataFrame:
         """Return the comparisons of a table with an encoding; None: with the baseline of the report."""
-        lines = turned(baseline or self.baseline, self.lines[name], "baseline").reset_index(drop=True)
+        lines = comparisons_of(baseline or self.baseline, self.lines[name], "baseline").reset_index(drop=True)
         lines.attrs["comparisons"] = self.sizes()[0]
         return lines
 
@@ -152,7 +152,7 @@ class Families:
         for column, value in setting.items():
             lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
         lines = lines[lines["verdict"].isin(WITHIN_MARGIN_VERDICTS)]
-        lines = turned(pe, lines)
+        lines = comparisons_of(pe, lines)
         return dict(zip(lines["baseline"], lines["verdict"], strict=True))
 
     def ranks(self, name: str = GRID_TABLE, among: Collection[str] | None = None) -> pd.DataFrame:
@@ -170,7 +170,7 @@ class Families:
             undecided).
         """
         (rows, metric), lines = self.tables[name], self.lines[name]
-        table = wide(rows, metric)
+        table = wide_table(rows, metric)
         if among is not None:
             table = table[[pe for pe in table if pe in among]]
             lines = lines[lines["pe"].isin(among) & lines["baseline"].isin(among)]
@@ -180,7 +180,7 @@ class Families:
             means = (sign * part.mean()).sort_values(kind="stable").dropna()
             here = lines.iloc[number * size : (number + 1) * size]
             for pe in means.index:
-                verdicts = turned(pe, here)["verdict"]
+                verdicts = comparisons_of(pe, here)["verdict"]
                 best, worst = 1 + (verdicts == Verdict.WORSE).sum(), len(means) - (verdicts == Verdict.BETTER).sum()
                 line = {"pe": pe, "mean": sign * means[pe], "seeds": int(part[pe].notna().sum())}
                 line |= {

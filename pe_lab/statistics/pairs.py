@@ -176,7 +176,7 @@ class Decisions:
     verdict: np.ndarray
 
 
-def decide(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> Decisions:
+def decide_pairs(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> Decisions:
     """Return the verdict on each pair; the pairs are one family.
 
     Better or worse: p below 5 % after correction, and the winner solved at least as many runs; *slightly*, if the mean
@@ -249,7 +249,7 @@ def compare(
     tables = []
     for family in [tested] if one_family else [[each] for each in tested]:
         tests = _joined([each for each, _ in family])
-        decisions = decide(tests, endpoint, baseline is not None)
+        decisions = decide_pairs(tests, endpoint, baseline is not None)
         columns = vars(tests) | {"margin": endpoint.margin} | vars(decisions)
         columns = {name: column for name, column in columns.items() if column is not None}
         labels = pd.concat([each for _, each in family], ignore_index=True)

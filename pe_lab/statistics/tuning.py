@@ -161,7 +161,7 @@ class TunedOutcome:
     needs: tuple[NeededTrial, ...] = field(default=(), repr=False)
 
 
-def outcomes(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> list[TunedOutcome]:
+def plan_outcomes(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> list[TunedOutcome]:
     """Return the outcomes so far, ordered by seed, task and encoding.
 
     Raises:

@@ -53,7 +53,7 @@ class Parser(argparse.ArgumentParser):
         words = sys.argv[1:] if args is None else list(args)
         result, unknown = parse(words, namespace)
         if unknown:
-            self.error(unrecognized(unknown, words, _options(self), self.settings))
+            self.error(unrecognized_message(unknown, words, _options(self), self.settings))
         return result
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         return f"{name} is required"
 
 
-def unrecognized(unknown: list[str], words: list[str], options: list[str], settings: Iterable[str]) -> str:
+def unrecognized_message(unknown: list[str], words: list[str], options: list[str], settings: Iterable[str]) -> str:
     """Return a message about arguments that a program does not take.
 
     Args:

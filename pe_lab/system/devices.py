@@ -18,7 +18,7 @@ def gpus() -> list[str]:
     return listed[:end]
 
 
-def groups(shared: list[str], devices: int) -> list[str]:
+def gpu_groups(shared: list[str], devices: int) -> list[str]:
     """Return GPUs in groups of so many, as CUDA_VISIBLE_DEVICES names them; those that are left are not used."""
     return [",".join(shared[at : at + devices]) for at in range(0, len(shared) - devices + 1, devices)]
 

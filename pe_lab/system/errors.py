@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pe_lab.system.names import HELP_COMMAND, nearest, unknown_name
+from pe_lab.system.names import HELP_COMMAND, nearest_names, unknown_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -34,7 +34,7 @@ def refuse(reason: str) -> NoReturn:
     raise ValueError(reason)
 
 
-def printable(text: str) -> str:
+def escape_control(text: str) -> str:
     """Escape control characters, which could move a terminal's cursor or change its title."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
@@ -51,20 +51,22 @@ def in_one_line(error: BaseException) -> str:
         return unknown_name(group or "config", error.options, name, listing=HELP_COMMAND)
     cause = error.__cause__
     if (file := COMPOSING_PATTERN.match(str(error))) and (line := _of_setting(error.__context__)):
-        return printable(f"{file[1]}.yaml: {line}")
+        return escape_control(f"{file[1]}.yaml: {line}")
     if cause is not None and (located := LOCATING_PATTERN.match(str(error))):
         reason = (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
-        return printable(f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}")
+        return escape_control(
+            f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}"
+        )
     appended = APPEND_PATTERN.search(str(error))
     if line := _of_setting(error) or _of_setting(cause, *(appended.groups() if appended else ())):
-        return printable(line)
+        return escape_control(line)
     key = getattr(cause, "full_key", None)
     text = str(cause).strip().partition("\n")[0] if key and cause is not None else str(error)
     line = " ".join(text.split())
     if not line:
         within = cause or error.__context__
         return in_one_line(within) if within else type(error).__name__
-    return printable(f"{key}: {line}" if key and key not in line else line)
+    return escape_control(f"{key}: {line}" if key and key not in line else line)
 
 
 def unknown_setting(leaf: "DictConfig", group: str, name: str, valid: Iterable[Any], value_text: str = "") -> str:
@@ -83,7 +85,7 @@ def unknown_setting(leaf: "DictConfig", group: str, name: str, valid: Iterable[A
     full = f"{group}.{name}".lstrip(".")
     elsewhere = [key for key in _settings(leaf._get_root()) if key != full]
     other = OTHER_NAMES.get(name)
-    near = [other] if other in elsewhere else nearest(name, names, elsewhere)
+    near = [other] if other in elsewhere else nearest_names(name, names, elsewhere)
     value = (
         f"={value_text[:MAX_VALUE_CHARACTERS]}{'...' if len(value_text) > MAX_VALUE_CHARACTERS else ''}"
         if value_text

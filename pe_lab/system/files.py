@@ -32,12 +32,12 @@ class LedgerError(ValueError):
     """An entry of a ledger does not match its name, its checksums or its kind."""
 
 
-def canonical(value: Any) -> Any:
+def canonical_form(value: Any) -> Any:
     """Return a value in canonical form: sorted keys, whole floats as integers, tuples as lists."""
     if isinstance(value, dict):
-        return {str(key): canonical(value[key]) for key in sorted(value)}
+        return {str(key): canonical_form(value[key]) for key in sorted(value)}
     if isinstance(value, (list, tuple)):
-        return [canonical(item) for item in value]
+        return [canonical_form(item) for item in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
@@ -50,7 +50,7 @@ def digest(identity: dict[str, Any]) -> str:
         ValueError: a number is not finite; the data is nested too deeply.
     """
     try:
-        text = json.dumps(canonical(identity), separators=(",", ":"), allow_nan=False)
+        text = json.dumps(canonical_form(identity), separators=(",", ":"), allow_nan=False)
     except RecursionError:
         raise ValueError("data must not be nested so deeply to be hashed") from None
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -125,7 +125,7 @@ def read_json(path: Path) -> Any:
         raise LedgerError(f"{path} cannot be read: {error}") from None
 
 
-def kind(path: Path) -> str | None:
+def kind_of_path(path: Path) -> str | None:
     """Return what is at a path: "a file", "a folder", "a link", ..., or None. Links are not followed."""
     try:
         return _kind(path.lstat().st_mode)
@@ -139,14 +139,14 @@ def kind(path: Path) -> str | None:
 
 def is_file(path: Path) -> bool:
     """Return whether a path is a file, and not a link to one."""
-    return kind(path) == "a file"
+    return kind_of_path(path) == "a file"
 
 
 def _kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "a device")
 
 
-def entries(folder: Path, pattern: str = "*") -> list[Path]:
+def folder_entries(folder: Path, pattern: str = "*") -> list[Path]:
     """Return the entries of a folder, by name; none if there is no such folder.
 
     `Path.glob` leaves out what it may not read, without a word.
@@ -161,12 +161,12 @@ def entries(folder: Path, pattern: str = "*") -> list[Path]:
     return [folder / name for name in sorted(names) if fnmatchcase(name, pattern)]
 
 
-def unread(error: OSError) -> str:
+def unread_message(error: OSError) -> str:
     """Return the error of reading a file or folder as a line."""
     return f"{error.filename} cannot be read ({error.strerror or type(error).__name__}): what is in it is left out"
 
 
-def writable(folder: Path) -> bool:
+def is_writable(folder: Path) -> bool:
     """Return whether files can be written into a folder, or the folder be made where there is none."""
     existing = next(part for part in (folder, *folder.absolute().parents) if part.exists())
     try:
@@ -178,7 +178,7 @@ def writable(folder: Path) -> bool:
 
 def require_writable(setting: str, folder: Path) -> None:
     """Raise ValueError unless files can be written into a folder: before anything is computed for it."""
-    if not writable(folder):
+    if not is_writable(folder):
         raise ValueError(f"{setting} must be a folder that can be written to, got {str(folder)!r}")
 
 
@@ -195,7 +195,7 @@ def open_file(path: Path) -> Iterator[BufferedReader]:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
-        raise LedgerError(f"ledger entry {path} must be a file, got {kind(path)}: {NOT_READ}") from None
+        raise LedgerError(f"ledger entry {path} must be a file, got {kind_of_path(path)}: {NOT_READ}") from None
     if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise LedgerError(f"ledger entry {path} must be a file, got {_kind(mode)}: {NOT_READ}")

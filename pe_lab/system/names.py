@@ -23,7 +23,7 @@ def unknown_name(what: str, choices: Iterable[str], name: object, where: str = "
     """
     choices = list(choices)
     text = repr(name) if len(repr(name)) <= MAX_NAME_CHARACTERS else f"{repr(name)[:MAX_NAME_CHARACTERS]}..."
-    near = nearest(name, choices)
+    near = nearest_names(name, choices)
     names, listed = ", ".join(choices) or "none yet", ""
     if near and len(choices) > MAX_LISTED_NAMES:
         names, listed = (
@@ -38,13 +38,13 @@ def did_you_mean(name: object, choices: Iterable[str], elsewhere: Iterable[str] 
     """Return the end of a message about an unknown name: the nearest of those that are known, or "" if none is near.
 
     Args:
-        name, choices, elsewhere: as for `nearest`.
+        name, choices, elsewhere: as for `nearest_names`.
     """
-    near = nearest(name, choices, elsewhere)
+    near = nearest_names(name, choices, elsewhere)
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
-def nearest(name: object, choices: Iterable[str], elsewhere: Iterable[str] = ()) -> list[str]:
+def nearest_names(name: object, choices: Iterable[str], elsewhere: Iterable[str] = ()) -> list[str]:
     """Return what a name may stand for: one name, or two that differ from it only in letter case; or none.
 
     Args:

@@ -37,17 +37,17 @@ def complaint(value: Any) -> str | None:
         if isinstance(part, dict):
             for key in part:
                 if not isinstance(key, str):
-                    return f"must have texts as keys, got {abbreviated(key)}{_in(place)}"
+                    return f"must have texts as keys, got {abbreviate(key)}{_in(place)}"
                 if problem := _refused(key):
-                    return f"must have {problem}, got the key {abbreviated(key)}{_in(place)}"
+                    return f"must have {problem}, got the key {abbreviate(key)}{_in(place)}"
             remaining += [(inner, f"{place}.{key}" if place else key, depth + 1) for key, inner in part.items()]
         elif isinstance(part, list):
             remaining += [(inner, place, depth + 1) for inner in part]
         elif isinstance(part, str):
             if problem := _refused(part):
-                return f"must have {problem}, got {abbreviated(part)}{_in(place)}"
+                return f"must have {problem}, got {abbreviate(part)}{_in(place)}"
         elif not isinstance(part, (int, float, type(None))):
-            return f"must have numbers, texts, lists and dicts, got {abbreviated(part)}{_in(place)}"
+            return f"must have numbers, texts, lists and dicts, got {abbreviate(part)}{_in(place)}"
     return None
 
 
@@ -76,7 +76,7 @@ def _refused(text: str) -> str | None:
     return next((requirement for mark, requirement in REFUSED_TEXTS.items() if mark in text), None)
 
 
-def abbreviated(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     """Return a value as Python writes it, at most 100 characters of it."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]} ..."
@@ -107,7 +107,7 @@ def read_yaml(content: bytes) -> Any:
         if not loader.check_event(yaml.StreamEndEvent):
             raise ValueError("must be one document, got several")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"must be YAML, got {abbreviated(' '.join(str(error).split()))}") from None
+        raise ValueError(f"must be YAML, got {abbreviate(' '.join(str(error).split()))}") from None
     return tree
 
 
@@ -125,7 +125,7 @@ def require_small(content: bytes) -> None:
         for event in yaml.parse(content, yaml.SafeLoader):
             if isinstance(event, yaml.AliasEvent):
                 if event.anchor not in anchors:
-                    raise ValueError(f"must have no alias within what it stands for, got *{abbreviated(event.anchor)}")
+                    raise ValueError(f"must have no alias within what it stands for, got *{abbreviate(event.anchor)}")
                 counts[-1] += anchors[event.anchor]
             elif isinstance(event, yaml.ScalarEvent):
                 counts[-1] += 1
@@ -149,9 +149,9 @@ def _tree(loader: yaml.SafeLoader, depth: int) -> Any:
     """Read the next value of a YAML stream."""
     event = loader.get_event()
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-        raise ValueError(f"must have no aliases, got {abbreviated(event.anchor)}")
+        raise ValueError(f"must have no aliases, got {abbreviate(event.anchor)}")
     if event.tag is not None:
-        raise ValueError(f"must have no tags, got {abbreviated(event.tag)}")
+        raise ValueError(f"must have no tags, got {abbreviate(event.tag)}")
     if isinstance(event, yaml.ScalarEvent):
         return _scalar(event)
     if depth == MAX_NESTING:
@@ -166,9 +166,9 @@ def _tree(loader: yaml.SafeLoader, depth: int) -> Any:
     while not loader.check_event(yaml.MappingEndEvent):
         key = _tree(loader, depth + 1)
         if not isinstance(key, str):
-            raise ValueError(f"must have texts as keys, got {abbreviated(key)}")
+            raise ValueError(f"must have texts as keys, got {abbreviate(key)}")
         if key in tree or key == "<<":
-            raise ValueError(f"must have each key once, and no merge, got {abbreviated(key)}")
+            raise ValueError(f"must have each key once, and no merge, got {abbreviate(key)}")
         tree[key] = _tree(loader, depth + 1)
     loader.get_event()
     return tree
@@ -182,5 +182,5 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
                 try:
                     return value(event.value)
                 except ValueError:
-                    raise ValueError(f"must have numbers that Python reads, got {abbreviated(event.value)}") from None
+                    raise ValueError(f"must have numbers that Python reads, got {abbreviate(event.value)}") from None
     return event.value

@@ -17,7 +17,7 @@ _BLANK = r"\A(?=['\"]*[\t\r\n\0])"  # dropped by some spreadsheets
 _ESCAPE = re.compile(rf"{_BEGINS}{_FORMULA}|{_BLANK}")
 
 
-def escaped(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Return a text with an apostrophe in front of all that a spreadsheet would take for a formula."""
     return _ESCAPE.sub("'", text)
 
@@ -29,4 +29,4 @@ def to_csv(table: "pd.DataFrame") -> str:
 
 
 def _harmless(value: Any) -> Any:
-    return escaped(value) if isinstance(value, str) else value
+    return escape_formula(value) if isinstance(value, str) else value

@@ -45,7 +45,7 @@ def no_exit() -> Iterator[None]:
         raise ValueError(f"a class must return or raise an error, got sys.exit({end.code!r}) in {place}") from None
 
 
-def raising(make: Callable[[], BaseException]) -> Callable[[int, FrameType | None], None]:
+def raising_handler(make: Callable[[], BaseException]) -> Callable[[int, FrameType | None], None]:
     """Return a signal handler that raises what `make` returns, or soon after: a `__del__` would lose it."""
 
     def handle(signum: int, frame: FrameType | None) -> None:
@@ -69,7 +69,7 @@ def sigterm_raises() -> Iterator[None]:
         yield
         return
 
-    before = signal.signal(signal.SIGTERM, raising(lambda: TerminatedError("terminated by SIGTERM")))
+    before = signal.signal(signal.SIGTERM, raising_handler(lambda: TerminatedError("terminated by SIGTERM")))
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from pe_lab.tracking.wandb_mode import agent_run, wandb_mode
 from pe_lab.tracking.wandb_run import WandbRun, open_run
 
 
-def load(cfg: DictConfig) -> None:
+def import_loggers(cfg: DictConfig) -> None:
     """Import early what the loggers of this config import later, so that no cell's time includes it."""
     if "wandb" in cfg.logger:
         import wandb.sdk.launch  # noqa: F401 - by wandb.init
@@ -152,7 +152,7 @@ class Forwarding(Logger):
 
 
 @contextmanager
-def closing(loggers: list[Logger]) -> Iterator[list[Logger]]:
+def close_at_end(loggers: list[Logger]) -> Iterator[list[Logger]]:
     """Finalize loggers at the end of the block, as failed if it raises."""
     status = "failed"
     try:
@@ -163,7 +163,7 @@ def closing(loggers: list[Logger]) -> Iterator[list[Logger]]:
             logger.finalize(status)
 
 
-def delivered(loggers: list[Logger]) -> bool:
+def is_delivered(loggers: list[Logger]) -> bool:
     """Return whether there is a W&B run, and it took everything. To be called when the loggers are closed."""
     runs = [logger for logger in loggers if isinstance(logger, WandbRun)]
     return bool(runs) and not any(run.lost for run in runs)

@@ -19,7 +19,7 @@ FLAT_NAMES = {
 LONGEST_TAG = 64  # characters; W&B refuses longer ones
 
 
-def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a cell's settings by their flat names, and "condition": all of them in one text, without the seed.
 
     Args:
@@ -39,7 +39,7 @@ def in_words(values: Mapping[str, Any]) -> str:
     )
 
 
-def tags(study: str | None, values: Mapping[str, Any]) -> list[str]:
+def wandb_tags(study: str | None, values: Mapping[str, Any]) -> list[str]:
     """Return study, task and encoding as tags. Those too long for a tag are only in the W&B run's group or config."""
     words = dict.fromkeys((study, values["task"], values["encoding"]))
     return [tag for tag in words if tag is not None and len(tag) <= LONGEST_TAG]

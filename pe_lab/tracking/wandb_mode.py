@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from omegaconf import DictConfig
 
-from pe_lab.tracking.wandb_service import within
+from pe_lab.tracking.wandb_service import call_within
 
 MODES = ("online", "offline", "disabled")
 # print only this program's lines; send no telemetry, which the end of the program would wait for
@@ -92,7 +92,7 @@ def _answers(url: str, seconds: float) -> bool:
     from urllib.request import urlopen
 
     try:
-        within(seconds, lambda: urlopen(url, timeout=seconds).close(), "asking the W&B server")
+        call_within(seconds, lambda: urlopen(url, timeout=seconds).close(), "asking the W&B server")
     except HTTPError:
         return True
     except (OSError, HTTPException):

@@ -14,10 +14,10 @@ from pe_lab.data.text.base import Text
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
-from pe_lab.tracking.wandb_config import flat, tags
+from pe_lab.tracking.wandb_config import flat_settings, wandb_tags
 from pe_lab.tracking.wandb_mode import how_to_upload, wandb_mode
-from pe_lab.tracking.wandb_service import CLOSING_SECONDS, LateError, end_service, end_service_at_exit, within
-from pe_lab.training.metrics import directions
+from pe_lab.tracking.wandb_service import CLOSING_SECONDS, LateError, call_within, end_service, end_service_at_exit
+from pe_lab.training.metrics import metric_directions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,7 @@ LOCAL_SECONDS = (
     60.0  # seconds, at least, to open and to finish a W&B run offline: W&B's own service process is waited for
 )
 # validation metrics whose best value is shown in the W&B summary beside the last, and how the best is chosen
-BEST_DIRECTIONS = directions(Text)
+BEST_DIRECTIONS = metric_directions(Text)
 
 
 def open_run(
@@ -69,7 +69,7 @@ def open_run(
     arguments["settings"] = _settings(open_timeout, finish_timeout)
     try:
         with _killing_service_when_ended():
-            run = within(open_timeout, partial(wandb.init, **arguments), "opening the run")
+            run = call_within(open_timeout, partial(wandb.init, **arguments), "opening the run")
     except TerminatedError:
         raise
     except Exception as error:  # from W&B's service, its server or its files
@@ -92,7 +92,7 @@ def _arguments(checkpoint: CheckpointInfo, group: str | None, job_type: str) -> 
     Its config holds the cell's settings, and under flat names those that panels group by. A W&B agent's choices, "pe"
     and "model.depth", replace the config's "pe" and stand beside its "model". Its tags are study, task and encoding.
     """
-    values = flat(checkpoint.settings)
+    values = flat_settings(checkpoint.settings)
     identifier = f"{checkpoint.run}-{checkpoint.target}"
     return {
         "name": checkpoint.name,
@@ -100,7 +100,7 @@ def _arguments(checkpoint: CheckpointInfo, group: str | None, job_type: str) -> 
         "id": identifier if job_type == "training" else f"{identifier}-{job_type}",
         "job_type": job_type.partition("-")[0],
         "group": group,
-        "tags": tags(group, values),
+        "tags": wandb_tags(group, values),
         "config": checkpoint.settings | values | {"attention_resolved": checkpoint.attention},
         "dir": str(checkpoint.ledger.absolute()),
         "reinit": "create_new",
@@ -208,7 +208,7 @@ class WandbRun(WandbLogger):
         finish = partial(run.finish, exit_code=0 if status == "success" else 1)
         with self._catching(), _killing_service_when_ended():
             try:
-                within(seconds + CLOSING_SECONDS, finish, "finishing the run")
+                call_within(seconds + CLOSING_SECONDS, finish, "finishing the run")
             except TimeoutError as error:
                 self.lost = True
                 hangs = isinstance(error, LateError)

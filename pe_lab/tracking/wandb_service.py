@@ -17,7 +17,7 @@ class LateError(TimeoutError):
     """A call took longer than its time limit."""
 
 
-def within(seconds: float, call: Callable[[], T], what: str) -> T:
+def call_within(seconds: float, call: Callable[[], T], what: str) -> T:
     """Call something in a thread and return its result; signals are handled meanwhile.
 
     A call that takes longer goes on in its daemon thread.
@@ -58,7 +58,7 @@ def end_service(kill: bool = False) -> None:
     try:
         if kill and process is not None:
             process.kill()
-        within(CLOSING_SECONDS, wandb.teardown, "ending W&B's service")
+        call_within(CLOSING_SECONDS, wandb.teardown, "ending W&B's service")
     except TerminatedError:
         raise
     except Exception:  # the service is ended below in any case

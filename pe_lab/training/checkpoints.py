@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pe_lab.ledger.run import WEIGHTS_FILE, Run
 from pe_lab.ledger.states import read_metadata
 from pe_lab.system.files import LedgerError, parse_json
-from pe_lab.training.packing import like, pack, unpack
+from pe_lab.training.packing import copy_like, pack_value, unpack_value
 
 METADATA_KEY = "pe_lab"  # of the metadata
 
@@ -63,7 +63,7 @@ class SafeTensorsIO(CheckpointIO):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         tensors: dict[str, Tensor] = {}
-        packed = {name: pack(value, name, tensors) for name, value in checkpoint.items()}
+        packed = {name: pack_value(value, name, tensors) for name, value in checkpoint.items()}
         header = {"step": checkpoint["global_step"], "checkpoint": packed} | (storage_options or {})
         save_tensors(_distinct(tensors), path, {METADATA_KEY: json.dumps(header)})
 
@@ -78,7 +78,7 @@ class SafeTensorsIO(CheckpointIO):
             tensors = load_file(path, device=str(map_location) if isinstance(map_location, torch.device) else "cpu")
             # a copy is aligned as torch aligns memory: dot products of a file's tensors, as in LBFGS, round otherwise
             tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-            return {name: unpack(value, tensors) for name, value in packed.items()}
+            return {name: unpack_value(value, tensors) for name, value in packed.items()}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             raise LedgerError(f"{path} must be a checkpoint of SafeTensorsIO, got another file") from None
 
@@ -121,13 +121,13 @@ def is_safetensors(path: Any) -> bool:
         return False
 
 
-def exactly(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def load_exactly(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Give an optimizer the values of its state_dict as they are; load_state_dict casts them to the type of weights."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, values in state["state"].items():
         place = parameters[key] if isinstance(key, int) else key
         if place in optimizer.state:
-            optimizer.state[place] = like(values, optimizer.state[place])
+            optimizer.state[place] = copy_like(values, optimizer.state[place])
 
 
 def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Batch, Dataset, in_batches
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
-from pe_lab.training.metrics import chunk_size, drawn
+from pe_lab.training.metrics import chunk_size, seeded_batch
 
 GENERATED_METRIC = "exact_match_generated"  # the metric
 revision = 1  # raised when the numbers of `exact_match_generated` change; part of a record's identity
@@ -37,7 +37,7 @@ def exact_match_generated(
         batches = in_batches(dataset, split, torch.arange(dataset.size(split)), chunk_size(dataset))
         for number, batch in enumerate(batches):
             shifted = replace(batch, layout=batch.layout.shifted(offset)).to(device)
-            right.append(_right(model, drawn(shifted, split, number), autocast))
+            right.append(_right(model, seeded_batch(shifted, split, number), autocast))
     return {GENERATED_METRIC: torch.cat(right).float().mean().item()}
 
 

@@ -61,7 +61,7 @@ def refuses(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device
     return None
 
 
-def decide(cfg: DictConfig, *obstacles: str | None) -> tuple[bool, str]:
+def decide_graph(cfg: DictConfig, *obstacles: str | None) -> tuple[bool, str]:
     """Decide whether the steps of a training are replayed as a CUDA graph, and say why, for the record.
 
     Args:
@@ -143,7 +143,7 @@ class CapturedStep:
                 return self._compare(batch)
         if self.replay is None or not self._like(batch):
             return self._step(batch)
-        for mine, new in zip(tensors(self.batch), tensors(batch), strict=True):
+        for mine, new in zip(batch_tensors(self.batch), batch_tensors(batch), strict=True):
             mine.copy_(new, non_blocking=True)
         self.replay()
         self.replayed += 1
@@ -231,7 +231,7 @@ class CapturedStep:
         self.facts = {name: source.__dict__[name] for name in PROPERTY_NAMES if name in source.__dict__}
 
     def _like(self, batch: Batch) -> bool:
-        shapes = [x.shape for x in tensors(self.batch)] == [x.shape for x in tensors(batch)]
+        shapes = [x.shape for x in batch_tensors(self.batch)] == [x.shape for x in batch_tensors(batch)]
         return shapes and all(getattr(batch.layout, name) == fact for name, fact in self.facts.items())
 
     @contextmanager
@@ -248,7 +248,7 @@ class CapturedStep:
                 group |= was
 
 
-def tensors(batch: Batch) -> list[Tensor]:
+def batch_tensors(batch: Batch) -> list[Tensor]:
     """Return all tensors of a batch."""
     layout = batch.layout
     inputs = [batch.tokens, batch.targets, batch.role, batch.headline, layout.pos, layout.segment]

@@ -21,12 +21,12 @@ MAX_BATCH_SEQUENCES = 128  # sequences of a batch, at most; larger ones are slow
 MAX_BATCH_PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
 
 
-def directions(dataset: Dataset | type[Dataset]) -> dict[str, Literal["min", "max"]]:
+def metric_directions(dataset: Dataset | type[Dataset]) -> dict[str, Literal["min", "max"]]:
     """Return which value of each metric is the best, by its name."""
     return {metric.name: metric.better for metric in (*METRICS, *dataset.own_metrics)}
 
 
-def answers(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
+def answer_logits(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the logits [N, outputs] and targets [N] of the slots with an answer.
 
     On a GPU, which would have to wait until they are counted, those of all slots, [B, S, outputs] and [B, S].
@@ -38,7 +38,7 @@ def answers(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats of `answers`, in float32."""
+    """Return the mean cross-entropy in nats of `answer_logits`, in float32."""
     return nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORE)
 
 
@@ -78,7 +78,7 @@ def _in_slots(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...], ranks: int = 1) -> dict[str, float]:
-    """Return the metrics of the logits of `answers`; see `summarise`.
+    """Return the metrics of the logits of `answer_logits`; see `summarise_losses`.
 
     Args:
         ranks: over which the batch is split; the metrics are of all of it.
@@ -90,10 +90,10 @@ def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...], ranks: i
         torch.distributed.all_gather_object(parts, (losses.cpu(), right.cpu(), batch.to("cpu")))
         losses, right = (torch.cat(values) for values in list(zip(*parts, strict=True))[:2])
         batch = _concatenated([part[2] for part in parts])
-    return summarise(losses, right, batch, roles)
+    return summarise_losses(losses, right, batch, roles)
 
 
-def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
+def summarise_losses(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
     """Return METRICS over the headline answers and over all answers, and the loss per role.
 
     Exact match is the share of sequences whose headline answers are all right. Where these spell an answer token by
@@ -128,19 +128,19 @@ class MetricSums:
         self.right: list[Tensor] = []
 
     def add(self, logits: Tensor, batch: Batch) -> None:
-        """Add a batch with the logits of `answers`."""
+        """Add a batch with the logits of `answer_logits`."""
         self.losses.append(slot_losses(logits, batch.targets).cpu())
         self.right.append(slots_right(logits, batch.targets).cpu())
         self.parts.append(batch if batch.tokens.device.type == "cpu" else batch.to("cpu"))
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of all batches: see `summarise`, and the dataset's own.
+        """Return the metrics of all batches: see `summarise_losses`, and the dataset's own.
 
         Raises:
             ValueError: the dataset returns a metric that it does not declare.
         """
         whole, losses = _concatenated(self.parts), torch.cat(self.losses)
-        return summarise(losses, torch.cat(self.right), whole, self.dataset.roles) | self._dataset_metrics(
+        return summarise_losses(losses, torch.cat(self.right), whole, self.dataset.roles) | self._dataset_metrics(
             losses, whole
         )
 
@@ -155,7 +155,7 @@ class MetricSums:
         return metrics
 
 
-def drawn(batch: Batch, split: str, number: int) -> Batch:
+def seeded_batch(batch: Batch, split: str, number: int) -> Batch:
     """Return a batch to evaluate whose random draws depend only on the split and the number of the batch.
 
     The global generators are seeded too.
@@ -185,9 +185,9 @@ def evaluate(
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for number, batch in enumerate(in_batches(dataset, split, index, chunk_size(dataset))):
                 batch = replace(batch, layout=batch.layout.shifted(offset))
-                batch = drawn(batch.to(device), split, number)
+                batch = seeded_batch(batch.to(device), split, number)
                 with autocast:
-                    logits, _ = answers(model, batch)
+                    logits, _ = answer_logits(model, batch)
                 measured.add(logits, batch)
     finally:
         model.train(training)

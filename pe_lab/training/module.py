@@ -19,11 +19,11 @@ from pe_lab.config.trainer import limit_batches
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.seeding import derive_seed, initialise_parameters, seed_all
 from pe_lab.model import Transformer
-from pe_lab.training.checkpoints import SafeTensorsIO, exactly, finish_epoch, is_safetensors
+from pe_lab.training.checkpoints import SafeTensorsIO, finish_epoch, is_safetensors, load_exactly
 from pe_lab.training.data import Loader, Settings, as_config, batches_done, make_dataset
 from pe_lab.training.fit import check_fit, prevents_graph
-from pe_lab.training.graph import CapturedStep, decide, refuses
-from pe_lab.training.metrics import MetricSums, answers, batch_metrics, cross_entropy, drawn, slot_losses
+from pe_lab.training.graph import CapturedStep, decide_graph, refuses
+from pe_lab.training.metrics import MetricSums, answer_logits, batch_metrics, cross_entropy, seeded_batch, slot_losses
 from pe_lab.training.optimization import Optimization
 
 
@@ -139,7 +139,7 @@ class Training(L.LightningModule):
             loss.to(self.device) for loss in self.losses
         ]  # a checkpoint is loaded before the module is moved
         if self.loaded is not None:
-            exactly(self.optimizer, self.loaded)
+            load_exactly(self.optimizer, self.loaded)
             self.loaded = None
         self.constrain()  # states of earlier versions were saved before the last constrain
         self.captured = CapturedStep(self, check=self.cfg.trainer.graph == "auto") if self.graph else None
@@ -175,7 +175,7 @@ class Training(L.LightningModule):
 
     def on_train_end(self) -> None:
         if self.captured is not None and self.captured.given_up:
-            _, self.graph_reason = decide(self.cfg, self.captured.given_up)
+            _, self.graph_reason = decide_graph(self.cfg, self.captured.given_up)
         self.captured = None  # Lightning moves the parameters away from where a graph would look for them
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -214,7 +214,7 @@ class Training(L.LightningModule):
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the most likely answer of every slot, [B, S]; without a meaning where nothing is asked."""
-        batch = drawn(batch, "test", batch_idx)
+        batch = seeded_batch(batch, "test", batch_idx)
         likeliest: Tensor = self.model(batch.tokens, batch.layout).argmax(-1)
         return likeliest
 
@@ -238,7 +238,7 @@ class Training(L.LightningModule):
         self.load_state_dict(checkpoint["state_dict"])
         (state,) = checkpoint["optimizer_states"]
         self.optimizer.load_state_dict(state)
-        exactly(self.optimizer, state)
+        load_exactly(self.optimizer, state)
         self.on_load_checkpoint(checkpoint)
         self.step = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["processed"]
         self.accumulated_before = self.step - checkpoint["global_step"]
@@ -286,7 +286,7 @@ class Training(L.LightningModule):
     def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch, and the logits of its answers; see `answers`."""
         layout = replace(batch.layout, seed=derive_seed(self.seed, "positions", self.step))
-        logits, targets = answers(self.model, replace(batch, layout=layout))
+        logits, targets = answer_logits(self.model, replace(batch, layout=layout))
         return cross_entropy(logits, targets), logits
 
     def choose_graph(self, device: torch.device) -> None:
@@ -297,7 +297,7 @@ class Training(L.LightningModule):
         """
         of_step = refuses(self.model, self.optimization.optimizer_class, device)
         of_trainer = None if self._trainer is None else prevents_graph(self._trainer)
-        self.graph, self.graph_reason = decide(self.cfg, of_step, of_trainer)
+        self.graph, self.graph_reason = decide_graph(self.cfg, of_step, of_trainer)
         self.automatic_optimization = not self.graph
 
     def constrain(self) -> None:
@@ -373,8 +373,8 @@ class Training(L.LightningModule):
         return first, loader.answers(first, min(together, self.batches_per_epoch - start))
 
     def _measure(self, batch: Batch, split: str, number: int) -> None:
-        batch = drawn(batch, split, number)
-        logits, _ = answers(self.model, batch)
+        batch = seeded_batch(batch, split, number)
+        logits, _ = answer_logits(self.model, batch)
         self.measured.add(logits, batch)
 
     def _log(self, split: str, metrics: dict[str, float]) -> None:

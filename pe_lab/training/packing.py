@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor
 
 
-def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return a value as JSON that refers to its tensors by name; see `unpack`.
+def pack_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Return a value as JSON that refers to its tensors by name; see `unpack_value`.
 
     Args:
         value: None, bool, int, float, str or a tensor, or a list, tuple or dict of such values.
@@ -25,19 +25,24 @@ def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (list, tuple):
-        return {type(value).__name__: [pack(part, f"{name}.{index}", tensors) for index, part in enumerate(value)]}
+        return {
+            type(value).__name__: [pack_value(part, f"{name}.{index}", tensors) for index, part in enumerate(value)]
+        }
     if isinstance(value, dict):
         return {
-            "dict": [[pack(key, name, tensors), pack(part, f"{name}.{key}", tensors)] for key, part in value.items()]
+            "dict": [
+                [pack_value(key, name, tensors), pack_value(part, f"{name}.{key}", tensors)]
+                for key, part in value.items()
+            ]
         }
     raise ValueError(f"{name} must be made of tensors and plain values to be saved, got {type(value).__name__}")
 
 
-def unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return the value that `pack` was given.
+def unpack_value(packed: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return the value that `pack_value` was given.
 
     Raises:
-        ValueError, KeyError, TypeError: it was not made by `pack`.
+        ValueError, KeyError, TypeError: it was not made by `pack_value`.
     """
     if not isinstance(packed, dict):
         return packed
@@ -47,17 +52,17 @@ def unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "float":
         return float(content)
     if kind == "dict":
-        return {unpack(key, tensors): unpack(part, tensors) for key, part in content}
-    return {"list": list, "tuple": tuple}[kind](unpack(part, tensors) for part in content)
+        return {unpack_value(key, tensors): unpack_value(part, tensors) for key, part in content}
+    return {"list": list, "tuple": tuple}[kind](unpack_value(part, tensors) for part in content)
 
 
-def like(value: Any, other: Any) -> Any:
+def copy_like(value: Any, other: Any) -> Any:
     """Return a value with copies of its tensors on the devices of those of another value of the same structure."""
     if isinstance(value, Tensor):
         # a copy has memory aligned as torch aligns it; dot products of a file's tensors, as in LBFGS, round differently
         return value.to(other.device, copy=True)
     if type(value) in (list, tuple):
-        return type(value)(map(like, value, other))
+        return type(value)(map(copy_like, value, other))
     if isinstance(value, dict):
-        return {key: like(part, other[key]) for key, part in value.items()}
+        return {key: copy_like(part, other[key]) for key, part in value.items()}
     return value

@@ -15,7 +15,7 @@ from configs import in_ledger
 from pe_lab.benchmark import __main__ as program_of
 from pe_lab.benchmark import pack as packing
 from pe_lab.benchmark import task_rows
-from pe_lab.benchmark.pack import pack
+from pe_lab.benchmark.pack import pack_ledger
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.sweep import run_cells
@@ -66,10 +66,10 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.long
 def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Path, made: list[BenchmarkTask]) -> None:
-    lines = pack(ledger, tmp_path)
+    lines = pack_ledger(ledger, tmp_path)
     assert lines == [f"one: 4 rows, 4 of them in {ledger}", f"two: 1 rows, 1 of them in {ledger}"]
     for task in made:
-        found = task_rows.read(task, tmp_path)
+        found = task_rows.read_rows(task, tmp_path)
         table = pd.read_csv(ledger / "studies" / task.study / "outcomes.csv").sort_values(["pe", "seed"])
         for name in ("pe", "seed", "solved", "edge", "trained_steps", "core_seconds"):
             assert list(found[name].astype(object).fillna("")) == list(table[name].astype(object).fillna("")), name
@@ -88,7 +88,7 @@ def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Pat
             assert own["loss_x1"] == pytest.approx(made_by.summary(32)["test"]["loss"], rel=1e-7)
             assert own["steps"] == made_by.summary(32)["steps"]
             assert own["loss_x2"] > 0
-    one = task_rows.read(made[0], tmp_path)
+    one = task_rows.read_rows(made[0], tmp_path)
     assert one["solved"].tolist() == [False, False, True, True]
     assert one["lr"].tolist() == [1e-2] * 4
     passed = one[["try1_pass", "try2_pass", "try3_pass"]].to_numpy()
@@ -102,14 +102,14 @@ def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Pat
 @pytest.mark.long
 def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[BenchmarkTask]) -> None:
     package = tmp_path / "package"
-    pack(ledger, package)
+    pack_ledger(ledger, package)
     before = {path.name: path.read_bytes() for path in package.iterdir()}
-    assert pack(ledger, package)
+    assert pack_ledger(ledger, package)
     assert {path.name: path.read_bytes() for path in package.iterdir()} == before
     more = tmp_path / "more"
     run_cells(cells(more, "one", "pe=rope", "seed=1,2"))
-    assert pack(more, package) == [f"one: 5 rows, 2 of them in {more}"]
-    found = task_rows.read(made[0], package)
+    assert pack_ledger(more, package) == [f"one: 5 rows, 2 of them in {more}"]
+    found = task_rows.read_rows(made[0], package)
     assert found[["pe", "seed"]].to_numpy().tolist() == [
         ["none", 0],
         ["none", 1],
@@ -130,7 +130,7 @@ def test_what_has_not_ended_or_is_of_other_options_is_left_out_and_counted(ledge
     (chosen,) = {one["run"] for one in pd.read_csv(here / "studies/pe_bench_2_two/rows.csv").to_dict("records")}
     shutil.rmtree(here / chosen / "checkpoints" / "32")
     package = tmp_path / "package"
-    assert pack(here, package) == [
+    assert pack_ledger(here, package) == [
         f"one: 4 rows, 4 of them in {here}; 2 seeds not ended, or of other options or revisions, are left out",
         f"two: 0 rows, 0 of them in {here}; 1 seeds not ended, or of other options or revisions, are left out",
     ]
@@ -142,8 +142,8 @@ def test_a_seed_of_which_all_tries_diverged_has_a_row(tmp_path: Path, made: list
         cfgs = in_ledger(tmp_path, *words, "study_name=x", "pe=none", "tune.rates=[1e30,3e30,1e31]")
         made[number].cfg.tune.rates = [1e30, 3e30, 1e31]
         run_cells(cfgs)
-    pack(tmp_path, tmp_path / "package")
-    one, two = (task_rows.read(task, tmp_path / "package").to_dict("records")[0] for task in made)
+    pack_ledger(tmp_path, tmp_path / "package")
+    one, two = (task_rows.read_rows(task, tmp_path / "package").to_dict("records")[0] for task in made)
     assert (one["y"], one["solved"]) == (5.0, False)
     assert pd.isna(two["y"])
     assert pd.isna(one["lr"])
@@ -167,14 +167,14 @@ def test_settings_and_revisions_have_digests_of_their_own(
 
 def test_the_program_packs(program: Any, ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
-    monkeypatch.setattr(packing, "pack", lambda *words: given.append(words) or ["one: 4 rows"])
+    monkeypatch.setattr(packing, "pack_ledger", lambda *words: given.append(words) or ["one: 4 rows"])
     assert program(program_of.main, "--pack", ledger, "--replace")[:2] == (0, ["one: 4 rows"])
     assert program(program_of.main, "--pack", ledger)[0] == 0
     assert given == [(ledger, None, True), (ledger, None, False)]
 
 
 def test_settings_of_a_task_are_without_seed_rate_and_encoding() -> None:
-    shared = packing.compared(Cell.from_config(benchmark_tasks()[0].cfg).identity)
+    shared = packing.compared_settings(Cell.from_config(benchmark_tasks()[0].cfg).identity)
     assert shared["batch_size"] == benchmark_tasks()[0].cfg.trainer.batch_size
     assert shared["optimizer.name"] == "adam"
     assert not {"seed", "optimizer.lr", "pe.name", "epochs"} & shared.keys()
@@ -190,5 +190,5 @@ def test_a_value_that_cannot_be_is_not_packed(ledger: Path, tmp_path: Path) -> N
     sums = json.loads((checkpoint / CHECKSUMS_FILE).read_text())
     write_json(checkpoint / CHECKSUMS_FILE, {name: file_digest(checkpoint / name) for name in sums})
     with pytest.raises(ValueError, match=rf"{here} must have a finite number of at least 0 in y, got -5"):
-        pack(here, tmp_path / "package")
+        pack_ledger(here, tmp_path / "package")
     assert not (tmp_path / "package").exists()

@@ -19,44 +19,44 @@ PE_BENCH_1 = Path(__file__).parents[2] / "sweeps/results/pe_bench_1"  # not in t
 
 
 def made(*seeds: int, pe: str = "rope", **more: Any) -> pd.DataFrame:
-    return task_rows.frame([tuned.row(TASK, pe, seed, 8.25 + seed / 7) | more for seed in seeds])
+    return task_rows.rows_frame([tuned.row(TASK, pe, seed, 8.25 + seed / 7) | more for seed in seeds])
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
-    found = task_rows.frame(
+    found = task_rows.rows_frame(
         [
             tuned.row(TASK, "rope", 0, 8.123456789012),
             tuned.row(TASK, "none", 1, None),
             tuned.row(TASK, "alibi", 3, None, lr=None, steps=None, run=None, loss_x4=None, threads=None),
         ]
     )
-    path = task_rows.write(TASK, found, tmp_path)
+    path = task_rows.write_rows(TASK, found, tmp_path)
     content = path.read_bytes()
-    again = task_rows.read(TASK, tmp_path)
+    again = task_rows.read_rows(TASK, tmp_path)
     pd.testing.assert_frame_equal(again.astype(object).fillna(0), found.astype(object).fillna(0), check_dtype=False)
     assert list(again["pe"]) == ["alibi", "none", "rope"]
-    assert task_rows.write(TASK, again, tmp_path).read_bytes() == content
+    assert task_rows.write_rows(TASK, again, tmp_path).read_bytes() == content
     assert (tmp_path / task_rows.CHECKSUM_FILE).read_text().count(path.name) == 1
     assert b"36.0,0.1" in content  # whole numbers alone have no point
 
 
 def test_rows_that_were_changed_are_refused(tmp_path: Path) -> None:
-    task_rows.write(TASK, made(0), tmp_path)
-    assert len(task_rows.read(TASK, tmp_path)) == 1
+    task_rows.write_rows(TASK, made(0), tmp_path)
+    assert len(task_rows.read_rows(TASK, tmp_path)) == 1
     (tmp_path / f"{TASK.study}.csv").write_text("pe\nrope\n")
     with pytest.raises(LedgerError, match=r"pe_bench_2_induction.csv must have the digest \w{16}, got \w{16}"):
-        task_rows.read(TASK, tmp_path)
+        task_rows.read_rows(TASK, tmp_path)
 
 
 def test_other_seeds_and_encodings_are_added_and_the_same_ones_kept_once() -> None:
     known = made(0, 1)
-    both = task_rows.merged(TASK, known, made(1, 2, core_seconds=1.0, torch="3.0", hardware="another"), "there")
+    both = task_rows.merge_rows(TASK, known, made(1, 2, core_seconds=1.0, torch="3.0", hardware="another"), "there")
     assert list(both["seed"]) == [0, 1, 2]
     assert list(both["core_seconds"]) == [36.0, 36.0, 1.0]
-    both = task_rows.merged(TASK, both, made(0, pe="alibi", encoding="c" * 16, revision=3), "there")
+    both = task_rows.merge_rows(TASK, both, made(0, pe="alibi", encoding="c" * 16, revision=3), "there")
     assert list(both["pe"]) == ["alibi", "rope", "rope", "rope"]
-    assert list(task_rows.merged(TASK, task_rows.frame([]), known, "there")["seed"]) == [0, 1]
-    assert list(task_rows.merged(TASK, known, task_rows.frame([]), "there")["seed"]) == [0, 1]
+    assert list(task_rows.merge_rows(TASK, task_rows.rows_frame([]), known, "there")["seed"]) == [0, 1]
+    assert list(task_rows.merge_rows(TASK, known, task_rows.rows_frame([]), "there")["seed"]) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_what_contradicts_shipped_rows_is_refused_or_takes_their_place(
     known = pd.concat([made(0, 1), made(1, pe="alibi")], ignore_index=True)
     new = made(1, **more)
     with pytest.raises(ValueError, match=".+") as caught:
-        task_rows.merged(TASK, known, new, "there")
+        task_rows.merge_rows(TASK, known, new, "there")
     assert message in str(caught.value)
     assert str(caught.value).endswith("--replace takes those")
     assert "\n" not in str(caught.value)
-    found = task_rows.merged(TASK, known, new, "there", replace=True)
+    found = task_rows.merge_rows(TASK, known, new, "there", replace=True)
     assert len(found) == left
-    task_rows.require(found, TASK, "all")
+    task_rows.require_rows(found, TASK, "all")
     (own,) = found[(found["pe"] == "rope") & (found["seed"] == 1)].to_dict("records")
     assert all(own[name] == value or pd.isna(own[name]) for name, value in more.items())
 
@@ -121,9 +121,9 @@ def test_a_row_that_cannot_be_is_refused_before_it_is_written(
     tmp_path: Path, task: Any, more: dict[str, Any], message: str
 ) -> None:
     good = tuned.row(task, "rope", 0, 8.25)
-    task_rows.write(task, task_rows.frame([good]), tmp_path)
+    task_rows.write_rows(task, task_rows.rows_frame([good]), tmp_path)
     with pytest.raises(ValueError, match=".+") as caught:
-        task_rows.write(task, task_rows.frame([good | {"pe": "alibi"}, good | more]), tmp_path / "other")
+        task_rows.write_rows(task, task_rows.rows_frame([good | {"pe": "alibi"}, good | more]), tmp_path / "other")
     assert message in str(caught.value)
     assert "in row " in str(caught.value)
     assert not (tmp_path / "other").exists()
@@ -131,30 +131,30 @@ def test_a_row_that_cannot_be_is_refused_before_it_is_written(
 
 def test_a_seed_twice_and_rows_of_two_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="all must have each seed of an encoding once, got rope, seed 0 twice"):
-        task_rows.require(made(0, 0), TASK, "all")
+        task_rows.require_rows(made(0, 0), TASK, "all")
     mixed = pd.concat([made(0), made(1, encoding="c" * 16)])
     with pytest.raises(ValueError, match=r"all must have one digest of encoding of rope on induction, got b+ and c+"):
-        task_rows.require(mixed, TASK, "all")
+        task_rows.require_rows(mixed, TASK, "all")
     mixed = pd.concat([made(0), made(1, settings="c" * 16)])
     with pytest.raises(ValueError, match=r"all must have one digest of settings of induction, got a+ and c+"):
-        task_rows.require(mixed, TASK, "all")
+        task_rows.require_rows(mixed, TASK, "all")
 
 
 def test_scores_follow_from_losses_and_levels() -> None:
     found = made(0)
     assert task_rows.lengths(found) == [1, 2, 4]
     assert [task_rows.score(found, length)[0] for length in (1, 2, 4)] == pytest.approx([1 / 1.1, 0.9 / 1.1, 0.7 / 1.1])
-    assert task_rows.tries(found) == 3
+    assert task_rows.count_candidates(found) == 3
     assert pd.isna(task_rows.score(made(0, level_x1=0.0))[0])
 
 
 def test_rows_of_the_package_can_be_read() -> None:
     for name in ("induction", "causal_text"):
-        task_rows.read(task_named(name))
+        task_rows.read_rows(task_named(name))
 
 
 def test_the_cap_is_that_of_the_study() -> None:
-    assert task_rows.frame([tuned.row(TASK, "rope", 0)])["y"][0] == pytest.approx(CAP)
+    assert task_rows.rows_frame([tuned.row(TASK, "rope", 0)])["y"][0] == pytest.approx(CAP)
 
 
 @pytest.mark.parametrize("folder", [task_rows.RESULTS_FOLDER, PE_BENCH_1], ids=["package", "pe_bench_1"])

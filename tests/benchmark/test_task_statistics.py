@@ -8,11 +8,11 @@ import pytest
 
 import tuned
 from pe_lab.benchmark import fresh_seeds, task_rows, task_statistics, task_tables, twins
-from pe_lab.benchmark.fresh_seeds import cells, commands, compare_fresh_seeds, contrary
-from pe_lab.benchmark.measured import TaskResults, read
+from pe_lab.benchmark.fresh_seeds import are_contrary, compare_fresh_seeds, drawn_cells, training_commands
+from pe_lab.benchmark.measured import TaskResults, read_results
 from pe_lab.benchmark.task_statistics import FRESH_SEEDS
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
-from pe_lab.benchmark.undefined import defined
+from pe_lab.benchmark.undefined import defined_encodings
 from pe_lab.statistics import Verdict
 
 TASK, TEXT = task_named("induction"), task_named("causal_text")
@@ -32,10 +32,10 @@ def test_an_encoding_that_is_octaves_faster_is_better_and_its_mean_is_geometric(
     assert table["share_low"]["rope"] == pytest.approx(0.478, abs=1e-3)
     assert table["share_high"]["cope"] == pytest.approx(0.522, abs=1e-3)
     assert (table["first"]["rope"], table["last"]["rope"]) == (1, 2)
-    pairs = task_statistics.pairs(found, TASK).set_index(["pe", "baseline"])["verdict"]
+    pairs = task_statistics.compare_pairs(found, TASK).set_index(["pe", "baseline"])["verdict"]
     assert pairs["none", "t5"] == Verdict.BETTER
     assert pairs["alibi", "rope"] == Verdict.EQUIVALENT
-    counts = task_statistics.decided(task_statistics.pairs(found, TASK))
+    counts = task_statistics.count_verdicts(task_statistics.compare_pairs(found, TASK))
     assert sum(counts.values()) == 21
     assert counts["both unsolved"] == 0
 
@@ -47,26 +47,26 @@ def test_runs_with_the_same_bits_are_equal_and_others_are_not() -> None:
     both = both.reset_index(drop=True)
 
     def verdict(rows: pd.DataFrame, pe: str, other: str) -> str:
-        return str(task_statistics.pairs(rows, TASK).set_index(["pe", "baseline"])["verdict"][pe, other])
+        return str(task_statistics.compare_pairs(rows, TASK).set_index(["pe", "baseline"])["verdict"][pe, other])
 
     assert verdict(both, "rope", "rope_dynamic_ntk") == "equal"
-    assert task_statistics.equals(task_statistics.pairs(both, TASK), "rope_dynamic_ntk") == ["rope"]
+    assert task_statistics.equal_encodings(task_statistics.compare_pairs(both, TASK), "rope_dynamic_ntk") == ["rope"]
     assert verdict(both, "cope", "wall") == Verdict.BOTH_UNSOLVED
-    assert task_statistics.decided(task_statistics.pairs(both, TASK))["equal"] == 1
+    assert task_statistics.count_verdicts(task_statistics.compare_pairs(both, TASK))["equal"] == 1
     last = both.index[both["pe"] == "rope_dynamic_ntk"][-1]
     both.loc[last, "loss_x1"] += 1e-9
     assert verdict(both, "rope", "rope_dynamic_ntk") != "equal"
-    assert task_statistics.equals(task_statistics.pairs(both, TASK), "rope") == []
+    assert task_statistics.equal_encodings(task_statistics.compare_pairs(both, TASK), "rope") == []
 
 
 def test_fewer_seeds_than_were_simulated_give_no_verdict() -> None:
-    table = task_statistics.pairs(tuned.table("induction", MEANS, seeds=range(4)), TASK)
+    table = task_statistics.compare_pairs(tuned.table("induction", MEANS, seeds=range(4)), TASK)
     assert set(table["verdict"]) == {Verdict.TOO_FEW_SEEDS}
-    counts = task_statistics.decided(table)
+    counts = task_statistics.count_verdicts(table)
     assert counts.pop(Verdict.TOO_FEW_SEEDS) == len(table) == 21
     assert not any(counts.values())
     later = pd.concat([tuned.table("induction", MEANS), tuned.table("induction", {"bam": 8.0}, seeds=range(4))])
-    table = task_statistics.pairs(later, TASK)
+    table = task_statistics.compare_pairs(later, TASK)
     few = (table["pe"] == "bam") | (table["baseline"] == "bam")
     assert ((table["verdict"] == Verdict.TOO_FEW_SEEDS) == few).all()
 
@@ -91,7 +91,7 @@ def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> 
         ),
         tuned.row(TASK, "rope", 2, None, lr=1e-2, edge=True),
     ]
-    found = task_statistics.sensitivity(task_rows.frame(made), TASK)
+    found = task_statistics.sensitivity(task_rows.rows_frame(made), TASK)
     assert found == {
         "rates": "1/1/0",
         "edge": 0.5,
@@ -102,20 +102,20 @@ def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> 
     made = [
         tuned.row(TEXT, "rope", seed, 1.5, try1_quarter=-1.9, try2_quarter=-1.7, try3_quarter=None) for seed in (0, 1)
     ]
-    found = task_statistics.sensitivity(task_rows.frame(made), TEXT)
+    found = task_statistics.sensitivity(task_rows.rows_frame(made), TEXT)
     assert found["rates"] == "0/2/0"
     assert [found[f"lost_{rate:g}"] for rate in tuned.RATES] == pytest.approx([0.2, 0, np.nan], nan_ok=True)
 
 
 def test_a_text_is_compared_by_its_loss_and_a_seed_that_diverged_is_counted() -> None:
     made = tuned.table("causal_text", {"rope": 1.5, "none": 2.2, "alibi": 1.6, "t5": 1.6, "fire": 1.9}, 0.01)
-    made = pd.concat([made, task_rows.frame([tuned.row(TEXT, "rope", 5, None, lr=None)])], ignore_index=True)
+    made = pd.concat([made, task_rows.rows_frame([tuned.row(TEXT, "rope", 5, None, lr=None)])], ignore_index=True)
     table = task_statistics.endpoints(made, TEXT).set_index("pe")
     assert list(table["runs"]) == [5] * 5
     assert table["diverged"]["rope"] == 1
     assert "solved" not in table
     assert table["mean"]["rope"] == pytest.approx(1.5, abs=0.02)
-    assert (task_statistics.pairs(made, TEXT)["verdict"] == Verdict.BETTER).sum() >= 4
+    assert (task_statistics.compare_pairs(made, TEXT)["verdict"] == Verdict.BETTER).sum() >= 4
     longer = task_statistics.scores(made, TEXT).set_index(["pe", "length"])["mean"]
     assert longer["rope", 4.0] == pytest.approx(4 * longer["rope", 1.0])
 
@@ -133,7 +133,7 @@ def test_coverage_counts_defined_encodings_with_seeds_enough() -> None:
         [tuned.table("induction", MEANS), tuned.table("induction", {"xpos": 8.0}, seeds=range(4))], ignore_index=True
     )
     line = task_statistics.progress({"induction": found}).set_index("task").loc["induction"]
-    assert (line["defined"], line["measured"], line["fewest seeds"]) == (len(defined(TASK)), 6, 4)  # not cope
+    assert (line["defined"], line["measured"], line["fewest seeds"]) == (len(defined_encodings(TASK)), 6, 4)  # not cope
     assert line["core-hours"] == pytest.approx(39 * 36 / 3600)
     assert line["edge"] == 0
     bag = task_statistics.progress({}).set_index("task").loc["bag"]
@@ -142,7 +142,7 @@ def test_coverage_counts_defined_encodings_with_seeds_enough() -> None:
 
 def test_one_encoding_has_no_pair_and_a_rank() -> None:
     found = tuned.table("induction", {"rope": 7.0})
-    assert task_statistics.pairs(found, TASK).empty
+    assert task_statistics.compare_pairs(found, TASK).empty
     (line,) = task_statistics.endpoints(found, TASK).to_dict("records")
     assert (line["first"], line["last"]) == (1, 1)
 
@@ -165,31 +165,31 @@ def test_twins_with_the_same_seeds_are_equal_and_with_other_seeds_alike(monkeypa
 
 def test_a_shift_moves_the_seeds_of_one_encoding_alone() -> None:
     made = tuned.table("induction", {"rope": 7.0, "none": 9.0}, seeds=range(3))
-    moved = twins.shifted(made, "rope")
+    moved = twins.shift_seeds(made, "rope")
     before, after = (one.set_index(["pe", "seed"])["y"] for one in (made, moved))
     assert [after["rope", seed] for seed in range(3)] == [before["rope", seed] for seed in (1, 2, 0)]
     assert [after["none", seed] for seed in range(3)] == [before["none", seed] for seed in range(3)]
 
 
 def test_a_cell_is_drawn_by_itself_and_each_task_has_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = cells()
+    drawn = drawn_cells()
     counts = pd.Series([name for name, _ in drawn]).value_counts()
     assert set(counts.index) == {one.name for one in benchmark_tasks()}
     assert counts.min() >= 2
-    share = len(drawn) / sum(len(defined(one)) for one in benchmark_tasks())
+    share = len(drawn) / sum(len(defined_encodings(one)) for one in benchmark_tasks())
     assert 0.15 < share < 0.35
-    monkeypatch.setattr(fresh_seeds, "defined", lambda one: [*defined(one), "later", "later still"])
-    assert [cell for cell in cells() if not cell[1].startswith("later")] == drawn
+    monkeypatch.setattr(fresh_seeds, "defined_encodings", lambda one: [*defined_encodings(one), "later", "later still"])
+    assert [cell for cell in drawn_cells() if not cell[1].startswith("later")] == drawn
 
 
 def test_the_cells_with_fresh_seeds_are_drawn_once_and_are_defined() -> None:
-    found = cells()
-    assert cells() == found
+    found = drawn_cells()
+    assert drawn_cells() == found
     assert len(found) == len(set(found)) >= 40
-    assert all(pe in defined(task_named(name)) for name, pe in found)
+    assert all(pe in defined_encodings(task_named(name)) for name, pe in found)
     for group in twins.TWINS:
         assert any(set(group) <= {pe for name, pe in found if name == one.name} for one in benchmark_tasks())
-    lines = commands()
+    lines = training_commands()
     assert sum(len(line.split(" pe=")[1].split(" ")[0].split(",")) for line in lines) == len(found)
     assert all(line.endswith("seed=100,101,102,103,104") for line in lines)
 
@@ -240,8 +240,8 @@ def test_fresh_verdicts_take_their_variances_from_the_published_pairs() -> None:
 
 def test_fresh_seeds_enter_published_tables_only_where_solved_seeds_are_counted() -> None:
     found = both(3.0)
-    assert set(task_statistics.published(found)["seed"]) == set(range(5))
-    one, other = (TaskResults.from_rows(TASK, rows_) for rows_ in (found, task_statistics.published(found)))
+    assert set(task_statistics.published_rows(found)["seed"]) == set(range(5))
+    one, other = (TaskResults.from_rows(TASK, rows_) for rows_ in (found, task_statistics.published_rows(found)))
     counts = ["all_solved", "all_runs"]
     pd.testing.assert_frame_equal(one.table.drop(columns=counts), other.table.drop(columns=counts))
     assert one.table["all_runs"].sum() > other.table["all_runs"].sum()
@@ -263,25 +263,25 @@ def test_fresh_seeds_enter_published_tables_only_where_solved_seeds_are_counted(
     ],
 )
 def test_contrary_verdicts(one: str, other: str, is_contrary: bool) -> None:
-    assert contrary(Verdict(one), Verdict(other)) == is_contrary
+    assert are_contrary(Verdict(one), Verdict(other)) == is_contrary
 
 
 def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     found = {"induction": both(0), "causal_text": tuned.table("causal_text", {"rope": 1.5, "none": 2.2}, 0.01)}
     for name, rows_ in found.items():
-        task_rows.write(task_named(name), rows_, tmp_path / "package")
-    assert {one.task.name for one in read(tmp_path / "package")} == set(found)
-    task_rows.write(TASK, tuned.table("induction", MEANS, seeds=range(4)), tmp_path / "begun")
-    assert read(tmp_path / "begun") == read(tmp_path) == []
+        task_rows.write_rows(task_named(name), rows_, tmp_path / "package")
+    assert {one.task.name for one in read_results(tmp_path / "package")} == set(found)
+    task_rows.write_rows(TASK, tuned.table("induction", MEANS, seeds=range(4)), tmp_path / "begun")
+    assert read_results(tmp_path / "begun") == read_results(tmp_path) == []
     own = pd.concat([both(0), tuned.table("induction", {"mine": 9.0}, seeds=range(2))])
-    task_rows.write(TASK, own, tmp_path / "own")
+    task_rows.write_rows(TASK, own, tmp_path / "own")
     assert "mine" not in TaskResults(TASK, own).best  # nothing is known of it yet
-    assert len(read(tmp_path / "own")) == 1  # an encoding of one's own with fewer seeds hides nothing
-    known = task_tables.read(tmp_path / "package")
+    assert len(read_results(tmp_path / "own")) == 1  # an encoding of one's own with fewer seeds hides nothing
+    known = task_tables.read_all_rows(tmp_path / "package")
     assert list(known) == [one.name for one in benchmark_tasks() if one.name in found]
-    text = task_tables.text(known)
+    text = task_tables.format_tables(known)
     assert all(word in text for word in ("induction: ", "causal_text: ", "Twins", "Replication: 5 cells"))
-    paths = task_tables.write(known, tmp_path / "out")
+    paths = task_tables.write_tables(known, tmp_path / "out")
     assert {path.name for path in paths} >= {"pe-bench-2-endpoints.csv", "pe-bench-2-pairs.csv"}
     pairs = pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv")
     apart = pairs[pairs["task"] == "causal_text"].set_index("length")["difference"].abs()

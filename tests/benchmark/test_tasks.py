@@ -8,7 +8,7 @@ import pytest
 from pe_lab import config
 from pe_lab.benchmark.task_statistics import endpoint
 from pe_lab.benchmark.tasks import COMBINATIONS, STUDY, benchmark_tasks, task_named
-from pe_lab.benchmark.undefined import UNDEFINED_FILE, measured, undefined
+from pe_lab.benchmark.undefined import UNDEFINED_FILE, measure_undefined, undefined_reasons
 from pe_lab.encodings.named import encodings
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.tuning import TunedSeed
@@ -67,18 +67,18 @@ def test_a_study_without_pe_has_every_encoding_that_can_tune() -> None:
 
 
 def test_what_is_not_measured_has_a_reason_and_trying_says_the_same() -> None:
-    found = undefined()
+    found = undefined_reasons()
     assert all(
         pe in task_named(name).encodings and reason and "\n" not in reason for (pe, name), reason in found.items()
     )
     assert {name for pe, name in found if pe == "drope"} == {"flip_flop"}
     assert ("forgetting", "place") in found
     names = ["drope", "abacus", "rope"]
-    made = set(measured(names).itertuples(index=False, name=None))
+    made = set(measure_undefined(names).itertuples(index=False, name=None))
     assert made == {(*pair, reason) for pair, reason in found.items() if pair[0] in names}
 
 
 @pytest.mark.slow
 def test_the_file_is_what_trying_all_says() -> None:
     """Otherwise `python .ci/update.py --only undefined` writes it."""
-    pd.testing.assert_frame_equal(measured(), pd.read_csv(UNDEFINED_FILE, keep_default_na=False))
+    pd.testing.assert_frame_equal(measure_undefined(), pd.read_csv(UNDEFINED_FILE, keep_default_na=False))

@@ -10,7 +10,7 @@ from pe_lab import config
 from pe_lab.config import expand, resolve_config
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
-from pe_lab.results.rows import describe, settings_of
+from pe_lab.results.rows import describe_cells, settings_of
 
 SUM = ["pe=sum", "model.depth=2", "trainer.device=cpu"]
 
@@ -111,7 +111,7 @@ def test_a_part_has_the_identity_that_it_has_alone(monkeypatch: pytest.MonkeyPat
 
 
 def labels(*overrides: str) -> list[str]:
-    return list(describe([settings_of(cfg) for cfg in expand([*SUM, *overrides], True)])["pe"])
+    return list(describe_cells([settings_of(cfg) for cfg in expand([*SUM, *overrides], True)])["pe"])
 
 
 def test_tables_name_the_parts_and_the_options_that_differ() -> None:

@@ -15,7 +15,7 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
 from pe_lab.experiment.rounds import with_settings
 from pe_lab.experiment.tuning import is_phased, starting_scale
-from pe_lab.results.rows import describe, settings_of
+from pe_lab.results.rows import describe_cells, settings_of
 
 FILES = sorted((config.config_folder() / "pe").glob("*.yaml"))
 
@@ -72,7 +72,7 @@ def test_one_scale_per_setting_does_not_make_another_encoding() -> None:
     def labels(*scales: tuple[float, int]) -> set[str]:
         (cfg,) = cells("pe=learnable")
         settings = [settings_of(OmegaConf.merge(cfg, {"pe": {"std": s}, "model": {"depth": d}})) for s, d in scales]
-        return set(describe(settings)["pe"])
+        return set(describe_cells(settings)["pe"])
 
     assert labels((0.02, 1), (1.0, 2)) == {"learnable"}
     assert labels((0.02, 1), (1.0, 1)) == {"learnable std=0.02", "learnable std=1"}
@@ -85,7 +85,7 @@ def test_the_scale_of_an_encoding_within_encodings_is_no_part_of_its_name_either
     setting = starting_scale(cfg.pe)
     assert setting == "pe.encoding.encoding.std"
     chosen = [with_settings(cfg, {setting: scale, "model.depth": depth}) for scale, depth in ((0.02, 1), (1.0, 2))]
-    assert set(describe([settings_of(one) for one in chosen])["pe"]) == {"randomized_learnable"}
+    assert set(describe_cells([settings_of(one) for one in chosen])["pe"]) == {"randomized_learnable"}
 
 
 class Mine(Learnable):

@@ -29,9 +29,11 @@ def _formulas() -> Iterator[None]:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of shipped results: two tasks that are measured, and a third with too few seeds."""
     folder = tmp_path_factory.mktemp("results")
-    task_rows.write(task_named("induction"), tuned.table("induction", tuned.MEANS, fails={"learnable": 0.5}), folder)
-    task_rows.write(task_named("causal_text"), tuned.table("causal_text", tuned.LOSSES, 0.01), folder)
-    task_rows.write(task_named("copy"), tuned.table("copy", tuned.MEANS, seeds=range(3)), folder)
+    task_rows.write_rows(
+        task_named("induction"), tuned.table("induction", tuned.MEANS, fails={"learnable": 0.5}), folder
+    )
+    task_rows.write_rows(task_named("causal_text"), tuned.table("causal_text", tuned.LOSSES, 0.01), folder)
+    task_rows.write_rows(task_named("copy"), tuned.table("copy", tuned.MEANS, seeds=range(3)), folder)
     return folder
 
 

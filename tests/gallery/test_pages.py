@@ -17,7 +17,7 @@ import tuned
 from pe_lab.benchmark import task_tables
 from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds
 from pe_lab.benchmark.measured import TaskResults
-from pe_lab.benchmark.measured import read as read_measured
+from pe_lab.benchmark.measured import read_results as read_measured
 from pe_lab.benchmark.task_statistics import endpoints, margin_in_words, scores
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.config import config_folder
@@ -177,7 +177,7 @@ def test_every_number_of_results_has_its_link(site: Path, read: dict[Path, Read]
 def printed(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
     """Return the order of the encodings and the best ones of each task, as the command line prints them."""
     found = {}
-    for part in task_tables.text(task_tables.read(folder)).split("\n\n"):
+    for part in task_tables.format_tables(task_tables.read_all_rows(folder)).split("\n\n"):
         lines = part.splitlines()
         name = lines[0].partition(":")[0]
         best = [line.partition(": ")[2].split(", ") for line in lines if line.startswith(f"{task_tables.UNBEATEN}: ")]
@@ -219,7 +219,9 @@ def test_command_line_and_gallery_have_one_ranking(results: Path, content: Conte
     for name, found in content.results.items():
         for word, part in advised(needed[name]).items():
             assert set(names_in(part)) == {pe for pe, said in found.advice.items() if said == word}
-        for line in task_tables.text(task_tables.read(results), [name]).splitlines()[-len(found.table) :]:
+        for line in task_tables.format_tables(task_tables.read_all_rows(results), [name]).splitlines()[
+            -len(found.table) :
+        ]:
             assert line.endswith(found.in_words(found.advice[line.split()[0]]))
 
 
@@ -280,7 +282,7 @@ def test_fresh_seeds_count_among_those_that_solve_a_task(content: Content) -> No
     shown = replace(content, results={"induction": results})
     assert ("induction", "solved in 1 of 10 seeds") in shown.failures("none")
     assert "1 of 10 solved" in advised(lines_of(needs_page(shown).html(), "need")["induction"])["unreliable"]
-    assert results.in_words("unreliable") in task_tables.text(
+    assert results.in_words("unreliable") in task_tables.format_tables(
         {"induction": pd.concat([published, both])}, ["induction"]
     )
 

@@ -79,7 +79,7 @@ def test_settings_are_those_that_are_composed(name: str) -> None:
 def test_a_folder_without_permission_is_read_and_named_where_it_lacks_a_portrait(
     cache: Path, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_lab.gallery.portrait.writable", lambda folder: folder != cache)
+    monkeypatch.setattr("pe_lab.gallery.portrait.is_writable", lambda folder: folder != cache)
     sliders = dict(content.definitions["alibi"].sliders)
     assert portrait("alibi", sliders, cache, audited=True) == content.portraits["alibi"]
     message = f"--cache lacks alibi, and must be a folder that can be written to, got '{cache}'"

@@ -101,7 +101,7 @@ def test_a_cache_without_permission_is_read(
 def test_a_folder_without_permission_gives_one_line(
     program: Program, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_lab.system.files.writable", lambda folder: tmp_path / "no" not in folder.parents)
+    monkeypatch.setattr("pe_lab.system.files.is_writable", lambda folder: tmp_path / "no" not in folder.parents)
     (tmp_path / "no").mkdir()
     status, lines, error = program(main, f"--{name}", tmp_path / "no" / "below")
     assert (status, lines) == (1, [])

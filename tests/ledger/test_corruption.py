@@ -32,7 +32,7 @@ from pe_lab.ledger.maintenance import Counts, damaged_entries, set_aside, verify
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.tree import Tree
 from pe_lab.status import read_commands
-from pe_lab.system.files import ASIDE_FOLDER, CHECKSUMS_FILE, file_digest, is_file, kind
+from pe_lab.system.files import ASIDE_FOLDER, CHECKSUMS_FILE, file_digest, is_file, kind_of_path
 
 WORDS = [
     *(*TINY, "trainer.batch_size=256", "-m", "pe=rope,none", "epochs=2,1", "evaluate.offset=3"),
@@ -100,7 +100,7 @@ class Place:
 
 
 def deleted(place: Place) -> None:
-    shutil.rmtree(place.path) if kind(place.path) == "a folder" else place.path.unlink()
+    shutil.rmtree(place.path) if kind_of_path(place.path) == "a folder" else place.path.unlink()
 
 
 def emptied(place: Place) -> None:

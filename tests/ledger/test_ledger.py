@@ -15,7 +15,7 @@ from pe_lab.ledger import ledger as ledger_module
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import CHECKPOINT_FILES
 from pe_lab.ledger.states import read_metadata
-from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, canonical, digest, file_digest
+from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, canonical_form, digest, file_digest
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_equal_meanings_hash_equal():
     first = {"a": 10000, "b": {"x": 1e-3, "y": True}, "c": [0.9, 0.999]}
     second = {"c": (0.9, 0.999), "b": {"y": True, "x": 0.001}, "a": 10000.0}
     assert digest(first) == digest(second)
-    assert canonical(second) == first
+    assert canonical_form(second) == first
 
 
 @pytest.mark.parametrize("other", [{"a": 10001}, {"a": "10000"}, {"b": 10000}, {"a": 10000, "b": None}, {"a": True}])

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.ledger import identity, record
 from pe_lab import status
-from pe_lab.benchmark.pack import pack
+from pe_lab.benchmark.pack import pack_ledger
 from pe_lab.ledger import __main__ as upkeep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import Progress, RequestedCell, write_command
@@ -182,4 +182,4 @@ def test_curves_and_records_that_cannot_be_read_are_named(ledger: Path) -> None:
 def test_a_part_of_a_ledger_is_not_packed_and_not_taken_for_all(ledger: Path, tmp_path: Path) -> None:
     closed(ledger, "checkpoints")
     with another_user(), pytest.raises(PermissionError):
-        pack(ledger, tmp_path)
+        pack_ledger(ledger, tmp_path)

@@ -11,7 +11,7 @@ from pe_lab import config
 from pe_lab.replication import Claimed, load_entries
 from pe_lab.replication.entry import training_overrides
 from pe_lab.replication.ledger import DERIVED_METRICS, compose_cell
-from pe_lab.training.metrics import directions
+from pe_lab.training.metrics import metric_directions
 
 ENTRIES = load_entries()
 RUN = {name: entry for name, entry in ENTRIES.items() if not entry.lacks and not entry.studies}
@@ -243,7 +243,7 @@ def test_there_are_a_hundred_entries_of_several_papers() -> None:
 def test_every_entry_that_can_run_composes_and_measures_what_it_says(table: str) -> None:
     for name, entry in RUN.items():
         if name.partition("/")[0] == table:
-            known = directions(compose_cell(entry, ["seed=0", "trainer.device=cpu"]).dataset)
+            known = metric_directions(compose_cell(entry, ["seed=0", "trainer.device=cpu"]).dataset)
             for label, value in entry.values.items():
                 assert DERIVED_METRICS.get(value.metric, (value.metric,))[0] in known, f"{name}, {label}"
 

@@ -1161,7 +1161,7 @@ def test_intervals_of_means_end_at_what_is_possible(metric, ends):
 
 
 def test_intervals_of_differences_end_at_the_largest_possible_difference():
-    low, high = columns.cut("accuracy", [0.2, 0.2], [-1.4, -0.5], [1.8, 0.9], difference=True)
+    low, high = columns.cut_interval("accuracy", [0.2, 0.2], [-1.4, -0.5], [1.8, 0.9], difference=True)
     assert (low.tolist(), high.tolist()) == ([-1, -0.5], [1, 0.9])
-    assert columns.cut("loss", 0.2, -1.4, 1.8, difference=True) == pytest.approx((-1.4, 1.8))
-    assert columns.cut("score", 1.5, 1.4, 1.6) == pytest.approx((1.4, 1.5))  # never beyond the mean
+    assert columns.cut_interval("loss", 0.2, -1.4, 1.8, difference=True) == pytest.approx((-1.4, 1.8))
+    assert columns.cut_interval("score", 1.5, 1.4, 1.6) == pytest.approx((1.4, 1.5))  # never beyond the mean

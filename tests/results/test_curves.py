@@ -9,7 +9,7 @@ from configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.results.columns import RECORD_COLUMNS
-from pe_lab.results.curves import Measured, gather, layers, lengths
+from pe_lab.results.curves import Measured, gather_records, layers, lengths
 from pe_lab.results.rows import settings_of
 
 
@@ -34,7 +34,7 @@ def mean_and_half(values: list[float]) -> str:
 
 def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
     cells = served(tmp_path, "pe=rope,alibi", "seed=0,1", "evaluate.lengths=[1,2]")
-    rows = gather(measured(cells))
+    rows = gather_records(measured(cells))
     assert list(rows.columns) == ["pe", "data", "depth", "epochs", "seed", *RECORD_COLUMNS]
     assert rows["layer"].isna().all()
     for job in cells:
@@ -55,7 +55,7 @@ def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
 
 def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
     (job,) = served(tmp_path, "probe=[rank]")
-    rows = gather(measured([job]))
+    rows = gather_records(measured([job]))
     assert set(rows["kind"]) == {"probe"}
     assert len(lengths(rows)) == 0
     table = layers(rows).set_index("metric")
@@ -65,7 +65,7 @@ def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
 
 
 def test_measurements_that_were_not_requested_have_no_rows(tmp_path):
-    assert gather(measured(served(tmp_path))).empty
+    assert gather_records(measured(served(tmp_path))).empty
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

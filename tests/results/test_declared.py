@@ -9,7 +9,7 @@ import pytest
 
 from frames import results_of
 from pe_lab.results import study
-from pe_lab.results.declared import Declared, read
+from pe_lab.results.declared import Declared, read_declared
 from pe_lab.results.frame import Results, load
 from pe_lab.statistics import Margin
 
@@ -42,7 +42,7 @@ def cells() -> pd.DataFrame:
 def test_a_declaration_is_read_from_the_folder_of_the_study(tmp_path):
     expected = Declared({"loss": Margin(0.05, "gap"), "accuracy": Margin(0.01, "share")}, "none", None, {"points": 5})
     folder = declare(tmp_path / "ledger" / "studies" / "mine")
-    assert read(folder) == expected
+    assert read_declared(folder) == expected
     cells().to_csv(folder / "rows.csv", index=False)
     assert load(folder).declared == expected
     assert Results(tmp_path / "ledger", "mine", cells()).declared == expected
@@ -64,7 +64,7 @@ def test_a_declaration_is_read_from_the_folder_of_the_study(tmp_path):
 )
 def test_a_damaged_declaration_is_one_line(changed, line, tmp_path):
     with pytest.raises(ValueError, match="declared.json must ") as error:
-        read(declare(tmp_path, **changed))
+        read_declared(declare(tmp_path, **changed))
     assert line in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -73,7 +73,7 @@ def test_a_damaged_declaration_is_one_line(changed, line, tmp_path):
 def test_what_is_no_declaration_is_one_line(content, tmp_path):
     (tmp_path / "declared.json").write_text(content)
     with pytest.raises(ValueError, match="declared.json must be a declaration, got ") as error:
-        read(tmp_path)
+        read_declared(tmp_path)
     assert "\n" not in str(error.value)
 
 
@@ -84,17 +84,17 @@ def test_a_declaration_that_python_alone_would_read_or_wait_for_is_one_line(cont
     else:
         (tmp_path / "declared.json").write_text(content)
     with pytest.raises(ValueError, match="declared.json must be a declaration, got ") as error:
-        read(tmp_path)
+        read_declared(tmp_path)
     assert "\n" not in str(error.value)
 
 
 def test_an_empty_declaration_declares_nothing(tmp_path):
     (tmp_path / "declared.json").write_text('{"margin": null}')
-    assert read(tmp_path) == Declared() == read(tmp_path / "nowhere")
+    assert read_declared(tmp_path) == Declared() == read_declared(tmp_path / "nowhere")
 
 
 def tables(folder: Path) -> pd.DataFrame:
-    _, files = study.tables(results_of(cells(), folder, "mine"), pd.DataFrame())
+    _, files = study.study_tables(results_of(cells(), folder, "mine"), pd.DataFrame())
     (folder / "table.csv").write_text(files["table.csv"])
     assert ("verdict" in files["table.txt"]) == ("verdict" in files["table.csv"])
     return pd.read_csv(folder / "table.csv").set_index("pe")
@@ -121,7 +121,7 @@ def test_a_study_that_adds_seeds_has_no_verdicts_of_a_fixed_number(tmp_path):
 def test_a_margin_that_does_not_fit_leaves_the_means_and_says_why(tmp_path):
     declare(tmp_path / "studies" / "mine")
     results = results_of(cells().drop(columns="floor_bayes_loss"), tmp_path, "mine")
-    texts, files = study.tables(results, pd.DataFrame())
+    texts, files = study.study_tables(results, pd.DataFrame())
     assert "1.1000" in texts["table"]
     assert (
         texts["table"].splitlines()[-1].startswith("no verdicts: a margin in gap needs floors bayes and position_bli")

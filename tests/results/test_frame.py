@@ -25,7 +25,7 @@ from pe_lab.results.from_ledger import FAILURE_COLUMNS, summary_and_environment
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.statistics import compare_cells
 from pe_lab.system.exact_csv import read_csv
-from pe_lab.system.files import CHECKSUMS_FILE, canonical, digest, file_digest, write_json
+from pe_lab.system.files import CHECKSUMS_FILE, canonical_form, digest, file_digest, write_json
 
 TINY = [*TINY_MODEL, "trainer.batch_size=4522", "trainer.device=cpu"]
 
@@ -628,7 +628,9 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     found = results.records
     assert results.refused == []
     (job,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    expected = curves.gather([curves.Measured(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests)])
+    expected = curves.gather_records(
+        [curves.Measured(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests)]
+    )
     assert list(found.columns) == list(expected.columns)
     assert set(found["kind"]) == {"length", "probe"}
     order = ["kind", "length", "metric", "layer"]
@@ -677,7 +679,7 @@ def test_a_damaged_record_is_reported_and_the_others_are_there(real, damage):
     elif damage in ("weights", "kind"):
         request[damage] = "other"
         moved = entry.rename(entry.with_name(digest(request)))
-        write_json(moved / "request.json", canonical(request))
+        write_json(moved / "request.json", canonical_form(request))
         sign(moved)
     else:
         name, content = {"json": ("request.json", "["), "rows": ("rows.csv", "a\n1\n"), "csv": ("rows.csv", "")}[damage]

@@ -6,7 +6,7 @@ import pytest
 
 from pe_lab.data.score import uses_position
 from pe_lab.results import learned
-from pe_lab.results.summary_table import render, summarise
+from pe_lab.results.summary_table import render_table, summarise
 
 FLOORS = {"bayes": 0.0, "position_blind": 0.5, "position_blind_split_known": 0.3}
 
@@ -54,11 +54,11 @@ def test_it_is_said_first_and_for_the_tasks_where_no_cell_has_learned() -> None:
     assert "copy" not in only
     table = rows(copy=0.4)
     assert learned.not_learned(table)
-    assert render(summarise(table)).splitlines()[0] == learned.not_learned(table)
+    assert render_table(summarise(table)).splitlines()[0] == learned.not_learned(table)
     assert learned.not_learned(table).startswith(f"{learned.not_learned(table, advice=False)} ")
     table.loc[0, "test_loss"] = 0.1  # one cell is enough
     assert learned.not_learned(table) == ""
-    assert not render(summarise(table)).startswith("None")
+    assert not render_table(summarise(table)).startswith("None")
 
 
 def test_rows_of_some_tasks_may_lack_floors() -> None:

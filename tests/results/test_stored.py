@@ -22,7 +22,7 @@ from pe_lab.results import sync
 from pe_lab.results.stored import read_settings
 from pe_lab.system.files import CHECKSUMS_FILE
 from pe_lab.system.plain import complaint, read_yaml
-from pe_lab.tracking.wandb_config import flat
+from pe_lab.tracking.wandb_config import flat_settings
 
 SECRET = "5ec2e7-hush-hush"
 SOUND = OmegaConf.to_yaml(config.expand(["pe=rope", "data=pattern", "logger=wandb"], multirun=False)[0], resolve=True)
@@ -230,7 +230,7 @@ def test_the_settings_of_a_cell_are_logged_unchanged(checkpoint, program, opened
     assert err == "rope-d1-e4-s0: W&B did not start, the ledger has the run: it is only asked for\n"
     (run,) = opened
     sound = OmegaConf.to_container(OmegaConf.create(SOUND))
-    assert run["config"] == sound | flat(sound) | {"attention_resolved": "sdpa"}
+    assert run["config"] == sound | flat_settings(sound) | {"attention_resolved": "sdpa"}
 
 
 def refused(checkpoint: Path, program: Callable, opened: list[dict]) -> str:

@@ -24,7 +24,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
 from pe_lab.results.columns import LEADING_COLUMNS, setting_columns
 from pe_lab.results.frame import load
-from pe_lab.results.from_ledger import FAILURE_COLUMNS, NO_FAILED, failures
+from pe_lab.results.from_ledger import FAILURE_COLUMNS, NO_FAILED, failure_rows
 from pe_lab.results.rows import rows_of
 from pe_lab.results.summary_table import as_markdown
 from pe_lab.system.files import LedgerError
@@ -59,7 +59,7 @@ def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, 
     whole = [settings_of(job, seed) for job, _, seed in chosen]
     rows = rows_of(whole, [summary_of(number, job) for job, number, _ in chosen])
     failed = [settings_of(job, 0) for n, job in enumerate(CELLS) if n not in set(present)]
-    lost = failures(whole, failed, [{"reason": "so", "step": 1, "run": "0"}] * len(failed))
+    lost = failure_rows(whole, failed, [{"reason": "so", "step": 1, "run": "0"}] * len(failed))
     described = rows[list(rows.columns[: list(rows).index("test_loss")])]
     curves = described.assign(epoch=1.0, metric="loss", value=rows["test_loss"])
     results = results_of(rows, curves=curves, failed=lost)
@@ -67,7 +67,7 @@ def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, 
     probe = described.assign(kind="probe", length=1.0, probe="rank", layer=1.0, metric="effective_rank", value=3.0)
     records = pd.concat([length.iloc[::2], probe.iloc[1::2]], ignore_index=True)
     names = [*described, "kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
-    return *study.tables(results, records.reindex(columns=names).astype({"offset": "Int64"})), rows
+    return *study.study_tables(results, records.reindex(columns=names).astype({"offset": "Int64"})), rows
 
 
 def check(present: Iterable[int], seeds: int) -> None:
@@ -138,7 +138,7 @@ def test_a_name_with_a_pipe_or_a_line_break_does_not_break_the_markdown():
         [settings_of(CELLS[0], 0) | {"data.name": name} for name in ("clm path=a|b.txt", "clm path=a\nb.txt")],
         [summary_of(number, CELLS[0]) for number in range(2)],
     )
-    texts, files = study.tables(results_of(rows), pd.DataFrame())
+    texts, files = study.study_tables(results_of(rows), pd.DataFrame())
     header, _, first, second = files["table.md"].split("\n\n")[1].splitlines()
     assert header.startswith("| data | rope |")
     assert {first.split(" | ")[0], second.split(" | ")[0]} == {"| clm path=a\\|b.txt", "| clm path=a b.txt"}

@@ -11,7 +11,7 @@ from scipy import stats
 
 from configs import composed
 from pe_lab.results.rows import rows_of, settings_of
-from pe_lab.results.summary_table import TEST_COLUMNS, by_task, render, summarise, with_verdicts
+from pe_lab.results.summary_table import TEST_COLUMNS, by_task, render_table, summarise, with_verdicts
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Margin, compare_cells, interval
 
@@ -117,7 +117,7 @@ def test_a_task_without_floors_has_a_table_too() -> None:
     cells = sweep(LOSSES)
     for _, summary in cells:
         summary["floors"] = {}
-    text = render(tabulate(cells)[1])
+    text = render_table(tabulate(cells)[1])
     assert "0.4125" in text
     assert "nan" not in text.lower()
     assert "None" not in text
@@ -172,7 +172,7 @@ def test_the_baseline_is_the_first_encoding() -> None:
         assert list(table["pe"]) == list(losses)
         assert table.attrs["baseline"] == first
         assert table["difference"].isna().tolist() == [True, False, False]
-        assert f"minus {first}" in render(table)
+        assert f"minus {first}" in render_table(table)
 
 
 def test_equal_losses_have_an_interval_without_width() -> None:
@@ -181,7 +181,7 @@ def test_equal_losses_have_an_interval_without_width() -> None:
     for pe in same:
         assert tuple(line(table, pe=pe)[["low", "high"]]) == (0.4, 0.4)
     assert tuple(line(table, pe="alibi")[["difference", "difference_low", "difference_high"]]) == (0.0, 0.0, 0.0)
-    assert "[0.4000, 0.4000]" in render(table)
+    assert "[0.4000, 0.4000]" in render_table(table)
 
 
 def test_differences_that_are_equal_up_to_rounding_have_an_interval_of_the_measurement_error() -> None:
@@ -193,7 +193,7 @@ def test_differences_that_are_equal_up_to_rounding_have_an_interval_of_the_measu
 def test_one_seed_has_no_interval_and_no_difference() -> None:
     _, table = tabulate([cell(0.4, "pe=rope"), cell(0.5, "pe=alibi")])
     assert table[["low", "high"]].isna().all(axis=None)
-    text = render(table)
+    text = render_table(table)
     for absent in ("seeds", "interval", "minus", "paired", "nan", "["):
         assert absent not in text.lower()
     assert "0.4000" in text
@@ -228,7 +228,7 @@ def test_a_setting_that_varies_has_lines_of_its_own(setting: str, values: tuple[
     # differences are taken within one value of the setting
     differences = table[table["pe"] == "alibi"].set_index("loss")["difference"].round(12)
     assert differences.to_dict() == {0.7: 0.25, 0.35: 0.15}
-    assert setting in render(table)
+    assert setting in render_table(table)
 
 
 def test_a_setting_that_the_first_cell_does_not_have_has_lines_of_its_own() -> None:
@@ -295,7 +295,7 @@ def test_differences_are_taken_within_depth_and_epochs() -> None:
 
 
 def test_the_text_has_a_line_per_setting_with_everything_that_the_table_says() -> None:
-    text = render(tabulate(sweep(LOSSES))[1])
+    text = render_table(tabulate(sweep(LOSSES))[1])
     not_learned, settings, header, *lines = text.splitlines()
     assert "position" in not_learned
     assert settings == "data structured, depth 4, epochs 16"
@@ -328,7 +328,7 @@ def test_verdicts_are_those_of_the_comparisons_with_the_baseline() -> None:
         here = line(found, pe=one["pe"], depth=one["depth"])
         assert [here[name] for name in TEST_COLUMNS] == [one[name] for name in TEST_COLUMNS]
     assert line(found, pe="none", depth=1)["verdict"] == "slightly worse"
-    text = render(found)
+    text = render_table(found)
     assert "slightly worse" in text
     few = few_runs(len(LOSSES), len(LOSSES["rope"]))
     assert few
@@ -351,7 +351,9 @@ def test_among_many_encodings_intervals_are_those_of_the_comparisons() -> None:
         here = line(table, pe=one["pe"], depth=one["depth"])
         assert here["difference"] == one["difference"]
         assert (here["difference_low"], here["difference_high"]) == (one["low"], one["high"])
-    assert f"[{compared['low'].iloc[0]:.4f}, {compared['high'].iloc[0]:.4f}]" in render(with_verdicts(table, rows))
+    assert f"[{compared['low'].iloc[0]:.4f}, {compared['high'].iloc[0]:.4f}]" in render_table(
+        with_verdicts(table, rows)
+    )
 
 
 def test_a_diverged_seed_is_in_no_difference() -> None:
@@ -420,8 +422,8 @@ def test_several_tasks_have_a_column_each_relative_to_their_floors() -> None:
         for column, low, high in zip(columns, (0, 0.1, 0), (2, 1.1, 0.5), strict=True):
             expected = f"{(mean - low) / (high - low):.3f} ± {half / (high - low):.3f}"
             assert wide.loc[pe, column] == expected
-    assert "level: ngram" in render(table)
-    assert "floor: position-blind-split-known" in render(table)
+    assert "level: ngram" in render_table(table)
+    assert "floor: position-blind-split-known" in render_table(table)
 
 
 def test_a_task_without_any_level_is_its_loss() -> None:

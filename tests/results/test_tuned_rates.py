@@ -8,7 +8,7 @@ import pytest
 
 from pe_lab.ledger.run import DIVERGED, ERROR
 from pe_lab.results.frame import Results
-from pe_lab.results.tuned_rates import LR, edges, tuned
+from pe_lab.results.tuned_rates import LR, edges_line, tuned
 
 RATES = (1e-4, 1e-3, 1e-2)
 # validation and test losses by rate: the lowest of the one is not the lowest of the other
@@ -65,9 +65,9 @@ def test_rankings_at_one_rate_are_held_against_test_losses_at_the_tuned_ones():
 
 def test_the_number_of_rates_at_the_edge_is_one_line():
     found = tuned(results()).rates
-    assert edges(found) == "1 of 2 tuned rates stand at the edge of those that were tried: the best may lie beyond"
+    assert edges_line(found) == "1 of 2 tuned rates stand at the edge of those that were tried: the best may lie beyond"
     inside = found[~found["at_edge"]]
-    assert edges(inside) == "0 of 1 tuned rates stand at the edge of those that were tried"
+    assert edges_line(inside) == "0 of 1 tuned rates stand at the edge of those that were tried"
 
 
 def test_a_rate_of_which_nothing_is_known_is_not_chosen_and_shifts_the_edge():

@@ -11,7 +11,7 @@ from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.power import TTestPower
 
 from pe_lab import statistics
-from pe_lab.results.pooling import pool, remaining
+from pe_lab.results.pooling import pool, with_remaining
 from pe_lab.statistics import (
     COMPARISON_COLUMNS,
     GRID_TABLE,
@@ -23,7 +23,7 @@ from pe_lab.statistics import (
     differences,
     effects,
     seeds_needed,
-    wide,
+    wide_table,
 )
 
 Values = dict[str, dict[int, float] | list[float]]
@@ -92,7 +92,7 @@ def test_the_wide_table_has_every_value_at_its_place_whatever_the_order():
     ]
     rows = pd.concat(parts)[["pe", "depth", "epochs", "seed", "rate", "test_loss"]]
     for number in range(5):
-        table = wide(rows.sample(frac=1, random_state=number))
+        table = wide_table(rows.sample(frac=1, random_state=number))
         assert set(table.columns) == {"a", "c"}
         found = [
             (*(None if pd.isna(part) else part for part in key), pe, value)
@@ -110,7 +110,7 @@ def test_the_wide_table_has_every_value_at_its_place_whatever_the_order():
 
 def test_every_loss_stays_with_its_encoding_and_seed_in_a_complete_table():
     rows = rows_of({"rope": [0.0, 1.0], "alibi": [10.0, 11.0]})  # pandas 2 transposes such a table when it is unstacked
-    table = wide(rows)
+    table = wide_table(rows)
     assert {pe: table[pe].tolist() for pe in table} == {"rope": [0.0, 1.0], "alibi": [10.0, 11.0]}
     compared = compare_cells(rows, "rope", margin=statistics.Margin(20, "nats"))
     assert compared[["difference", "verdict"]].to_numpy().tolist() == [[10.0, "slightly worse"]]
@@ -322,7 +322,7 @@ def test_tasks_without_a_best_possible_value_are_pooled_in_nats():
     assert pooled.metric == "loss"
     means = pooled.rows.set_index(["pe", "seed"])["test_loss"]
     assert means.to_dict() == pytest.approx(rows.groupby(["pe", "seed"])["test_loss"].mean().to_dict())
-    assert remaining(rows) is None
+    assert with_remaining(rows) is None
     one_known = tasks(unigram=(400.0, 4.0), bayes=(50.0, float("nan")))
     assert pool(one_known).metric == REMAINING_METRIC
     assert "small from unigram to no loss" in pool(one_known).note
@@ -436,7 +436,7 @@ def test_one_encoding_has_nothing_to_be_compared_with():
     assert effects(rows).empty
 
 
-@pytest.mark.parametrize("ask", [wide, all_pairs, ranks, effects, compare_cells])
+@pytest.mark.parametrize("ask", [wide_table, all_pairs, ranks, effects, compare_cells])
 def test_an_unknown_metric_is_named_with_the_known_ones(ask):
     rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}).assign(test_accuracy=1.0)
     with pytest.raises(ValueError, match=r"^metric='los': did you mean loss\? metric must be one of loss, accuracy$"):
@@ -454,7 +454,7 @@ def test_a_cell_that_occurs_twice_is_refused():
         ValueError,
         match=r"^cells must differ in .*, got 1 that occur more than once, as pe=b, depth=1, epochs=1, seed=1$",
     ):
-        wide(pd.concat([rows, rows.tail(1)]))
+        wide_table(pd.concat([rows, rows.tail(1)]))
 
 
 def test_all_pairs_are_all_pairs_of_each_setting():

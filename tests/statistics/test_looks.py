@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.simulated_looks import sequential
-from pe_lab.statistics import Endpoint, Verdict, decide, holm, paired_tests, with_baseline
+from pe_lab.statistics import Endpoint, Verdict, decide_pairs, holm, paired_tests, with_baseline
 
 STEPS = Endpoint("steps", 1.0)
 
@@ -31,7 +31,7 @@ def test_looks_that_are_equal_to_one_fixed_number_are_the_fixed_test() -> None:
     solved = np.ones(y.shape, bool)
     found = sequential(y, 2, STEPS, solved, looks=(5,), spent=(1.0,))
     tests = paired_tests(y, with_baseline(8, 2), STEPS, solved)
-    decisions = decide(tests, STEPS, baseline=True)
+    decisions = decide_pairs(tests, STEPS, baseline=True)
     np.testing.assert_array_equal(found.verdict, decisions.verdict)
     np.testing.assert_allclose(found.p, decisions.p_corrected)
     np.testing.assert_array_equal(found.low, tests.low)

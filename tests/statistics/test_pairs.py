@@ -17,13 +17,13 @@ from pe_lab.statistics import (
     Verdict,
     all_pairs,
     compare,
-    decide,
+    decide_pairs,
     paired_tests,
     prior_of,
     rank_ranges,
     with_baseline,
 )
-from pe_lab.statistics.comparisons import exchanged
+from pe_lab.statistics.comparisons import exchange_pairs
 from pe_lab.statistics.moderation import fit_prior
 
 STEPS = Endpoint("steps", 1.0)
@@ -108,7 +108,7 @@ def test_one_seed_has_a_difference_and_no_verdict() -> None:
     tests = paired_tests(draw(0)[:1], all_pairs(8), STEPS)
     assert np.isfinite(tests.difference).all()
     assert np.isnan(tests.p).all()
-    assert (decide(tests, STEPS).verdict == Verdict.UNDECIDED).all()
+    assert (decide_pairs(tests, STEPS).verdict == Verdict.UNDECIDED).all()
 
 
 def test_missing_runs_leave_the_shared_seeds() -> None:
@@ -135,10 +135,10 @@ def test_relabelling_changes_nothing(seed: int, seeds: int) -> None:
     shuffled = compare(long(y[rng.permutation(seeds)], solved[rng.permutation(seeds)], names=list("abcdefgh")), STEPS)
     assert len(shuffled) == len(lines)
     assert set(COMPARISON_COLUMNS) <= set(shuffled)
-    pd.testing.assert_frame_equal(exchanged(exchanged(shuffled)), shuffled)
+    pd.testing.assert_frame_equal(exchange_pairs(exchange_pairs(shuffled)), shuffled)
     order, rows = rng.permutation(8), rng.permutation(seeds)
     turned = compare(long(y[rows][:, order], solved[rows][:, order], [list("abcdefgh")[k] for k in order]), STEPS)
-    both = pd.concat([turned, exchanged(turned)]).set_index(["pe", "baseline"]).loc[lines.index]
+    both = pd.concat([turned, exchange_pairs(turned)]).set_index(["pe", "baseline"]).loc[lines.index]
     pd.testing.assert_frame_equal(both, lines, rtol=1e-7, atol=1e-9)
 
 
@@ -146,17 +146,17 @@ def test_relabelling_changes_nothing(seed: int, seeds: int) -> None:
 @given(st.integers(0, 1000), st.floats(-3, 3))
 def test_verdicts_do_not_depend_on_the_origin_and_scores_turn_round(seed: int, shift: float) -> None:
     y = draw(seed)
-    first = decide(paired_tests(y, all_pairs(8), STEPS), STEPS).verdict
-    moved = decide(paired_tests(y + shift, all_pairs(8), STEPS), STEPS).verdict
+    first = decide_pairs(paired_tests(y, all_pairs(8), STEPS), STEPS).verdict
+    moved = decide_pairs(paired_tests(y + shift, all_pairs(8), STEPS), STEPS).verdict
     np.testing.assert_array_equal(first, moved)
     score = Endpoint("score", 0.1)
-    as_score = decide(paired_tests(-y / 10, all_pairs(8), score), score).verdict
+    as_score = decide_pairs(paired_tests(-y / 10, all_pairs(8), score), score).verdict
     np.testing.assert_array_equal(first, as_score)
 
 
 def verdict_of(y: np.ndarray, solved: np.ndarray, first: int = 0, second: int = 1, baseline: bool = False) -> str:
     pairs = with_baseline(y.shape[1], second) if baseline else all_pairs(y.shape[1])
-    found = decide(paired_tests(y, pairs, STEPS, solved), STEPS, baseline).verdict
+    found = decide_pairs(paired_tests(y, pairs, STEPS, solved), STEPS, baseline).verdict
     return str(found[[(a, b) for a, b in zip(*pairs, strict=True)].index((first, second))])
 
 
@@ -201,7 +201,7 @@ def test_a_larger_difference_is_never_less_certain() -> None:
     for shift in (2.0, 3.0, 4.0, 6.0):
         moved = y.copy()
         moved[:, 0] -= shift
-        p = decide(paired_tests(moved, all_pairs(8), STEPS, solved), STEPS).p_corrected[0]
+        p = decide_pairs(paired_tests(moved, all_pairs(8), STEPS, solved), STEPS).p_corrected[0]
         assert p < previous
         previous = p
 
@@ -282,7 +282,7 @@ def test_encodings_without_a_shared_seed_are_undecided() -> None:
     y[:2, 0] = y[2:, 1:] = np.nan
     tests = paired_tests(y, all_pairs(8), STEPS, np.ones(y.shape, bool))
     np.testing.assert_array_equal(tests.seeds[:7], 0)
-    assert (decide(tests, STEPS).verdict[:7] == Verdict.UNDECIDED).all()
+    assert (decide_pairs(tests, STEPS).verdict[:7] == Verdict.UNDECIDED).all()
 
 
 def test_an_unknown_baseline_is_refused() -> None:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from benchmarks import simulated_runs as simulation
-from pe_lab.statistics import Candidate, NeededTrial, Plan, Trial, TrialProgress, TunedOutcome, TunedTask, outcomes
+from pe_lab.statistics import (
+    Candidate,
+    NeededTrial,
+    Plan,
+    Trial,
+    TrialProgress,
+    TunedOutcome,
+    TunedTask,
+    plan_outcomes,
+)
 
 GRID = (100, 200, 300, 400, 600, 800)
 COPY = TunedTask("copy", 800, 0.9, GRID, 0.5)
@@ -16,7 +25,7 @@ LADDER = (Candidate(1e-3), Candidate(3e-3), Candidate(1e-2))
 
 def ask(study: Plan, progress: dict[Trial, TrialProgress]) -> list[NeededTrial]:
     """Return the trials that are needed next, in order of seeds, each with the steps it must reach."""
-    return [need for outcome in outcomes(study, progress) for need in outcome.needs]
+    return [need for outcome in plan_outcomes(study, progress) for need in outcome.needs]
 
 
 def plan(task: TunedTask = COPY, seeds: tuple[int, ...] = (0,)) -> Plan:
@@ -47,7 +56,7 @@ def run(
             progress[trial] = TrialProgress(state.scores, test=-curves[trial.candidate][-1])
     else:
         pytest.fail("the study does not end")
-    return outcomes(study, progress), progress
+    return plan_outcomes(study, progress), progress
 
 
 def flat(value: float) -> list[float]:
@@ -58,17 +67,17 @@ def test_a_try_that_failed_was_trained_to_the_step_where_it_did() -> None:
     slow, good, bad = (Trial("rope", "copy", 0, candidate) for candidate in LADDER)
     failed = TrialProgress(failed=True, failed_at=50)
     progress = {slow: TrialProgress(flat(0.1)[:4]), good: TrialProgress(flat(0.2)[:4]), bad: failed}
-    (found,) = outcomes(plan(), progress)
+    (found,) = plan_outcomes(plan(), progress)
     assert found.steps == 400 + 400 + 50
-    (found,) = outcomes(plan(), progress | {good: TrialProgress(flat(0.2)[:4], failed=True, failed_at=550)})
+    (found,) = plan_outcomes(plan(), progress | {good: TrialProgress(flat(0.2)[:4], failed=True, failed_at=550)})
     assert found.steps == 400 + 550 + 50
-    (found,) = outcomes(plan(), progress | {bad: TrialProgress([0.3], failed=True, failed_at=150)})
+    (found,) = plan_outcomes(plan(), progress | {bad: TrialProgress([0.3], failed=True, failed_at=150)})
     assert found.steps == 400 + 400 + 150
-    (found,) = outcomes(plan(), progress | {bad: TrialProgress([0.3], failed=True)})
+    (found,) = plan_outcomes(plan(), progress | {bad: TrialProgress([0.3], failed=True)})
     assert found.steps == 400 + 400 + 100
     # all stop where the second passes, before the third failed
     passed, late = TrialProgress([0.95, 0.95]), TrialProgress([0.3, 0.3], failed=True, failed_at=250)
-    (found,) = outcomes(plan(), progress | {good: passed, bad: late})
+    (found,) = plan_outcomes(plan(), progress | {good: passed, bad: late})
     assert (found.solved, found.steps) == (True, 3 * 200)
 
 
@@ -109,7 +118,7 @@ def test_without_a_level_one_evaluation_at_the_cap_is_enough() -> None:
     asked = ask(study, {})
     assert [need.steps for need in asked] == [100] * 3
     done = {need.trial: TrialProgress([-k], test=float(k)) for k, need in enumerate(asked)}
-    assert outcomes(study, done)[0].y == 0.0
+    assert plan_outcomes(study, done)[0].y == 0.0
 
 
 def test_without_a_pass_only_the_best_by_validation_goes_on() -> None:
@@ -183,11 +192,11 @@ def test_scores_beyond_the_end_of_a_race_are_not_used() -> None:
         Trial("rope", "copy", 0, each): TrialProgress(scores)
         for each, scores in zip(LADDER, (passing, sooner, flat(0.0)), strict=True)
     }
-    (found,) = outcomes(plan(), progress)
+    (found,) = plan_outcomes(plan(), progress)
     assert found.chosen == LADDER[0]
     assert found.steps == 3 * 300
     short = {trial: TrialProgress(state.scores[:3]) for trial, state in progress.items()}
-    assert outcomes(plan(), short) == [found]
+    assert plan_outcomes(plan(), short) == [found]
 
 
 def test_a_study_asks_for_every_encoding_task_and_seed() -> None:
@@ -244,7 +253,7 @@ def test_simulated_races_end_as_the_plan_says() -> None:
         for seed in (0, 1)
         for number, candidate in enumerate(LADDER)
     }
-    for outcome in outcomes(study, progress):
+    for outcome in plan_outcomes(study, progress):
         at = (0, outcome.seed, int(outcome.encoding[1:]))
         assert outcome.finished
         np.testing.assert_allclose(outcome.y, raced.y[at])

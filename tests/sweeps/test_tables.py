@@ -18,7 +18,7 @@ UNTUNED = [folder for folder in FOLDERS if folder not in TUNED]
 @pytest.mark.parametrize("folder", UNTUNED, ids=lambda folder: folder.name)
 def test_committed_tables_are_those_of_the_committed_rows(folder):
     results = frame.load(folder)
-    _, files = study.tables(results, results.records)
+    _, files = study.study_tables(results, results.records)
     assert (folder / "table.txt").read_text() == files["table.txt"]
     for name in ("table.md", "tasks.md", "tasks.txt"):
         if (folder / name).exists():

@@ -62,10 +62,10 @@ def test_a_launcher_that_starts_no_workers_refuses_a_number_of_them(four, tmp_pa
 
 
 def test_workers_get_groups_of_gpus_that_train_together(four):
-    assert devices.groups(devices.gpus(), 2) == ["0,1", "2,3"]
-    assert devices.groups(devices.gpus(), 3) == ["0,1,2"]
-    assert devices.groups(devices.gpus(), 1) == devices.gpus()
-    assert devices.groups([], 2) == []
+    assert devices.gpu_groups(devices.gpus(), 2) == ["0,1", "2,3"]
+    assert devices.gpu_groups(devices.gpus(), 3) == ["0,1,2"]
+    assert devices.gpu_groups(devices.gpus(), 1) == devices.gpus()
+    assert devices.gpu_groups([], 2) == []
 
 
 def test_a_sweep_on_the_cpu_has_a_worker_per_core(four, tmp_path):

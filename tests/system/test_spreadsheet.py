@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pe_lab.system.spreadsheet import escaped, to_csv
+from pe_lab.system.spreadsheet import escape_formula, to_csv
 
 FORMULAS = [
     "=cmd|' /C calc'!A0",
@@ -36,29 +36,29 @@ CHARACTERS = st.text(alphabet="=+-@'\" ;,\t\r\nab\uff0b\0", max_size=12)
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_formula_becomes_a_text(text: str) -> None:
     for separators in (";\t", ",", ";", "\t"):
-        for field in re.split(rf"[\r\n{separators}]", escaped(text)):
+        for field in re.split(rf"[\r\n{separators}]", escape_formula(text)):
             assert not re.match(r"[\s\"]*[=+\-@\uff1d]", field), (text, separators)
-    assert escaped(text)[0] not in "\t\r\n"
+    assert escape_formula(text)[0] not in "\t\r\n"
 
 
 @pytest.mark.parametrize("text", NAMES)
 def test_a_name_stays_as_it_is(text: str) -> None:
-    assert escaped(text) == text
+    assert escape_formula(text) == text
 
 
 @given(CHARACTERS)
 @example("''=1")
 @example("'\t'=")
 def test_texts_are_other_texts_where_they_are_escaped(text: str) -> None:
-    assert escaped(text).count("'") == text.count("'") + len(escaped(text)) - len(text)
-    assert escaped(text).replace("'", "") == text.replace("'", "")
+    assert escape_formula(text).count("'") == text.count("'") + len(escape_formula(text)) - len(text)
+    assert escape_formula(text).replace("'", "") == text.replace("'", "")
 
 
 def test_a_table_has_escaped_names_and_texts() -> None:
     content = to_csv(pd.DataFrame({"=a": FORMULAS, "b": range(len(FORMULAS))}))
     header, *rows = csv.reader(StringIO(content, newline=""))
     assert header == ["'=a", "b"]
-    assert [text for text, _ in rows] == [escaped(text) for text in FORMULAS]
+    assert [text for text, _ in rows] == [escape_formula(text) for text in FORMULAS]
 
 
 def test_numbers_stay_numbers() -> None:

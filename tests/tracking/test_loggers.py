@@ -25,7 +25,7 @@ from pe_lab.probes.attention import layer_weights
 from pe_lab.tracking import loggers
 from pe_lab.tracking.events import way_to_bayes
 from pe_lab.tracking.pictures import GAP, TILE, attention_picture, encoding_picture
-from pe_lab.tracking.wandb_config import tags
+from pe_lab.tracking.wandb_config import wandb_tags
 from pe_lab.tracking.wandb_mode import wandb_mode
 from pe_lab.tracking.wandb_run import BEST_DIRECTIONS, WandbRun
 
@@ -124,8 +124,8 @@ def test_a_run_has_its_study_task_and_encoding_as_tags_and_what_the_settings_say
 def test_what_is_too_long_for_a_tag_or_there_already_is_no_tag():
     """W&B refuses tags of more than 64 characters, and with them the run."""
     place = {"encoding": "e" * 65, "task": "bag"}
-    assert tags("s" * 64, place) == ["s" * 64, "bag"]
-    assert tags("s" * 65, place) == tags(None, place) == tags("bag", place) == ["bag"]
+    assert wandb_tags("s" * 64, place) == ["s" * 64, "bag"]
+    assert wandb_tags("s" * 65, place) == wandb_tags(None, place) == wandb_tags("bag", place) == ["bag"]
 
 
 def test_the_summary_has_the_best_validation_and_the_last(records):

@@ -24,7 +24,7 @@ from pe_lab.tracking import loggers, wandb_run, wandb_service
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.tracking.wandb_mode import settle_wandb, wandb_mode
 from pe_lab.tracking.wandb_run import WandbRun
-from pe_lab.tracking.wandb_service import LateError, end_service, within
+from pe_lab.tracking.wandb_service import LateError, call_within, end_service
 
 LIMIT = 1.0  # seconds
 GENEROUS = 45.0  # that a test which goes on may take, whatever else runs; without a limit they take minutes
@@ -101,7 +101,7 @@ def test_a_server_that_takes_runs_gets_them(logged_in, tmp_path, capsys):
     with logged_in() as server:
         (run,) = open_run(tmp_path, finish_timeout=30)
         close(run)
-        assert loggers.delivered([run])
+        assert loggers.is_delivered([run])
     assert b"1.25" in server.streamed
     assert "WANDB_MODE" not in os.environ
     assert capsys.readouterr().err == ""
@@ -112,7 +112,7 @@ def test_a_run_that_is_not_opened_in_time_is_opened_offline(fault, logged_in, tm
     with logged_in("open", fault):
         (run,) = open_run(tmp_path, open_timeout=LIMIT)
         close(run)
-        assert loggers.delivered([run])
+        assert loggers.is_delivered([run])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("cell: W&B did not start, the ledger has the run: ")
     assert f"wandb sync {tmp_path}/wandb/offline-run-* " in line
@@ -126,7 +126,7 @@ def test_a_run_that_is_not_finished_in_time_can_be_uploaded_later(fault, logged_
     with logged_in(*fault):
         (run,) = open_run(tmp_path)
         close(run)
-        assert not loggers.delivered([run])
+        assert not loggers.is_delivered([run])
     (line,) = capsys.readouterr().err.splitlines()
     (folder,) = tmp_path.glob("wandb/run-*")
     assert f"wandb sync --no-skip-online {folder} " in line
@@ -157,7 +157,7 @@ def test_a_service_that_hangs_is_killed_and_the_run_is_lost(logged_in, tmp_path,
         os.kill(service.pid, signal.SIGSTOP)
         close(run)
     assert service.poll() == -signal.SIGKILL
-    assert not loggers.delivered([run])
+    assert not loggers.is_delivered([run])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("cell: W&B is lost, the ledger has the run: finishing the run took more than 1 s; ")
 
@@ -224,7 +224,7 @@ def test_rebuilding_ends_when_the_server_does_not_take_a_run(monkeypatch, tmp_pa
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
     monkeypatch.setattr(sync, "sync_checkpoint", late)
-    assert sync.sync([(None, 1), (None, 2)], None, "pe_lab", "online") == 0
+    assert sync.sync_checkpoints([(None, 1), (None, 2)], None, "pe_lab", "online") == 0
     assert tried == [1]
 
 
@@ -247,12 +247,12 @@ def test_an_empty_mode_is_none(monkeypatch, tmp_path):
 
 
 def test_a_call_comes_to_what_it_comes_to_in_time_or_is_late():
-    assert within(30, lambda: 3, "adding") == 3
+    assert call_within(30, lambda: 3, "adding") == 3
     with pytest.raises(KeyError, match="x"):
-        within(30, lambda: {}["x"], "looking")
+        call_within(30, lambda: {}["x"], "looking")
     with pytest.raises(RuntimeError, match="leaving ended with status 3"):
-        within(30, lambda: sys.exit(3), "leaving")
+        call_within(30, lambda: sys.exit(3), "leaving")
     release = threading.Event()
     with pytest.raises(LateError, match="waiting took more than 0.1 s"):
-        within(0.1, release.wait, "waiting")
+        call_within(0.1, release.wait, "waiting")
     release.set()

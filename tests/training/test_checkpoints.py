@@ -12,7 +12,7 @@ from fits import fit
 from pe_lab.system.files import LedgerError
 from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
 from pe_lab.training.module import Training
-from pe_lab.training.packing import pack, unpack
+from pe_lab.training.packing import pack_value, unpack_value
 
 TINY = [*TINY_MODEL, "trainer.batch_size=64", "trainer.device=cpu"]
 MINE = """
@@ -144,7 +144,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_packed_values_are_unpacked_to_the_same_type_and_value() -> None:
     value = {"a": [1, 2.5, (None, True, "x")], 3: torch.arange(3), "inf": -float("inf"), "deep": {"t": [torch.ones(2)]}}
     tensors: dict[str, torch.Tensor] = {}
-    packed = json.loads(json.dumps(pack(value, "v", tensors), allow_nan=False))
-    assert same(unpack(packed, tensors), value)
+    packed = json.loads(json.dumps(pack_value(value, "v", tensors), allow_nan=False))
+    assert same(unpack_value(packed, tensors), value)
     with pytest.raises(ValueError, match="v.x must be made of tensors and plain values to be saved, got set"):
-        pack({"x": {1}}, "v", {})
+        pack_value({"x": {1}}, "v", {})

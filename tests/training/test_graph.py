@@ -16,14 +16,16 @@ from configs import TINY_MODEL, in_ledger
 from pe_lab.data.base import Batch
 from pe_lab.experiment.job import Job
 from pe_lab.training import graph, module
-from pe_lab.training.graph import EAGER_STEPS, CapturedStep, decide, refuses, tensors
+from pe_lab.training.graph import EAGER_STEPS, CapturedStep, batch_tensors, decide_graph, refuses
 from pe_lab.training.module import Training
 
 
 @pytest.fixture(autouse=True)
 def all_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute all slots, as on a GPU, so that shapes do not depend on the batch."""
-    monkeypatch.setattr(module, "answers", lambda model, batch: (model(batch.tokens, batch.layout), batch.targets))
+    monkeypatch.setattr(
+        module, "answer_logits", lambda model, batch: (model(batch.tokens, batch.layout), batch.targets)
+    )
 
 
 TINY = [*TINY_MODEL, "trainer.batch_size=32", "logger=none"]
@@ -132,12 +134,15 @@ def test_a_replay_reads_the_batch_and_the_rates_from_the_same_memory(tmp_path: P
     given = batches(made, [32] * 6)
     made.captured = captured = CapturedStep(made, CalledAgain(made))
     stepped(made, given[: EAGER_STEPS + 1])
-    places = [x.data_ptr() for x in (*tensors(captured.batch), *captured.rates)]
+    places = [x.data_ptr() for x in (*batch_tensors(captured.batch), *captured.rates)]
     for batch in given[EAGER_STEPS + 1 :]:
         stepped(made, [batch])
-        assert [x.data_ptr() for x in (*tensors(captured.batch), *captured.rates)] == places
-        assert all(torch.equal(mine, its) for mine, its in zip(tensors(captured.batch), tensors(batch), strict=True))
-        assert not {x.data_ptr() for x in tensors(batch)} & set(places)
+        assert [x.data_ptr() for x in (*batch_tensors(captured.batch), *captured.rates)] == places
+        assert all(
+            torch.equal(mine, its)
+            for mine, its in zip(batch_tensors(captured.batch), batch_tensors(batch), strict=True)
+        )
+        assert not {x.data_ptr() for x in batch_tensors(batch)} & set(places)
 
 
 def test_every_step_takes_its_rates_from_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +342,7 @@ def test_a_failed_capture_is_given_up_where_it_was_not_asked_for(tmp_path: Path)
 def test_auto_is_used_where_nothing_refuses_and_says_why_not(tmp_path: Path) -> None:
     def decided(setting: str, *obstacles: str | None, more: Sequence[str] = ()) -> tuple[bool, str]:
         (cfg,) = in_ledger(tmp_path, *TINY, f"trainer.graph={setting}", *more, multirun=False)
-        return decide(cfg, *obstacles)
+        return decide_graph(cfg, *obstacles)
 
     assert decided("auto", None, None) == (True, "trainer.graph=auto")
     assert decided("true", None) == (True, "trainer.graph=true")

@@ -26,11 +26,11 @@ from pe_lab.statistics import cells, lower_is_better, unit_of
 from pe_lab.training import metrics as module
 from pe_lab.training.metrics import (
     METRICS,
-    answers,
+    answer_logits,
     batch_metrics,
     cross_entropy,
-    directions,
     evaluate,
+    metric_directions,
     slot_losses,
     slots_right,
 )
@@ -181,7 +181,7 @@ def test_a_cross_entropy_in_low_precision_is_taken_in_float32() -> None:
 
 def test_answers_are_those_of_the_slots_that_are_asked() -> None:
     model, batch = transformer(), some(12)
-    logits, targets = answers(model, batch)
+    logits, targets = answer_logits(model, batch)
     expected, asked = model(batch.tokens, batch.layout), batch.targets != IGNORE
     assert torch.equal(targets, batch.targets[asked])
     assert_close(logits, expected[asked], rtol=0, atol=1e-5)  # float32: sums of 16 products of size 1
@@ -197,7 +197,7 @@ def test_a_batch_without_an_answer_is_evaluated() -> None:
     model, batch = transformer(), some(4)
     targets = torch.full_like(batch.targets, IGNORE)
     silent = Batch(batch.tokens, targets, batch.role, batch.headline, batch.layout)
-    logits, asked = answers(model, silent)
+    logits, asked = answer_logits(model, silent)
     assert logits.shape == (0, dataset().task.outputs)
     assert not slot_losses(logits, targets).any()
     assert not slots_right(logits, targets).any()
@@ -210,7 +210,7 @@ def test_no_answers_are_counted_on_another_device_than_a_cpu() -> None:
     """A GPU would have to wait for their number: all slots are computed."""
     batch = some(3).to("meta")
     everything = random_logits(batch)
-    logits, targets = answers(lambda tokens, layout: everything, batch)
+    logits, targets = answer_logits(lambda tokens, layout: everything, batch)
     assert logits is everything
     assert targets is batch.targets
 
@@ -301,7 +301,7 @@ def test_a_dataset_adds_metrics_by_declaring_them() -> None:
     assert {name: value for name, value in found.items() if name != "worst_loss"} == evaluate(
         transformer(), dataset(), "test", NO_AUTOCAST
     )
-    assert directions(data) == directions(dataset()) | {"worst_loss": "min"}
+    assert metric_directions(data) == metric_directions(dataset()) | {"worst_loss": "min"}
 
 
 def test_a_metric_that_is_not_declared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,7 @@ def test_every_metric_is_declared_once() -> None:
     names = [metric.name for metric in (*METRICS, *Text.own_metrics)]
     assert len(names) == len(set(names))
     found = evaluate(transformer(), dataset(), "test", NO_AUTOCAST)
-    assert {name for name in found if name.removesuffix("_all") in names} >= {*directions(dataset())}
+    assert {name for name in found if name.removesuffix("_all") in names} >= {*metric_directions(dataset())}
     assert all(any(name == one or name.startswith(f"{one}_") for one in names) for name in found)
 
 

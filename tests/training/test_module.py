@@ -23,7 +23,7 @@ from pe_lab.data.base import IGNORE, epoch_order
 from pe_lab.experiment.callbacks import Curve, StepTime
 from pe_lab.experiment.job import Job
 from pe_lab.model import blocks
-from pe_lab.training.metrics import answers
+from pe_lab.training.metrics import answer_logits
 from pe_lab.training.module import Training
 
 TINY = [*TINY_MODEL, "trainer.batch_size=1024", "trainer.device=cpu"]
@@ -123,7 +123,7 @@ def test_a_step_of_lbfgs_is_that_of_a_plain_loop_and_has_one_loss(tmp_path: Path
     def evaluate(step: int) -> Tensor:
         batch = data.batch("train", epoch_order(data.size("train"), 0, 0).split(1024)[step], 0)
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(*answers(model, batch))
+        loss = nn.functional.cross_entropy(*answer_logits(model, batch))
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         evaluated.append((loss.item(), norm.item()))
