@@ -90,7 +90,7 @@ class Cell:
         """Make the cell that a config describes.
 
         Args:
-            cfg: composed, and tested by config.check.
+            cfg: composed, and tested by config.check_config.
 
         Raises:
             UnfitError: the encoding is not made for the task.
