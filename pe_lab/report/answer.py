@@ -12,7 +12,7 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.config.reference import first_comment
-from pe_lab.data.score import BEST, BLIND, LEVELS, NO_GAP
+from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, LEVEL_FLOORS, NO_GAP
 from pe_lab.report.cautions import behind_references, far_seeds, not_finite, one_rate, still_falling
 from pe_lab.report.choice import POOLED
 from pe_lab.report.decided import decision_notes, sequential
@@ -42,7 +42,7 @@ from pe_lab.report.standing import (
     unit_in_words,
 )
 from pe_lab.results.columns import (
-    STEPS,
+    STEPS_METRIC,
     setting_columns,
     told_settings,
     value_text,
@@ -56,7 +56,7 @@ from pe_lab.results.learned import (
 )
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
-from pe_lab.statistics import DIFFERENT, GRID, Verdict, interval
+from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Verdict, interval
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_TASKS = 3  # whose descriptions are given, and that are told one by one
@@ -248,7 +248,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     each = by_setting(subject.compared)
     whole = overall(subject.compared)
     tasks = len(each) <= MOST_TASKS and only_tasks_vary(cells)
-    lines = in_learned_settings(subject.compared.compare(GRID), cells)
+    lines = in_learned_settings(subject.compared.compare(GRID_TABLE), cells)
     counts = _counts(lines, cells, subject.metric)
     if whole is not None and not tasks:
         first = next(iter(whole.means))
@@ -269,7 +269,9 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
 
 def _control(cells: pd.DataFrame) -> str:
     """Say that no encoding can help, where the best loss without position is the best possible; else nothing."""
-    levels = [cells[name].mean() for name in (f"floor_{floor}_loss" for floor in (*BLIND, BEST)) if name in cells]
+    levels = [
+        cells[name].mean() for name in (f"floor_{floor}_loss" for floor in (*BLIND_FLOORS, BEST_FLOOR)) if name in cells
+    ]
     if len(levels) < 2 or abs(levels[0] - levels[-1]) > NO_GAP:
         return ""
     return "A control: the best possible loss needs no position, so no encoding should be better than another. "
@@ -309,7 +311,7 @@ def _counts(lines: pd.DataFrame, rows: pd.DataFrame, metric: str) -> str:
     columns = list(lines.columns[: list(lines.columns).index("pe")])
     where = pd.Series(settings_in_words(lines, columns), lines.index)
     several = where.nunique() > 1
-    for word in DIFFERENT:
+    for word in DIFFERENT_VERDICTS:
         if 0 < counts.get(word, 0) <= MOST_DECIDED:
             named = lines[lines["verdict"] == word].groupby(where, sort=False)["pe"].agg(list)
             told = [f"{listed(names, None)}{f', {setting}' * several}" for setting, names in named.items()]

@@ -77,7 +77,7 @@ def still_falling(subject: ReportSubject) -> list[str]:
     if ends.shape[1] < 2:
         return []
     fall = float((ends.iloc[:, 0] - ends.iloc[:, 1]).mean())
-    best = cells[f"floor_{BEST}_loss"].mean() if f"floor_{BEST}_loss" in cells else -np.inf
+    best = cells[f"floor_{BEST_FLOOR}_loss"].mean() if f"floor_{BEST_FLOOR}_loss" in cells else -np.inf
     if ends.iloc[:, 1].mean() - best < margin:  # little is left to learn
         return []
     unit = counted_in(cells)

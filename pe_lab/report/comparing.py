@@ -11,10 +11,10 @@ from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Se
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
-from pe_lab.results.columns import counted_in, floors, in_words, merge, setting_columns
+from pe_lab.results.columns import counted_in, floors, in_words, merge_tables, setting_columns
 from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.pooling import pool
-from pe_lab.statistics import DIFFERENT, GRID, Families, Verdict
+from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Families, Verdict
 from pe_lab.statistics.comparisons import counted
 
 LONGER = " × the training length"  # in the needs of longer sequences
@@ -109,9 +109,12 @@ def differences(subject: ReportSubject) -> Section:
 
 def _not_learned(families: Families, cells: pd.DataFrame) -> Folded:
     """Return the comparisons of every two encodings in the settings in which no model has learned the task."""
-    lines, keys = families.lines[GRID], [name for name in setting_columns(cells) if name in families.lines[GRID]]
+    lines, keys = (
+        families.lines[GRID_TABLE],
+        [name for name in setting_columns(cells) if name in families.lines[GRID_TABLE]],
+    )
     learned = of_learned_settings(cells)[keys].drop_duplicates()
-    marked = merge(lines, learned, keys, how="left", indicator=True)
+    marked = merge_tables(lines, learned, keys, how="left", indicator=True)
     lines = marked[marked["_merge"] == "left_only"]
     columns = [*varied_columns(lines, keys), "pe", "baseline", *(name for name in COMPARISON if name in lines)]
     text = "What models do early in training, before any uses position as the task asks; another order may come later."

@@ -10,10 +10,18 @@ from pe_lab.report.parts import Drawn, Part, cut_in_words
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import FEW_SETTINGS, by_setting, joined, table_of, unit_in_words
 from pe_lab.results import plots
-from pe_lab.results.columns import STEPS, counted_in, in_words, lower_is_better, merge, setting_columns, sort_by_setting
+from pe_lab.results.columns import (
+    STEPS_METRIC,
+    counted_in,
+    in_words,
+    lower_is_better,
+    merge_tables,
+    setting_columns,
+    sort_by_setting,
+)
 from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.panels import settings_in_words
-from pe_lab.statistics import GRID, Families, Verdict
+from pe_lab.statistics import GRID_TABLE, Families, Verdict
 
 MOST_DRAWN = 12  # encodings in the figure
 WITH_INTERVALS = " with 95 % t intervals"
@@ -35,20 +43,20 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
 
 def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
     """Return the comparisons that the figure shows, their metric, and the settings in words."""
-    name = GRID if decided is not None else table_of(compared) or GRID
+    name = GRID_TABLE if decided is not None else table_of(compared) or GRID_TABLE
     if decided is None and compared.compare(name).empty:  # what is pooled lacks the baseline
-        name = GRID
+        name = GRID_TABLE
     lines = compared.compare(name) if decided is None else decided
     if decided is not None:
         lines = with_one(decided, compared.baseline)
     names = list(lines.columns[: list(lines.columns).index("pe")])
     lines = sort_by_setting(lines, names)
     words = pd.Series(settings_in_words(lines, names), lines.index)
-    count, rows = words.nunique(), compared.tables[GRID][0]
+    count, rows = words.nunique(), compared.tables[GRID_TABLE][0]
     shown = words
-    if name == GRID and decided is None and names:
+    if name == GRID_TABLE and decided is None and names:
         learned = of_learned_settings(rows)[names].drop_duplicates()
-        shown = merge(lines.assign(words=words), learned, names)["words"]
+        shown = merge_tables(lines.assign(words=words), learned, names)["words"]
     last = shown.iloc[-1] if len(shown) else words.iloc[-1]
     where = f" at {last}, one of {count} settings, which are not averaged" if count > 1 else ""
     if name == POOLED:
@@ -71,7 +79,7 @@ def _few_differences(subject: ReportSubject) -> Drawn | None:
     cells, compared = subject.results.cells, subject.compared
     if subject.decided is not None or cells["pe"].nunique() > MOST_DRAWN:
         return None
-    lines = in_learned_settings(compared.compare(GRID), cells)
+    lines = in_learned_settings(compared.compare(GRID_TABLE), cells)
     settings = len(lines[[name for name in setting_columns(cells) if name in lines]].drop_duplicates())
     averaged = table_of(compared) is not None and not only_tasks_vary(cells)
     if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
@@ -87,7 +95,7 @@ def all_differences(subject: ReportSubject, baseline: str = "") -> Drawn:
         baseline: empty: that of the report.
     """
     cells, other = subject.results.cells, baseline not in ("", subject.baseline)
-    lines = in_learned_settings(subject.compared.compare(GRID, baseline or None), cells)
+    lines = in_learned_settings(subject.compared.compare(GRID_TABLE, baseline or None), cells)
     source = f"compared.compare(baseline={baseline!r})" if other else "compared.compare()"
     if partly_learned(cells):
         source = f"learned.in_learned_settings({source}, results.cells)"
@@ -109,7 +117,7 @@ def _with_intervals(subject: ReportSubject) -> str:
 def _band(lines: pd.DataFrame, metric: str) -> str:
     """Say what the grey band of differences is; empty without a margin."""
     sizes = lines["margin"].dropna()
-    if sizes.empty or metric == STEPS:
+    if sizes.empty or metric == STEPS_METRIC:
         return "; the grey band is the margin" * len(sizes[:1])
     ends = joined(list(dict.fromkeys(f"{size:.2g}" for size in (sizes.min(), sizes.max()))))
     return f"; the grey band is the margin of {ends} {unit_in_words(metric)}".rstrip()
@@ -148,7 +156,7 @@ def several_seeds(cells: pd.DataFrame) -> bool:
 def draws_training(subject: ReportSubject) -> bool:
     """Whether the first figure shows the metric over the lengths of training: of few encodings with several."""
     cells = subject.results.cells
-    several = cells[counted_in(cells)].nunique() > 1 and subject.metric != STEPS
+    several = cells[counted_in(cells)].nunique() > 1 and subject.metric != STEPS_METRIC
     return subject.decided is None and several and cells["pe"].nunique() <= MOST_DRAWN
 
 

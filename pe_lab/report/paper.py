@@ -175,7 +175,7 @@ def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
     if isinstance(subject, TunedSubject):
         seeds = tuned.seed_values(subject, f"{unit(subject.metric)}{place(cells)}")
         drawn["runs"] = seeds.plot, seeds.caption
-    if cells["pe"].nunique() > 1 and subject.compared.compare(GRID)["difference"].notna().any():
+    if cells["pe"].nunique() > 1 and subject.compared.compare(GRID_TABLE)["difference"].notna().any():
         _, metric, where = overview_figures.drawn(subject.compared, subject.decided)
         differences = f"Paired differences in {_compared(metric)} from {subject.baseline}{place(cells)}{where}"
         drawn["forest"] = (

@@ -76,7 +76,7 @@ def shaded(drawn: Plot, metric: str) -> str:
 
 def cut_in_words(drawn: Plot, metric: str) -> str:
     """Say that intervals of a figure end at what is possible, where some do; otherwise return nothing."""
-    least, most = possible(metric)
+    least, most = possible_range(metric)
     ends = (drawn.data["low"] == least).any() or (drawn.data["high"] == most).any()
     return ", cut at what is possible" * bool(ends)
 

@@ -8,7 +8,7 @@ from pe_lab.report.parts import Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import amount, capitalised, joined
 from pe_lab.results import tuned_rates
-from pe_lab.results.columns import merge, setting_columns, sort_by_setting
+from pe_lab.results.columns import merge_tables, setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
 
 
@@ -29,7 +29,7 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     for setting, here in best.groupby(words, sort=False):
         chosen = here.groupby(LR)["pe"].agg(lambda names: joined([f"`{name}`" for name in names]))
         first = here.loc[here["test_loss"].idxmin()]
-        tau = merge(tuning.agreement, here[settings].drop_duplicates(), settings)["tau"]
+        tau = merge_tables(tuning.agreement, here[settings].drop_duplicates(), settings)["tau"]
         at = "; ".join(f"{rate:g} for {names}" for rate, names in chosen.items())
         lowest = f"There `{first['pe']}` has the lowest mean test loss, {amount(first['test_loss'], 'loss')}"
         taus = f"{tau.min():.2g} to {tau.max():.2g}"

@@ -166,7 +166,7 @@ def over_epochs(
 
     The x axis has steps where all trainings are counted in steps.
     Points are means over seeds, bars their 95 % t intervals; those of one length stand side by side. Losses have a
-    scale that is logarithmic above LINEAR and linear below, so that a best possible loss of 0 can be drawn.
+    scale that is logarithmic above MAX_LINEAR_LOSS and linear below, so that a best possible loss of 0 can be drawn.
 
     Args:
         panel_width: in inches.
@@ -227,8 +227,8 @@ def over_epochs(
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(x=0.12)
         if metric == "loss":
-            axes.set_yscale("symlog", linthresh=LINEAR, linscale=1)
-            axes.axhline(LINEAR, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+            axes.set_yscale("symlog", linthresh=MAX_LINEAR_LOSS, linscale=1)
+            axes.axhline(MAX_LINEAR_LOSS, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
             axes.set_yticks([0, 0.05, 0.1, 0.3, 1, 3, 10])
             highest = max([data["high"].fillna(data["mean"]).max(), *(values.max() for values in levels.values())])
             axes.set_ylim(-0.01, 1.3 * highest)
@@ -237,7 +237,9 @@ def over_epochs(
         axes.set_title(setting)
     unit = " in nats" * (metric == "loss")
     for axes in list(panels.values())[::across]:
-        axes.set_ylabel(f"test {in_words(metric)}{unit}" + f"\n(linear below {LINEAR:g}, dotted)" * (metric == "loss"))
+        axes.set_ylabel(
+            f"test {in_words(metric)}{unit}" + f"\n(linear below {MAX_LINEAR_LOSS:g}, dotted)" * (metric == "loss")
+        )
     for axes in panels.values() if baseline is None else grid[1]:
         axes.set_xlabel(f"{along} of training")
     if baseline is not None:

@@ -1080,7 +1080,7 @@ def test_comparisons_in_settings_that_were_not_learned_are_folded(cells) -> None
     (section,) = (part for part in sections(studied) if part.title == "Differences")
     (folded,) = (part for part in section.parts if isinstance(part, Folded))
     lines = folded.parts[1].data
-    assert len(lines) == len(studied.compared.lines[GRID].query("depth == 1"))
+    assert len(lines) == len(studied.compared.lines[GRID_TABLE].query("depth == 1"))
     assert ("depth" not in lines) or set(lines["depth"]) == {1}
 
 

@@ -262,7 +262,7 @@ def test_losses_over_epochs_stand_between_their_floors() -> None:
     assert [axes.get_title() for axes in made.figure.axes] == ["depth 1", "depth 4"]
     for axes in made.figure.axes:
         flat = {line.get_ydata()[0] for line in axes.lines if list(line.get_xdata()) == [0, 1]}
-        assert flat == {0.0, 0.25, plots.LINEAR}  # not 0.5: a model without position can be better
+        assert flat == {0.0, 0.25, plots.MAX_LINEAR_LOSS}  # not 0.5: a model without position can be better
         assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "16"]
         low, high = axes.get_ylim()
         assert low <= 0
