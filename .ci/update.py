@@ -22,7 +22,7 @@ INTERFACE = {  # public names of pe_lab.encodings beside its encodings, by modul
     "memory": ["Carried"],
     "options": ["OptionError"],
     "sizes": ["Sizes"],
-    "stack": ["LayerInput", "Positions", "Stack"],
+    "stack": ["LayerInput", "PassPositions", "Stack"],
     "terms": ["Rotary", "Softmax", "Stick", "Terms"],
 }
 HEAD = '"""Public names, written by .ci/update.py: the classes that conf/pe names, and those of their interface."""\n'

@@ -8,7 +8,7 @@ from torch import Tensor
 from pe_lab.data.majority import shuffle_ones
 from pe_lab.data.problem import RandomProblems
 from pe_lab.encodings.layout import UNMARKED
-from pe_lab.encodings.options import Count, Length, Positions
+from pe_lab.encodings.options import Count, Length, PositionCount
 
 PLUS_SYMBOL = 10  # the symbol after the digits
 END_INDEX = PLUS_SYMBOL + 1  # index of END among the possible next tokens
@@ -47,7 +47,7 @@ class Addition(RandomProblems):
         name: str = "addition",
         order: Literal["little", "big"] = "little",
         shortest: Length = 1,
-        longest: Positions = 3,
+        longest: PositionCount = 3,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
@@ -161,7 +161,7 @@ class Parity(RandomProblems):
         name: str = "parity",
         ones: Literal["bits", "uniform"] = "bits",
         shortest: Length = 1,
-        longest: Positions = 16,
+        longest: PositionCount = 16,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.sequence import Copy, sort_prompts
-from pe_lab.encodings.options import Count, Length, OptionError, Positions, integers
+from pe_lab.encodings.options import Count, Length, OptionError, PositionCount, integers
 
 SORT_KEYS = 2**62  # to sort by: two of them are equal once in 10^15 sequences of a hundred tokens
 
@@ -38,7 +38,7 @@ class UniqueCopy(Copy):
         name: str = "unique_copy",
         symbols: Annotated[int, integers(2, most=4096)] = 64,
         shortest: Length = 1,
-        longest: Positions = 16,
+        longest: PositionCount = 16,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
@@ -121,7 +121,7 @@ class SelectiveCopy(Copy):
         name: str = "selective_copy",
         symbols: Annotated[int, integers(2, most=65_535)] = 10,  # and the blank
         shortest: Length = 1,
-        longest: Positions = 16,
+        longest: PositionCount = 16,
         blanks: Annotated[int, integers(0, most=1024)] = 1,
         extra: Annotated[int, integers(0, most=65_536)] = 0,
         train: Count = 10_000,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.problem import RandomProblems
-from pe_lab.encodings.options import Count, Length, Positions, integers
+from pe_lab.encodings.options import Count, Length, PositionCount, integers
 
 
 class Majority(RandomProblems):
@@ -38,7 +38,7 @@ class Majority(RandomProblems):
         name: str = "majority",
         symbols: Annotated[int, integers(2, most=4096)] = 26,
         shortest: Length = 1,
-        longest: Positions = 16,
+        longest: PositionCount = 16,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
@@ -109,7 +109,7 @@ class BinaryMajority(Majority):
         seed: int,
         name: str = "binary_majority",
         shortest: Length = 1,
-        longest: Positions = 16,
+        longest: PositionCount = 16,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
@@ -147,7 +147,7 @@ class InterleavedMajority(RandomProblems):
         name: str = "interleaved_majority",
         streams: Annotated[int, integers(2, most=8)] = 3,
         shortest: Length = 1,
-        longest: Positions = 8,
+        longest: PositionCount = 8,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,

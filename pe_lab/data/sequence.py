@@ -9,7 +9,7 @@ from torch import Tensor
 from pe_lab.data.base import Floors, mean_metrics, surprise
 from pe_lab.data.problem import NUM_SHARES, Problems, RandomProblems
 from pe_lab.data.seeding import derive_seed
-from pe_lab.encodings.options import Count, Length, OptionError, Positions, integers
+from pe_lab.encodings.options import Count, Length, OptionError, PositionCount, integers
 
 Symbols = Annotated[int, integers(2, most=65_536)]
 CHUNK_MULTISETS = 4096  # multisets counted together
@@ -40,7 +40,7 @@ class Copy(RandomProblems):
         name: str = "copy",
         symbols: Symbols = 10,
         shortest: Length = 1,
-        longest: Positions = 16,
+        longest: PositionCount = 16,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
@@ -133,7 +133,7 @@ class Repeat(Problems):
     floors_revision = 2
 
     def __init__(
-        self, seed: int, name: str = "repeat", symbols: Symbols = 100, shortest: Length = 1, longest: Positions = 16
+        self, seed: int, name: str = "repeat", symbols: Symbols = 100, shortest: Length = 1, longest: PositionCount = 16
     ) -> None:
         super().__init__(seed, name, symbols, shortest, longest)
         if not self.size("test"):

@@ -40,7 +40,7 @@ class StoredProperty(Generic[Owner, T]):
 
 
 @dataclass(frozen=True)
-class Structure:
+class KnownLayout:
     """What is known of a layout without reading its tensors; each sequence is one document, padded on the right.
 
     Attributes:
@@ -66,28 +66,28 @@ class Structure:
     def one_segment(self) -> bool:
         return self.whole
 
-    def at(self, pos: Tensor, segment: Tensor, bounds: tuple[int, int]) -> "Structure":
+    def at(self, pos: Tensor, segment: Tensor, bounds: tuple[int, int]) -> "KnownLayout":
         """Return the same facts for other positions within these bounds."""
         return replace(self, pos=pos, segment=segment, pos_range=bounds, whole=False, runs_on=False)
 
-    def continues(self, earlier: "Structure") -> bool:
+    def continues(self, earlier: "KnownLayout") -> bool:
         """Return whether these are the next tokens of the same sequences."""
         on_lines = self.whole and earlier.whole and self.runs_on and earlier.runs_on
         return on_lines and self.pos_range[0] == earlier.pos_range[1] + 1
 
-    def before(self, keys: "Structure") -> "Structure":
+    def before(self, keys: "KnownLayout") -> "KnownLayout":
         """Return these facts with the distances to earlier keys, whose positions are not larger."""
         return replace(self, max_distance=self.pos_range[1] - keys.pos_range[0])
 
 
-def fact(compute: Callable[["Facts"], T]) -> "StoredProperty[Facts, T]":
+def fact(compute: Callable[["LayoutProperties"], T]) -> "StoredProperty[LayoutProperties, T]":
     """Make a property that is computed once as a Python number: from known facts if possible, otherwise on the CPU.
 
     A compiled or exported model cannot read tensors: there, bounds that are known take the place of the numbers.
     """
     name = compute.__name__
 
-    def find(layout: "Facts") -> T:
+    def find(layout: "LayoutProperties") -> T:
         if layout.source is not layout:
             value: T = getattr(layout.source, name)  # computed there, so that no device is waited for
             return value
@@ -108,23 +108,23 @@ def fact(compute: Callable[["Facts"], T]) -> "StoredProperty[Facts, T]":
     return StoredProperty(find)
 
 
-class Facts:
+class LayoutProperties:
     """Properties that follow from the positions, segments and keys of a layout."""
 
     pos: Tensor
     segment: Tensor
     causal: bool
-    structure: Structure | None
+    structure: KnownLayout | None
     marks: Tensor | None
     start: int | None
 
     @property
-    def of_keys(self) -> "Facts":
+    def of_keys(self) -> "LayoutProperties":
         """The layout of the keys."""
         raise NotImplementedError
 
     @property
-    def source(self) -> "Facts":
+    def source(self) -> "LayoutProperties":
         """The layout that computes the facts."""
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
 from pe_lab.encodings.angles import FULL_TURN, round_angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import NonNegative, OptionError, Positions, Positive
+from pe_lab.encodings.options import NonNegative, OptionError, PositionCount, Positive
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
@@ -63,7 +63,7 @@ class Learnable2D(Learnable):
         self,
         sizes: Sizes,
         name: str = "learnable_2d",
-        max_len: Positions = 512,
+        max_len: PositionCount = 512,
         at: Place = "input",
         combine: Combination = "add",
         share: Literal["layers", "none"] = "layers",

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import PADDING, PROPERTY_NAMES, UNMARKED, Facts, Structure
+from pe_lab.encodings.facts import PADDING, PROPERTY_NAMES, UNMARKED, KnownLayout, LayoutProperties
 from pe_lab.encodings.memory import Carried, Memory
 
-__all__ = ["PADDING", "PROPERTY_NAMES", "UNMARKED", "Layout", "Origin"]
+__all__ = ["PADDING", "PROPERTY_NAMES", "UNMARKED", "CpuCopy", "Layout"]
 
 
 @dataclass(frozen=True)
-class Origin:
+class CpuCopy:
     """The layout on the CPU that another was copied from, with the tensors of the copy."""
 
     layout: "Layout"
@@ -25,7 +25,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Layout(Facts):
+class Layout(LayoutProperties):
     """Positions and documents of the tokens of a batch, given to every hook of an encoding.
 
     Make one by `whole` or `of_lengths`, which need not read the device. A hook reads `pos` and `segment` of its T
@@ -63,8 +63,8 @@ class Layout(Facts):
     memory: Memory | None = field(default=None, repr=False, compare=False, kw_only=True)
     carried: Carried | None = field(default=None, repr=False, compare=False, kw_only=True)
     marks: Tensor | None = field(default=None, kw_only=True)
-    origin: Origin | None = field(default=None, repr=False, compare=False, kw_only=True)
-    structure: Structure | None = field(default=None, repr=False, compare=False, kw_only=True)
+    origin: CpuCopy | None = field(default=None, repr=False, compare=False, kw_only=True)
+    structure: KnownLayout | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         is_integer = not (self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex())
@@ -119,7 +119,7 @@ class Layout(Facts):
         if grid_width is not None:
             pos = torch.stack((pos // grid_width, pos % grid_width), -1)
             last = torch.sym_max(last // grid_width, torch.sym_min(last, grid_width - 1))
-        structure = Structure(pos, segment, (start, last), whole, runs_on=grid_width is None)
+        structure = KnownLayout(pos, segment, (start, last), whole, runs_on=grid_width is None)
         return cls(pos, segment, causal, structure=structure)
 
     @classmethod
@@ -143,7 +143,7 @@ class Layout(Facts):
         leaves = self.pos.device.type == self.segment.device.type == "cpu" != pos.device.type
         keys = None if self.keys is None else self.keys.to(device, non_blocking)
         marks = None if self.marks is None else self.marks.to(device, non_blocking=non_blocking)
-        origin = Origin(self, pos, segment, keys, marks) if leaves else None
+        origin = CpuCopy(self, pos, segment, keys, marks) if leaves else None
         structure = None if self.structure is None else replace(self.structure, pos=pos, segment=segment)
         return replace(self, pos=pos, segment=segment, keys=keys, marks=marks, origin=origin, structure=structure)
 
@@ -159,7 +159,7 @@ class Layout(Facts):
 
     def sourced(self, source: "Layout") -> "Layout":
         """Return this layout with another one of equal content, which computes its facts."""
-        return replace(self, origin=Origin(source, self.pos, self.segment, self.keys, self.marks))
+        return replace(self, origin=CpuCopy(source, self.pos, self.segment, self.keys, self.marks))
 
     def read(self) -> "Layout":
         """Compute all facts now, so that a compiled model need not read tensors, and return the layout."""
@@ -180,7 +180,7 @@ class Layout(Facts):
             return replace(self, pos=change(self.pos), keys=keys)
         source = self.origin.layout.moved(change)
         pos = source.pos.to(self.pos.device)
-        return replace(self, pos=pos, keys=keys, origin=Origin(source, pos, self.segment, keys, self.marks))
+        return replace(self, pos=pos, keys=keys, origin=CpuCopy(source, pos, self.segment, keys, self.marks))
 
     def shifted(self, offset: int) -> "Layout":
         """Add `offset` to all positions, on a grid of two axes to the rows only, and return the layout."""

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Absolute
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import NonNegative, Positions, integers
+from pe_lab.encodings.options import NonNegative, PositionCount, integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import UnfitTableError
 
@@ -109,7 +109,7 @@ class Abacus(Marked):
         self,
         sizes: Sizes,
         name: str = "abacus",
-        rows: Positions = 1024,
+        rows: PositionCount = 1024,
         max_shift: Shift = 99,
         std: NonNegative = 1.0,
     ) -> None:
@@ -150,7 +150,7 @@ class Coupled(Marked):
         ValueError: as Marked.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "coupled", rows: Positions = 151, std: NonNegative = 1.0) -> None:
+    def __init__(self, sizes: Sizes, name: str = "coupled", rows: PositionCount = 151, std: NonNegative = 1.0) -> None:
         super().__init__(sizes, name, rows, std)
 
     @property

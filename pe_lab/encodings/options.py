@@ -128,7 +128,7 @@ NonNegative = Annotated[float, at_least(0)]
 Factor = Annotated[float, at_least(1)]
 Count = Annotated[int, integers(1)]
 Length = Annotated[int, integers(1, most=MAX_LENGTH)]
-Positions = Annotated[int, integers(1, most=2**25)]  # that an encoding has vectors or frequencies for
+PositionCount = Annotated[int, integers(1, most=2**25)]  # that an encoding has vectors or frequencies for
 Distance = Annotated[int, integers(1, most=2**16)]  # that has a table row of its own
 Dimensions = Annotated[int, even_integers()]  # that are rotated in pairs
 Units = Annotated[int, integers(1, most=MOST_UNITS)]

@@ -35,7 +35,7 @@ from pe_lab.encodings.rotary_updated import TAPE
 from pe_lab.encodings.rotary_values import VORoPE
 from pe_lab.encodings.scaled import SSMax, Temperature
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.stack import LayerInput, Positions, Stack
+from pe_lab.encodings.stack import LayerInput, PassPositions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.encodings.table import Learnable, Random, SinInit
 from pe_lab.encodings.terms import Rotary, Softmax, Stick, Terms
@@ -96,9 +96,9 @@ __all__ = [
     "OptionError",
     "PRoPE",
     "PaTH",
+    "PassPositions",
     "PoPE",
     "PositionalEncoding",
-    "Positions",
     "Random",
     "Randomized",
     "RelativeBias",

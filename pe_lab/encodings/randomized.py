@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.encodings.options import Distance, OptionError, Positions, prefix_errors
+from pe_lab.encodings.options import Distance, OptionError, PositionCount, prefix_errors
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
 from pe_lab.encodings.terms import Terms
@@ -130,7 +130,7 @@ class Randomized(AtDrawnPositions):
         sizes: Sizes,
         name: str,
         encoding: Callable[[Sizes], PositionalEncoding],
-        max_len: Positions = 2048,
+        max_len: PositionCount = 2048,
     ) -> None:
         require_rows(max_len, sizes.length)
         super().__init__(sizes, name, encoding, max_len)
@@ -194,7 +194,7 @@ class Shape(AtDrawnPositions):
         encoding: Callable[[Sizes], PositionalEncoding],
         max_shift: Distance | None = 500,
         evaluate: Literal["max", "middle", "zero"] = "max",
-        span: Positions | None = None,
+        span: PositionCount | None = None,
     ) -> None:
         if span is None:
             if max_shift is None:

@@ -13,7 +13,15 @@ from torch import Tensor
 from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import POSITIVE_NUMBERS, Dimensions, Factor, OptionError, Positions, Positive, integers
+from pe_lab.encodings.options import (
+    POSITIVE_NUMBERS,
+    Dimensions,
+    Factor,
+    OptionError,
+    PositionCount,
+    Positive,
+    integers,
+)
 from pe_lab.encodings.rotary import RoPE, frequencies, rotary_tables
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary
@@ -108,7 +116,7 @@ class DynamicNTKRoPE(RoPE):
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
         factor: Factor = 1.0,
-        original_length: Positions | None = None,
+        original_length: PositionCount | None = None,
         rotary_dim: Dimensions | None = None,
     ) -> None:
         super().__init__(sizes, name, theta, pairing, rotary_dim)
@@ -178,7 +186,7 @@ class Yarn(RoPE):
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
         factor: Factor = 4.0,
-        original_length: Positions | None = None,
+        original_length: PositionCount | None = None,
         beta_fast: Positive = 32.0,
         beta_slow: Positive = 1.0,
         ramp: Literal["paper", "code"] = "paper",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import NonNegative, Positions, Positive, integers
+from pe_lab.encodings.options import NonNegative, PositionCount, Positive, integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -90,7 +90,7 @@ class Temperature(PositionalEncoding):
         sizes: Sizes,
         name: str = "temperature",
         beta: NonNegative = 0.1,
-        original_length: Positions | None = None,
+        original_length: PositionCount | None = None,
         first: Annotated[int, integers(0, 1)] = 0,
     ) -> None:
         super().__init__(sizes, name)

@@ -148,7 +148,7 @@ class Stack(nn.ModuleList):
 
     def forward(
         self, x: Tensor, layout: Layout | None = None, cache: Cache | None = None
-    ) -> tuple[Tensor, "Positions"]:
+    ) -> tuple[Tensor, "PassPositions"]:
         """Add position to token embeddings; return them and the positions for the layers.
 
         Args:
@@ -179,7 +179,7 @@ class Stack(nn.ModuleList):
         else:
             first.require_contiguous(layout)
         x = first.embed(x, located if cache is None else located.remembering(cache.embedding))
-        return x, Positions(self, located, cache, x)
+        return x, PassPositions(self, located, cache, x)
 
     def _next_layout(self, x: Tensor, cache: Cache | None) -> Layout:
         sizes, length = self.first.sizes, x.shape[1]
@@ -194,7 +194,7 @@ class Stack(nn.ModuleList):
             raise ValueError(f"the cache must be that of this model, of {self.depth} layers, got {len(cache.layers)}")
 
 
-class Positions:
+class PassPositions:
     """The positions of one forward pass, made by `Stack` for the layers.
 
     Attributes:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.absolute import Absolute, Combination, Place, sinusoid
 from pe_lab.encodings.base import UnfitError
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import NonNegative, OptionError, Positions, Positive
+from pe_lab.encodings.options import NonNegative, OptionError, PositionCount, Positive
 from pe_lab.encodings.sizes import Sizes
 
 
@@ -32,7 +32,7 @@ class Table(Absolute):
         self,
         sizes: Sizes,
         name: str,
-        max_len: Positions = 512,
+        max_len: PositionCount = 512,
         at: Place = "input",
         combine: Combination = "add",
         share: Literal["layers", "none"] = "layers",
@@ -108,7 +108,7 @@ class Learnable(Table):
         self,
         sizes: Sizes,
         name: str = "learnable",
-        max_len: Positions = 512,
+        max_len: PositionCount = 512,
         at: Place = "input",
         combine: Combination = "add",
         share: Literal["layers", "none"] = "layers",
@@ -142,7 +142,7 @@ class SinInit(Table):
         sizes: Sizes,
         name: str = "sininit",
         theta: Positive = 10_000.0,
-        max_len: Positions = 512,
+        max_len: PositionCount = 512,
         at: Place = "input",
         combine: Combination = "add",
         share: Literal["layers", "none"] = "layers",
@@ -178,7 +178,7 @@ class Random(Table):
         self,
         sizes: Sizes,
         name: str = "random",
-        max_len: Positions = 512,
+        max_len: PositionCount = 512,
         at: Place = "input",
         combine: Combination = "add",
         size: Positive = 1.0,

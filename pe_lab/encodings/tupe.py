@@ -10,7 +10,7 @@ from torch.nn.functional import layer_norm, linear
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias_learned import t5_buckets
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Distance, OptionError, Positions, even_integers
+from pe_lab.encodings.options import Distance, OptionError, PositionCount, even_integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
 from pe_lab.encodings.terms import Terms, prepare_pair_term
@@ -46,7 +46,7 @@ class Tupe(PositionalEncoding):
         self,
         sizes: Sizes,
         name: str = "tupe",
-        max_len: Positions = 512,
+        max_len: PositionCount = 512,
         untied_first: bool = True,
         relative: bool = True,
         num_buckets: Annotated[int, even_integers(most=512)] = 32,

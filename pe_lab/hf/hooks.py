@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.encodings.stack import Positions, Stack
+from pe_lab.encodings.stack import PassPositions, Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.hf.attention import ATTENTION_NAME, LayerInputs
 from pe_lab.hf.cache import OLD_NAME, CachedTokens, cache_name, is_static, new_cache, tokens_in
@@ -25,9 +25,9 @@ class ReplacedMethod:
     """Stands in for a method of the model whose result goes to all layers: returns the encoding's positions instead."""
 
     def __init__(self) -> None:
-        self.positions: Positions | None = None
+        self.positions: PassPositions | None = None
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Positions | None:
+    def __call__(self, *args: Any, **kwargs: Any) -> PassPositions | None:
         positions, self.positions = self.positions, None
         return positions
 
@@ -164,7 +164,7 @@ class Preparation:
 class PendingPositions:
     """Positions that are known once the model has embedded its input."""
 
-    positions: Positions | None = None
+    positions: PassPositions | None = None
 
 
 class ImageHook:
@@ -227,7 +227,7 @@ class AttentionHook:
             raise ValueError(f"attn_implementation must be {needed!r} while positions are replaced, got {name!r}")
         if isinstance(positions, PendingPositions):
             positions = positions.positions
-        if not isinstance(positions, Positions):
+        if not isinstance(positions, PassPositions):
             raise ValueError("attention of a replaced model must be called by the model, got no positions")
         if not torch.is_grad_enabled() and _were_computed(positions.shared):
             raise ValueError(

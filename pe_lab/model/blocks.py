@@ -7,7 +7,7 @@ from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import Model, head_dim, hidden_width
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.encodings.stack import Positions
+from pe_lab.encodings.stack import PassPositions
 from pe_lab.encodings.terms import Terms
 from pe_lab.model.computed_rows import ALL_ROWS, Rows
 
@@ -202,7 +202,7 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         index: int,
-        positions: Positions,
+        positions: PassPositions,
         implementation: str,
         rows: Rows = ALL_ROWS,
         kept: Rows = ALL_ROWS,

@@ -19,7 +19,7 @@ from configs import pe_settings
 from pe_lab.check.case import LARGEST_MARK, marked_layout
 from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Batch, Task
-from pe_lab.encodings.layout import Layout, Origin
+from pe_lab.encodings.layout import CpuCopy, Layout
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.model.transformer import Transformer
 from pe_lab.training.data import Sequences
@@ -60,7 +60,7 @@ def as_if_moved(layout: Layout) -> Layout:
         getattr(layout, fact)
     pos, segment = layout.pos.clone(), layout.segment.clone()
     marks = None if layout.marks is None else layout.marks.clone()
-    return replace(layout, pos=pos, segment=segment, marks=marks, origin=Origin(layout, pos, segment, None, marks))
+    return replace(layout, pos=pos, segment=segment, marks=marks, origin=CpuCopy(layout, pos, segment, None, marks))
 
 
 def test_the_counter_counts() -> None:
