@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.results.declared import Declared
+from pe_lab.results.declared import StudyDeclaration
 from pe_lab.results.frame import Results
 
 
@@ -15,7 +15,7 @@ def results_of(
     study: str | None = None,
     curves: pd.DataFrame | None = None,
     records: pd.DataFrame | None = None,
-    declared: Declared | None = None,
+    declared: StudyDeclaration | None = None,
     kind: type[Results] = Results,
     **fields: Any,
 ) -> Results:

@@ -11,7 +11,7 @@ from copy import deepcopy
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from configs import composed, pe_class, pe_settings
+from configs import compose_config, pe_class, pe_settings
 from pe_lab import config
 from pe_lab.experiment.cell import Cell
 from pe_lab.system.files import digest
@@ -26,7 +26,7 @@ def names(group: str) -> list[str]:
 
 def made(*overrides: str) -> DictConfig:
     """A config that may be changed."""
-    cfg = deepcopy(composed("trainer.device=cpu", *overrides))
+    cfg = deepcopy(compose_config("trainer.device=cpu", *overrides))
     OmegaConf.set_readonly(cfg, False)
     return cfg
 

@@ -13,7 +13,7 @@ DECLARED_FILE = "declared.json"
 
 
 @dataclass(frozen=True)
-class Declared:
+class StudyDeclaration:
     """The declaration of a study; empty for a study that made none.
 
     Attributes:
@@ -33,7 +33,7 @@ class Declared:
     tune: Mapping[str, Any] | None = None
 
 
-def read_declared(folder: Path) -> Declared:
+def read_declared(folder: Path) -> StudyDeclaration:
     """Read the declaration in a study's folder.
 
     Raises:
@@ -42,7 +42,7 @@ def read_declared(folder: Path) -> Declared:
     path = folder / DECLARED_FILE
     try:
         if (content := read_json(path)) is None:
-            return Declared()
+            return StudyDeclaration()
         texts = (content.get("margin") or {}) if isinstance(content, dict) else None
         if not isinstance(texts, dict):
             raise ValueError(f"{json.dumps(content if texts is None else texts)}, not settings")
@@ -58,4 +58,4 @@ def read_declared(folder: Path) -> Declared:
     ).items():
         if not isinstance(value, kind | None):
             raise ValueError(f"{path} must have {words} or null as {name}, got {value!r}")
-    return Declared(margin, baseline, decide, search, tune)
+    return StudyDeclaration(margin, baseline, decide, search, tune)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pe_lab.results import declared, from_ledger
 from pe_lab.results.columns import ENVIRONMENT, checkpoint
-from pe_lab.results.declared import Declared
+from pe_lab.results.declared import StudyDeclaration
 from pe_lab.results.from_ledger import NO_FAILED
 from pe_lab.results.required_columns import require_curves, require_records, require_rows
 from pe_lab.system.exact_csv import read_csv
@@ -62,8 +62,8 @@ class Results:
         return from_ledger.read_records(self.source, self.cells, self.refused)
 
     @cached_property
-    def declared(self) -> Declared:
-        return Declared() if self.study is None else declared.read_declared(self.folder)
+    def declared(self) -> StudyDeclaration:
+        return StudyDeclaration() if self.study is None else declared.read_declared(self.folder)
 
     @property
     def folder(self) -> Path:

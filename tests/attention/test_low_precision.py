@@ -30,7 +30,7 @@ BIASES: dict[str, Callable[[], Terms]] = {
 }
 
 
-def made(name: str, width: int, heads: int, length: int, causal: bool) -> PositionalEncoding:
+def make_encoding(name: str, width: int, heads: int, length: int, causal: bool) -> PositionalEncoding:
     make = hydra.utils.instantiate(pe_settings(name))
     try:
         return make(Sizes(width, heads, length, causal, marks=LARGEST_MARK)).eval()
@@ -68,7 +68,7 @@ def test_bfloat16_costs_an_encoding_no_more_than_twice_what_it_costs_the_referen
 ) -> None:
     length, heads = 129, max(H, width // 64)
     try:
-        encoding = made(name, width, heads, length, causal)
+        encoding = make_encoding(name, width, heads, length, causal)
     except UnfitError:
         assert not causal  # it is causal only
         return

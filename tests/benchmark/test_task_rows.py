@@ -18,7 +18,7 @@ CAP = 11.906890595608518
 PE_BENCH_1 = Path(__file__).parents[2] / "sweeps/results/pe_bench_1"  # not in the package
 
 
-def made(*seeds: int, pe: str = "rope", **more: Any) -> pd.DataFrame:
+def make_rows(*seeds: int, pe: str = "rope", **more: Any) -> pd.DataFrame:
     return task_rows.rows_frame([tuned.row(TASK, pe, seed, 8.25 + seed / 7) | more for seed in seeds])
 
 
@@ -41,7 +41,7 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_rows_that_were_changed_are_refused(tmp_path: Path) -> None:
-    task_rows.write_rows(TASK, made(0), tmp_path)
+    task_rows.write_rows(TASK, make_rows(0), tmp_path)
     assert len(task_rows.read_rows(TASK, tmp_path)) == 1
     (tmp_path / f"{TASK.study}.csv").write_text("pe\nrope\n")
     with pytest.raises(LedgerError, match=r"pe_bench_2_induction.csv must have the digest \w{16}, got \w{16}"):
@@ -49,11 +49,13 @@ def test_rows_that_were_changed_are_refused(tmp_path: Path) -> None:
 
 
 def test_other_seeds_and_encodings_are_added_and_the_same_ones_kept_once() -> None:
-    known = made(0, 1)
-    both = task_rows.merge_rows(TASK, known, made(1, 2, core_seconds=1.0, torch="3.0", hardware="another"), "there")
+    known = make_rows(0, 1)
+    both = task_rows.merge_rows(
+        TASK, known, make_rows(1, 2, core_seconds=1.0, torch="3.0", hardware="another"), "there"
+    )
     assert list(both["seed"]) == [0, 1, 2]
     assert list(both["core_seconds"]) == [36.0, 36.0, 1.0]
-    both = task_rows.merge_rows(TASK, both, made(0, pe="alibi", encoding="c" * 16, revision=3), "there")
+    both = task_rows.merge_rows(TASK, both, make_rows(0, pe="alibi", encoding="c" * 16, revision=3), "there")
     assert list(both["pe"]) == ["alibi", "rope", "rope", "rope"]
     assert list(task_rows.merge_rows(TASK, task_rows.rows_frame([]), known, "there")["seed"]) == [0, 1]
     assert list(task_rows.merge_rows(TASK, known, task_rows.rows_frame([]), "there")["seed"]) == [0, 1]
@@ -80,8 +82,8 @@ def test_other_seeds_and_encodings_are_added_and_the_same_ones_kept_once() -> No
 def test_what_contradicts_shipped_rows_is_refused_or_takes_their_place(
     more: dict[str, Any], message: str, left: int
 ) -> None:
-    known = pd.concat([made(0, 1), made(1, pe="alibi")], ignore_index=True)
-    new = made(1, **more)
+    known = pd.concat([make_rows(0, 1), make_rows(1, pe="alibi")], ignore_index=True)
+    new = make_rows(1, **more)
     with pytest.raises(ValueError, match=".+") as caught:
         task_rows.merge_rows(TASK, known, new, "there")
     assert message in str(caught.value)
@@ -131,21 +133,21 @@ def test_a_row_that_cannot_be_is_refused_before_it_is_written(
 
 def test_a_seed_twice_and_rows_of_two_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="all must have each seed of an encoding once, got rope, seed 0 twice"):
-        task_rows.require_rows(made(0, 0), TASK, "all")
-    mixed = pd.concat([made(0), made(1, encoding="c" * 16)])
+        task_rows.require_rows(make_rows(0, 0), TASK, "all")
+    mixed = pd.concat([make_rows(0), make_rows(1, encoding="c" * 16)])
     with pytest.raises(ValueError, match=r"all must have one digest of encoding of rope on induction, got b+ and c+"):
         task_rows.require_rows(mixed, TASK, "all")
-    mixed = pd.concat([made(0), made(1, settings="c" * 16)])
+    mixed = pd.concat([make_rows(0), make_rows(1, settings="c" * 16)])
     with pytest.raises(ValueError, match=r"all must have one digest of settings of induction, got a+ and c+"):
         task_rows.require_rows(mixed, TASK, "all")
 
 
 def test_scores_follow_from_losses_and_levels() -> None:
-    found = made(0)
+    found = make_rows(0)
     assert task_rows.lengths(found) == [1, 2, 4]
     assert [task_rows.score(found, length)[0] for length in (1, 2, 4)] == pytest.approx([1 / 1.1, 0.9 / 1.1, 0.7 / 1.1])
     assert task_rows.count_candidates(found) == 3
-    assert pd.isna(task_rows.score(made(0, level_x1=0.0))[0])
+    assert pd.isna(task_rows.score(make_rows(0, level_x1=0.0))[0])
 
 
 def test_rows_of_the_package_can_be_read() -> None:

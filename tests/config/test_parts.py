@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from configs import composed, pe_settings
+from configs import compose_config, pe_settings
 from pe_lab import config
 from pe_lab.config import expand, resolve_config
 from pe_lab.encodings.rotary import RoPE
@@ -16,7 +16,7 @@ SUM = ["pe=sum", "model.depth=2", "trainer.device=cpu"]
 
 
 def parts(*overrides: str) -> list[dict[str, object]]:
-    return resolve_config(composed(*SUM, *overrides).pe)["parts"]
+    return resolve_config(compose_config(*SUM, *overrides).pe)["parts"]
 
 
 def test_names_become_the_settings_of_their_files() -> None:

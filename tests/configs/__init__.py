@@ -25,7 +25,7 @@ def slow_but_for(few: Collection[str] = FEW) -> list:
 
 
 @cache
-def composed(*overrides: str) -> DictConfig:
+def compose_config(*overrides: str) -> DictConfig:
     """Return the config of these overrides. It is shared: what changes it raises ReadonlyConfigError."""
     config = expand(list(overrides), False)[0]
     OmegaConf.set_readonly(config, True)
@@ -47,13 +47,13 @@ def includes_others(name: str) -> bool:
 
 def pe_settings(name: str, *overrides: str) -> DictConfig:
     """Return the settings of an encoding; tests/config compares those of every file with what is composed of it."""
-    return composed(f"pe={name}", *overrides).pe if overrides or includes_others(name) else written(name)
+    return compose_config(f"pe={name}", *overrides).pe if overrides or includes_others(name) else written(name)
 
 
 def group_of(path: Path) -> DictConfig:
     """Return the settings that the file conf/<group>/<name>.yaml gives to its group."""
     group = path.parent.name
-    return pe_settings(path.stem) if group == "pe" else composed(f"{group}={path.stem}")[group]
+    return pe_settings(path.stem) if group == "pe" else compose_config(f"{group}={path.stem}")[group]
 
 
 @cache

@@ -20,7 +20,7 @@ def default() -> MQAR:
     return MQAR(0)
 
 
-def whole(data: MQAR, split: str) -> Batch:
+def whole_split(data: MQAR, split: str) -> Batch:
     return data.batch(split, torch.arange(data.size(split)))
 
 
@@ -35,7 +35,7 @@ def test_the_worked_example_is_written_as_drawn() -> None:
 @pytest.mark.parametrize(("factor", "length", "pairs"), [(1, 64, 4), (2, 128, 8), (4, 256, 16), (1.25, 80, 5)])
 def test_every_key_is_value_of_once_and_asked_once_for_its_value(factor: float, length: int, pairs: int) -> None:
     data = default() if factor == 1 else default().longer(factor)
-    batch = whole(data, "test")
+    batch = whole_split(data, "test")
     assert batch.tokens.shape == (1000, length)
     assert data.task.length == length
     assert data.task.causal
@@ -60,7 +60,7 @@ def test_gaps_follow_the_power_law(power: float) -> None:
     """The gap of the first key is its first draw; that of the second is drawn among the others."""
     size = 4000
     data = MQAR(0, length=24, pairs=2, power=power, train=size)
-    batch = whole(data, "train")
+    batch = whole_split(data, "train")
     weights = [(g + 1) ** (power - 1) for g in range(10)]
     first = [weight / sum(weights) for weight in weights]
     second = [
@@ -76,7 +76,7 @@ def test_gaps_follow_the_power_law(power: float) -> None:
 
 
 def test_keys_and_values_are_uniform() -> None:
-    batch = whole(default(), "train")
+    batch = whole_split(default(), "train")
     for column, low in ((0, 1), (6, 1), (1, 128), (7, 128)):
         found = batch.tokens[:, column].bincount(minlength=256)[low:]
         count = 127 if low == 1 else 128
@@ -128,7 +128,7 @@ def test_the_floors_are_0_and_ln_pairs(factor: int) -> None:
 def test_perfect_predictors_reach_the_floors() -> None:
     """Without order, the predictor takes the values of the prompt in ascending order."""
     data = MQAR(0, length=16, pairs=2)
-    batch = whole(data, "test")
+    batch = whole_split(data, "test")
     floors = data.floors("test")
     one_hot = torch.nn.functional.one_hot(batch.targets.clamp(min=0), 256)
     assert batch_metrics(one_hot.double().log(), batch, data.roles) == floors["bayes"]

@@ -99,7 +99,7 @@ def following(data: Problems, share: dict[int, Fraction]) -> tuple[Following, di
     return bags, asked
 
 
-def whole(data: Problems, split: str) -> Batch:
+def whole_split(data: Problems, split: str) -> Batch:
     return data.batch(split, torch.arange(data.size(split)))
 
 
@@ -131,7 +131,7 @@ def test_every_sequence_is_a_problem_with_its_answer(name: str) -> None:
     data = default(name)
     longest = 3 if name == "addition" else 16
     for split in SPLITS:
-        batch = whole(data, split)
+        batch = whole_split(data, split)
         assert batch.tokens.shape == (data.size(split), data.task.length)
         sizes = set()
         for prompt, answer in parsed(data, batch.tokens):
@@ -151,7 +151,7 @@ def test_every_sequence_is_a_problem_with_its_answer(name: str) -> None:
 def test_the_answer_and_its_end_are_asked_and_nothing_else(name: str) -> None:
     data = default(name)
     end = data.symbols + 2
-    batch = whole(data, "test")
+    batch = whole_split(data, "test")
     layout = batch.layout
     assert torch.equal(layout.pos, torch.arange(data.task.length)[None])
     rows = zip(*(part.tolist() for part in (batch.targets, batch.role, batch.headline, layout.segment)), strict=True)
@@ -174,7 +174,7 @@ def test_drawn_splits_are_about_eight_one_and_one_tenths_of_all_problems(case: s
     everything = {prompt for n in data.n for prompt in prompts(data, n)}
     for split, share in (("train", 0.8), ("validation", 0.1), ("test", 0.1)):
         mine = {prompt for prompt in everything if split_of(data.seed, data.name, data.key(list(prompt))) == split}
-        found = {prompt for prompt, _ in parsed(data, whole(data, split).tokens)}
+        found = {prompt for prompt, _ in parsed(data, whole_split(data, split).tokens)}
         assert found <= mine
         deviation = math.sqrt(share * (1 - share) / len(everything))
         assert len(mine) / len(everything) == pytest.approx(share, abs=4 * deviation)
@@ -185,7 +185,7 @@ def test_drawn_splits_are_about_eight_one_and_one_tenths_of_all_problems(case: s
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_no_problem_is_held_out_twice_and_small_sizes_have_all_of_theirs(name: str, split: str) -> None:
     data = default(name)
-    found = [prompt for prompt, _ in parsed(data, whole(data, split).tokens)]
+    found = [prompt for prompt, _ in parsed(data, whole_split(data, split).tokens)]
     assert len(set(found)) == len(found) == 1000
     sizes = Counter(SIZE[name](len(prompt)) for prompt in found)
     few = [n for n in data.n if data.prompts(n) <= 100]
@@ -203,14 +203,14 @@ def test_problems_that_run_out_are_refused_when_they_are_drawn() -> None:
     data = CLASSES["parity"](0, longest=9, validation=9, test=51)
     data.sizes["test"] = 200
     with pytest.raises(ValueError, match=r"^data\.test must be at most 1\d\d, the different .* data=parity, got 200$"):
-        whole(data, "test")
+        whole_split(data, "test")
 
 
 def test_problems_with_the_same_answer_for_the_same_reason_are_in_the_same_split() -> None:
     """Sorted prompts for sort, unordered pairs for addition."""
     for name, key in (("sort", sorted), ("addition", lambda p: sorted((p[: len(p) // 2], p[len(p) // 2 + 1 :])))):
         data = small(name, 0)
-        keys = [{str(key(prompt)) for prompt, _ in parsed(data, whole(data, split).tokens)} for split in SPLITS]
+        keys = [{str(key(prompt)) for prompt, _ in parsed(data, whole_split(data, split).tokens)} for split in SPLITS]
         assert not keys[0] & keys[1]
         assert not keys[0] & keys[2]
         assert not keys[1] & keys[2]
@@ -218,7 +218,9 @@ def test_problems_with_the_same_answer_for_the_same_reason_are_in_the_same_split
 
 def test_repeat_has_every_symbol_and_size_in_one_split_once() -> None:
     data = Repeat(5, symbols=12, shortest=3, longest=9)
-    found = [(prompt[0], len(prompt)) for split in SPLITS for prompt, _ in parsed(data, whole(data, split).tokens)]
+    found = [
+        (prompt[0], len(prompt)) for split in SPLITS for prompt, _ in parsed(data, whole_split(data, split).tokens)
+    ]
     assert sorted(found) == [(symbol, n) for symbol in range(12) for n in range(3, 10)]
     assert [data.size(split) for split in SPLITS] == [84 - 16, 8, 8]
 
@@ -226,7 +228,7 @@ def test_repeat_has_every_symbol_and_size_in_one_split_once() -> None:
 @pytest.mark.parametrize("name", DRAWN)
 def test_all_sizes_with_many_problems_are_equally_likely_in_training(name: str) -> None:
     data = default(name)
-    sizes = Counter(SIZE[name](len(prompt)) for prompt, _ in parsed(data, whole(data, "train").tokens))
+    sizes = Counter(SIZE[name](len(prompt)) for prompt, _ in parsed(data, whole_split(data, "train").tokens))
     many = [n for n in data.n if n >= 8 or (n >= 3 and name != "parity")]
     share = sum(sizes[n] for n in many) / len(many)
     for n in many:
@@ -238,7 +240,7 @@ def test_a_split_does_not_depend_on_the_number_of_problems(name: str) -> None:
     more, fewer = default(name), CLASSES[name](0, train=200, validation=100, test=100)
     for split in SPLITS:
         size = fewer.size(split)
-        assert torch.equal(whole(more, split).tokens[:size], whole(fewer, split).tokens)
+        assert torch.equal(whole_split(more, split).tokens[:size], whole_split(fewer, split).tokens)
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -246,7 +248,7 @@ def test_knowing_the_split_of_repeat_gives_the_lowest_loss_from_unordered_tokens
     """Compare with the counts of next tokens after each bag of tokens in the split."""
     data = default("repeat")
     follow: dict[Prompt, Counter[int]] = defaultdict(Counter)
-    for prompt, answer in parsed(data, whole(data, split).tokens):
+    for prompt, answer in parsed(data, whole_split(data, split).tokens):
         for slot, right in enumerate((*answer, data.symbols)):
             follow[tuple(sorted(prompt + answer[:slot]))][right] += 1
     surprise = [-n * math.log(n / found.total()) for found in follow.values() for n in found.values()]
@@ -410,7 +412,7 @@ def test_the_loss_of_the_position_blind_predictor_is_its_entropy(name: str) -> N
 @pytest.mark.parametrize("name", CLASSES)
 def test_perfect_predictors_reach_the_floors(name: str) -> None:
     data = small(name, 0)
-    batch = whole(data, "test")
+    batch = whole_split(data, "test")
     asked = batch.targets != IGNORE
     floors = data.floors("test")
     right = batch.targets[asked]
@@ -432,10 +434,10 @@ def test_perfect_predictors_reach_the_floors(name: str) -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_longer_problems_have_one_size_and_are_right(name: str, factor: float) -> None:
     data = default(name)
-    whole(data, "test")  # what is made of one size must not be taken for the other
+    whole_split(data, "test")  # what is made of one size must not be taken for the other
     longer = data.longer(factor)
     n = {"addition": {1.25: 4, 2: 6, 4: 12}}.get(name, {1.25: 20, 2: 32, 4: 64})[factor]
-    batch = whole(longer, "test")
+    batch = whole_split(longer, "test")
     assert len(batch) == (100 if name == "repeat" else 1000)
     assert batch.tokens.shape[1] == longer.task.length == {"addition": 3 * n + 5, "parity": n + 4}.get(name, 2 * n + 3)
     found = parsed(longer, batch.tokens)
@@ -443,10 +445,10 @@ def test_longer_problems_have_one_size_and_are_right(name: str, factor: float) -
         assert SIZE[name](len(prompt)) == n
         assert answer == ANSWERS[name](prompt)
     assert len(set(found)) == len(found)
-    trained = {prompt for split in SPLITS for prompt, _ in parsed(data, whole(data, split).tokens)}
+    trained = {prompt for split in SPLITS for prompt, _ in parsed(data, whole_split(data, split).tokens)}
     assert not trained & {prompt for prompt, _ in found}
     assert (longer.size("train"), longer.size("validation")) == (0, 0)
-    assert torch.equal(whole(default(name), "test").tokens, whole(CLASSES[name](0), "test").tokens)
+    assert torch.equal(whole_split(default(name), "test").tokens, whole_split(CLASSES[name](0), "test").tokens)
 
 
 @pytest.mark.parametrize("name", CLASSES)

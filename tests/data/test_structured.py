@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import composed
+from configs import compose_config
 from pe_lab.data.base import IGNORE, Batch, epoch_order, in_batches
 from pe_lab.data.structured import END, MID, NUM_VALUES, PAD, START, Structured, StructuredHeldout, term_pairs
 from pe_lab.encodings.layout import PADDING
@@ -63,7 +63,7 @@ def dataset(seed: int, name: str) -> Structured:
     return TASKS[name](seed)
 
 
-def whole(data: Structured, split: str) -> Batch:
+def whole_split(data: Structured, split: str) -> Batch:
     return data.batch(split, torch.arange(data.size(split)))
 
 
@@ -74,7 +74,7 @@ def unpadded(tokens: Tensor) -> list[tuple[int, ...]]:
 @cache
 def chosen_pairs(seed: int, split: str, name: str = "structured_heldout") -> frozenset[tuple[int, int]]:
     """Return the (a, s) of sequences."""
-    return frozenset((row[1], row[2] - row[1]) for row in whole(dataset(seed, name), split).tokens.tolist())
+    return frozenset((row[1], row[2] - row[1]) for row in whole_split(dataset(seed, name), split).tokens.tolist())
 
 
 @every_task
@@ -95,19 +95,19 @@ def test_the_vocabulary_is_128_terms_and_four_marks() -> None:
     ("name", "sizes"), [("structured", [4522, 502, 1256]), ("structured_heldout", [4525, 500, 1255])]
 )
 def test_the_config_is_the_task_of_the_specification(name: str, sizes: list[int]) -> None:
-    cfg = composed(f"data={name}")
+    cfg = compose_config(f"data={name}")
     data = hydra.utils.instantiate(cfg.data)(seed=0)
     assert type(data) is TASKS[name]
     assert (data.name, data.task.length, data.task.causal, data.roles) == (name, 16, True, ROLES)
     assert [data.size(split) for split in SPLITS] == sizes
-    assert whole(data, "test").tokens.shape == (sizes[2], 16)
+    assert whole_split(data, "test").tokens.shape == (sizes[2], 16)
     assert (cfg.model.width, cfg.model.num_heads, cfg.model.mlp_ratio, cfg.trainer.batch_size) == (64, 4, 4, 64)
 
 
 @every_task
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_splits_are_together_all_sequences_each_once(name: str, seed: int) -> None:
-    sequences = [row for split in SPLITS for row in unpadded(whole(dataset(seed, name), split).tokens)]
+    sequences = [row for split in SPLITS for row in unpadded(whole_split(dataset(seed, name), split).tokens)]
     assert sorted(sequences) == sorted(population())
 
 
@@ -115,7 +115,7 @@ def test_the_splits_are_together_all_sequences_each_once(name: str, seed: int) -
 @pytest.mark.parametrize("length", [15, 16, 21])
 def test_padding_fills_the_end_and_nothing_else(name: str, length: int) -> None:
     for split in SPLITS:
-        batch = whole(TASKS[name](0, length=length), split)
+        batch = whole_split(TASKS[name](0, length=length), split)
         assert batch.tokens.shape[1] == length
         for row, segment in zip(batch.tokens.tolist(), batch.layout.segment.tolist(), strict=True):
             count = length - segment.count(PADDING)
@@ -129,7 +129,7 @@ def test_padding_fills_the_end_and_nothing_else(name: str, length: int) -> None:
         assert torch.equal(batch.layout.pos, torch.arange(length)[None])
         assert batch.layout.causal
         assert not batch.layout.packed
-        assert unpadded(batch.tokens) == unpadded(whole(dataset(0, name), split).tokens)
+        assert unpadded(batch.tokens) == unpadded(whole_split(dataset(0, name), split).tokens)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -157,7 +157,7 @@ def test_a_fifth_of_the_pairs_is_for_the_test_and_a_tenth_of_the_rest_for_valida
 def test_every_pair_of_a_split_has_all_lengths(seed: int) -> None:
     for split in SPLITS:
         tails = Counter(
-            population()[row][2] for row in unpadded(whole(dataset(seed, "structured_heldout"), split).tokens)
+            population()[row][2] for row in unpadded(whole_split(dataset(seed, "structured_heldout"), split).tokens)
         )
         assert tails == dict.fromkeys((4, 5, 6, 7, 8), len(chosen_pairs(seed, split)))
 
@@ -165,7 +165,9 @@ def test_every_pair_of_a_split_has_all_lengths(seed: int) -> None:
 @every_task
 def test_the_split_depends_on_the_seed(name: str) -> None:
     for split in SPLITS:
-        assert len({frozenset(unpadded(whole(dataset(seed, name), split).tokens)) for seed in SEEDS}) == len(SEEDS)
+        assert len({frozenset(unpadded(whole_split(dataset(seed, name), split).tokens)) for seed in SEEDS}) == len(
+            SEEDS
+        )
 
 
 @every_task
@@ -180,7 +182,7 @@ def test_the_split_has_pairs_of_every_step(name: str) -> None:
 def test_nearly_every_test_sequence_has_a_training_sequence_of_the_same_progression(seed: int, shared: int) -> None:
     """As the task's description says: the source's split measures memory of progressions as well."""
     train = chosen_pairs(seed, "train", "structured")
-    test = unpadded(whole(dataset(seed, "structured"), "test").tokens)
+    test = unpadded(whole_split(dataset(seed, "structured"), "test").tokens)
     assert sum((row[1], row[2] - row[1]) in train for row in test) == shared
     assert shared / len(test) > 0.99
 
@@ -190,13 +192,13 @@ def test_nearly_every_test_sequence_has_a_training_sequence_of_the_same_progress
 def test_a_longer_test_is_the_test_with_more_terms_as_far_as_they_stay_in_range(name: str, factor: int) -> None:
     more = 16 * factor - 16
     expected = set()
-    for row in unpadded(whole(dataset(0, name), "test").tokens):
+    for row in unpadded(whole_split(dataset(0, name), "test").tokens):
         first, step, tail = population()[row]
         if 0 <= first + (11 + more) * step <= 127:
             terms = [first + n * step for n in range(4 + tail + more)]
             expected.add((START, *terms[:4], MID, *terms[4:], END))
     longer = dataset(0, name).longer(factor)
-    found = unpadded(whole(longer, "test").tokens)
+    found = unpadded(whole_split(longer, "test").tokens)
     assert type(longer) is TASKS[name]
     assert set(found) == expected
     assert len(found) == len(expected) == longer.size("test")
@@ -207,7 +209,7 @@ def test_a_longer_test_is_the_test_with_more_terms_as_far_as_they_stay_in_range(
 def test_every_slot_asks_for_the_next_token_in_its_role_and_padding_is_never_asked(name: str, length: int) -> None:
     data = TASKS[name](0, length=length)
     for split in SPLITS:
-        batch = whole(data, split)
+        batch = whole_split(data, split)
         rows = zip(unpadded(batch.tokens), batch.targets.tolist(), batch.role.tolist(), strict=True)
         for sequence, targets, roles in rows:
             asked = sequence[1:]
@@ -220,7 +222,7 @@ def test_every_slot_asks_for_the_next_token_in_its_role_and_padding_is_never_ask
 def test_the_headline_is_the_slots_that_the_prefix_determines(name: str) -> None:
     seen = 0
     for split in SPLITS:
-        batch = whole(dataset(0, name), split)
+        batch = whole_split(dataset(0, name), split)
         for sequence, headline in zip(unpadded(batch.tokens), batch.headline.tolist(), strict=True):
             determined = [len(continuations(True)[sequence[:known]]) == 1 for known in range(1, len(sequence))]
             assert headline == [*determined, *[False] * (16 - len(determined))]
@@ -230,7 +232,7 @@ def test_the_headline_is_the_slots_that_the_prefix_determines(name: str) -> None
 
 @every_task
 def test_end_is_in_the_headline_after_the_eighth_term_only(name: str) -> None:
-    batch = whole(dataset(0, name), "train")
+    batch = whole_split(dataset(0, name), "train")
     asks_end = batch.targets == END
     assert torch.equal(asks_end.sum(1), torch.ones(len(batch), dtype=torch.long))
     tail = torch.tensor([population()[row][2] for row in unpadded(batch.tokens)])
@@ -265,7 +267,7 @@ def test_knowing_the_split_lowers_the_position_blind_loss(name: str, seed: int, 
     data = dataset(seed, name)
     follow = defaultdict(Counter)
     asked = []
-    for sequence in unpadded(whole(data, "test").tokens):
+    for sequence in unpadded(whole_split(data, "test").tokens):
         for known in range(1, len(sequence)):
             bag = key(sequence[:known], ordered=False)
             follow[bag][sequence[known]] += 1
@@ -342,4 +344,4 @@ def test_batches_cover_every_index_once_with_the_rest_in_the_last(batch_size: in
     batches = list(in_batches(data, "validation", order, batch_size))
     full, rest = divmod(500, batch_size)
     assert [len(batch) for batch in batches] == [batch_size] * full + [rest] * (rest > 0)
-    assert torch.equal(torch.cat([batch.tokens for batch in batches]), whole(data, "validation").tokens[order])
+    assert torch.equal(torch.cat([batch.tokens for batch in batches]), whole_split(data, "validation").tokens[order])

@@ -110,7 +110,7 @@ def marks_of(name: str, length: int = T, seed: int = 0) -> tuple[Tensor, ...]:
     return (torch.randint(UNMARKED, MOST + 1, (3, length), generator=generator),) if name in MARKED else ()
 
 
-def whole(name: str) -> Model:
+def whole_model(name: str) -> Model:
     """A model of whole sequences."""
     return (Marked if name in MARKED else Model)(stack(name))
 
@@ -138,7 +138,7 @@ def dynamic(batch: bool = False) -> dict[int, object]:
 @torch.no_grad()
 def test_every_encoding_is_exported_for_any_length(name: str) -> None:
     """A program that was traced at 8 tokens equals the model at 12, beyond the training length too."""
-    model, traced = whole(name), (embeddings(), *marks_of(name))
+    model, traced = whole_model(name), (embeddings(), *marks_of(name))
     shapes = (dynamic(),) * len(traced)
     program = torch.export.export(model, traced, dynamic_shapes=shapes, strict=False).module()
     for length in (T, 12):
@@ -149,7 +149,7 @@ def test_every_encoding_is_exported_for_any_length(name: str) -> None:
 @pytest.mark.parametrize("name", slow_but_for(COMPILED))
 def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
     """The outputs, and the gradients of the input and of every parameter."""
-    model, found, marks = whole(name), [], marks_of(name)
+    model, found, marks = whole_model(name), [], marks_of(name)
     upstream = torch.randn(3, T, D)
     for run in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
         x = embeddings().requires_grad_()
@@ -165,7 +165,7 @@ def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
 @pytest.mark.parametrize("name", slow_but_for(STRICT))
 @torch.no_grad()
 def test_every_encoding_is_exported_strictly(name: str) -> None:
-    model, given = whole(name), (embeddings(), *marks_of(name))
+    model, given = whole_model(name), (embeddings(), *marks_of(name))
     program = torch.export.export(model, given, strict=True).module()
     assert_close(seeded(program, *given), seeded(model, *given), **EQUAL)
 

@@ -12,7 +12,7 @@ from pe_lab.encodings.sizes import Sizes
 D = 6
 
 
-def made(grid_width: int | None = None) -> ConvolutionalPE:
+def make_encoding(grid_width: int | None = None) -> ConvolutionalPE:
     return ConvolutionalPE(Sizes(D, 2, 12, grid_width=grid_width)).double()
 
 
@@ -21,7 +21,7 @@ def made(grid_width: int | None = None) -> ConvolutionalPE:
 @pytest.mark.parametrize("length", [1, 2, 3, 63])
 def test_on_a_line_it_is_a_depthwise_convolution(length: int, causal: bool) -> None:
     """Compare values and gradients with torch's convolution, which is padded on the left alone where it is causal."""
-    encoding = made()
+    encoding = make_encoding()
     x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
     out = encoding.embed(x, Layout.of_lengths(torch.full((2,), length), length, causal))
     padded = F.pad(x.transpose(1, 2), (2, 0) if causal else (1, 1))
@@ -37,7 +37,7 @@ def test_on_a_line_it_is_a_depthwise_convolution(length: int, causal: bool) -> N
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 4), (5, 2), (8, 8)])
 def test_on_a_grid_it_is_a_convolution_in_two_dimensions(height: int, width: int, causal: bool) -> None:
-    encoding = made(width)
+    encoding = make_encoding(width)
     size = height * width
     x = torch.randn(2, size, D, dtype=torch.float64, requires_grad=True)
     out = encoding.embed(x, encoding.locate(Layout.of_lengths(torch.full((2,), size), size, causal, width)))
@@ -54,7 +54,7 @@ def test_on_a_grid_it_is_a_convolution_in_two_dimensions(height: int, width: int
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_it_does_not_reach_into_another_document_or_padding(causal: bool) -> None:
-    encoding, x = made(), torch.randn(1, 9, D, dtype=torch.float64)
+    encoding, x = make_encoding(), torch.randn(1, 9, D, dtype=torch.float64)
     segment = torch.tensor([[PADDING, 3, 3, 3, 4, 4, 5, PADDING, PADDING]])
     pos = torch.tensor([[-1, 0, 1, 2, 0, 1, 0, 1, 2]])
     out = encoding.embed(x, Layout(pos, segment, causal))
@@ -65,8 +65,8 @@ def test_it_does_not_reach_into_another_document_or_padding(causal: bool) -> Non
 
 
 def test_it_has_as_many_parameters_as_a_depthwise_convolution() -> None:
-    assert sum(p.numel() for p in made().parameters()) == 3 * D + D
-    assert sum(p.numel() for p in made(4).parameters()) == 9 * D + D
+    assert sum(p.numel() for p in make_encoding().parameters()) == 3 * D + D
+    assert sum(p.numel() for p in make_encoding(4).parameters()) == 9 * D + D
 
 
 @pytest.mark.parametrize("grid_width", [None, 4])

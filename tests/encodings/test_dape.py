@@ -38,7 +38,7 @@ def packed(causal: bool = True) -> Layout:
     return Layout(pos, segment, causal)
 
 
-def made(name: str, inner: type = KerpleLog, causal: bool = True) -> Dape:
+def make_encoding(name: str, inner: type = KerpleLog, causal: bool = True) -> Dape:
     encoding = KINDS[name](replace(SIZES, causal=causal), name, encoding=inner, width=W).double()
     with torch.no_grad():
         for parameter in encoding.parameters():
@@ -115,7 +115,7 @@ CASES += [("dape", KerpleLog, False), ("dape", PositionalEncoding, False)]
 def test_dape_is_the_papers_formula(name: str, inner: type, causal: bool, length: int | str) -> None:
     """Values, and gradients of q, k, v and all parameters, in packed documents and with padding."""
     given = packed(causal) if length == "packed" else Layout.of_lengths(torch.tensor([length, 1]), length, causal)
-    encoding, layout = made(name, inner, causal), given.shifted(3)
+    encoding, layout = make_encoding(name, inner, causal), given.shifted(3)
     batch, slots = layout.segment.shape
     q, k, v = (torch.randn(batch, H, slots, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     is_token = (layout.segment != PADDING)[:, None, :, None]
@@ -133,7 +133,7 @@ def test_dape_is_the_papers_formula(name: str, inner: type, causal: bool, length
 
 def test_the_second_version_is_the_released_one_but_for_the_last_query() -> None:
     """Conv2d with padding on both sides, of maps that are 0 above the diagonal."""
-    encoding, layout = made("dape_v2"), Layout.whole(2, 20, True)
+    encoding, layout = make_encoding("dape_v2"), Layout.whole(2, 20, True)
     q, k = torch.randn(2, 2, H, 20, d, dtype=torch.float64)
     got = reference.logits(q, k, encoding.terms(torch.zeros(2, 20, D, dtype=torch.float64), layout), layout)
     z = q @ k.mT / math.sqrt(d)
@@ -150,7 +150,7 @@ def test_the_second_version_is_the_released_one_but_for_the_last_query() -> None
 
 
 def test_with_a_kernel_of_one_both_versions_are_the_same() -> None:
-    one, two = made("dape"), DapeV2(SIZES, "two", encoding=KerpleLog, width=W, kernel=1).double()
+    one, two = make_encoding("dape"), DapeV2(SIZES, "two", encoding=KerpleLog, width=W, kernel=1).double()
     two.load_state_dict(one.state_dict())
     layout, (q, k) = packed(), torch.randn(2, 2, H, 10, d, dtype=torch.float64)
     h = torch.zeros(2, 10, D, dtype=torch.float64)
@@ -159,7 +159,7 @@ def test_with_a_kernel_of_one_both_versions_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_without_an_mlp_it_is_the_other_encoding(name: str) -> None:
-    encoding, layout, h = made(name, Fire), packed(), torch.zeros(2, 10, D, dtype=torch.float64)
+    encoding, layout, h = make_encoding(name, Fire), packed(), torch.zeros(2, 10, D, dtype=torch.float64)
     with torch.no_grad():
         encoding.mlp.out.weight.zero_()
         encoding.mlp.out.bias.zero_()
@@ -170,7 +170,7 @@ def test_without_an_mlp_it_is_the_other_encoding(name: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_rotations_stay_and_the_mlp_sees_the_rotated_logits(name: str) -> None:
-    encoding, layout = made(name, RoPE), Layout.whole(1, 7, True)
+    encoding, layout = make_encoding(name, RoPE), Layout.whole(1, 7, True)
     q, k = torch.randn(2, 1, H, 7, d, dtype=torch.float64)
     h = torch.zeros(1, 7, D, dtype=torch.float64)
     z = reference.logits(q, k, encoding.encoding.terms(h, layout), layout)
@@ -182,7 +182,7 @@ def test_rotations_stay_and_the_mlp_sees_the_rotated_logits(name: str) -> None:
 def test_logits_in_low_precision_enter_the_mlp_in_float32() -> None:
     layout, h = Layout.whole(1, 300, True), torch.zeros(1, 300, D)
     for name in KINDS:
-        encoding, (q, k) = made(name).float(), torch.randn(2, 1, H, 300, d).bfloat16()
+        encoding, (q, k) = make_encoding(name).float(), torch.randn(2, 1, H, 300, d).bfloat16()
         expected = reference.logits(q.float(), k.float(), encoding.terms(h, layout), layout)
         with torch.autocast("cpu", torch.bfloat16):
             score = encoding.terms(h.bfloat16(), layout).content_bias
@@ -194,7 +194,7 @@ def test_logits_in_low_precision_enter_the_mlp_in_float32() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_queries_with_earlier_keys_have_the_rows_of_all(name: str) -> None:
-    encoding, layout = made(name), packed()
+    encoding, layout = make_encoding(name), packed()
     q, k = torch.randn(2, 2, H, 10, d, dtype=torch.float64)
     h = torch.zeros(2, 10, D, dtype=torch.float64)
     expected = reference.logits(q, k, encoding.terms(h, layout), layout)

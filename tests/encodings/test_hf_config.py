@@ -296,7 +296,7 @@ def test_attention_of_a_checkpoint_with_a_temperature_is_that_of_ministral_3(tmp
     mask = torch.zeros(1, 1, 250, 250, dtype=torch.float64).masked_fill(~layout.allowed, -torch.inf)
     expected, _ = layer(h, module.Ministral3RotaryEmbedding(config)(h, pos), mask, pos)
     config.save_pretrained(tmp_path)
-    terms = made("pe=from_checkpoint", f"pe.path={tmp_path}").terms(h, layout)
+    terms = make_encoding("pe=from_checkpoint", f"pe.path={tmp_path}").terms(h, layout)
     projections = layer.q_proj, layer.k_proj, layer.v_proj
     q, k, v = (project(h).unflatten(-1, (2, 32)).transpose(1, 2) for project in projections)
     got = layer.o_proj(attend(q, k, v, terms, layout).transpose(1, 2).flatten(2))
@@ -351,7 +351,7 @@ def test_a_path_without_a_configuration_is_refused(tmp_path: Path) -> None:
             read_encoding(str(path))
 
 
-def made(*overrides: str) -> PositionalEncoding:
+def make_encoding(*overrides: str) -> PositionalEncoding:
     (cfg,) = expand(list(overrides), multirun=False)
     encoding = hydra.utils.instantiate(cfg.pe)(Sizes(64, 2, 16))
     assert isinstance(encoding, PositionalEncoding)
@@ -361,14 +361,14 @@ def made(*overrides: str) -> PositionalEncoding:
 def test_a_checkpoint_is_chosen_on_the_command_line(tmp_path: Path) -> None:
     config = {**SIZE, **scaled("llama3", 500_000.0, factor=8.0, **BANDS)}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    encoding: Any = made("pe=from_checkpoint", f"pe.path={tmp_path}")
+    encoding: Any = make_encoding("pe=from_checkpoint", f"pe.path={tmp_path}")
     assert (encoding.name, encoding.theta, encoding.pairing) == ("llama3", 500_000.0, "half")
     assert (encoding.beta_fast, encoding.factor, encoding.original_length) == (4.0, 8.0, 8192)
-    given: Any = made("pe=from_checkpoint", f"pe.path={tmp_path / 'config.json'}", "pe.factor=2.0")
+    given: Any = make_encoding("pe=from_checkpoint", f"pe.path={tmp_path / 'config.json'}", "pe.factor=2.0")
     assert given.factor == 2.0
     longrope = scaled("longrope", factor=4.0, short_factor=[1.0] * 16, long_factor=[2.0] * 16, **ORIGINAL)
     (tmp_path / "config.json").write_text(json.dumps({**SIZE, **longrope}))
-    assert made("pe=from_checkpoint", f"pe.path={tmp_path}").name == "longrope"
+    assert make_encoding("pe=from_checkpoint", f"pe.path={tmp_path}").name == "longrope"
 
 
 @pytest.mark.parametrize(

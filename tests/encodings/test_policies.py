@@ -18,7 +18,7 @@ from pe_lab.encodings.sizes import Sizes
 SIZES = Sizes(width=32, num_heads=2, length=16)
 
 
-def made(name: str, *overrides: str) -> PositionalEncoding:
+def make_encoding(name: str, *overrides: str) -> PositionalEncoding:
     return hydra.utils.instantiate(pe_settings(name, *overrides))(SIZES)
 
 
@@ -41,30 +41,30 @@ def layout(length: int, offset: int = 0) -> Layout:
 @pytest.mark.parametrize("given", [[], ["pe.theta=500", "pe.pairing=half"], ["pe.rotary_dim=8"]])
 def test_a_policy_is_the_encoding_of_that_name_with_the_trained_options(policy, pe, options, given):
     h, where = torch.zeros(1, 48, 32), layout(48)
-    expected = made(pe, *options, *given).terms(h, where).rotary_q
-    replaced = apply_policy(policy, made("rope", *given), 3)
+    expected = make_encoding(pe, *options, *given).terms(h, where).rotary_q
+    replaced = apply_policy(policy, make_encoding("rope", *given), 3)
     assert torch.equal(replaced.terms(h, where).rotary_q.cos, expected.cos)
     assert torch.equal(replaced.terms(h, where).rotary_q.sin, expected.sin)
     assert replaced.terms(h, where).rotary_q.pairing == expected.pairing
-    assert not torch.equal(expected.cos, made("rope", *given).terms(h, where).rotary_q.cos)
+    assert not torch.equal(expected.cos, make_encoding("rope", *given).terms(h, where).rotary_q.cos)
 
 
 @pytest.mark.parametrize("policy", ["pi", "ntk", "dynamic_ntk", "yarn"])
 def test_at_the_training_length_every_slower_rope_is_rope(policy):
     h, where = torch.zeros(1, 16, 32), layout(16)
-    rope = made("rope")
+    rope = make_encoding("rope")
     assert torch.equal(apply_policy(policy, rope, 1).terms(h, where).rotary_q.cos, rope.terms(h, where).rotary_q.cos)
 
 
 @pytest.mark.parametrize("name", ["rope", "learnable", "alibi", "t5", "lrope"])
 def test_raw_is_the_trained_encoding_itself(name):
-    trained = made(name)
+    trained = make_encoding(name)
     assert apply_policy("raw", trained, 4) is trained
 
 
 @pytest.mark.parametrize("name", ["learnable", "continuous", "sinusoidal"])
 def test_randomized_is_the_trained_encoding_at_other_positions(name):
-    trained = made(name)
+    trained = make_encoding(name)
     trained.reset_parameters()
     wrapped = apply_policy("randomized", trained, 2)
     assert all(a is b for a, b in zip(wrapped.parameters(), trained.parameters(), strict=True))
@@ -82,17 +82,17 @@ def test_randomized_is_the_trained_encoding_at_other_positions(name):
 @pytest.mark.parametrize("name", ["lrope", "alibi", "rope_pi", "exposb", "p_rope"])
 def test_slower_frequencies_are_for_rope_alone(policy, name):
     with pytest.raises(ValueError, match=rf"^policy={policy} is defined for rope, got {name}: use raw$"):
-        apply_policy(policy, made(name), 2)
+        apply_policy(policy, make_encoding(name), 2)
 
 
 def test_a_policy_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"^policy must be one of raw, pi, ntk, .*got 'none'"):
-        apply_policy("none", made("rope"), 2)
+        apply_policy("none", make_encoding("rope"), 2)
 
 
 def test_positions_at_random_need_positions():
     with pytest.raises(ValueError, match="needs an encoding of positions on a line, got none"):
-        apply_policy("randomized", made("none"), 2)
+        apply_policy("randomized", make_encoding("none"), 2)
 
 
 def test_the_config_accepts_exactly_the_policies_that_exist():

@@ -19,7 +19,7 @@ D, H, T = 12, 2, 9
 SIZES = Sizes(D, H, T)
 
 
-def made(**options: object) -> Shape:
+def make_encoding(**options: object) -> Shape:
     return Shape(SIZES, "shape", **{"encoding": Sinusoidal, "max_shift": 40} | options)
 
 
@@ -49,7 +49,7 @@ def papers(pos: Tensor, shift: list[int]) -> Tensor:
 @pytest.mark.parametrize("layout", [whole, packed])
 def test_in_training_every_sequence_has_a_shift_of_its_own(layout, causal: bool) -> None:
     """The embeddings and their gradient are those of sinusoids at p + k, padding aside."""
-    encoding, given = made(), layout(causal=causal)
+    encoding, given = make_encoding(), layout(causal=causal)
     batch = len(given.segment)
     located = encoding.locate(given)
     shift = torch.randint(40, (batch,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -66,7 +66,7 @@ def test_in_training_every_sequence_has_a_shift_of_its_own(layout, causal: bool)
 @pytest.mark.parametrize(("evaluate", "shift"), [("max", 41), ("middle", 20), ("zero", 0)])
 @pytest.mark.parametrize("layout", [whole, packed])
 def test_in_evaluation_the_shift_is_the_declared_one(layout, evaluate: str, shift: int) -> None:
-    encoding, given = made(max_shift=41, evaluate=evaluate).eval(), layout()
+    encoding, given = make_encoding(max_shift=41, evaluate=evaluate).eval(), layout()
     x = torch.randn(len(given.segment), T, D, dtype=torch.float64)
     for seed in (5, 6, None):
         located = encoding.locate(replace(given, seed=seed))
@@ -81,14 +81,14 @@ def test_the_released_shift_is_the_default() -> None:
 
 
 def test_the_layout_says_whether_its_shifts_were_drawn() -> None:
-    encoding = made()
+    encoding = make_encoding()
     assert encoding.locate(whole()).drawn
     assert not encoding.eval().locate(whole()).drawn
     assert encoding.train().locate(whole()).drawn
 
 
 def test_shifts_cover_their_range_evenly_and_end_before_the_largest() -> None:
-    drawn = made(max_shift=20).draw(40_000, seed=3)
+    drawn = make_encoding(max_shift=20).draw(40_000, seed=3)
     counts = drawn.bincount(minlength=20)
     assert len(counts) == 20
     expected = 40_000 / 20
@@ -96,7 +96,7 @@ def test_shifts_cover_their_range_evenly_and_end_before_the_largest() -> None:
 
 
 def test_shifts_follow_from_the_seed_of_the_layout_and_leave_the_global_generator() -> None:
-    encoding = made()
+    encoding = make_encoding()
     before = torch.get_rng_state()
     first, other, again = (encoding.locate(whole(seed=seed)).pos for seed in (7, 8, 7))
     assert torch.equal(torch.get_rng_state(), before)
@@ -110,7 +110,7 @@ def test_shifts_follow_from_the_seed_of_the_layout_and_leave_the_global_generato
 
 
 def test_facts_are_those_of_the_shifted_positions() -> None:
-    for encoding in (made(), made().eval()):
+    for encoding in (make_encoding(), make_encoding().eval()):
         for layout in (whole(), Layout.whole(3, T, True), packed()):
             located = encoding.locate(layout)
             plain = Layout(located.pos, located.segment, True)
@@ -120,29 +120,29 @@ def test_facts_are_those_of_the_shifted_positions() -> None:
 
 def test_bounds_hold_where_positions_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    for encoding, expected in ((made(), (0, T - 1 + 40)), (made().eval(), (40, T - 1 + 40))):
+    for encoding, expected in ((make_encoding(), (0, T - 1 + 40)), (make_encoding().eval(), (40, T - 1 + 40))):
         assert encoding.locate(Layout.whole(3, T, True)).pos_range == expected
 
 
 def test_a_table_has_a_row_for_every_shifted_position() -> None:
     table = partial(Learnable, max_len=T + 40)
-    encoding = made(encoding=table).eval()
+    encoding = make_encoding(encoding=table).eval()
     assert encoding.locate(whole()).pos_range[1] == len(encoding.encoding.table) - 1
     with pytest.raises(ValueError, match=rf"^encoding.max_len must be .* max_len={T + 39}, length={T + 40}$"):
-        made(encoding=partial(Learnable, max_len=T + 39))
+        make_encoding(encoding=partial(Learnable, max_len=T + 39))
 
 
 @pytest.mark.parametrize("kind", [RoPE, Alibi])
 def test_an_encoding_that_sees_distances_only_is_refused(kind: type) -> None:
     with pytest.raises(ValueError, match="^shape needs an encoding that adds vectors of positions, got "):
-        made(encoding=kind)
+        make_encoding(encoding=kind)
 
 
 def test_an_encoding_without_positions_or_that_draws_them_is_refused() -> None:
     for name in ("none", "cpe", "randomized_sinusoidal", "shape"):
         inner = hydra.utils.instantiate(pe_settings(name))
         with pytest.raises(ValueError, match=f"^shape needs an encoding of positions on a line, got {name}$"):
-            made(encoding=inner)
+            make_encoding(encoding=inner)
 
 
 @pytest.mark.parametrize(
@@ -150,17 +150,17 @@ def test_an_encoding_without_positions_or_that_draws_them_is_refused() -> None:
 )
 def test_an_option_out_of_range_is_refused(option: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{option} must be "):
-        made(**{option: value})
+        make_encoding(**{option: value})
 
 
 @pytest.mark.parametrize("hook", ["embed", "mix", "terms"])
 def test_a_layout_that_was_not_located_is_refused(hook: str) -> None:
     with pytest.raises(ValueError, match=r"^shape draws positions in locate: call locate"):
-        getattr(made(), hook)(torch.randn(4, T, D), whole())
+        getattr(make_encoding(), hook)(torch.randn(4, T, D), whole())
 
 
 def test_a_sum_of_encodings_is_shifted_as_one() -> None:
-    encoding = made(encoding=partial(Sum, parts=[Sinusoidal, RoPE])).eval()
+    encoding = make_encoding(encoding=partial(Sum, parts=[Sinusoidal, RoPE])).eval()
     x = torch.zeros(4, T, D, dtype=torch.float64)
     located = encoding.locate(whole())
     assert_close(encoding.embed(x, located), papers(whole().pos, [40] * 4), rtol=0, atol=1e-13)
@@ -168,7 +168,7 @@ def test_a_sum_of_encodings_is_shifted_as_one() -> None:
 
 
 def test_vectors_have_the_bits_of_float32_in_low_precision() -> None:
-    encoding, zero = made(max_shift=400).eval(), torch.zeros(4, T, D)
+    encoding, zero = make_encoding(max_shift=400).eval(), torch.zeros(4, T, D)
     located = encoding.locate(whole())
     expected = encoding.embed(zero, located)
     with torch.autocast("cpu", torch.bfloat16):
@@ -213,7 +213,7 @@ def test_a_cache_in_training_mode_without_a_seed_is_refused() -> None:
 
 def test_steps_that_draw_shifts_on_the_cpu_are_not_captured() -> None:
     device = torch.device("cuda")
-    for encoding, refused in ((made(), True), (Sinusoidal(SIZES), False)):
+    for encoding, refused in ((make_encoding(), True), (Sinusoidal(SIZES), False)):
         reason = refuses(torch.nn.ModuleList([encoding]), torch.optim.AdamW, device)
         assert (reason is not None) is refused
 
@@ -226,7 +226,7 @@ def test_on_a_grid_positions_are_read_row_by_row() -> None:
 
 def test_shifts_within_a_span_use_all_of_it_and_leave_none_of_its_ends() -> None:
     """A sequence of n tokens is at 0 ... n - 1 up to span - n ... span - 1, all equally often."""
-    encoding = made(max_shift=None, evaluate="zero", span=20)
+    encoding = make_encoding(max_shift=None, evaluate="zero", span=20)
     length = torch.tensor([3, T]).repeat(4000)
     given = replace(Layout.of_lengths(length, T, causal=True), seed=5)
     located = encoding.locate(given)
@@ -255,4 +255,4 @@ def test_shifts_within_a_span_use_all_of_it_and_leave_none_of_its_ends() -> None
 )
 def test_span_and_max_shift_exclude_each_other(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"):
-        made(**options)
+        make_encoding(**options)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from configs import composed, pe_settings
+from configs import compose_config, pe_settings
 from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
@@ -52,7 +52,7 @@ def test_a_step_without_gradient_shrinks_what_may_be_decayed_and_nothing_else(na
         config, encoding, Task(11, 12, 11, causal=True, grid_width=4 if CLASSES[name].on_grid else None, marks=3)
     )
     initialise_parameters(model, seed=0)
-    settings = composed("optimizer=adamw", f"optimizer.lr={LR}", f"optimizer.weight_decay={DECAY}").optimizer
+    settings = compose_config("optimizer=adamw", f"optimizer.lr={LR}", f"optimizer.weight_decay={DECAY}").optimizer
     optimizer = Optimization(settings, total_steps=1).optimizer(model)
     before = {key: p.detach().clone() for key, p in model.named_parameters()}
     positional = {

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from configs import NAMES, composed, pe_settings
+from configs import NAMES, compose_config, pe_settings
 from pe_lab.check.case import LARGEST_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
@@ -45,7 +45,7 @@ def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **cha
 
 
 def adam(name: str = "adam", **changes: object) -> DictConfig:
-    return OmegaConf.merge(composed(f"optimizer={name}").optimizer, changes)
+    return OmegaConf.merge(compose_config(f"optimizer={name}").optimizer, changes)
 
 
 def sizes(made: Transformer, lr: float = 1e-2) -> dict[str, float]:
@@ -192,7 +192,7 @@ def test_matrices_of_encodings_have_products_of_the_same_size_at_every_width() -
         (gated, ("down", "gate_weight")),
         (combined, ("parts.0.down", "parts.0.beta_weight", "parts.1.weight")),
     ):
-        pe = composed(*overrides).pe
+        pe = compose_config(*overrides).pe
         standard, mup = (model(128, kind, pe) for kind in ("standard", "mup"))
         found = dict(mup.encodings.named_parameters())
         factors = {name: mup.rate_factors().get(parameter, 1.0) for name, parameter in found.items()}
@@ -208,7 +208,7 @@ def is_matrix(name: str) -> bool:
 
 
 def test_a_concatenated_table_is_merged_by_a_hidden_layer_and_stays_an_embedding() -> None:
-    cfg = composed("pe=learnable", "pe.combine=concat", "model.width=256", "model.parametrization=mup")
+    cfg = compose_config("pe=learnable", "pe.combine=concat", "model.width=256", "model.parametrization=mup")
     made = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), Task(VOCABULARY, T, VOCABULARY, causal=True))
     factors = {name: made.rate_factors().get(parameter) for name, parameter in made.encodings.named_parameters()}
     assert factors == {"0.table": None, "0.merge.weight": 0.25, "0.merge.bias": None}
@@ -250,7 +250,7 @@ def test_scaled_tokens_are_those_of_the_base_width() -> None:
 
 
 def identity(*overrides: str, **changes: int) -> str:
-    cfg = deepcopy(composed("pe=rope", "trainer.device=cpu", *overrides))
+    cfg = deepcopy(compose_config("pe=rope", "trainer.device=cpu", *overrides))
     OmegaConf.set_readonly(cfg, False)
     cfg.model.update(changes)
     return digest(Cell.from_config(cfg).identity)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from configs import FEW, NAMES, composed, pe_class, pe_settings, slow_but_for
+from configs import FEW, NAMES, compose_config, pe_class, pe_settings, slow_but_for
 from pe_lab.check.case import LARGEST_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
@@ -250,12 +250,12 @@ def not_positional(model: Transformer) -> dict[str, Tensor]:
 
 @cache
 def weights_without_encoding() -> dict[str, Tensor]:
-    return not_positional(transformer(composed().model, "none", seed=5))
+    return not_positional(transformer(compose_config().model, "none", seed=5))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_models_that_differ_in_the_encoding_share_every_other_weight(name: str) -> None:
-    weights, plain = not_positional(transformer(composed().model, name, seed=5)), weights_without_encoding()
+    weights, plain = not_positional(transformer(compose_config().model, name, seed=5)), weights_without_encoding()
     assert weights.keys() == plain.keys()
     assert [key for key in plain if not torch.equal(weights[key], plain[key])] == []
 
@@ -457,25 +457,25 @@ def test_without_positions_a_pooled_bidirectional_model_is_blind_to_order() -> N
     ],
 )
 def test_pattern_3x128_has_the_parameters_of_its_source(pe: str, parameters: int) -> None:
-    cfg = composed("model=pattern_3x128", f"pe={pe}")
+    cfg = compose_config("model=pattern_3x128", f"pe={pe}")
     pattern = Task(vocabulary=20, length=32, outputs=3, causal=False, pooled=True)
     model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), pattern)
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 def test_the_presets_are_the_models_and_trainings_of_their_sources() -> None:
-    cfg = composed("model=pattern_3x128")
+    cfg = compose_config("model=pattern_3x128")
     assert (cfg.model.depth, cfg.model.width, cfg.model.num_heads, cfg.model.dropout) == (3, 128, 8, 0.1)
     assert (cfg.model.embedding_std, cfg.optimizer.name, cfg.optimizer.lr) == (0.02, "adamw", 1e-3)
     assert (cfg.trainer.batch_size, cfg.trainer.clip, cfg.epochs) == (32, 1.0, 20)
-    cfg = composed("model=bert_small")
+    cfg = compose_config("model=bert_small")
     assert (cfg.model.depth, cfg.model.width, cfg.model.num_heads) == (6, 384, 6)
     assert (cfg.optimizer.name, cfg.optimizer.lr, cfg.optimizer.schedule) == ("adamw", 1e-4, "cosine")
     assert cfg.trainer.batch_size == 8
 
 
 def test_what_is_given_on_the_command_line_wins_over_a_preset() -> None:
-    cfg = composed("model=pattern_3x128", "epochs=3", "optimizer=adam", "model.depth=1", "trainer.clip=null")
+    cfg = compose_config("model=pattern_3x128", "epochs=3", "optimizer=adam", "model.depth=1", "trainer.clip=null")
     assert (cfg.epochs, cfg.optimizer.name, cfg.model.depth, cfg.trainer.clip) == (3, "adam", 1, None)
     assert cfg.model.width == 128
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from configs import composed
+from configs import compose_config
 from pe_lab.experiment.cell import Cell
 from pe_lab.probes.attention import layer_weights
 from pe_lab.probes.figures import attention_heads, attention_maps, position_by_layer
@@ -18,7 +18,7 @@ WORDS = ["pe=learnable", "model.depth=2", "model.width=16", "model.num_heads=2",
 
 @pytest.fixture(scope="module")
 def cell() -> Cell:
-    return Cell.from_config(composed(*WORDS, "data=structured"))
+    return Cell.from_config(compose_config(*WORDS, "data=structured"))
 
 
 def test_maps_are_the_weights_of_every_head(cell: Cell) -> None:
@@ -72,7 +72,9 @@ def test_every_label_lies_within_the_figure_and_the_title_names_encoding_and_tas
 def test_tokens_of_a_long_sequence_are_counted_and_heads_stand_in_lines() -> None:
     words = ["pe=learnable", "model.depth=1", "model.width=32", "model.num_heads=8", "trainer.device=cpu"]
     cell = Cell.from_config(
-        composed(*words, "data=induction", "data.length=64", "data.train=10", "data.test=2", "trainer.batch_size=10")
+        compose_config(
+            *words, "data=induction", "data.length=64", "data.train=10", "data.test=2", "trainer.batch_size=10"
+        )
     )
     figure = attention_heads(cell.training().model, cell.dataset)
     maps = [axes for axes in figure.axes if axes.get_images()]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import FEW, NAMES, TINY_MODEL, composed, pe_class, pe_settings
+from configs import FEW, NAMES, TINY_MODEL, compose_config, pe_class, pe_settings
 from pe_lab.check.case import LARGEST_MARK, marked_layout
 from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.arithmetic import Addition
@@ -109,7 +109,7 @@ def transformer(data: Dataset, name: str = "none", dropout: float = 0.0) -> Tran
 
 @cache
 def probe(name: str) -> Probe:
-    return hydra.utils.instantiate(composed(f"probe=[{name}]").probe[name])
+    return hydra.utils.instantiate(compose_config(f"probe=[{name}]").probe[name])
 
 
 def all_rows(model: Transformer, data: Toy | Structured, seed: int = 0) -> dict[str, list[ProbeRow]]:
@@ -119,7 +119,7 @@ def all_rows(model: Transformer, data: Toy | Structured, seed: int = 0) -> dict[
 def test_a_file_of_the_folder_is_a_probe_of_its_name() -> None:
     assert {"position", "attention", "rank", "subspace"} <= set(PROBES)
     for name in PROBES:
-        assert list(composed(f"probe=[{name}]").probe) == [name]
+        assert list(compose_config(f"probe=[{name}]").probe) == [name]
         assert type(probe(name)).__doc__
 
 

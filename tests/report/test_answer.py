@@ -13,7 +13,7 @@ from pe_lab.report.overview_figures import MOST_DRAWN, forest
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import SettingCounts, by_setting, overall
-from pe_lab.results.declared import Declared
+from pe_lab.results.declared import StudyDeclaration
 from pe_lab.statistics import Margin
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
@@ -282,7 +282,7 @@ def test_the_margin_is_named_with_where_it_comes_from() -> None:
         in sentences(asked(rows))[1]
     )
     assert "The default margin is 0.02 share." in sentences(asked(rows, metric="accuracy"))[1]
-    declared = asked(rows, declared=Declared({"loss": Margin(0.5, "gap")}))
+    declared = asked(rows, declared=StudyDeclaration({"loss": Margin(0.5, "gap")}))
     assert "The declared margin is 1 nats (0.5 of the gap from `position-blind` to `bayes`)." in sentences(declared)[1]
     chosen = replace(declared, margin=Margin(0.03, "nats"))
     assert "The margin, chosen for this report, is 0.03 nats." in sentences(chosen)[1]

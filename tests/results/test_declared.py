@@ -9,7 +9,7 @@ import pytest
 
 from frames import results_of
 from pe_lab.results import study
-from pe_lab.results.declared import Declared, read_declared
+from pe_lab.results.declared import StudyDeclaration, read_declared
 from pe_lab.results.frame import Results, load
 from pe_lab.statistics import Margin
 
@@ -40,14 +40,16 @@ def cells() -> pd.DataFrame:
 
 
 def test_a_declaration_is_read_from_the_folder_of_the_study(tmp_path):
-    expected = Declared({"loss": Margin(0.05, "gap"), "accuracy": Margin(0.01, "share")}, "none", None, {"points": 5})
+    expected = StudyDeclaration(
+        {"loss": Margin(0.05, "gap"), "accuracy": Margin(0.01, "share")}, "none", None, {"points": 5}
+    )
     folder = declare(tmp_path / "ledger" / "studies" / "mine")
     assert read_declared(folder) == expected
     cells().to_csv(folder / "rows.csv", index=False)
     assert load(folder).declared == expected
     assert Results(tmp_path / "ledger", "mine", cells()).declared == expected
-    assert Results(tmp_path / "ledger", "other", cells()).declared == Declared()
-    assert Results(tmp_path / "ledger", None, cells()).declared == Declared()
+    assert Results(tmp_path / "ledger", "other", cells()).declared == StudyDeclaration()
+    assert Results(tmp_path / "ledger", None, cells()).declared == StudyDeclaration()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_declaration_that_python_alone_would_read_or_wait_for_is_one_line(cont
 
 def test_an_empty_declaration_declares_nothing(tmp_path):
     (tmp_path / "declared.json").write_text('{"margin": null}')
-    assert read_declared(tmp_path) == Declared() == read_declared(tmp_path / "nowhere")
+    assert read_declared(tmp_path) == StudyDeclaration() == read_declared(tmp_path / "nowhere")
 
 
 def tables(folder: Path) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from scipy import stats
 
-from configs import composed
+from configs import compose_config
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.results.summary_table import TEST_COLUMNS, by_task, render_table, summarise, with_verdicts
 from pe_lab.results.verdict_marks import few_runs
@@ -25,7 +25,7 @@ LOSSES = {
 
 def cell(loss: float, *overrides: str, seed: int = 0) -> tuple[DictConfig, dict[str, Any]]:
     """Return the summary of a cell with these settings."""
-    cfg = composed(*overrides)
+    cfg = compose_config(*overrides)
     if seed:
         cfg = deepcopy(cfg)
         OmegaConf.set_readonly(cfg, False)

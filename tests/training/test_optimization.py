@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from configs import composed, pe_settings
+from configs import compose_config, pe_settings
 from pe_lab import config
 from pe_lab.attention import sdpa
 from pe_lab.config import Model
@@ -277,7 +277,7 @@ IDENTITIES = {
 
 
 def identity(*overrides: str) -> dict[str, object]:
-    return Cell.from_config(composed("pe=rope", "trainer.device=cpu", *overrides)).identity
+    return Cell.from_config(compose_config("pe=rope", "trainer.device=cpu", *overrides)).identity
 
 
 @pytest.mark.parametrize("overrides", IDENTITIES)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import composed
+from configs import compose_config
 from fits import fit
 from pe_lab.data.base import Batch
 from pe_lab.data.text.clm import CLM
@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cell(place: Path) -> Cell:
     text = (f"data.path={place / 'text.txt'}", f"data.cache={place / 'cache'}", "data.length=16")
     model = ("model.width=16", "model.num_heads=2", "model.depth=1", "trainer.batch_size=128", "trainer.device=cpu")
-    return Cell.from_config(composed("data=clm", "epochs=1", *text, *model))
+    return Cell.from_config(compose_config("data=clm", "epochs=1", *text, *model))
 
 
 def batches(data: Sequences) -> list[Batch]:

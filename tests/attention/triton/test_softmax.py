@@ -107,13 +107,13 @@ def layout_of(segments: list[list[int]], causal: bool, late: int = 0) -> Layout:
     return Layout(torch.tensor(pos), torch.tensor(segments), causal).to(DEVICE)
 
 
-def whole(T: int, causal: bool) -> Layout:
+def whole_layout(T: int, causal: bool) -> Layout:
     return Layout.of_lengths(torch.full((B,), T), T, causal).to(DEVICE)
 
 
 # every batch shows two kinds of sequences
 LAYOUTS: dict[str, Callable[[int, bool], Layout]] = {
-    "whole": whole,
+    "whole": whole_layout,
     "right_padded_and_empty": lambda T, causal: layout_of(
         [[0] * (T - T // 3) + [PADDING] * (T // 3), [PADDING] * T], causal
     ),
@@ -192,13 +192,13 @@ def test_values_and_gradients_are_those_of_the_reference(case: str, layout: str,
 @pytest.mark.parametrize(("T", "causal"), [(1, True), (2, False)])
 @pytest.mark.parametrize("case", CASES)
 def test_sequences_of_a_few_tokens_are_right(case: str, T: int, causal: bool) -> None:
-    assert_equal_but_for_rounding(*drawn(CASES[case](T, 10), T, 10), whole(T, causal))
+    assert_equal_but_for_rounding(*drawn(CASES[case](T, 10), T, 10), whole_layout(T, causal))
 
 
 def test_a_head_of_one_dim_is_right() -> None:
     T = 20
     assert_equal_but_for_rounding(
-        *drawn({"distance_bias": (H, 2 * T - 1), "gain": (H, 1)}, T, 1), whole(T, causal=True)
+        *drawn({"distance_bias": (H, 2 * T - 1), "gain": (H, 1)}, T, 1), whole_layout(T, causal=True)
     )
 
 
@@ -247,7 +247,7 @@ def test_a_row_that_sees_nothing_is_nan_and_disturbs_no_other(causal: bool) -> N
     bias[0, : T - 1] = -torch.inf
     q, k, v = (given[name].float() for name in "qkv")
     got, expected = (
-        attend(q, k, v, Terms(distance_bias=bias), whole(T, causal), name) for name in ("triton", "reference")
+        attend(q, k, v, Terms(distance_bias=bias), whole_layout(T, causal), name) for name in ("triton", "reference")
     )
     nothing = torch.arange(T) < 21
     assert got[:, 0, nothing].isnan().all()
@@ -361,7 +361,7 @@ def test_queries_keys_and_values_may_lie_in_one_projection() -> None:
     assert not q.is_contiguous()
     given = {"q": q, "k": k, "v": v}
     compact = {name: x.contiguous() for name, x in given.items()}
-    assert_same_bits(bits(given, {}, whole(T, True)), bits(compact, {}, whole(T, True)))
+    assert_same_bits(bits(given, {}, whole_layout(T, True)), bits(compact, {}, whole_layout(T, True)))
 
 
 def test_inputs_may_be_expanded() -> None:
@@ -370,14 +370,14 @@ def test_inputs_may_be_expanded() -> None:
     bias, decay = torch.randn(1, 2 * T - 1, device=DEVICE), torch.randn(1, 1, T, device=DEVICE)
     given = {"q": q, "k": k, "v": v, "distance_bias": bias.expand(H, -1), "decay": decay.expand(B, H, -1)}
     compact = {name: x.contiguous() for name, x in given.items()}
-    assert_same_bits(bits(given, {}, whole(T, True)), bits(compact, {}, whole(T, True)))
+    assert_same_bits(bits(given, {}, whole_layout(T, True)), bits(compact, {}, whole_layout(T, True)))
 
 
 @pytest.mark.parametrize("reduce", [lambda out: out.sum(), lambda out: out.sum(2).cos().sum()])
 def test_the_upstream_gradient_may_be_expanded(reduce: Callable[[Tensor], Tensor]) -> None:
     T, d = 33, 16
     q, k, v = torch.randn(3, B, H, T, d, device=DEVICE).requires_grad_()
-    out = attend(q, k, v, Terms(), whole(T, True), "triton")
+    out = attend(q, k, v, Terms(), whole_layout(T, True), "triton")
     (upstream,) = torch.autograd.grad(reduce(out), out, retain_graph=True)
     assert 0 in upstream.stride()
     got = torch.autograd.grad(reduce(out), (q, k, v), retain_graph=True)

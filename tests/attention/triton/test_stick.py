@@ -157,12 +157,12 @@ def layout_of(segments: list[list[int]], causal: bool, late: int = 0) -> Layout:
     return Layout(torch.tensor(pos), torch.tensor(segments), causal).to(DEVICE)
 
 
-def whole(T: int, causal: bool) -> Layout:
+def whole_layout(T: int, causal: bool) -> Layout:
     return Layout.of_lengths(torch.tensor([T]), T, causal).to(DEVICE)
 
 
 LAYOUTS: dict[str, Callable[[int, bool], Layout]] = {
-    "whole": whole,
+    "whole": whole_layout,
     "right_padded": lambda T, causal: Layout.of_lengths(torch.tensor([T, T - T // 3]), T, causal).to(DEVICE),
     "left_padded_late": lambda T, causal: layout_of(
         [[PADDING] * (T // 3) + [0] * (T - T // 3), [PADDING] * 3 + [0] * (T - 3)], causal, late=1000
@@ -317,12 +317,12 @@ def test_the_reference_is_the_product_formula(stick: Stick, causal: bool, layout
 )
 def test_sequences_of_a_few_tokens_are_right(stick: Stick, causal: bool, T: int) -> None:
     case = BIASES["per_head"](T) | {"normalizer": stick}
-    assert_equal_but_for_rounding(*drawn(case, whole(T, causal), 10), whole(T, causal))
+    assert_equal_but_for_rounding(*drawn(case, whole_layout(T, causal), 10), whole_layout(T, causal))
 
 
 @pytest.mark.parametrize("table", [{"distance_bias": (1, 1), "clip": True}, {"distance_bias": (H, 81)}])
 def test_a_table_may_be_shorter_and_longer_than_the_sequence(table: Case) -> None:
-    where = whole(21, causal=False)
+    where = whole_layout(21, causal=False)
     assert_equal_but_for_rounding(*drawn(table | {"normalizer": Stick("nearest", True, "own")}, where, 16), where)
 
 
@@ -393,27 +393,27 @@ EDGES = [
 def test_logits_of_ten_thousand_are_right(stick: Stick, causal: bool) -> None:
     """And so are their gradients; some shares are one, some zero."""
     T = 21
-    given, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, whole(T, causal), 16)
+    given, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, whole_layout(T, causal), 16)
     given["distance_bias"] = 1e4 * given["distance_bias"].round().clamp(-1, 1)
-    assert_equal_but_for_rounding(given, options, whole(T, causal))
+    assert_equal_but_for_rounding(given, options, whole_layout(T, causal))
 
 
 @pytest.mark.parametrize(("stick", "causal"), EDGES[:2])
 def test_queries_and_keys_may_be_large(stick: Stick, causal: bool) -> None:
     """Gradients of logits are as small as what a share of one leaves."""
     T = 21
-    given, options = drawn({"normalizer": stick}, whole(T, causal), 16)
+    given, options = drawn({"normalizer": stick}, whole_layout(T, causal), 16)
     given["q"] *= 128
     given["k"] *= 32
     assert float((given["q"] @ given["k"].mT).abs().max() / 4) > 1e4
-    assert_equal_but_for_rounding(given, options, whole(T, causal))
+    assert_equal_but_for_rounding(given, options, whole_layout(T, causal))
 
 
 @pytest.mark.parametrize(("stick", "causal"), EDGES[:3])
 def test_distances_may_be_shut_by_minus_infinity_and_given_all_by_plus_infinity(stick: Stick, causal: bool) -> None:
     """The reference's error is taken at 10^4, where shares are as much 0 and 1."""
     T = 25
-    where = whole(T, causal)
+    where = whole_layout(T, causal)
     given, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, where, 16)
     given["distance_bias"][:, T : T + 9] = -torch.inf  # 1, ..., 9 back
     given["distance_bias"][0, : T - 9] = -torch.inf  # 9 ahead and more
@@ -580,8 +580,8 @@ def test_blocks_change_the_result_within_rounding_only(
         return Blocks(m_keys, 128, 4, 1) if kernel == "stick_backward_keys" else Blocks(m, n, 4, 1)
 
     monkeypatch.setattr(stick_operators, "choose_blocks", choose)
-    given, options = drawn({"distance_bias": (H, 89), "normalizer": stick}, whole(45, causal), 16)
-    assert_equal_but_for_rounding(given, options, whole(45, causal))
+    given, options = drawn({"distance_bias": (H, 89), "normalizer": stick}, whole_layout(45, causal), 16)
+    assert_equal_but_for_rounding(given, options, whole_layout(45, causal))
     assert {"stick_forward", "stick_backward_queries", "stick_backward_keys"} <= set(asked)
 
 
@@ -599,7 +599,7 @@ def test_marks_held_a_few_queries_at_a_time_change_the_result_within_rounding_on
     """Two chunks of 32 queries, and one of 6."""
     monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(32, 32, 4, 1))
     monkeypatch.setattr(stick_operators, "CHUNK_QUERIES", 32)
-    where = whole(70, causal)
+    where = whole_layout(70, causal)
     assert_equal_but_for_rounding(*drawn({"distance_bias": (H, 139), "normalizer": stick}, where, 16), where)
 
 
@@ -664,13 +664,13 @@ def test_inputs_and_the_upstream_gradient_may_be_expanded() -> None:
     q, k, v = torch.randn(3, 1, 1, T, d, device=DEVICE).expand(3, 1, H, T, d).detach().requires_grad_()
     bias = torch.randn(1, 2 * T - 1, device=DEVICE).expand(H, -1).detach().requires_grad_()
     terms = Terms(distance_bias=bias, normalizer=Stick("nearest", False, "own"))
-    out = by_kernels(q, k, v, terms, whole(T, causal=True))
+    out = by_kernels(q, k, v, terms, whole_layout(T, causal=True))
     (upstream,) = torch.autograd.grad(out.sum(), out, retain_graph=True)
     assert upstream.stride() == (0, 0, 0, 0)
     got = torch.autograd.grad(out.sum(), (q, k, v, bias))
     compact = [x.detach().clone(memory_format=torch.contiguous_format).requires_grad_() for x in (q, k, v, bias)]
     again = by_kernels(
-        *compact[:3], Terms(distance_bias=compact[3], normalizer=terms.normalizer), whole(T, causal=True)
+        *compact[:3], Terms(distance_bias=compact[3], normalizer=terms.normalizer), whole_layout(T, causal=True)
     )
     assert torch.equal(out, again)
     expected = torch.autograd.grad(again, compact, upstream.contiguous())

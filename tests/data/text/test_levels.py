@@ -239,7 +239,7 @@ def text(place: Path, task: str, kind: str = "lines", seed: int = 0, **options: 
     return TASKS[task](seed, task, **(given | options))
 
 
-def whole(data: Text, split: str) -> Batch:
+def whole_split(data: Text, split: str) -> Batch:
     return data.batch(split, torch.arange(data.size(split)))
 
 
@@ -252,7 +252,7 @@ def test_the_ngram_of_a_markov_chain_comes_near_its_entropy(place: Path) -> None
     data = text(place, "clm", "markov", length=64, test_sequences=None)
     moves, often = np.array(MOVES), stationary()
     found = data.floors("test")
-    answers = whole(data, "test")
+    answers = whole_split(data, "test")
     now, after = answers.tokens - ord("a"), answers.targets - ord("a")
     truth = -np.log(moves[now.numpy(), after.numpy()]).mean()
     assert truth == pytest.approx(-(often[:, None] * moves * np.log(moves)).sum(), rel=0.05)
@@ -264,7 +264,7 @@ def test_the_ngram_of_a_markov_chain_comes_near_its_entropy(place: Path) -> None
 def test_the_neighbours_of_a_markov_chain_come_near_what_they_can_tell(place: Path) -> None:
     data = text(place, "mlm", "markov", length=64, test_sequences=None)
     moves, often = np.array(MOVES), stationary()
-    batch = whole(data, "test")
+    batch = whole_split(data, "test")
     losses = []
     for row, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
         for slot, answer in enumerate(targets):
@@ -293,7 +293,7 @@ def test_a_model_with_the_predictions_of_a_level_has_its_metrics(task: str, toke
     seen = counted[:, 1:][counted[:, :-1] != data.text.end] if task == "clm" else counted[counted != data.text.end]
     logits = torch.from_numpy(np.log(unigram(seen, np.arange(V), V))).float()
     for split in ("validation", "test"):
-        batch = whole(data, split)
+        batch = whole_split(data, split)
         spread = logits.expand(*batch.targets.shape, V)
         metrics = batch_metrics(spread, batch, data.roles)
         level = data.floors(split)["unigram"]
@@ -316,7 +316,7 @@ def test_xz_compresses_the_windows_of_the_split_after_those_of_training(tokenize
     expected = 8 * (size(train + test) - size(train)) / len(test)
     found = data.floors("test")["xz"]
     assert found["bits_per_byte"] == pytest.approx(expected, rel=1e-12)
-    answers = whole(data, "test").targets
+    answers = whole_split(data, "test").targets
     answers = answers[answers != IGNORE].tolist()
     length = sum(len(data.text.spelling[token]) for token in answers) / len(answers)
     assert found["loss"] == found["loss_all"] == pytest.approx(expected * math.log(2) * length, rel=1e-12)

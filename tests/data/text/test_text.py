@@ -61,7 +61,7 @@ def text(place: Path, task: str, kind: str = "folder", seed: int = 0, **options:
     return TASKS[task](seed, task, **options)
 
 
-def whole(data: Text, split: str, epoch: int = 0) -> Batch:
+def whole_split(data: Text, split: str, epoch: int = 0) -> Batch:
     return data.batch(split, torch.arange(data.size(split)), epoch)
 
 
@@ -153,7 +153,7 @@ def test_the_sequences_are_the_same_in_every_process_and_on_every_machine(
     task: str, expected: str, place: Path
 ) -> None:
     data = text(place, task, seed=5)
-    parts = [whole(data, split, epoch=2) for split in SPLITS]
+    parts = [whole_split(data, split, epoch=2) for split in SPLITS]
     assert fingerprint(*(tensor for part in parts for tensor in (part.tokens, part.targets))) == expected
 
 
@@ -161,14 +161,14 @@ def test_the_sequences_are_the_same_in_every_process_and_on_every_machine(
 def test_the_sequences_do_not_depend_on_the_global_generators(task: str, place: Path) -> None:
     data, state = text(place, task), torch.random.get_rng_state()
     np.random.seed(1)
-    first = whole(data, "train")
+    first = whole_split(data, "train")
     np.random.seed(2)
     torch.manual_seed(3)
-    second = whole(text(place, task), "train")
+    second = whole_split(text(place, task), "train")
     assert torch.equal(first.tokens, second.tokens)
     assert torch.equal(first.targets, second.targets)
     torch.random.set_rng_state(state)
-    whole(data, "test")
+    whole_split(data, "test")
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -177,7 +177,7 @@ def test_the_sequences_do_not_depend_on_the_global_generators(task: str, place: 
 def test_a_batch_is_the_rows_that_were_asked_for(task: str, kind: str, place: Path) -> None:
     data = text(place, task, kind)
     for split in SPLITS:
-        everything = whole(data, split, epoch=3)
+        everything = whole_split(data, split, epoch=3)
         index = torch.tensor([5, 2, 2, data.size(split) - 1])
         batch = data.batch(split, index, epoch=3)
         for name in ("tokens", "targets", "role", "headline"):
@@ -214,7 +214,7 @@ def test_documents_in_a_window_are_segments_and_positions_start_again(task: str,
     data = text(place, task, kind)
     several = 0
     for split in SPLITS:
-        batch = whole(data, split)
+        batch = whole_split(data, split)
         for row, segment, pos in zip(
             windows(data, split), batch.layout.segment.tolist(), batch.layout.pos.tolist(), strict=True
         ):
@@ -238,7 +238,7 @@ def test_the_window_of_the_docstring(tmp_path: Path) -> None:
 @every_kind
 def test_clm_asks_for_every_token_once_but_the_first_of_a_document(kind: str, place: Path) -> None:
     data = text(place, "clm", kind)
-    batch, stream = whole(data, "train"), data.text.stream("train").tolist()
+    batch, stream = whole_split(data, "train"), data.text.stream("train").tolist()
     rows = len(batch)
     assert batch.tokens.flatten().tolist() == stream[: rows * LENGTH]
     following = [IGNORE if now == END else after for now, after in pairwise(stream)]
@@ -255,7 +255,7 @@ def test_mlm_hides_15_percent_of_the_tokens_80_10_10(place: Path) -> None:
     candidates = chosen = masked = changed = 0
     replaced: list[int] = []
     for epoch in range(8):
-        batch = whole(data, split, epoch)
+        batch = whole_split(data, split, epoch)
         asked = batch.targets != IGNORE
         assert torch.equal(batch.targets[asked], original[asked])
         assert torch.equal(batch.tokens[~asked], original[~asked])
@@ -283,7 +283,7 @@ def within(count: int, trials: int, probability: float) -> None:
 
 def test_slots_are_hidden_alike_wherever_they_are_in_the_window(place: Path) -> None:
     data = text(place, "mlm", "file")
-    asked = torch.stack([whole(data, "train", epoch).targets != IGNORE for epoch in range(6)]).flatten(0, 1)
+    asked = torch.stack([whole_split(data, "train", epoch).targets != IGNORE for epoch in range(6)]).flatten(0, 1)
     for slot in range(LENGTH):
         within(asked[:, slot].sum().item(), len(asked), 0.15)
     together = (asked[:, 1:] & asked[:, :-1]).sum().item()
@@ -295,27 +295,27 @@ def test_a_short_window_is_asked_something_too(length: int, place: Path, monkeyp
     monkeypatch.setattr(Encoded, "repeats", lambda *_: np.zeros(0, np.int64))  # nothing so short is new
     for task in TASKS:
         data = text(place, task, "lines", length=length, test_sequences=None, train_sequences=3000)
-        asked = whole(data, "train").targets != IGNORE
+        asked = whole_split(data, "train").targets != IGNORE
         assert asked.any(1).all()
 
 
 def test_what_mlm_asks_is_a_function_of_seed_epoch_and_sequence_in_training(place: Path) -> None:
     def hidden(seed: int, epoch: int) -> Tensor:
-        return whole(text(place, "mlm", seed=seed), "train", epoch).tokens
+        return whole_split(text(place, "mlm", seed=seed), "train", epoch).tokens
 
     assert torch.equal(hidden(0, 0), hidden(0, 0))
     different = [hidden(0, 0), hidden(0, 1), hidden(1, 0), hidden(1, 1)]
     assert len({fingerprint(tokens) for tokens in different}) == 4
     # equal text in two windows is not hidden alike
-    asked = whole(text(place, "mlm"), "train").targets != IGNORE
+    asked = whole_split(text(place, "mlm"), "train").targets != IGNORE
     assert len({tuple(row) for row in asked.tolist()}) > 0.9 * len(asked)
 
 
 @pytest.mark.parametrize("split", SPLITS[1:])
 def test_what_mlm_asks_in_validation_and_test_does_not_depend_on_the_epoch(split: str, place: Path) -> None:
     data = text(place, "mlm")
-    assert torch.equal(whole(data, split, 0).tokens, whole(data, split, 7).tokens)
-    assert not torch.equal(whole(data, split).tokens, whole(text(place, "mlm", seed=1), split).tokens)
+    assert torch.equal(whole_split(data, split, 0).tokens, whole_split(data, split, 7).tokens)
+    assert not torch.equal(whole_split(data, split).tokens, whole_split(text(place, "mlm", seed=1), split).tokens)
 
 
 def test_each_split_has_masks_of_its_own(place: Path) -> None:
@@ -327,7 +327,7 @@ def test_each_split_has_masks_of_its_own(place: Path) -> None:
 
 def test_what_is_hidden_does_not_depend_on_the_batch(place: Path) -> None:
     data = text(place, "mlm")
-    everything = whole(data, "train", 4)
+    everything = whole_split(data, "train", 4)
     for index in (torch.tensor([9]), torch.tensor([9, 3]), torch.tensor([50, 9, 3, 11])):
         batch = data.batch("train", index, 4)
         assert torch.equal(batch.tokens, everything.tokens[index])
@@ -342,7 +342,7 @@ def test_a_packed_documents_logits_do_not_change_when_its_neighbour_changes(task
     model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), data.task)
     initialise_parameters(model, 0)
     model.eval()
-    batch = whole(data, "train")
+    batch = whole_split(data, "train")
     row = next(n for n, segment in enumerate(batch.layout.segment) if segment.max() >= 3 and (segment == 1).sum() > 4)
     batch = batch[torch.tensor([row])]
     own = batch.layout.segment == 1
@@ -363,7 +363,7 @@ def test_a_packed_documents_logits_do_not_change_when_its_neighbour_changes(task
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
 def test_bits_per_byte_of_a_uniform_guess(task: str, tokenizer: str, place: Path) -> None:
     data = text(place, task, "lines", tokenizer=tokenizer, vocabulary_size=300)
-    batch = whole(data, "test")
+    batch = whole_split(data, "test")
     asked = batch.targets != IGNORE
     losses = torch.zeros(batch.targets.shape)
     losses[asked] = math.log(300)
@@ -379,7 +379,7 @@ def test_bits_per_byte_compares_tokenizers(place: Path) -> None:
     found = []
     for tokenizer in ("bytes", "bpe"):
         data = text(place, "clm", "lines", tokenizer=tokenizer, vocabulary_size=300)
-        batch = whole(data, "test")
+        batch = whole_split(data, "test")
         asked = batch.targets != IGNORE
         losses = torch.zeros(batch.targets.shape)
         losses[asked] = torch.tensor(
@@ -410,7 +410,7 @@ def test_longer_windows_are_of_the_same_held_out_text(task: str, kind: str, fact
     length = round(factor * LENGTH)
     assert longer.task.length == length
     assert 1 <= longer.size("test") <= 20 / factor
-    batch = whole(longer, "test")
+    batch = whole_split(longer, "test")
     assert batch.tokens.shape == (longer.size("test"), length)
     assert batch.layout.causal == data.task.causal
     held_out = data.text.stream("test").tobytes()
@@ -568,7 +568,7 @@ def test_about_as_many_tokens_are_asked_with_a_stride(place: Path) -> None:
     data = text(place, "clm", "file", test_sequences=8)
     strided = data.strided(LENGTH // 4)
     assert strided.size("test") == 8 * 4
-    counts = [int((whole(one, "test").targets != IGNORE).sum()) for one in (data, strided)]
+    counts = [int((whole_split(one, "test").targets != IGNORE).sum()) for one in (data, strided)]
     assert counts[0] == counts[1]
 
 
