@@ -124,15 +124,15 @@ def test_a_file_of_the_folder_is_a_probe_of_its_name() -> None:
 
 
 MEAN = """
-from pe_lab.probes import Probe, row
-from pe_lab.probes.states import capture
+from pe_lab.probes import Probe, make_row
+from pe_lab.probes.states import capture_states
 
 class Mean(Probe):
     def __init__(self, power=1):
         self.power = power
 
     def __call__(self, model, dataset, seed):
-        return [row("mean", capture(model, dataset, "test", seed).hidden[0].mean().item() ** self.power)]
+        return [make_row("mean", capture_states(model, dataset, "test", seed).hidden[0].mean().item() ** self.power)]
 """
 TINY = (*TINY_MODEL, "trainer.batch_size=512", "epochs=1", "logger=none")
 
