@@ -82,10 +82,10 @@ def answer(subject: ReportSubject) -> Section:
     warning = not_learned(cells, advice=not opening)
     doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
+    references = [f"**Note.** {line}" for line in behind_references(subject)]
     partly = partly_learned(cells)
     notes = [f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []
     notes += [
-        *behind_references(subject),
         *not_finite(subject),
         *([] if opening else _elsewhere(far_seeds(subject), said, cells)),
         *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
@@ -98,13 +98,13 @@ def answer(subject: ReportSubject) -> Section:
     if opening:
         where = " at the training length" if longer else ""
         if compares_losses(subject):
-            compared = [said, *overview_figures(subject), how, *_corrected(subject)]
+            compared = [said, *references, *overview_figures(subject), how, *_corrected(subject)]
             folded = [Folded(f"{measured(subject.metric).capitalize()}{where}", compared)]
         first = isinstance(opening[0], str)  # the answer, which stands before what warns of it
         shown = [*opening[:first], *parts, *opening[first:]]
     else:
         folded = [Folded("How it was compared", [how, *_corrected(subject)])]
-        shown = [*parts, said, *overview_figures(subject)]
+        shown = [*parts, said, *references, *overview_figures(subject)]
     shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes)]
     return Section(title(subject), [*shown, *folded, *encodings], opening=True)
 
@@ -253,7 +253,9 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     if whole is not None and not tasks:
         first = next(iter(whole.means))
         also = counts if len(each) == 1 and subject.baseline != first else ""
-        return f"{_control(cells)}{whole.words()}" + f"\n{also}" * bool(also), _against(subject, lines)
+        if control := _control(cells, whole):
+            return f"{control} {counts}".rstrip(), _against(subject, lines)
+        return whole.words() + f"\n{also}" * bool(also), _against(subject, lines)
     learned = _place_of_learned(cells) if partly_learned(cells) else ""
     if 1 < len(each) <= FEW_SETTINGS:
         told = one_by_one(each, lambda standing: _doubts(subject, standing))
@@ -267,14 +269,17 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     return " ".join(filter(None, said)), _against(subject, lines)
 
 
-def _control(cells: pd.DataFrame) -> str:
-    """Say that no encoding can help, where the best loss without position is the best possible; else nothing."""
+def _control(cells: pd.DataFrame, standing: Standing) -> str:
+    """Say whether a control passed, where the best loss without position is the best possible; otherwise nothing."""
     levels = [
         cells[name].mean() for name in (f"floor_{floor}_loss" for floor in (*BLIND_FLOORS, BEST_FLOOR)) if name in cells
     ]
     if len(levels) < 2 or abs(levels[0] - levels[-1]) > NO_GAP:
         return ""
-    return "A control: the best possible loss needs no position, so no encoding should be better than another. "
+    asked = "A control: the best possible loss needs no position, so no encoding should be better than another"
+    if standing.behind or standing.near or standing.case != "open":
+        return f"{asked}. It did not pass: {standing.words()}"
+    return f"{asked}, and none is significantly."
 
 
 def _doubts(subject: ReportSubject, standing: Standing) -> str:
@@ -338,7 +343,9 @@ def _largest(rows: pd.DataFrame, metric: str, line: pd.Series, names: list[str])
         rows = rows[rows[name].isna() if pd.isna(line[name]) else rows[name] == line[name]]
     seeds = rows.pivot_table(index="seed", columns="pe", values=f"test_{metric}")
     largest = (seeds[line["pe"]] - seeds[line["baseline"]]).abs().max()
-    return f"; no seed differs by more than {largest:.2g}" if largest < line["margin"] else ""
+    inside = max(abs(line["low"]), abs(line["high"])) < line["margin"]
+    before = ", equivalent but for the correction" * bool(inside)
+    return f"; no seed differs by more than {largest:.2g}{before}" if largest < line["margin"] else ""
 
 
 def _interval(line: pd.Series, metric: str) -> str:

@@ -17,6 +17,7 @@ from pe_lab.results.pooling import pool
 from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Families, Verdict
 from pe_lab.statistics.comparisons import counted
 
+UNLEARNED = "Settings in which no encoding has learned the task"
 LONGER = " × the training length"  # in the needs of longer sequences
 REFERENCES = {  # what they know
     "unigram": "how frequent each token is",
@@ -98,8 +99,7 @@ def differences(subject: ReportSubject) -> Section:
     settings = pool(cells, subject.metric)
     if several and not learned and (settings.rows.empty or choice.POOLED in families.tables):
         parts.append(settings.note)
-    if learned:
-        parts.append(_not_learned(families, cells))
+    parts += _all_pairs(families, cells)
     if not learned and choice.POOLED in families.tables:
         pooled = families.compare(choice.POOLED)[COMPARISON]
         code = f"compared.compare({choice.POOLED!r})"
@@ -107,19 +107,22 @@ def differences(subject: ReportSubject) -> Section:
     return Section("Differences", parts)
 
 
-def _not_learned(families: Families, cells: pd.DataFrame) -> Folded:
-    """Return the comparisons of every two encodings in the settings in which no model has learned the task."""
-    lines, keys = (
-        families.lines[GRID_TABLE],
-        [name for name in setting_columns(cells) if name in families.lines[GRID_TABLE]],
-    )
-    learned = of_learned_settings(cells)[keys].drop_duplicates()
-    marked = merge_tables(lines, learned, keys, how="left", indicator=True)
-    lines = marked[marked["_merge"] == "left_only"]
+def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Folded]:
+    """Return the comparisons of every two encodings, those in settings in which no model has learned the task apart."""
+    lines = families.lines[GRID_TABLE]
+    keys = [name for name in setting_columns(cells) if name in lines]
+    marked = lines.assign(learned=True)
+    if partly_learned(cells):
+        learned = of_learned_settings(cells)[keys].drop_duplicates()
+        marks = merge_tables(lines, learned, keys, how="left", indicator=True)["_merge"]
+        marked["learned"] = marks.eq("both").to_numpy()
     columns = [*varied_columns(lines, keys), "pe", "baseline", *(name for name in COMPARISON if name in lines)]
-    text = "What models do early in training, before any uses position as the task asks; another order may come later."
-    table = ReportTable(lines[list(dict.fromkeys(columns))], "Every two encodings, paired by seeds")
-    return Folded("Settings in which no encoding has learned the task", [text, table])
+    columns, folded = list(dict.fromkeys(columns)), []
+    for is_learned, title in ((True, "Every two encodings"), (False, f"{UNLEARNED}: every two encodings")):
+        part = marked.loc[marked["learned"] == is_learned, columns]
+        if len(part) > 1:
+            folded.append(Folded(title, [ReportTable(part, "The first minus the second, paired by seeds")]))
+    return folded
 
 
 def ranks(subject: ReportSubject) -> Section:

@@ -176,24 +176,24 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
     """
     best, start, level = layers.max(axis=1), layers.iloc[:, 0], alone if np.isfinite(alone) else 0.0
     lowest = seeds.iloc[:, 0].groupby(["setting", "pe"], sort=False).agg(lambda values: interval(values.dropna())[0])
-    by_encoding = {"sort": False, "level": "pe"}
-    more = start.groupby(**by_encoding).min() > level + MORE
-    unsure = more & (
-        lowest.groupby(**by_encoding).min() <= alone
-    )  # in a setting the interval reaches that of the token
-    carried, built = list(more.index[more & ~unsure]), list(more.index[~more])
+    more = start.groupby(level="pe", sort=False).min() > level + MORE
+    carried, built = list(more.index[more]), list(more.index[~more])
+    here = start[start.index.get_level_values("pe").isin(carried)]
+    unsure = here[lowest[here.index] <= alone]  # the interval reaches the level of the token
+    sure = here[~here.index.isin(unsure.index)]
 
     def told(values: pd.Series, names: list[str]) -> str:
         return between(values[values.index.get_level_values("pe").isin(names)], ".2f")
 
     sentences, token = [], f"; from the token alone {alone:.2f}" * bool(np.isfinite(alone))
-    if carried:
-        names = joined([f"`{pe}`" for pe in carried])
-        sentences.append(f"With {names} a linear probe reads position at {_first(layers)} (R² {told(start, carried)}).")
-    if unsure.any():
-        open_names = list(more.index[unsure])
-        values = f"R² {told(start, open_names)}, an interval reaches {alone:.2f}"
-        sentences.append(f"With {joined([f'`{pe}`' for pe in open_names])} it is undecided ({values}).")
+    if len(sure):
+        names = joined([f"`{pe}`" for pe in dict.fromkeys(sure.index.get_level_values("pe"))])
+        value = f"R² {between(sure, '.2f')}"
+        sentences.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
+    for (setting, pe), value in unsure.items():
+        where = f" ({setting})" * bool(setting)
+        reach = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
+        sentences.append(f"With `{pe}`{where} that is undecided ({reach}).")
     if built:
         names = joined([f"`{pe}`" for pe in built])
         reach = (layers >= MOSTLY).idxmax(axis=1)[(layers >= MOSTLY).any(axis=1)]
@@ -227,9 +227,8 @@ def _one_direction(layers: pd.DataFrame) -> str:
     Args:
         layers: the stable rank by setting and encoding, a column per layer.
     """
-    share, first = 100 / layers.min(axis=1), between(100 / layers.iloc[:, 0], ".0f")
-    most = _in_settings(share)
-    return f"One direction has {first} % of the variance at {_first(layers)}, and at most {most} in a layer"
+    most, first = _in_settings(100 / layers.min(axis=1)), between(100 / layers.iloc[:, 0], ".0f")
+    return f"One direction has up to {most} of the variance in a layer, after {first} % at {_first(layers)}"
 
 
 def _where_shallow(layered: pd.DataFrame, deep: pd.DataFrame) -> str:
@@ -241,19 +240,18 @@ def _where_shallow(layered: pd.DataFrame, deep: pd.DataFrame) -> str:
     if "depth" not in layered or layered["depth"].nunique() < 2:
         return ""
     depth = layered["depth"].min()
-    rows = _with_settings(layered[layered["depth"] == depth])
-    share = 100 / _over_seeds(_by_layer(rows, "stable_rank")).min(axis=1)
+    share = 100 / _over_seeds(_by_layer(_with_settings(layered[layered["depth"] == depth]), "stable_rank")).min(axis=1)
     added = (100 / deep.min(axis=1) - share).dropna().max()
-    more = f", so depth adds at most {added:.0f} points" if added > 0 else ""
-    return f"; at depth {depth:g} at most {_in_settings(share)}{more}"
+    deepest = f"depth {layered['depth'].max():g} adds at most {added:.0f} points to depth {depth:g}"
+    return f"; {deepest}" if added > 0 else f"; at depth {depth:g} it is as much"
 
 
 def _in_settings(shares: pd.Series) -> str:
-    """Return the range of shares in per cent, or that of each of a few settings."""
+    """Return the highest of shares in per cent, or that of each of a few settings."""
     groups = list(shares.groupby(level="setting", sort=False))
     if not 1 < len(groups) <= MOST_SETTINGS:
-        return f"{between(shares, '.0f')} %"
-    return joined([f"{between(part, '.0f')} % ({setting})" for setting, part in groups])
+        return f"{shares.max():.0f} %"
+    return joined([f"{part.max():.0f} % ({setting})" for setting, part in groups])
 
 
 def _first(layers: pd.DataFrame) -> str:

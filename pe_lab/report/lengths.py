@@ -97,7 +97,7 @@ def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
         return ""
     low, high = interval(differences)
     sure = "" if low > 0 else ", which is not significant"
-    return f", before `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f}){sure}"
+    return f", ahead of `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f}){sure}"
 
 
 def _lost(shares: pd.Series, longer: list[float]) -> str:

@@ -1,15 +1,17 @@
 """What a study says of learning rates that it tried in turn: the best of each encoding, and whether the order holds."""
 
+import numpy as np
 import pandas as pd
 
 from pe_lab.config import LR
 from pe_lab.report.effort import searched_rates
-from pe_lab.report.parts import Part, ReportTable, Section
+from pe_lab.report.parts import Drawn, Part, ReportTable, Section, shaded
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import amount, capitalised, joined
-from pe_lab.results import tuned_rates
+from pe_lab.results import plots, tuned_rates
 from pe_lab.results.columns import merge_tables, setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
+from pe_lab.statistics import interval
 
 
 def tries_rates(subject: ReportSubject) -> bool:
@@ -26,20 +28,63 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     edge = int(best["at_edge"].sum())
     lead = f"The best learning rates by validation, of which {edge} of {len(best)} are the lowest or the highest tried:"
     words, items = pd.Series(settings_in_words(best, settings), best.index), list[str]()
+    best = best.assign(**_next_rates(subject.results.cells, best, settings))
     for setting, here in best.groupby(words, sort=False):
         chosen = here.groupby(LR)["pe"].agg(lambda names: joined([f"`{name}`" for name in names]))
-        first = here.loc[here["test_loss"].idxmin()]
-        tau = merge_tables(tuning.agreement, here[settings].drop_duplicates(), settings)["tau"]
+        tau = merge_tables(tuning.agreement, here[settings].drop_duplicates(), settings)
+        tau = tau.loc[[set(here[LR]) != {rate} for rate in tau[LR]], "tau"]  # the others agree by definition
         at = "; ".join(f"{rate:g} for {names}" for rate, names in chosen.items())
-        lowest = f"There `{first['pe']}` has the lowest mean test loss, {amount(first['test_loss'], 'loss')}"
+        surely = int((here["low_next"] > 0).sum())
+        how_sure = f"the next best rate is significantly worse for {surely} of {len(here)}"
         taus = f"{tau.min():.2g} to {tau.max():.2g}"
-        order = f"The order at one rate for all agrees with that to a Kendall's tau of {taus}"
-        items.append(f"**{capitalised(setting)}**: {at}. {lowest}. {order}.")
+        order = f" The order at one rate for all agrees with that to a Kendall's tau of {taus}." if len(tau) else ""
+        lowest = _lowest(subject.results.cells, here, settings)
+        items.append(f"**{capitalised(setting)}**: {at}; {how_sure}. {lowest}{order}")
+    ends = zip(best["next"], best["low_next"], best["high_next"], strict=True)
+    paired = [f"{more:.3g} [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "" for more, low, high in ends]
     told = best[[*varied_columns(best, settings), "pe", LR, "at_edge", "test_loss", "low", "high"]]
-    told = told.rename(columns={LR: "best learning rate", "at_edge": "lowest or highest tried"})
+    told = told.assign(at_edge=np.where(best["at_edge"], "yes", "no"), more=paired)
+    names = {LR: "best learning rate", "at_edge": "lowest or highest tried", "more": "more at the next best rate"}
+    caption = "Mean test loss at the best rate, and how much more at the next best, paired by seeds: 95 % t intervals"
     code = f"columns.sort_by_setting(tuned_rates.tuned(results).rates, {settings})"
-    table = ReportTable(told, "Mean test loss at the best rate of each encoding, with 95 % t intervals", code)
-    return [lead + "".join(f"\n- {item}" for item in items), table]
+    drawn = plots.over_rates(subject.results.cells)
+    words = f"Test loss against the learning rate: {shaded(drawn, 'loss')}"
+    figure, table = Drawn(drawn, words, "plots.over_rates(results.cells)"), told.rename(columns=names)
+    return [lead + "".join(f"\n- {item}" for item in items), figure, ReportTable(table, caption, code)]
+
+
+def _losses(cells: pd.DataFrame, line: pd.Series, settings: list[str]) -> pd.DataFrame:
+    """Return the test losses of an encoding in a setting: a line per seed, a column per rate."""
+    here = cells[cells["pe"] == line["pe"]]
+    for name in settings:
+        here = here[here[name].isna() if pd.isna(line[name]) else here[name] == line[name]]
+    return here.pivot_table(index="seed", columns=LR, values="test_loss")
+
+
+def _next_rates(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> dict[str, list[float]]:
+    """Return how much more the test loss is at the next best rate, by its mean, than at the best, with its interval."""
+    found: dict[str, list[float]] = {"next": [], "low_next": [], "high_next": []}
+    for _, line in best.iterrows():
+        losses = _losses(cells, line, settings)
+        others = losses.drop(columns=line[LR]).mean().sort_values()
+        more = (losses[others.index[0]] - losses[line[LR]]).dropna() if len(others) else pd.Series(dtype=float)
+        for name, value in zip(found, (more.mean(), *interval(more)), strict=True):
+            found[name].append(value)
+    return found
+
+
+def _lowest(cells: pd.DataFrame, here: pd.DataFrame, settings: list[str]) -> str:
+    """Say which encoding has the lowest mean test loss at the best rates, and by how much."""
+    ranked = here.sort_values("test_loss", kind="stable")
+    first = ranked.iloc[0]
+    text = f"There `{first['pe']}` has the lowest mean test loss, {amount(first['test_loss'], 'loss')}"
+    if len(ranked) < 2:
+        return f"{text}."
+    one, other = (_losses(cells, line, settings)[line[LR]] for _, line in ranked.head(2).iterrows())
+    low, high = interval((other - one).dropna())
+    sure = "" if low > 0 else ", which is not significant"
+    second = f"`{ranked['pe'].iloc[1]}` by {(other - one).mean():.3g} (95 % interval {low:.3g} to {high:.3g}){sure}"
+    return f"{text}, ahead of {second}."
 
 
 def _settings(subject: ReportSubject) -> list[str]:
@@ -68,7 +113,8 @@ def rates(subject: ReportSubject) -> Section:
     best = best[[*varied_columns(best, settings), *(name for name in best if name not in settings)]]
     agreement = agreement[[*varied_columns(agreement, settings), *(name for name in agreement if name not in settings)]]
     code = "tuned_rates.tuned(results)"
-    parts.append(ReportTable(best, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
+    if not tries_rates(subject):  # otherwise it stands on the first screen
+        parts.append(ReportTable(best, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
     parts.append(ReportTable(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
     return Section(title, parts)
 

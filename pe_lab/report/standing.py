@@ -39,7 +39,7 @@ SENTENCES = {  # by what is decided: see `Standing.case`
     "best": "`{first}` has the {superlative} {what}, {value}: significantly better than each other encoding. "
     "The next is `{second}`, worse by {gap}.",
     "only": f"{MEAN} Only {{open}} can be the best.",
-    "all open": f"{MEAN} No encoding is significantly worse than another.",
+    "all open": f"{MEAN} No encoding is significantly worse than another{{alone}}.",
     "open": f"{MEAN} The best may be any of {{open}}.",
 }
 NOTES = {  # behind "only" and "open"
@@ -162,6 +162,11 @@ class Standing:
         worse = names if len(names) <= MOST_LEFT_OUT else names[: self.case == "best"]
         return self._pairs(worse, Verdict.WORSE)
 
+    @property
+    def nearly(self) -> list[tuple[str, str]]:
+        """The encodings that are slightly worse, each with the best slightly better one, where they are few."""
+        return self._pairs(self.near, Verdict.SLIGHTLY_WORSE)
+
     def _pairs(self, names: list[str], verdict: Verdict) -> list[tuple[str, str]]:
         """Return encodings, each with the best one compared with which it has a verdict; of more than a few, none."""
         found = {
@@ -174,10 +179,7 @@ class Standing:
         """Return by how much an encoding is worse than another one, with its interval, in words."""
         line = self.line(pe, other)
         low, high = (_shown(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
-        return f"{self._difference(pe, other)} (95 % interval {low} to {high})"
-
-    def _difference(self, pe: str, other: str) -> str:
-        return gap_in_words(self.line(pe, other)["difference"], self.metric)
+        return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high})"
 
     def words(self) -> str:
         """Say which encodings may be the best."""
@@ -189,12 +191,15 @@ class Standing:
             **{name: listed(getattr(self, name), count) for name in ("open", "near", "behind", "alike")},
         }
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
+        values["alone"] = "" if self.alike else ", and none is shown to be equivalent to it"
+        if self.near and len(self.near) < len(self.open):
+            values["open"] = listed([name for name in self.open if name not in self.near], count)
         values["top"] = f"`{self.open[0]}`" if self.open else ""
         near = [
-            f"`{pe}` is slightly worse than `{other}`, by {self._difference(pe, other)}, less than the margin"
-            for pe, other in self._pairs(self.near, Verdict.SLIGHTLY_WORSE)
+            f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}, less than the margin"
+            for pe, other in self.nearly
         ]
-        values["nearly"] = "; ".join(near) or f"Slightly worse than another one, which does not rank: {values['near']}"
+        values["nearly"] = "; ".join(near) or f"Worse than another one by less than the margin: {values['near']}"
         values["worse"] = "; ".join(gaps) or f"Significantly worse than another one: {values['behind']}"
         case = "all open" if self.case == "open" and not (self.behind or self.near) else self.case
         templates = [SENTENCES[case], *(NOTES[name] for name in self.notes)]

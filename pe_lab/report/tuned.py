@@ -268,19 +268,21 @@ class TunedSubject(ReportSubject):
         return f"Tries were chosen by validation after {steps} steps, where no encoding had learned the task."
 
     def doubts(self, standing: Standing) -> str:
-        tried, told = tried_rates(self.outcomes, *ladders(self.results)), []
+        tried = tried_rates(self.outcomes, *ladders(self.results))
         cells = of_learned_settings(self.results.cells)
         words = pd.Series(settings_in_words(cells, setting_columns(cells)), cells.index)
         here = (words == standing.setting.partition(" ")[2]) if standing.setting else pd.Series(True, cells.index)
-        for worse, better in standing.decided:
+        explained: dict[str, tuple[list[str], list[str]]] = {}  # by how many seeds chose which rates
+        for worse, better in [*standing.decided, *standing.nearly]:
             chosen = cells.loc[here & (cells["pe"] == better), LR].astype(float)
             unshared = chosen[~chosen.isin(tried[worse])]
             if len(unshared) > len(chosen) / 2:
                 rates = joined([f"{rate:g}" for rate in sorted(unshared.unique())])
-                how_many = f"{len(unshared)} of {len(chosen)} seeds of `{better}` chose {rates}"
-                why = f"{how_many}, which was not tried with `{worse}`"
-                told.append(f"The learning rate may explain it: {why}.")
-        return " ".join(told)
+                pairs = explained.setdefault(f"{len(unshared)} of {len(chosen)} seeds of {{}} chose {rates}", ([], []))
+                for names, name in zip(pairs, (f"`{better}`", f"`{worse}`"), strict=True):
+                    names += [name] * (name not in names)
+        told = [f"{how.format(joined(one))}, not tried with {joined(other)}" for how, (one, other) in explained.items()]
+        return f"The learning rate may explain it: {'; '.join(told)}." if told else ""
 
 
 def _unequal_tries(subject: TunedSubject) -> str:
@@ -375,5 +377,7 @@ def methods(subject: TunedSubject) -> Section:
         f"`equivalent`, at least {FEWEST_SEEDS} seeds and a difference that is significantly smaller than the margin; "
         "`undecided`, that these seeds show neither."
     )
+    if subject.compared.declared and subject.compared.sizes()[1]:
+        rule += f" Comparisons of two encodings other than `{subject.baseline}` have {ALL_PAIRS} instead."
     intervals = "Intervals are 95 % t intervals, each on its own, not corrected."
     return Section("Methods", [f"{text}{moderated}", rule, intervals])

@@ -1035,13 +1035,13 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     settings = ["pe", "data", "depth", "epochs", "seed", "model.norm"]
     rows = rows[[*settings, "kind", "length", "probe", "layer", "metric", "value"]]
     said, table, *_ = layer_parts(rows)
-    one = "One direction has 11 % of the variance at the embedding, and at most"
-    assert f"{one} 50 % (norm pre) and 25 % (norm post) in a layer." in said
+    one = "One direction has up to 50 % (norm pre) and 25 % (norm post) of the variance in a layer, after 11 % at"
+    assert f"{one} the embedding." in said
     shares = dict(zip(table.data["setting"], table.data.iloc[:, -1], strict=True))
     assert shares == {"norm pre": "50%", "norm post": "25%"}
     deep, _ = layer_parts(pd.concat([rows, rows.assign(depth=2, value=rows["value"].replace({2: 1.25}))]))[:2]
-    assert "and at most 80 % (norm pre) and 25 % (norm post) in a layer; at depth 1 at most 50 % (norm pre)" in deep
-    assert deep.endswith("so depth adds at most 30 points.")
+    assert "has up to 80 % (norm pre) and 25 % (norm post) of the variance in a layer" in deep
+    assert deep.endswith("depth 2 adds at most 30 points to depth 1.")
 
 
 def test_where_an_interval_reaches_the_level_of_the_token_it_is_not_said_that_position_is_read() -> None:
@@ -1053,7 +1053,13 @@ def test_where_an_interval_reaches_the_level_of_the_token_it_is_not_said_that_po
     said, *_ = layer_parts(pd.concat([rows, token]))
     assert "With `rope` a linear probe reads position at the embedding (R² 0.60)" in said
     said, *_ = layer_parts(pd.concat([rows, token.assign(value=0.4)]))
-    assert "With `rope` it is undecided (R² 0.60, an interval reaches 0.40)" in said
+    assert "With `rope` that is undecided (R² 0.60, with an interval from 0.35)" in said
+    wide = rows.assign(value=rows["value"] + [-0.1, 0, 0.1])
+    both = pd.concat([rows.assign(norm="pre"), wide.assign(norm="post")])
+    both = both[[*columns[:5], "norm", *columns[5:]]]
+    said, *_ = layer_parts(pd.concat([both, token.assign(norm="pre")]))
+    assert "With `rope` a linear probe reads position at the embedding (R² 0.60)" in said
+    assert "With `rope` (norm post) that is undecided" in said
 
 
 def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
@@ -1063,23 +1069,34 @@ def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
         for pe, rate, loss in (("rope", 0.1, 2.0), ("rope", 0.2, 1.0), ("none", 0.1, 1.5), ("none", 0.2, 3.0))
         for seed in (0, 1)
     ]
+    for line in lines:  # at 0.2 seeds of none differ by more than its rates
+        if line["pe"] == "none" and line["optimizer.lr"] == 0.2:
+            line["test_loss"] += 2 * line["seed"] - 1
     rows = pd.DataFrame(lines).assign(run=lambda rows: [str(number) for number in range(len(rows))])
     curves = rows.drop(columns=["run", "test_loss"]).assign(epoch=2, metric="loss", value=rows["test_loss"])
     asked = question(results_of(rows, curves=curves), baseline="none")
-    said, table, *_ = answer.answer(asked).parts
-    assert "4 of 4" not in said
+    said, figure, table, *_ = answer.answer(asked).parts
     assert "of which 2 of 2 are the lowest or the highest" in said
-    assert "0.1 for `none`; 0.2 for `rope`. There `rope` has the lowest mean test loss, 1 nats." in said
+    assert "0.1 for `none`; 0.2 for `rope`; the next best rate is significantly worse for 1 of 2." in said
+    assert "There `rope` has the lowest mean test loss, 1 nats, ahead of `none` by 0.5 (95 % interval 0.5 to" in said
     assert "tau of -1 to 1" in said
-    assert list(table.data["test_loss"]) == [1.0, 1.5]
+    assert dict(zip(table.data["pe"], table.data["test_loss"], strict=True)) == {"rope": 1.0, "none": 1.5}
+    drawn = figure.plot.data.set_index(["pe", "optimizer.lr"])["mean"]
+    assert dict(drawn) == {("rope", 0.1): 2.0, ("rope", 0.2): 1.0, ("none", 0.1): 1.5, ("none", 0.2): 3.0}
+    same = rows.assign(test_loss=rows["test_loss"].where(rows["pe"] == "rope", 4 - rows["test_loss"]))
+    same_curves = curves.assign(value=same["test_loss"])
+    said, *_ = answer.answer(question(results_of(same, curves=same_curves), baseline="none")).parts
+    assert "0.2 for `rope` and `none`" in said
+    assert "tau of 1 to 1" not in said  # at 0.2 by definition
 
 
 def test_comparisons_in_settings_that_were_not_learned_are_folded(cells) -> None:
     levels = {"floor_bayes_loss": -9.0, "floor_position_blind_loss": np.where(cells["depth"] == 1, -8.0, 9.0)}
     studied = question(results_of(cells.assign(**levels)))
     (section,) = (part for part in sections(studied) if part.title == "Differences")
-    (folded,) = (part for part in section.parts if isinstance(part, Folded))
-    lines = folded.parts[1].data
+    learned, folded = (part for part in section.parts if isinstance(part, Folded))
+    assert len(learned.parts[0].data) == len(studied.compared.lines[GRID_TABLE].query("depth != 1"))
+    lines = folded.parts[0].data
     assert len(lines) == len(studied.compared.lines[GRID_TABLE].query("depth == 1"))
     assert ("depth" not in lines) or set(lines["depth"]) == {1}
 

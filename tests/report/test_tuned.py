@@ -153,7 +153,7 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     best = next(standing for standing in by_setting(study.compared) if standing.setting == "at depth 1, steps 400")
     best = replace(best, means={name: best.means[name] for name in ("alibi", "learnable")}, behind=["learnable"])
     assert best.decided == [("learnable", "alibi")]  # alibi chose 0.01
-    assert "5 of 5 seeds of `alibi` chose 0.01, which was not tried with `learnable`" in study.doubts(best)
+    assert "5 of 5 seeds of `alibi` chose 0.01, not tried with `learnable`." in study.doubts(best)
     assert study.doubts(replace(best, open=["alibi", "learnable"])) == ""
     declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 1.0]]
     (folder / "declared.json").write_text(json.dumps(declared))
