@@ -1153,7 +1153,7 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
     records.loc[near & (records["pe"] == "rope"), "value"] = 0.04
     said = at_longer_lengths(question(results_of(cells, records=records)))
     assert f"at {records.loc[near, 'length'].iloc[0]:g} × the training length, `alibi` has 40%" in said
-    assert "before `rope` by 36 points" in said
+    assert "ahead of `rope` by 36 points" in said
     assert said.startswith("On average over seeds, no encoding has half of the answers right at any longer length.")
     records.loc[near & (records["pe"] == "alibi"), "value"] = 0.6
     more = at_longer_lengths(question(results_of(cells, records=records)))

@@ -279,7 +279,7 @@ def test_few_settings_are_told_one_by_one_with_what_is_decided() -> None:
     assert [line.partition("**: ")[0] for line in said] == ["", "- **At depth 1", "- **At depth 4"]
     assert ["Mind." in line for line in said] == [False, False, True]
     assert "`c`" in said[1]
-    assert "No encoding is significantly worse than another." in said[2]
+    assert "No encoding is significantly worse than another" in said[2]
     lost = pd.DataFrame({"pe": ["b", "c", "d"], "baseline": "a", "verdict": "worse", "difference": 0.5})
     lost = lost.assign(low=0.4, high=0.6)
     three = replace(at("at x", "a", "bcd"), lines=lost)
