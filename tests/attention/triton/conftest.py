@@ -78,5 +78,5 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         return replace(blocks, n=blocks.n // 2) if kernel == "stick_backward_keys" else blocks  # unlike its siblings
 
     for module in (operators, stick_operators):
-        monkeypatch.setattr(module, "choose", everywhere)
+        monkeypatch.setattr(module, "choose_blocks", everywhere)
     return asked
