@@ -90,8 +90,13 @@ class TaskResults:
     @cached_property
     def best_at(self) -> dict[float, list[str]]:
         """As `best`, by length in training lengths; of a task that is compared by its steps to solve, at 1 only."""
-        longer = [] if self.task.solvable else [length for length in task_rows.lengths(self.rows) if length > 1]
-        return {1.0: self.best} | {length: self.at(length).best for length in longer}
+        return {1.0: self.best} | {length: results.best for length, results in self.longer.items()}
+
+    @cached_property
+    def longer(self) -> dict[float, "TaskResults"]:
+        """`at` of each length beyond training; empty for a task that is compared by its steps to solve."""
+        lengths = [] if self.task.solvable else task_rows.lengths(self.rows)
+        return {length: self.at(length) for length in lengths if length > 1}
 
     @cached_property
     def highest_at(self) -> dict[float, list[dict[str, Any]]]:
@@ -136,7 +141,9 @@ class TaskResults:
     def in_words(self, advice: str) -> str:
         """Return an advice in words, as the pages of the gallery have them."""
         return {
-            USE: "fastest to learn" if self.task.solvable else "lowest loss",
+            USE: f"within {task_statistics.margin_in_words(self.task)} of the fastest"
+            if self.task.solvable
+            else "among the lowest losses",
             SLOWER: "slower",
             HIGHER_LOSS: "higher loss",
             UNRELIABLE: "not solved by every seed",

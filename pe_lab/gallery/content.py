@@ -116,7 +116,7 @@ class Content:
         """What encodings are asked for: longer text first, then each task; those that are measured first."""
         name, length = LONGER_TEXT
         text = next(task for task in benchmark_tasks() if task.name == name)
-        longer = self.results[name].at(length) if name in self.results else None
+        longer = self.results[name].longer[length] if name in self.results else None
         asks = f"{text.asks} at {length:g} × the training length"
         needs = [Need(asks, text, length, longer, self.steps)]
         needs += [Need(task.asks, task, 1.0, self.results.get(task.name), self.steps) for task in benchmark_tasks()]
@@ -129,7 +129,12 @@ class Content:
         words = dict.fromkeys(f"{size.depth} layers, width {size.width} and {size.num_heads} heads" for size in sizes)
         counts = sorted({int(count) for results in self.results.values() for count in results.table["runs"]})
         seeds = " to ".join(map(str, dict.fromkeys((*counts[:1], *counts[-1:]))))
-        return f"a model of {' or '.join(words)}{f', and {seeds} seeds for each encoding' if counts else ''}"
+        most = max(
+            (int(results.table.get("all_runs", results.table["runs"]).max()) for results in self.results.values()),
+            default=0,
+        )
+        more = f" ({most} where a result was replicated)" if counts and most > counts[-1] else ""
+        return f"a model of {' or '.join(words)}{f', and {seeds} seeds for each encoding{more}' if counts else ''}"
 
     def reported(self, name: str) -> dict[str, Finding]:
         """Return the published numbers of an encoding, by name."""

@@ -1,12 +1,8 @@
-"""What models get right at each test length, and which encodings score highest beyond the training length."""
-
-import pandas as pd
+"""What models get right at each test length, and which encodings hold beyond the training length."""
 
 from pe_lab.benchmark.measured import TaskResults
-from pe_lab.gallery.page import percent
 from pe_lab.gallery.samples import data_of
 from pe_lab.replication.entry import Claimed, Entry
-from pe_lab.results.learned import LEAST_RIGHT
 from pe_lab.statistics import FEWEST_SEEDS
 
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
@@ -34,11 +30,16 @@ def right(results: TaskResults) -> dict[float, dict[str, float]]:
     return means
 
 
-def by_seed(results: TaskResults, pe: str, length: float) -> str:
-    """Return the range over seeds of what is right; empty where it is not wide."""
+def range_over_seeds(results: TaskResults, pe: str, length: float) -> tuple[float, float]:
+    """Return the lowest and the highest share over seeds of what is right."""
     column = f"{measure_of(results).replace(' ', '_')}_x{length:g}"
     values = results.rows.loc[results.rows["pe"] == pe, column].astype(float).dropna()
-    low, high = 100 * values.min(), 100 * values.max()
+    return float(values.min()), float(values.max())
+
+
+def by_seed(results: TaskResults, pe: str, length: float) -> str:
+    """Return the range over seeds of what is right, in words; empty where it is not wide."""
+    low, high = (100 * share for share in range_over_seeds(results, pe, length))
     return f"{low:.0f} to {high:.0f}\u00a0% by seed" if high - low >= WIDE else ""
 
 
@@ -49,62 +50,26 @@ def ranked_right(results: TaskResults, length: float) -> dict[str, float]:
     return dict(sorted(((pe, means[pe]) for pe in enough if pe in means), key=lambda item: -item[1]))
 
 
-def highest_beyond(results: TaskResults) -> dict[float, tuple[str, float]]:
-    """Return the encoding with the highest of `right` and its mean, by length beyond training, if all are below HALF.
+def holding(results: TaskResults) -> dict[float, dict[str, float]]:
+    """Return the encodings that hold at each length beyond training, the best first, each with its mean.
 
-    Empty where an encoding gets half of the answers right at a longer length, and of a task compared by its loss.
+    At least HALF of the answers are right. Of a task that is compared by its loss, no other encoding is `better` at
+    that length, and the mean is that of the loss.
     """
     if not results.task.solvable:
-        return {}
-    lengths = [float(length) for length in results.scores["length"].unique() if length > 1]
-    ranked = {length: ranked_right(results, length) for length in lengths}
-    highest = {length: next(iter(shares.items())) for length, shares in ranked.items() if shares}
-    return highest if all(share < HALF for _, share in highest.values()) else {}
+        tables = {length: each.table.set_index("pe")["mean"] for length, each in results.longer.items()}
+        return {length: {pe: float(table[pe]) for pe in results.best_at[length]} for length, table in tables.items()}
+    shares = {length: ranked_right(results, length) for length in right(results) if length > 1}
+    return {length: {pe: share for pe, share in each.items() if share >= HALF} for length, each in shares.items()}
 
 
-def few_right(results: TaskResults) -> dict[float, float]:
-    """Return the highest of `right` at the lengths at which no encoding reaches LEAST_RIGHT."""
-    highest = {length: max(shares.values()) for length, shares in right(results).items() if shares}
-    return {length: share for length, share in highest.items() if share < LEAST_RIGHT}
-
-
-def best_scores(results: TaskResults) -> dict[float, list[dict[str, object]]]:
-    """Return lines of `results.scores` by length beyond training, the highest mean first; nothing of a loss.
-
-    They are that of the highest mean, of encodings with enough seeds whose 95 % interval is above 0 as it is shown, and
-    others of these whose intervals overlap its interval. They are no verdicts.
-    """
-    scores = results.scores if results.task.solvable else results.scores.iloc[:0]
-    above = scores[(scores["runs"] >= FEWEST_SEEDS) & (scores["low"].astype(float).round(2) > 0)].sort_values(
-        "mean", ascending=False
-    )
-    lengths = [float(length) for length in scores["length"].unique() if length > 1]
-    return {length: _overlapping(above[above["length"] == length]) for length in lengths}
-
-
-def most_right(results: TaskResults) -> dict[float, tuple[list[str], float]]:
-    """Return the encodings with the highest of `right`, and their share, at lengths at which others have the top score.
-
-    Shares are compared as they are shown, of encodings with enough seeds. Lengths at which `best_scores` has no
-    encoding, and those of `few_right`, are left out.
-    """
-    shares, few, most = right(results), few_right(results), {}
-    enough = set(results.table.loc[results.table["runs"] >= FEWEST_SEEDS, "pe"])
-    for length, lines in best_scores(results).items():
-        measured = {pe: share for pe, share in shares.get(length, {}).items() if pe in enough}
-        if lines and measured and length not in few:
-            highest = max(measured.values())
-            names = [pe for pe, share in measured.items() if percent(share) == percent(highest)]
-            if lines[0]["pe"] not in names:
-                most[length] = names, highest
-    return most
+def highest(results: TaskResults) -> dict[float, tuple[str, float]]:
+    """Return the encoding with the highest of `right` and its mean, at the lengths at which none is `holding`."""
+    without = [length for length, held in holding(results).items() if not held and results.task.solvable]
+    return {length: next(iter(each.items())) for length in without if (each := ranked_right(results, length))}
 
 
 def keeps_positions(entry: Entry) -> bool:
     """Return whether a claim compares lengths on data of SAME_POSITIONS."""
     tests = [test for test in entry.values.values() if isinstance(test, Claimed)]
     return any(test.value.get("data") in SAME_POSITIONS and "length" in test.value for test in tests)
-
-
-def _overlapping(lines: pd.DataFrame) -> list[dict[str, object]]:
-    return [] if lines.empty else lines[lines["high"] >= lines["low"].iloc[0]].to_dict("records")

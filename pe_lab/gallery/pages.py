@@ -8,27 +8,24 @@ import pandas as pd
 from markupsafe import Markup
 
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
-from pe_lab.benchmark.measured import AVOID, UNRELIABLE, TaskResults
-from pe_lab.benchmark.task_statistics import count_verdicts, margin_in_words
+from pe_lab.benchmark.measured import AVOID, UNRELIABLE, USE, TaskResults
+from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.gallery.advice import Need, grouped
+from pe_lab.gallery.against import against
 from pe_lab.gallery.claims import conditions, is_cut, measured, ours, parts_tables, shared_notes, states
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.longer import (
-    HALF,
     NO_NEW_POSITION,
     NOT_ASKED,
     SAME_POSITIONS,
-    best_scores,
     by_seed,
-    few_right,
-    highest_beyond,
+    highest,
+    holding,
     keeps_positions,
     measure_of,
-    most_right,
-    ranked_right,
     right,
 )
 from pe_lab.gallery.marks import mark, strip
@@ -44,6 +41,7 @@ from pe_lab.statistics import Agreement, Verdict
 
 LONGEST = 4.0  # test length of which the leaderboard says what is best, in training lengths
 LEARNED = "learnable"  # the encoding that has a trained vector for each position
+RIVALS = ("rope", "alibi")  # every encoding is compared with the first one, which is with the second
 WELL_KNOWN = 8  # of the encodings in COMMON_NAMES, those that a list to avoid always shows
 SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement.UNDECIDED: "?"}  # of parts of a claim
 FACETS = {
@@ -80,6 +78,7 @@ def leaderboard_page(content: Content) -> Page:
     several.sort(key=lambda pe: -won[pe][0] / max(1, won[pe][1]))
     # of the others, those of the fullest task stand together, in its order
     lists = [several, [pe for pe in names if pe not in several]]
+    asking = [each for each in compared if _asks_at_longest(each)]
     lines = [
         [
             {"name": pe, "facets": content.facets(pe), "at": {name: _line(table, pe) for name, table in tables.items()}}
@@ -94,6 +93,9 @@ def leaderboard_page(content: Content) -> Page:
         results=dict(fullest),
         lines=lines[0],
         alone=lines[1],
+        longest=_at_longest(asking, several),
+        longest_alone={line["name"]: line for line in _at_longest(asking, lists[1])},
+        asking=[each.task for each in asking],
         alone_on=sorted({name for line in lines[1] for name, at in line["at"].items() if at}, key=list(tables).index),
         wins=won,
         shades=shades,
@@ -125,26 +127,58 @@ def _outcome(content: Content) -> dict[str, Any]:
     best_on = max(counts.values(), default=0)
     most_best = sorted(pe for pe, count in counts.items() if count == best_on)
     measured_on = {pe: sum(pe in set(results.table["pe"]) for results in compared) for pe in most_best}
-    new = [each for each in compared if each.task.cfg.data.name not in SAME_POSITIONS]
-    longest = {each.task.name: best_scores(each).get(LONGEST) for each in new if each.task.solvable}
-    few: dict[str, list[str]] = {}
-    for each in new:
-        if each.task.name in longest and LONGEST in few_right(each):
-            few.setdefault(measure_of(each), []).append(each.task.name)
-            del longest[each.task.name]
-    lowest = {each.task.name: each.best_at[LONGEST] for each in new if LONGEST in each.best_at}
+    held = {each.task.name: _held(each) for each in compared if _asks_at_longest(each)}
     return {
         "most_best": _twins(content, most_best),
         "best_on": best_on,
         "fewer": {pe: count for pe, count in measured_on.items() if count < len(compared)},
         "compared": len(compared),
         "longest_length": LONGEST,
-        "longest": {name: lines for name, lines in longest.items() if lines is not None},
-        "right": {name: right(content.results[name])[LONGEST] for name, lines in longest.items() if lines},
-        "few_longest": few,
-        "measures": {name: measure_of(content.results[name]) for name in longest},
-        "lowest": {name: names for name, names in lowest.items() if names},
+        "held": held,
+        "held_on": {pe: sum(pe in names for names in held.values()) for pe in most_best},
+        "measures": {name: measure_of(content.results[name]) for name in held},
     }
+
+
+def _asks_at_longest(results: TaskResults) -> bool:
+    """Return whether a task that is no control asks for new positions at LONGEST, and was measured there."""
+    new = not results.is_control and results.task.cfg.data.name not in SAME_POSITIONS
+    return new and LONGEST in holding(results)
+
+
+def _held(results: TaskResults) -> dict[str, float]:
+    """Return `holding` at LONGEST."""
+    return holding(results)[LONGEST]
+
+
+def _at_longest(results: list[TaskResults], names: list[str]) -> list[dict[str, Any]]:
+    """Return a line for each encoding with what it gets right, or its loss, at LONGEST.
+
+    Those that are `holding` on most tasks come first, of these the highest mean of what is right.
+    """
+    values = {
+        each.task.name: right(each)[LONGEST]
+        if each.task.solvable
+        else each.longer[LONGEST].table.set_index("pe")["mean"].to_dict()
+        for each in results
+    }
+    shades = {
+        each.task.name: values[each.task.name] if each.task.solvable else each.longer[LONGEST].quality()
+        for each in results
+    }
+    lines = []
+    for name in names:
+        shares = [values[each.task.name].get(name, 0.0) for each in results if each.task.solvable]
+        lines.append(
+            {
+                "name": name,
+                "values": {task: each[name] for task, each in values.items() if name in each},
+                "shades": {task: each[name] for task, each in shades.items() if name in each},
+                "held": [each.task.name for each in results if name in _held(each)],
+                "mean": float(np.mean(shares)) if shares else 0.0,
+            }
+        )
+    return sorted((line for line in lines if line["values"]), key=lambda line: (-len(line["held"]), -line["mean"]))
 
 
 def _twins(content: Content, names: list[str]) -> list[list[str]]:
@@ -191,9 +225,7 @@ def encodings_page(content: Content) -> Page:
 
 def tasks_page(content: Content) -> Page:
     """Return the list of all tasks."""
-    pairs = {name: count_verdicts(results.pairs) for name, results in content.results.items()}
-    best = {name: grouped(results, results.best) for name, results in content.results.items()}
-    html = rendered("tasks.html", **_common(content, ""), tasks=benchmark_tasks(), pairs=pairs, best=best)
+    html = rendered("tasks.html", **_common(content, ""), tasks=benchmark_tasks())
     return Page("tasks", "Tasks", [PageSection("", html)], wide=True)
 
 
@@ -238,6 +270,8 @@ def encoding_page(content: Content, name: str) -> Page:
         "same_positions": SAME_POSITIONS,
         "formulas": [mathml(formula) for formula in definition.formula],
         "what": sentence("pe", name),
+        "rival": _compared(content, name)["rival"],
+        **_holds_on(content, name),
     }
     sections = [PageSection("", rendered("encoding/opening.html", **values, **opening))]
     for title, (fold, more) in _parts(content, name, definition).items():
@@ -249,16 +283,34 @@ def encoding_page(content: Content, name: str) -> Page:
 def _advice_on(content: Content, name: str) -> dict[str, list[Need]]:
     """Return the needs for which an encoding is among the best, is behind them, or did not solve every seed, or any."""
     needs = [need for need in content.needs if name in need.lines]
-    return {
-        "Fastest to learn at the training length": [
-            need for need in needs if name in need.advice.use and need.task.solvable
-        ],
-        "Lowest loss": [need for need in needs if name in need.advice.use and not need.task.solvable],
-        "Slower than the best": [need for need in needs if name in need.advice.behind and need.task.solvable],
-        "Higher loss than the best": [need for need in needs if name in need.advice.behind and not need.task.solvable],
+    best: dict[str, list[Need]] = {}
+    for need in needs:
+        if need.results is not None and name in need.advice.use:
+            where = " at the training length" if need.task.solvable else ""
+            best.setdefault(need.results.in_words(USE).capitalize() + where, []).append(need)
+    behind = [need for need in needs if name in need.advice.behind]
+    return best | {
+        "Slower than the best at the training length": [need for need in behind if need.task.solvable],
+        "Higher loss than the best": [need for need in behind if not need.task.solvable],
         "Not solved by every seed": [need for need in needs if name in need.advice.unreliable],
         "Not solved by any seed within the steps declared": [need for need in needs if name in need.advice.avoid],
     }
+
+
+def _holds_on(content: Content, name: str) -> dict[str, Any]:
+    """Return the tasks on which an encoding is `holding` at LONGEST, what is right or its loss; of how many tasks."""
+    asking = [each for each in content.results.values() if _asks_at_longest(each) and name in set(each.table["pe"])]
+    held = {each.task: _held(each)[name] for each in asking if name in _held(each)}
+    texts = {task.name: percent(value) if task.solvable else f"{fixed(value, 3)} nats" for task, value in held.items()}
+    return {"holds": texts, "asking": len(asking), "longest": LONGEST}
+
+
+def _compared(content: Content, name: str) -> dict[str, Any]:
+    """Return the comparisons of an encoding with one of RIVALS, on all tasks but controls."""
+    rival = RIVALS[name == RIVALS[0]]
+    lines = [against(each, name, rival) for each in content.results.values() if not each.is_control]
+    compared = [line for line in lines if line is not None]
+    return {"rival": rival if compared else "", "compared": compared, "same_positions": SAME_POSITIONS}
 
 
 def _parts(content: Content, name: str, definition: Definition) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -270,6 +322,7 @@ def _parts(content: Content, name: str, definition: Definition) -> dict[str, tup
     properties = content.properties(name)
     results: dict[str, Any] = {"shares": {each.task.name: right(each) for each, _ in on_tasks}}
     results |= {"on_tasks": on_tasks, "tasks": benchmark_tasks(), "level": _level()}
+    results |= _compared(content, name)
     results |= {"measured": {each.task.name for each, _ in on_tasks}}
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
@@ -304,13 +357,11 @@ def task_page(content: Content, task: BenchmarkTask) -> Page:
         lengths = [name for name in results.table if name.startswith(f"{results.unit}_") and name != "loss_1x"]
         lines = results.table.to_dict("records")
         values |= {"lines": lines, "shades": results.quality(), "lengths": lengths, "places": _places(task)}
-        longer = {length: results.at(length).table for length in results.best_at if length > 1}
-        tables = {1.0: results.table} | longer
+        tables = {1.0: results.table} | {length: each.table for length, each in results.longer.items()}
         values |= {"at": {length: table.set_index("pe").to_dict("index") for length, table in tables.items()}}
         values |= {"choices": _choices(content)}
-        values |= {"best": grouped(results, results.best), "best_scores": best_scores(results), "right": right(results)}
-        values |= {"few_right": few_right(results), "measure": measure_of(results), "most_right": most_right(results)}
-        values |= {"beyond": highest_beyond(results), "by_seed": lambda pe, length: by_seed(results, pe, length)}
+        values |= {"best": grouped(results, results.best), "right": right(results), "measure": measure_of(results)}
+        values |= _beyond(results)
         values |= {"note": NOT_ASKED * (task.cfg.data.name in SAME_POSITIONS)}
         values |= dict(zip(("strips", "axis"), _strips(results), strict=True))
     html = rendered("task.html", **_common(content, "../"), **values)
@@ -337,6 +388,16 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "facet_names": FACETS,
         "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
         "inline": lambda text: content.inline(text, root),
+    }
+
+
+def _beyond(results: TaskResults) -> dict[str, Any]:
+    """Return what templates say of lengths beyond training."""
+    held = holding(results) if results.task.cfg.data.name not in SAME_POSITIONS else {}
+    return {
+        "held": held,
+        "highest": highest(results) if held else {},
+        "by_seed": lambda pe, length: by_seed(results, pe, length),
     }
 
 
@@ -388,43 +449,41 @@ def _line_of(need: Need) -> dict[str, Any]:
     line |= {"at": "at the training length" if need.length == 1 else f"at {need.length:g} × the training length"}
     if need.results is not None:
         shares, kept = right(need.results), need.task.cfg.data.name in SAME_POSITIONS
-        line |= {"right": shares, "measure": measure_of(need.results), "few_right": few_right(need.results)}
-        line |= {"best_scores": best_scores(need.results), "note": NOT_ASKED * kept}
-        line |= {"most_right": most_right(need.results), "beyond": highest_beyond(need.results)}
-        line |= {"by_seed": lambda pe, length: by_seed(need.results, pe, float(length))}
+        line |= {"measure": measure_of(need.results), "note": NOT_ASKED * kept} | _beyond(need.results)
         line |= {"shares": lambda group, length: _shares(shares.get(float(length), {}), group)}
     return line
 
 
 def _summary_of(results: TaskResults) -> dict[str, Any]:
     """Return the line of a task in the summary of the page of needs: what to use at each length, and what not to."""
-    solvable, table = results.task.solvable, results.table.set_index("pe")
+    solvable, table, data = results.task.solvable, results.table.set_index("pe"), data_of(results.task)
     lengths = [float(length) for length in results.scores["length"].unique()]
     if solvable:
-        shares = {length: ranked_right(results, length) for length in lengths}
-        values = {length: {pe: percent(share) for pe, share in each.items()} for length, each in shares.items()}
-        good = {length: [pe for pe, share in each.items() if share >= HALF] for length, each in shares.items()}
-        highest = {length: next(iter(each), "") for length, each in shares.items()}
-        ranges = {length: by_seed(results, pe, length) for length, pe in highest.items() if pe}
-        failing = [pe for pe, word in results.advice.items() if word in (UNRELIABLE, AVOID)]
+        shares = right(results).get(1.0, {})
+        steps = table["mean"] / table["mean"].min()
+        use = {pe: f"{percent(shares.get(pe))}, × {fixed(steps[pe], 1)}" for pe in results.best}
+        counts = dict(zip(table.index, zip(table["all_solved"], table["all_runs"], strict=True), strict=True))
+        unsolved = [pe for pe, word in results.advice.items() if word in (UNRELIABLE, AVOID)]
+        failing = {pe: "{} of {}".format(*counts[pe]) for pe in unsolved}
     else:
-        losses = {length: table if length == 1 else results.at(length).table.set_index("pe") for length in lengths}
-        values = {length: {pe: fixed(loss, 3) for pe, loss in each["mean"].items()} for length, each in losses.items()}
-        good, highest, ranges = dict(results.best_at), {}, {}
-        last = losses[lengths[-1]]["mean"]
-        failing = [pe for pe in last.index if pe != "none" and "none" in last and last[pe] >= last["none"]]
+        use = {pe: fixed(table.loc[pe, "mean"], 3) for pe in results.best}
+        last = results.longer[lengths[-1]].table.set_index("pe")["mean"] if results.longer else table["mean"]
+        worse = [pe for pe in last.index if pe != "none" and "none" in last and last[pe] >= last["none"]]
+        failing = {pe: fixed(last[pe], 3) for pe in worse}
     common = [pe for pe in COMMON_NAMES if pe in failing]
+    worst = table["mean"].idxmax()
     return {
         "task": results.task,
         "measure": measure_of(results) if solvable else "nats",
-        "use": results.best,
-        "values": values,
-        "good": {length: names for length, names in good.items() if length > 1},
-        "highest": highest,
-        "ranges": ranges,
+        "count": len(table),
+        "lengths": data.lengths,
+        "use": use,
+        **_beyond(results),
         "same": results.task.cfg.data.name in SAME_POSITIONS,
-        "failing": [*common, *(pe for pe in failing if pe not in common)],
-        "why": "not solved by every seed" if solvable else f"no better than `none` at {lengths[-1]:g} ×",
+        "failing": {pe: failing[pe] for pe in [*common, *(pe for pe in failing if pe not in common)]},
+        "worst": (worst, fixed(table.loc[worst, "mean"], 3)) if not solvable and worst in results.beaten else None,
+        "none": fixed(last.get("none"), 3) if not solvable else "",
+        "last": lengths[-1],
         "separable": bool(results.best and results.beaten),
     }
 
@@ -443,7 +502,7 @@ def _learned_vectors(content: Content) -> dict[str, float] | None:
     said = {"share": max(measured_shares)}
     for each in new:
         if not each.task.solvable and not each.is_control and LONGEST in each.best_at:
-            losses = each.at(LONGEST).table.set_index("pe")["mean"]
+            losses = each.longer[LONGEST].table.set_index("pe")["mean"]
             if {LEARNED, "none"} <= set(losses.index) and losses[LEARNED] > losses["none"]:
                 said |= {"loss": float(losses[LEARNED]), "none": float(losses["none"])}
     return said

@@ -73,8 +73,9 @@ def test_a_list_chooses_the_columns_of_the_leaderboard_on_a_narrow_screen(browse
         ".map(head => head.textContent)"
     )
     choose = (
-        "[...document.querySelectorAll('.gallery-columns option')].map(option => { const list = option.parentElement;"
-        " list.value = option.value; list.dispatchEvent(new Event('input')); return [option.text.split(', '),"
+        "[...document.querySelectorAll('select[data-table=table-leaderboard] option')].map(option => {"
+        " const list = option.parentElement; list.value = option.value; list.dispatchEvent(new Event('input'));"
+        " return [option.text.split(', '),"
         f" {shown}] }})"
     )
     browser.open(site / "index.html", 1200)
