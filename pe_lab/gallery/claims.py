@@ -5,15 +5,20 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from statistics import median
+
+import pandas as pd
 
 from pe_lab import config
+from pe_lab.gallery.longer import HALF
 from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.findings import PARTS, Finding
+from pe_lab.replication.studies import RAW_CONDITIONS
 from pe_lab.replication.universe import quantity
 from pe_lab.results.columns import cut_interval
-from pe_lab.results.learned import not_learned, partly_learned
-from pe_lab.statistics import Comparison
+from pe_lab.results.learned import LEAST_RIGHT, not_learned, partly_learned
+from pe_lab.statistics import Agreement, Comparison
 from pe_lab.system.exact_csv import read_csv
 
 UNITS_OF_CLAIMS = {
@@ -51,6 +56,55 @@ class PartsTable:
     tasks: list[str]
     columns: tuple[str, ...]
     rows: list[Row]
+
+
+@dataclass(frozen=True)
+class UnseenLengths:
+    """What models of a claim's studies get right on longer sequences than in training, the mean over these.
+
+    Attributes:
+        lengths: in training lengths.
+        shares: by dataset, then by encoding.
+    """
+
+    lengths: list[float]
+    shares: dict[str, dict[str, float]]
+
+    @property
+    def few(self) -> list[str]:
+        """The datasets of which no encoding gets half right, and most less than LEAST_RIGHT."""
+        values = {data: list(shares.values()) for data, shares in self.shares.items()}
+        return [data for data, each in values.items() if max(each) < HALF and median(each) < LEAST_RIGHT]
+
+
+def unseen_lengths(entry: Entry, studies: Path) -> UnseenLengths | None:
+    """Return what is right on unseen lengths, for a claim on the exact match there; None for others.
+
+    Args:
+        studies: the folder of the committed studies; those that are not there are left out.
+    """
+    tests = [test for test in entry.values.values() if isinstance(test, Claimed)]
+    if not any(test.value["metric"] == "exact_match" and test.value.get("length") == "> 1" for test in tests):
+        return None
+    files = [file for name in entry.studies if (file := studies / name / "records.csv").is_file()]
+    if not files:
+        return None
+    rows = pd.concat([read_csv(file) for file in files])
+    conditions = RAW_CONDITIONS | {"metric": "exact_match"}
+    rows = rows[rows["length"].gt(1) & (rows[[*conditions]] == pd.Series(conditions)).all(axis=1)]
+    means = rows.groupby(["data", "pe"], sort=False)["value"].mean()
+    shares = {str(data): means[data].to_dict() for data in rows["data"].unique()}
+    return UnseenLengths(sorted(rows["length"].unique()), shares)
+
+
+def deciding(finding: Finding) -> str | None:
+    """Return the label of the part, shown or contradicted, that is farthest from its bound; None: none is."""
+    distances = {
+        label: abs(float(comparison.difference) - test.bound)
+        for label, comparison in finding.compared.items()
+        if isinstance(test := finding.entry.values[label], Claimed) and comparison.agreement != Agreement.UNDECIDED
+    }
+    return max(distances, key=lambda label: distances[label], default=None)
 
 
 def parts_tables(finding: Finding) -> list[PartsTable]:

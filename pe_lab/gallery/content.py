@@ -21,7 +21,7 @@ from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined import undefined_reasons
 from pe_lab.gallery.advice import NOT_MEASURED, Need
-from pe_lab.gallery.claims import unlearned
+from pe_lab.gallery.claims import UnseenLengths, unlearned, unseen_lengths
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.kinds import kind_of
 from pe_lab.gallery.page import fixed
@@ -50,6 +50,7 @@ class Content:
         numbers: published numbers, by name of the registry, with their verdicts.
         again: what the replication of the benchmark with fresh seeds found.
         unlearned: what the models of a claim's studies have not learned, by study, by the name of the claim.
+        unseen: what they get right on unseen lengths, by the name of a claim on these.
         audit: a row per encoding with a column per measure; may be empty.
         steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
         studies: the committed studies that have rows of a dataset, by its name.
@@ -63,6 +64,7 @@ class Content:
     numbers: dict[str, Finding]
     again: FreshSeeds
     unlearned: dict[str, dict[str, str]]
+    unseen: dict[str, UnseenLengths]
     audit: pd.DataFrame
     steps: dict[str, float]
     studies: dict[str, list[str]]
@@ -103,8 +105,12 @@ class Content:
         portraits = _portraits(chosen, set(audit.index), cache)
         steps = {} if studies is None else step_times(studies).get(STEP, {})
         missed = {} if studies is None else {name: unlearned(claim.entry, studies) for name, claim in judged.items()}
+        longer = (
+            {} if studies is None else {name: unseen_lengths(claim.entry, studies) for name, claim in judged.items()}
+        )
+        unseen = {name: each for name, each in longer.items() if each is not None}
         datasets = {} if studies is None else studies_by_dataset(studies)
-        return cls(chosen, portraits, tasks, judged, numbers, again, missed, audit, steps, datasets, documented)
+        return cls(chosen, portraits, tasks, judged, numbers, again, missed, unseen, audit, steps, datasets, documented)
 
     @cached_property
     def names(self) -> set[str]:

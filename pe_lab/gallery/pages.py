@@ -13,7 +13,7 @@ from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.gallery.advice import Need, grouped
 from pe_lab.gallery.against import against
-from pe_lab.gallery.claims import conditions, is_cut, measured, ours, parts_tables, shared_notes, states
+from pe_lab.gallery.claims import conditions, deciding, is_cut, measured, ours, parts_tables, shared_notes, states
 from pe_lab.gallery.content import STEP, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
@@ -215,7 +215,7 @@ def encodings_page(content: Content) -> Page:
             "parameters": _property(content, name, "parameters"),
             "tasks": counts[name],
         }
-        for name, definition in content.definitions.items()
+        for name, definition in sorted(content.definitions.items())
     ]
     html = rendered(
         "encodings.html", **_common(content, ""), lines=lines, choices=_choices(content), count=len(definitions())
@@ -251,6 +251,7 @@ def claims_page(content: Content) -> Page:
         measured=measured,
         is_cut=is_cut,
         states=states,
+        deciding=deciding,
         ours=ours,
     )
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)

@@ -25,7 +25,17 @@ from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
 from pe_lab.gallery.against import against
-from pe_lab.gallery.claims import conditions, is_cut, measured, ours, parts_tables, shared_notes, states, unlearned
+from pe_lab.gallery.claims import (
+    conditions,
+    deciding,
+    is_cut,
+    measured,
+    ours,
+    parts_tables,
+    shared_notes,
+    states,
+    unlearned,
+)
 from pe_lab.gallery.content import Content, studies_by_dataset
 from pe_lab.gallery.definitions import Failure
 from pe_lab.gallery.longer import (
@@ -54,6 +64,7 @@ from pe_lab.gallery.samples import data_of
 from pe_lab.gallery.site import write
 from pe_lab.replication import judge_entry
 from pe_lab.results.styles import MARKERS, NONE_STYLE, OWN_MARKERS, style
+from pe_lab.statistics import Agreement
 
 SAMPLE = re.compile(r'<tr><th scope="row">(tokens|asked|class)</th>(.*?)</tr>')
 NEEDS = re.compile(r'<tr data-need="(\w+)" data-length="([\d.]+)" data-advice="([\w ]+)">')
@@ -947,6 +958,30 @@ def test_claims_say_which_models_have_not_learned_their_task(content: Content, t
     assert re.findall(r'id="(\w+)"(?:(?!</section>).)*data-unlearned="(\w+)"', html, re.DOTALL) == [("fades", "layers")]
     (summary,) = re.findall(r"<summary>((?:(?!</summary>).)*models that had not learned.*?)</summary>", html, re.DOTALL)
     assert "fades" in summary
+
+
+def test_closed_claims_have_the_part_that_decides_most_and_what_is_right_on_unseen_lengths(content: Content) -> None:
+    parts = {
+        name: rest.partition("</section>")[0]
+        for name, rest in re.findall(
+            r'<section class="gallery-claim" id="(\w+)">(.*?</section>)', claims_page(content).html(), re.DOTALL
+        )
+    }
+    for name, claim in content.claims.items():
+        decided = [label for label, each in claim.compared.items() if each.agreement != Agreement.UNDECIDED]
+        assert (deciding(claim) in decided) == bool(decided)
+        assert ("data-deciding" in parts[name].partition("</summary>")[0]) == bool(decided)
+    longer = content.claims["longer"]
+    label = deciding(longer)
+    assert label is not None
+    assert ("repeat" in label, "`none` − `rope`" in label) == (True, True)
+    assert list(content.unseen) == ["longer"]
+    unseen = content.unseen["longer"]
+    assert (unseen.lengths, sorted(unseen.few)) == ([1.2, 1.5, 2.0], ["copy", "reverse"])
+    shares = unseen.shares["repeat"]
+    assert shares["none"] - shares["rope"] == pytest.approx(float(longer.compared[label].difference), abs=1e-6)
+    assert "data-unseen" in parts["longer"]
+    assert percent(shares["none"]) in parts["longer"].partition("</summary>")[0]
 
 
 def test_claims_of_the_same_words_are_told_apart_and_say_what_is_tested(content: Content) -> None:
