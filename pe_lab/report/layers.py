@@ -192,13 +192,15 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         sentences.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
     for (setting, pe), value in unsure.items():
         where = f" ({setting})" * bool(setting)
-        reach = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
-        sentences.append(f"With `{pe}`{where} that is undecided ({reach}).")
+        interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
+        sentences.append(f"With `{pe}`{where} that is undecided ({interval_words}).")
     if built:
         names = joined([f"`{pe}`" for pe in built])
-        reach = (layers >= MOSTLY).idxmax(axis=1)[(layers >= MOSTLY).any(axis=1)]
-        reach = reach[reach.index.get_level_values("pe").isin(built)]
-        by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}"
+        of_built = layers[layers.index.get_level_values("pe").isin(built)] >= MOSTLY
+        reach = of_built.idxmax(axis=1)[of_built.any(axis=1)]
+        never = [f"`{pe}`" for pe in built if not of_built.xs(pe, level="pe").any(axis=None)]
+        but = f", not with {joined(never)}" * bool(never)
+        by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}{but}"
         start_words = f"With {names} it is not read there (R² {told(start, built)}{token})"
         sentences.append(f"{start_words}{by if len(reach) else ''}.")
     without = f", without an encoding {told(best, ['none'])}" if "none" in more.index and len(more) > 1 else ""
@@ -243,7 +245,7 @@ def _where_shallow(layered: pd.DataFrame, deep: pd.DataFrame) -> str:
     share = 100 / _over_seeds(_by_layer(_with_settings(layered[layered["depth"] == depth]), "stable_rank")).min(axis=1)
     added = (100 / deep.min(axis=1) - share).dropna().max()
     deepest = f"depth {layered['depth'].max():g} adds at most {added:.0f} points to depth {depth:g}"
-    return f"; {deepest}" if added > 0 else f"; at depth {depth:g} it is as much"
+    return f"; {deepest}" if added > 0 else f"; depth {layered['depth'].max():g} adds nothing to depth {depth:g}"
 
 
 def _in_settings(shares: pd.Series) -> str:
