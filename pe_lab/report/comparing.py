@@ -191,12 +191,21 @@ def seeds(subject: ReportSubject) -> Section:
     return Section("Seeds needed", [text, table])
 
 
-def methods(subject: ReportSubject) -> Section:
-    """Return how comparisons are made."""
-    text = [
+def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
+    """Return how comparisons are made.
+
+    Args:
+        verdicts: whether the page has any.
+    """
+    units = (
         "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
         "within seeds, and seeds are the independent units. Several epochs of one training are not independent "
-        "samples.",
+        "samples."
+    )
+    if not verdicts:
+        return Section("Methods", [units, "Intervals are 95 % t intervals of means over seeds, each on its own."])
+    text = [
+        units,
         "Intervals are 95 % t intervals, of means or of paired differences, each on its own. Verdicts come from p "
         "values after Holm's correction, so an interval without 0 can belong to a difference that is undecided.",
         f"The margin is the smallest difference that matters: {subject.compared.margin}. `better` and `worse` mean "

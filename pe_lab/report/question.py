@@ -126,7 +126,7 @@ def question(subject: ReportSubject, verdicts: bool = True) -> Section:
         direction = "lower" if lower_is_better(subject.metric) else "higher"
         parts.append(
             f"The metric is {measured(subject.metric)} ({direction} is better). Losses are in nats per token. "
-            f"Other encodings are compared with `{subject.baseline}`."
+            + f"Other encodings are compared with `{subject.baseline}`." * verdicts
         )
         if cells["pe"].nunique() > 1 and verdicts:
             where = "on this page" if subject.decided is None else "below the first screen"

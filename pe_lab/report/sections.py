@@ -54,7 +54,7 @@ def sections(subject: ReportSubject) -> list[Section]:
             others += [comparing.seeds(subject)]
         others += [rates(subject), _tasks(subject)]
         others += [_curves(subject), _lengths(subject), _probes(subject), attention(subject), _cost(subject)]
-        others += [_audit(subject), comparing.methods(subject)]
+        others += [_audit(subject), comparing.methods(subject, compares_losses(subject))]
     first = answer(subject)
     drawn = {figure.code for figure in figures(first.parts)}
     page = [first, *(replace(section, parts=_without(section.parts, drawn)) for section in others)]

@@ -1026,6 +1026,8 @@ def test_of_layers_of_models_that_have_not_learned_the_task_losses_are_not_compa
         titles = {section.title for section in sections(studied)}
         assert ({"Seeds needed", "Ranks, with ties", "Differences"} <= titles) == compares
         assert any(answer.sentences(studied)[0] in str(part) for part in answer.answer(studied).parts) == compares
+        (methods,) = (section for section in sections(studied) if section.title == "Methods")
+        assert any("margin" in str(part) for part in methods.parts) == compares
 
 
 def test_ranks_of_states_are_told_for_each_of_a_few_settings():
@@ -1135,6 +1137,9 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
     said, summary, *_ = layer_parts(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), token]))
     assert "not read there (R² 0.30; from the token alone 0.28): layers build it up, to 0.9 by layer 2 of 4." in said
     assert summary.data["layer with 0.9"].to_list() == ["2"]
+    lower = rows.assign(pe="rope", value=[0.2, 0.9, 0.3, 0.5, 0.8])
+    said, *_ = layer_parts(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), lower, token]))
+    assert "to 0.9 by layer 2 of 4, not with `rope`." in said
     _, other = layer_parts(rows.assign(probe="mine", metric="height"))
     assert other.parts[0].data.to_dict("records") == [{"pe": "none", "height": "0.20 → 0.00"}]
 
