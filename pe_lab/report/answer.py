@@ -31,6 +31,7 @@ from pe_lab.report.standing import (
     by_setting,
     capitalised,
     comparative,
+    in_all,
     in_each_setting,
     joined,
     last_word,
@@ -84,6 +85,7 @@ def answer(subject: ReportSubject) -> Section:
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
     references = [f"**Note.** {line}" for line in behind_references(subject)]
     partly = partly_learned(cells)
+    partly = _where_not_learned(cells) or partly
     notes = [f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []
     notes += [
         *not_finite(subject),
@@ -260,6 +262,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     if 1 < len(each) <= FEW_SETTINGS:
         told = one_by_one(each, lambda standing: _doubts(subject, standing))
         lead = f"Where models have learned the task, {learned}:" if learned else ""
+        lead = f"{lead[:-1]}. {in_all(each)}" if lead else in_all(each) * (not tasks)
         return f"{lead}{told}" + f"\n{counts}" * tasks, _against(subject, lines)
     first = in_each_setting(each)
     if learned:
@@ -269,12 +272,31 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     return " ".join(filter(None, said)), _against(subject, lines)
 
 
+def _where_not_learned(cells: pd.DataFrame) -> str:
+    """Say for which depths and lengths of training no encoding has learned the task; empty where these do not tell."""
+    if not partly_learned(cells):
+        return ""
+    learned = of_learned_settings(cells)
+    names = [name for name in told_settings(cells, setting_columns(cells)) if cells[name].nunique(dropna=False) > 1]
+    never = {name: cells.loc[~cells[name].isin(learned[name]), [name]].drop_duplicates() for name in names}
+    never = {name: values for name, values in never.items() if len(values) and name != "data"}
+    without = pd.concat([cells[name].isin(values[name]) for name, values in never.items()], axis=1) if never else None
+    if without is None or len(cells[~without.any(axis=1)]) != len(learned):
+        return ""
+    where = ", nor ".join(", ".join(_settings(values, [name])) for name, values in never.items())
+    return f"No encoding has learned the task {where}: no mean test loss is below the best without position."
+
+
+def is_control(cells: pd.DataFrame) -> bool:
+    """Whether no encoding can help: the best loss without position is the best possible."""
+    columns = [f"floor_{floor}_loss" for floor in (*BLIND_FLOORS, BEST_FLOOR)]
+    levels = [cells[name].mean() for name in columns if name in cells]
+    return len(levels) > 1 and bool(abs(levels[0] - levels[-1]) <= NO_GAP)
+
+
 def _control(cells: pd.DataFrame, standing: Standing) -> str:
     """Say whether a control passed, where the best loss without position is the best possible; otherwise nothing."""
-    levels = [
-        cells[name].mean() for name in (f"floor_{floor}_loss" for floor in (*BLIND_FLOORS, BEST_FLOOR)) if name in cells
-    ]
-    if len(levels) < 2 or abs(levels[0] - levels[-1]) > NO_GAP:
+    if not is_control(cells):
         return ""
     asked = "A control: the best possible loss needs no position, so no encoding should be better than another"
     if standing.behind or standing.near or standing.case != "open":

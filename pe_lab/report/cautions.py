@@ -95,7 +95,7 @@ def one_rate(subject: ReportSubject) -> list[str]:
     if cells.empty or cells["pe"].nunique() < 2 or LR in cells or searched_rates(subject.results) is not None:
         return []
     tuned = [f"`pe-lab benchmark {task}`" for task in _benchmark_tasks(set(cells["data"]))] if "data" in cells else []
-    where = f"{joined(tuned)} compares them so" if tuned else "`tune.rates` tunes them"
+    where = f"see {joined(tuned)}" if tuned else "`tune.rates` tunes them"
     return [f"All encodings were trained at one learning rate. Tuned for each, their order may differ: {where}."]
 
 

@@ -226,6 +226,7 @@ class Longest(NamedTuple):
         setting: in words.
         length: in training lengths.
         nearer: the metric at all lengths: columns pe, seed, length, value.
+        tokens: the mean share of right tokens at the longest length, by encoding; empty where it was not measured.
     """
 
     rows: pd.DataFrame
@@ -233,6 +234,7 @@ class Longest(NamedTuple):
     setting: str
     length: float
     nearer: pd.DataFrame
+    tokens: pd.Series
 
 
 def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
@@ -251,7 +253,8 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
             rows = _with_floors(rows, cells, str(metric))
             need = f"{metric} at {length:g} × the training length, {setting}"
             nearer = here.loc[here["metric"] == metric, ["pe", "seed", "length", "value"]]
-            farthest[need] = Longest(rows, str(metric), setting, float(length), nearer)
+            tokens = here[(here["metric"] == "accuracy") & (here["length"] == length)].groupby("pe")["value"].mean()
+            farthest[need] = Longest(rows, str(metric), setting, float(length), nearer, tokens)
     return farthest
 
 

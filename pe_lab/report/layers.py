@@ -22,10 +22,10 @@ FINDINGS = {  # by probe: the metrics that answer its question
     "subspace": ("position_share",),
 }
 SUMMARISED = ("r2", "token_cosine", "stable_rank", "effective_rank")  # metrics of the first screen
-ENDS = {  # by metric: the highest or lowest value over layers that the table has, and its format
-    "token_cosine": ("highest cosine of two tokens", "{:.2f}"),
-    "stable_rank": ("most variance in one direction", "{:.0%}"),
-    "effective_rank": ("lowest effective rank", "{:.0f}"),
+ENDS = {  # by metric: what the table calls its highest value over layers, or the lowest rank; and its decimals
+    "token_cosine": ("highest cosine of two tokens", 2),
+    "stable_rank": ("most variance in one direction, %", 0),
+    "effective_rank": ("lowest effective rank", 0),
 }
 DRAWN = (("position", "r2"), ("rank", "stable_rank"))  # on the first screen
 MEANINGS = {  # by metric
@@ -100,6 +100,7 @@ def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: 
     means = {metric: _over_seeds(layers) for metric, layers in measured.items()}
     items = [_where_read(means["r2"], measured["r2"], alone)] if "r2" in means else []
     collapse = [_alike(means["token_cosine"])] if "token_cosine" in means else []
+    collapse += [_rank(means["effective_rank"])] if "effective_rank" in means else []
     if "stable_rank" in means:
         collapse += [f"{_one_direction(means['stable_rank'])}{_where_shallow(layered, means['stable_rank'])}."]
     items += [" ".join(collapse)] * bool(collapse)
@@ -118,25 +119,25 @@ def _summary(layered: pd.DataFrame, measured: dict[str, pd.DataFrame]) -> Report
         columns[f"R² of position at {_first(means)}"] = _with_half(layers, first)
         columns[f"layer with {MOSTLY:g}"] = reached
         columns["R² at the best layer"] = _with_half(layers, best.to_dict())
-    for metric, (name, text) in ENDS.items():
+    for metric, (name, decimals) in ENDS.items():
         if metric in measured:
-            means = _over_seeds(measured[metric])
-            end = means.max(axis=1) if metric == "token_cosine" else means.min(axis=1)
-            columns[name] = (1 / end if metric == "stable_rank" else end).map(text.format)
+            values = 100 / measured[metric] if metric == "stable_rank" else measured[metric]
+            means = _over_seeds(values)
+            at = means.idxmin(axis=1) if metric == "effective_rank" else means.idxmax(axis=1)
+            columns[name] = _with_half(values, at.to_dict(), decimals)
     table = pd.DataFrame(columns).reset_index()
     table = table if table["setting"].any() else table.drop(columns="setting")
     words = _of_models(layered)
-    more = "; ± is half the width of a 95 % t interval" * ("r2" in measured)
-    return ReportTable(table, f"{words[0].upper()}{words[1:]}{more}")
+    return ReportTable(table, f"{words[0].upper()}{words[1:]}; ± is half the width of a 95 % t interval")
 
 
-def _with_half(layers: pd.DataFrame, at: dict[tuple[str, str], float]) -> pd.Series:
+def _with_half(layers: pd.DataFrame, at: dict[tuple[str, str], float], decimals: int = 2) -> pd.Series:
     """Return the mean at a layer of each setting and encoding with half the width of its interval, in words."""
     told = {}
     for key, layer in at.items():
         values = layers.loc[key, layer].dropna()
         half = np.ptp(interval(values)) / 2
-        told[key] = f"{values.mean():.2f}" + f" ± {half:.2f}" * bool(np.isfinite(half))
+        told[key] = f"{values.mean():.{decimals}f}" + f" ± {half:.{decimals}f}" * bool(np.isfinite(half))
     return pd.Series(told).rename_axis(["setting", "pe"])
 
 
@@ -187,8 +188,12 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
 
     sentences, token = [], f"; from the token alone {alone:.2f}" * bool(np.isfinite(alone))
     if len(sure):
-        names = joined([f"`{pe}`" for pe in dict.fromkeys(sure.index.get_level_values("pe"))])
-        value = f"R² {between(sure, '.2f')}"
+        settings: dict[str, list[str]] = {}
+        for setting, pe in sure.index:
+            settings.setdefault(pe, []).append(setting)
+        partly = set(unsure.index.get_level_values("pe"))
+        names = joined([f"`{pe}`" + f" ({joined(where)})" * (pe in partly) for pe, where in settings.items()])
+        value = f"R² {between(sure, '.2f')}{token}"
         sentences.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
     for (setting, pe), value in unsure.items():
         where = f" ({setting})" * bool(setting)
@@ -201,7 +206,7 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         never = [f"`{pe}`" for pe in built if not of_built.xs(pe, level="pe").any(axis=None)]
         but = f", not with {joined(never)}" * bool(never)
         by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}{but}"
-        start_words = f"With {names} it is not read there (R² {told(start, built)}{token})"
+        start_words = f"With {names} it is not read there (R² {told(start, built)}{'' if len(sure) else token})"
         sentences.append(f"{start_words}{by if len(reach) else ''}.")
     without = f", without an encoding {told(best, ['none'])}" if "none" in more.index and len(more) > 1 else ""
     return " ".join([*sentences, f"At the best layer R² is {between(best, '.2f')}{without}."])
@@ -221,6 +226,16 @@ def _alike(layers: pd.DataFrame) -> str:
     alike = [f"`{pe}`" for pe in dict.fromkeys(most[most > ALIKE].index.get_level_values("pe"))]
     with_ = f", above {ALIKE:g} with {joined(alike)}" * bool(alike)
     return f"Tokens become more alike: the cosine of two tokens reaches {between(most, '.2f')}{with_}."
+
+
+def _rank(layers: pd.DataFrame) -> str:
+    """Say how far the effective rank falls.
+
+    Args:
+        layers: the rank by setting and encoding, a column per layer.
+    """
+    first = f"{between(layers.iloc[:, 0], '.0f')} at {_first(layers)}"
+    return f"The effective rank of their states stays at {layers.min(axis=None):.0f} or more, after {first}."
 
 
 def _one_direction(layers: pd.DataFrame) -> str:

@@ -82,7 +82,18 @@ def _nearer(far: Longest, several: bool) -> str:
         right = ""
     text = "; ".join(ends)
     where = f"**{far.setting.removeprefix('data ').capitalize()}**: " if several else ""
-    return f"{where}{text if several else text[0].upper() + text[1:]}.{_lost(shares, longer)}"
+    lost = _lost(shares, longer)
+    return f"{where}{text if several else text[0].upper() + text[1:]}.{lost}{_tokens(far)}"
+
+
+def _tokens(far: Longest) -> str:
+    """Say how many single tokens are right at the longest length, where whole answers hardly are; empty if unknown."""
+    if far.metric != "exact_match" or far.tokens.empty:
+        return ""
+    ranked = far.tokens.sort_values(ascending=False, kind="stable")
+    told = [f"`{pe}` {share:.0%}" for pe, share in ranked.items()]
+    shown = joined(told if len(told) <= MOST_VALUES else [*told[:3], f"others down to {ranked.iloc[-1]:.0%}"])
+    return f" Of single tokens at {far.length:g} ×, these are right: {shown}."
 
 
 def _lead(measured: pd.DataFrame, first: str, second: str) -> str:

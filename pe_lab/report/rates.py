@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from pe_lab.config import LR
 from pe_lab.report.effort import searched_rates
@@ -11,7 +12,8 @@ from pe_lab.report.standing import amount, capitalised, joined
 from pe_lab.results import plots, tuned_rates
 from pe_lab.results.columns import merge_tables, setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
-from pe_lab.statistics import interval
+from pe_lab.statistics import LEVEL, interval
+from pe_lab.statistics.correction import holm
 
 
 def tries_rates(subject: ReportSubject) -> bool:
@@ -25,23 +27,31 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     """Return what is asked first of a study of rates: the best of each encoding in each setting, and a table."""
     tuning, settings = tuned_rates.tuned(subject.results), _settings(subject)
     best = sort_by_setting(tuning.rates, settings)
-    edge = int(best["at_edge"].sum())
-    lead = f"The best learning rates by validation, of which {edge} of {len(best)} are the lowest or the highest tried:"
+    tried = subject.results.cells[LR]
+    ends = [
+        f"{(best[LR] == rate).sum()} of {len(best)} are the {what} tried ({rate:g}), the best may lie beyond"
+        for rate, what in ((tried.min(), "lowest"), (tried.max(), "highest"))
+        if (best[LR] == rate).any()
+    ]
+    lead = f"The best learning rates by validation{'; ' * bool(ends)}{'; '.join(ends)}."
+    lead += f" Rates are compared by paired t tests with Holm's correction over {len(best)}."
     words, items = pd.Series(settings_in_words(best, settings), best.index), list[str]()
     best = best.assign(**_next_rates(subject.results.cells, best, settings))
+    best["worse"] = (holm(best["p_next"].to_numpy(float)) < LEVEL) & (best["next"] > 0)
     for setting, here in best.groupby(words, sort=False):
         chosen = here.groupby(LR)["pe"].agg(lambda names: joined([f"`{name}`" for name in names]))
         tau = merge_tables(tuning.agreement, here[settings].drop_duplicates(), settings)
         tau = tau.loc[[set(here[LR]) != {rate} for rate in tau[LR]], "tau"]  # the others agree by definition
         at = "; ".join(f"{rate:g} for {names}" for rate, names in chosen.items())
-        surely = int((here["low_next"] > 0).sum())
+        surely = int((best.loc[here.index, "worse"]).sum())
         how_sure = f"the next best rate is significantly worse for {surely} of {len(here)}"
         taus = f"{tau.min():.2g} to {tau.max():.2g}"
-        order = f" The order at one rate for all agrees with that to a Kendall's tau of {taus}." if len(tau) else ""
+        gloss = "(Kendall's tau; 1: the same order, 0: unrelated)"
+        order = f" The order at one rate for all agrees with that to {taus} {gloss}." if len(tau) else ""
         lowest = _lowest(subject.results.cells, here, settings)
         items.append(f"**{capitalised(setting)}**: {at}; {how_sure}. {lowest}{order}")
-    ends = zip(best["next"], best["low_next"], best["high_next"], strict=True)
-    paired = [f"{more:.3g} [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "" for more, low, high in ends]
+    values = zip(best["next"], best["low_next"], best["high_next"], strict=True)
+    paired = [f"{more:.3g} [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "" for more, low, high in values]
     told = best[[*varied_columns(best, settings), "pe", LR, "at_edge", "test_loss", "low", "high"]]
     told = told.assign(at_edge=np.where(best["at_edge"], "yes", "no"), more=paired)
     names = {LR: "best learning rate", "at_edge": "lowest or highest tried", "more": "more at the next best rate"}
@@ -63,12 +73,14 @@ def _losses(cells: pd.DataFrame, line: pd.Series, settings: list[str]) -> pd.Dat
 
 def _next_rates(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> dict[str, list[float]]:
     """Return how much more the test loss is at the next best rate, by its mean, than at the best, with its interval."""
-    found: dict[str, list[float]] = {"next": [], "low_next": [], "high_next": []}
+    found: dict[str, list[float]] = {"next": [], "low_next": [], "high_next": [], "p_next": []}
     for _, line in best.iterrows():
         losses = _losses(cells, line, settings)
         others = losses.drop(columns=line[LR]).mean().sort_values()
         more = (losses[others.index[0]] - losses[line[LR]]).dropna() if len(others) else pd.Series(dtype=float)
-        for name, value in zip(found, (more.mean(), *interval(more)), strict=True):
+        p = stats.ttest_1samp(more, 0.0).pvalue if len(more) > 1 else np.nan
+        p = float(more.mean() == 0) if len(more) > 1 and more.std() == 0 else p
+        for name, value in zip(found, (more.mean(), *interval(more), p), strict=True):
             found[name].append(value)
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 
 from pe_lab.report import comparing, tuned
-from pe_lab.report.answer import answer, compares_losses
+from pe_lab.report.answer import answer, compares_losses, is_control
 from pe_lab.report.attention import attention
 from pe_lab.report.effort import SECONDS
 from pe_lab.report.elsewhere import elsewhere
@@ -48,7 +48,8 @@ def sections(subject: ReportSubject) -> list[Section]:
     else:
         others = [failed(subject.results), question(subject, verdicts=False)]
         if compares_losses(subject):
-            others = [comparing.choices(subject), failed(subject.results), comparing.grid(subject)]
+            choices = [] if is_control(subject.results.cells) else [comparing.choices(subject)]
+            others = [*choices, failed(subject.results), comparing.grid(subject)]
             others += [comparing.differences(subject), question(subject)]
             others += [comparing.ranks(subject), elsewhere(subject), comparing.effects(subject)]
             others += [comparing.seeds(subject)]

@@ -46,7 +46,7 @@ NOTES = {  # behind "only" and "open"
     "bitwise": "They are equal bit for bit.",
     "all alike": "They are equivalent within the margin.",
     "alike": "Equivalent to {top}: {alike}.",
-    "near": "{nearly}.",
+    "near": "Of these, {nearly}.",
     "behind": "{worse}.",
 }
 OVER_SETTINGS = {  # by how many of the settings have one encoding that can be the best: all the same, some, none
@@ -192,14 +192,12 @@ class Standing:
         }
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
         values["alone"] = "" if self.alike else ", and none is shown to be equivalent to it"
-        if self.near and len(self.near) < len(self.open):
-            values["open"] = listed([name for name in self.open if name not in self.near], count)
         values["top"] = f"`{self.open[0]}`" if self.open else ""
         near = [
-            f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}, less than the margin"
+            f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}, a mean below the margin"
             for pe, other in self.nearly
         ]
-        values["nearly"] = "; ".join(near) or f"Worse than another one by less than the margin: {values['near']}"
+        values["nearly"] = "; ".join(near) or f"{values['near']} are worse than another one, by a mean below the margin"
         values["worse"] = "; ".join(gaps) or f"Significantly worse than another one: {values['behind']}"
         case = "all open" if self.case == "open" and not (self.behind or self.near) else self.case
         templates = [SENTENCES[case], *(NOTES[name] for name in self.notes)]
@@ -334,6 +332,14 @@ def one_by_one(standings: Sequence[Standing], more: Callable[[Standing], str]) -
     """
     told = {standing.setting: f"{standing.words()} {more(standing)}".rstrip() for standing in standings}
     return "".join(f"\n- **{capitalised(setting)}**: {words}" for setting, words in told.items())
+
+
+def in_all(standings: Sequence[Standing]) -> str:
+    """Say which encodings may be the best in each of a few settings, and which in none."""
+    counts, which = SettingCounts.of(standings), "both" if len(standings) == 2 else "all"
+    always, never = (listed(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
+    best = f"In {which}, the best may be {always}" if always else f"No encoding may be the best in {which}"
+    return f"{best}{f'; not {never}' if never else ''}:"
 
 
 def best_means(standings: Sequence[Standing]) -> str:

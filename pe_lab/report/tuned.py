@@ -178,7 +178,8 @@ class TunedFamilies(Families):
     @property
     def rule(self) -> str:
         solved = ", with as many solved runs or more" if self.endpoint.kind == "steps" else ""
-        return f"p < 0.05 after {self.correction}, and a mean difference of at least {self.margin}{solved}"
+        others = f"; between other encodings, after {ALL_PAIRS}" if self.declared and self.sizes()[1] else ""
+        return f"p < 0.05 after {self.correction}, and a mean difference of at least {self.margin}{solved}{others}"
 
 
 @dataclass(frozen=True)
@@ -377,7 +378,5 @@ def methods(subject: TunedSubject) -> Section:
         f"`equivalent`, at least {FEWEST_SEEDS} seeds and a difference that is significantly smaller than the margin; "
         "`undecided`, that these seeds show neither."
     )
-    if subject.compared.declared and subject.compared.sizes()[1]:
-        rule += f" Comparisons of two encodings other than `{subject.baseline}` have {ALL_PAIRS} instead."
     intervals = "Intervals are 95 % t intervals, each on its own, not corrected."
     return Section("Methods", [f"{text}{moderated}", rule, intervals])

@@ -217,10 +217,9 @@ def over_epochs(
                 continue
             look = style(str(name))
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
-            drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "linewidth": 1, "label": name}
-            axes.errorbar(
-                line[along] * _aside(name, lines), line["mean"], spread, linestyle=look.dash, capsize=2, **drawn
-            )
+            drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "elinewidth": 1, "label": name}
+            axes.plot(line[along], line["mean"], look.dash, color=look.colour, linewidth=1)
+            axes.errorbar(line[along] * _aside(name, lines), line["mean"], spread, linestyle="none", capsize=2, **drawn)
         for floor, values in levels.items():
             axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOOR_DASHES[floor])
         axes.set_xscale("log", base=2)

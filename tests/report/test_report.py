@@ -1040,7 +1040,7 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     one = "One direction has up to 50 % (norm pre) and 25 % (norm post) of the variance in a layer, after 11 % at"
     assert f"{one} the embedding." in said
     shares = dict(zip(table.data["setting"], table.data.iloc[:, -1], strict=True))
-    assert shares == {"norm pre": "50%", "norm post": "25%"}
+    assert shares == {"norm pre": "50", "norm post": "25"}
     deep, _ = layer_parts(pd.concat([rows, rows.assign(depth=2, value=rows["value"].replace({2: 1.25}))]))[:2]
     assert "has up to 80 % (norm pre) and 25 % (norm post) of the variance in a layer" in deep
     assert deep.endswith("depth 2 adds at most 30 points to depth 1.")
@@ -1053,14 +1053,14 @@ def test_where_an_interval_reaches_the_level_of_the_token_it_is_not_said_that_po
     rows = rows.assign(metric="r2")[columns]
     token = rows.head(1).assign(layer=np.nan, metric="r2_from_token", value=0.3)
     said, *_ = layer_parts(pd.concat([rows, token]))
-    assert "With `rope` a linear probe reads position at the embedding (R² 0.60)" in said
+    assert "With `rope` a linear probe reads position at the embedding (R² 0.60; from the token alone 0.30)" in said
     said, *_ = layer_parts(pd.concat([rows, token.assign(value=0.4)]))
     assert "With `rope` that is undecided (R² 0.60, with an interval from 0.35)" in said
     wide = rows.assign(value=rows["value"] + [-0.1, 0, 0.1])
     both = pd.concat([rows.assign(norm="pre"), wide.assign(norm="post")])
     both = both[[*columns[:5], "norm", *columns[5:]]]
     said, *_ = layer_parts(pd.concat([both, token.assign(norm="pre")]))
-    assert "With `rope` a linear probe reads position at the embedding (R² 0.60)" in said
+    assert "With `rope` (norm pre) a linear probe reads position at the embedding (R² 0.60; from" in said
     assert "With `rope` (norm post) that is undecided" in said
 
 
@@ -1078,7 +1078,8 @@ def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
     curves = rows.drop(columns=["run", "test_loss"]).assign(epoch=2, metric="loss", value=rows["test_loss"])
     asked = question(results_of(rows, curves=curves), baseline="none")
     said, figure, table, *_ = answer.answer(asked).parts
-    assert "of which 2 of 2 are the lowest or the highest" in said
+    assert "1 of 2 are the lowest tried (0.1)" in said
+    assert "1 of 2 are the highest tried (0.2)" in said
     assert "0.1 for `none`; 0.2 for `rope`; the next best rate is significantly worse for 1 of 2." in said
     assert "There `rope` has the lowest mean test loss, 1 nats, ahead of `none` by 0.5 (95 % interval 0.5 to" in said
     assert "tau of -1 to 1" in said

@@ -70,7 +70,7 @@ def test_every_case_and_every_note_can_be_said() -> None:
         a_b="equivalent", b_c="slightly better", a_d="better", b_d="better", c_d="better",
     )  # fmt: skip
     assert (found.case, found.notes) == ("open", ["alike", "near", "behind"])
-    assert re.findall("`([a-d])`", found.words()) == ["a", "a", "b", "a", "b", "c", "b", "d", "a"]
+    assert re.findall("`([a-d])`", found.words()) == ["a", "a", "b", "c", "a", "b", "c", "b", "d", "a"]
 
 
 def test_one_that_is_behind_by_less_than_the_margin_may_be_the_best() -> None:
