@@ -78,8 +78,9 @@ def _next_rates(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) ->
         losses = _losses(cells, line, settings)
         others = losses.drop(columns=line[LR]).mean().sort_values()
         more = (losses[others.index[0]] - losses[line[LR]]).dropna() if len(others) else pd.Series(dtype=float)
-        p = stats.ttest_1samp(more, 0.0).pvalue if len(more) > 1 else np.nan
-        p = float(more.mean() == 0) if len(more) > 1 and more.std() == 0 else p
+        p = np.nan
+        if len(more) > 1:  # without a spread there is no t
+            p = stats.ttest_1samp(more, 0.0).pvalue if more.std() > 0 else float(more.mean() == 0)
         for name, value in zip(found, (more.mean(), *interval(more), p), strict=True):
             found[name].append(value)
     return found
