@@ -21,7 +21,7 @@ from pe_lab.system.arguments import Parser
 from pe_lab.system.names import unknown_name
 
 LENGTHS = (8, 12)  # of the traced input, and of another that the same program takes
-SHORTEST, LONGEST = 4, 512  # lengths that a program is exported for
+MIN_LENGTH, MAX_LENGTH = 4, 512  # lengths that a program is exported for
 BATCH = 2
 FAILED = "failed:"  # begins the cell of an error that is no reason
 Run = Callable[..., Tensor]
@@ -114,7 +114,7 @@ def exported(model: PlainModel) -> float:
 
 
 def _program(model: PlainModel, strict: bool) -> torch.export.ExportedProgram:
-    length = torch.export.Dim("T", min=SHORTEST, max=LONGEST)
+    length = torch.export.Dim("T", min=MIN_LENGTH, max=MAX_LENGTH)
     arguments = model_inputs(model, LENGTHS[0])
     shapes = {name: {1: length} for name in arguments}
     return torch.export.export(model, (), arguments, dynamic_shapes=shapes, strict=strict)

@@ -16,7 +16,7 @@ from pe_lab.attention.reference import added_to_logits, attended_keys, window_li
 from pe_lab.encodings.bias import alibi_slopes
 from pe_lab.encodings.terms import Rotary, Stick
 
-LONGEST_SQUARE = 4096  # the longest sequence for implementations that build T x T matrices
+MAX_SQUARE_LENGTH = 4096  # the longest sequence for implementations that build T x T matrices
 BACK_ENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -27,7 +27,7 @@ BACK_ENDS = {
 def implementations(subject: AttentionInputs, setting: AttentionSizes) -> dict[str, Callable[[], Tensor]]:
     """Return calls that compute the same attention, by the name of the implementation."""
     terms, layout = subject.terms, subject.layout
-    on_gpu, short = setting.device.type == "cuda", subject.length <= LONGEST_SQUARE
+    on_gpu, short = setting.device.type == "cuda", subject.length <= MAX_SQUARE_LENGTH
     calls: dict[str, Callable[[], Tensor]] = {}
     calls["triton"] = partial(attend, subject.q, subject.k, subject.v, terms, layout, "triton")
     if short:

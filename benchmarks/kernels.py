@@ -25,7 +25,7 @@ from benchmarks.subject import LENGTHS, AttentionInputs, AttentionSizes, make_su
 from pe_lab.encodings.terms import Terms
 from pe_lab.system.arguments import Parser
 
-HEAD_START, LONGEST_START = 2**22, 2**30  # cycles: 2 ms to 0.6 s at 1.8 GHz
+HEAD_START, MAX_HEAD_START = 2**22, 2**30  # cycles: 2 ms to 0.6 s at 1.8 GHz
 ROUNDS = 7  # repetitions of each timing
 COLUMNS = ("encoding", "terms", "length", "implementation", "pass", "ms", "memory_mb", "tflops", "error", "note")
 
@@ -179,7 +179,7 @@ def device_seconds(run: Callable[[], object]) -> float:
         end.record()
         asleep = not start.query()
         end.synchronize()
-        if asleep or cycles >= LONGEST_START:
+        if asleep or cycles >= MAX_HEAD_START:
             milliseconds: float = start.elapsed_time(end)
             return milliseconds / 1000
         cycles *= 4

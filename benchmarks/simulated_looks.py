@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pe_lab.statistics import FEWEST_SEEDS, Endpoint, Verdict, holm, paired_tests, verdicts_on, with_baseline
+from pe_lab.statistics import MIN_SEEDS, Endpoint, Verdict, holm, paired_tests, verdicts_on, with_baseline
 from pe_lab.statistics.looks import LOOKS, SPENT_SHARES, check_looks
 
 
@@ -76,7 +76,7 @@ def sequential(
         tests = paired_tests(observed, pairs, endpoint, solved)
         state = {name: np.where(open_, getattr(tests, name), before) for name, before in state.items()}
         seeds = np.where(open_, look, seeds)
-        solid = np.bool_(look >= FEWEST_SEEDS)
+        solid = np.bool_(look >= MIN_SEEDS)
         if tests.solved is not None and tests.baseline_solved is not None:
             ahead = np.where(open_, tests.solved - tests.baseline_solved, ahead)
             unsolved = np.where(open_, tests.solved + tests.baseline_solved == 0, unsolved)

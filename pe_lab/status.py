@@ -23,7 +23,7 @@ from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, folder_entries, re
 from pe_lab.system.names import unknown_name
 
 LOOK_SECONDS = 2.0  # seconds between two looks with --follow
-MOST_LINES = 10  # of a kind, per command
+MAX_LINES = 10  # of a kind, per command
 
 
 @dataclass
@@ -64,7 +64,7 @@ def main() -> None:
         commands = read_commands(Path(arguments.ledger), arguments.study, left_out)
         while True:
             snapshots = [command.progress.look() for command in commands]
-            text = "\n\n".join(describe_commands(commands, snapshots, None if arguments.all else MOST_LINES))
+            text = "\n\n".join(describe_commands(commands, snapshots, None if arguments.all else MAX_LINES))
             print(f"\033[H\033[J{text}" if arguments.follow and sys.stdout.isatty() else text, flush=True)
             if not arguments.follow or not any(snapshot.running or snapshot.waiting for snapshot in snapshots):
                 if unknown := sum(len(snapshot.unreadable) for snapshot in snapshots) + len(left_out):

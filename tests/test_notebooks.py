@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-LARGEST = 1_500_000  # bytes
+MAX_BYTES = 1_500_000  # bytes
 
 
 def test_there_are_notebooks() -> None:
@@ -34,7 +34,7 @@ def test_it_runs_from_top_to_bottom(path: Path) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_is_small_and_computes_nothing_of_its_own(path: Path) -> None:
-    assert path.stat().st_size < LARGEST
+    assert path.stat().st_size < MAX_BYTES
     code = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
     assert "pe_lab" in code
     for elsewhere in ("scipy", "statsmodels", "pyplot", "np.mean"):

@@ -29,8 +29,8 @@ SUPPORTED_TERMS = (
 )
 UNSUPPORTED_TERMS = fields_without(SUPPORTED_TERMS)
 TILE_TOKENS = 128  # tokens of a tile of the mask
-SMALLEST_HEAD = 16  # head dimensions of the compiled kernels
-MOST_VARIANTS = 256  # compiled in a process: terms, dtypes, head dimensions; PyTorch allows 8
+MIN_HEAD_DIM = 16  # head dimensions of the compiled kernels
+MAX_VARIANTS = 256  # compiled in a process: terms, dtypes, head dimensions; PyTorch allows 8
 TABLE_TERMS = ("distance_bias", "logit_factors", "decay")
 
 
@@ -56,8 +56,8 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return f"flex needs a CPU or a CUDA device, these tensors are on {device}"
     if q.dtype == torch.float64:
         return "flex takes float32, bfloat16 and float16 on a GPU, got float64"
-    if q.shape[-1] < SMALLEST_HEAD:
-        return f"flex takes a head_dim of at least {SMALLEST_HEAD} on a GPU, got {q.shape[-1]}"
+    if q.shape[-1] < MIN_HEAD_DIM:
+        return f"flex takes a head_dim of at least {MIN_HEAD_DIM} on a GPU, got {q.shape[-1]}"
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed, which flex needs on a GPU"
     if torch.are_deterministic_algorithms_enabled() and (names := summed_in_any_order(q, terms)):
@@ -92,7 +92,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
 
 def _compiled(*inputs: Any) -> Tensor:
     """Call the compiled flex_attention; too many variants are an error, where PyTorch would compute T x T numbers."""
-    with torch._dynamo.config.patch(recompile_limit=MOST_VARIANTS):
+    with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
         out: Tensor = _compile()(*inputs)
         return out
 

@@ -26,7 +26,7 @@ from filelock import FileLock
 from pe_lab.attention import triton
 
 TIME_LIMIT = 600  # that the self-test may take
-MOST_PROCESSES = 8  # that compile kernels side by side
+MAX_PROCESSES = 8  # that compile kernels side by side
 SPEED_MARGIN = 1.05  # times that sdpa must be slower for the kernels to be taken: a tie must not change with the noise
 DRIVER_FILE = Path("/sys/module/nvidia/version")
 SELFTEST_COMMAND = "python -m pe_lab.attention selftest"
@@ -152,7 +152,7 @@ def run_selftest(device: torch.device, processes: int | None = None, seconds: fl
         processes: that share the cases; None: as many as there are cores, at most 8.
         seconds: after which the processes are ended, and the self-test has failed.
     """
-    processes = processes or min(MOST_PROCESSES, os.cpu_count() or 1)
+    processes = processes or min(MAX_PROCESSES, os.cpu_count() or 1)
     ends = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         parts = [_Part(Path(folder, str(n)), device, f"{n}/{processes}") for n in range(processes)]

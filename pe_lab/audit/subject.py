@@ -21,7 +21,7 @@ from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model.transformer import Transformer
 
 WIDTH, HEADS, VOCABULARY, LENGTH, SEED = 64, 4, 32, 64, 0
-LARGEST_MARK = 7  # digits of the numbers that tokens make, with a sign between, for an encoding that reads marks
+MAX_MARK = 7  # digits of the numbers that tokens make, with a sign between, for an encoding that reads marks
 
 
 def equal_tokens(count: int, batch: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -174,7 +174,7 @@ class Subject:
         """Return an untrained model for training sequences of `length`; of a round of layers, if it needs more."""
         grid_width = self.grid_width(length)
         config = Model(
-            depth=max(depth, self.make(Sizes(WIDTH, HEADS, length, causal, grid_width, marks=LARGEST_MARK)).period),
+            depth=max(depth, self.make(Sizes(WIDTH, HEADS, length, causal, grid_width, marks=MAX_MARK)).period),
             width=WIDTH,
             num_heads=HEADS,
             mlp_ratio=2,
@@ -183,7 +183,7 @@ class Subject:
             embedding_std=1.0,
             scale_tokens=False,
         )
-        task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid_width, marks=LARGEST_MARK)
+        task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid_width, marks=MAX_MARK)
         model = Transformer(config, self.make, task, "reference")
         initialise_parameters(model, SEED)
         draw = make_generator(SEED, "audit")
@@ -201,7 +201,7 @@ class Subject:
     def layout(self, count: int, batch: int = 1, length: int = LENGTH, causal: bool = True) -> Layout:
         """Return the layout of `count` tokens in a model for `length`."""
         layout = Layout.of_lengths(torch.full((batch,), count), count, causal, self.grid_width(length))
-        return replace(layout, marks=torch.arange(count).expand(batch, count) % (LARGEST_MARK + 1))
+        return replace(layout, marks=torch.arange(count).expand(batch, count) % (MAX_MARK + 1))
 
     def run(self, model: Transformer, tokens: Tensor, causal: bool = True) -> Tensor:
         """Return the logits of tokens [B, T]; random draws of the encoding are the same in every call."""

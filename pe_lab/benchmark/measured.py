@@ -11,7 +11,7 @@ import pandas as pd
 from pe_lab.benchmark import task_rows, task_statistics
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.results.columns import cut_interval
-from pe_lab.statistics import FEWEST_SEEDS, Verdict
+from pe_lab.statistics import MIN_SEEDS, Verdict
 
 MAX_NAMED_ENCODINGS = 3  # encodings that are named at a length at which there are no verdicts
 USE, SLOWER, HIGHER_LOSS, UNRELIABLE, AVOID = "use", "slower", "higher loss", "unreliable", "avoid"
@@ -84,7 +84,7 @@ class TaskResults:
     @cached_property
     def best(self) -> list[str]:
         """The encodings with enough seeds that learned the task and than which none is `better`, best mean first."""
-        enough = (self.table["runs"] >= FEWEST_SEEDS).to_numpy()
+        enough = (self.table["runs"] >= MIN_SEEDS).to_numpy()
         return list(self.table.loc[(self.table["first"] == 1) & self._learned.to_numpy() & enough, "pe"])
 
     @cached_property
@@ -107,7 +107,7 @@ class TaskResults:
         They are no verdicts: no margin is declared for scores. Empty for a task that is compared by its loss.
         """
         longer = [length for length in task_rows.lengths(self.rows) if length > 1] if self.task.solvable else []
-        enough = self.scores[(self.scores["runs"] >= FEWEST_SEEDS) & (self.scores["mean"] > 0)]
+        enough = self.scores[(self.scores["runs"] >= MIN_SEEDS) & (self.scores["mean"] > 0)]
         return {
             length: enough[enough["length"] == length].nlargest(MAX_NAMED_ENCODINGS, "mean").to_dict("records")
             for length in longer

@@ -9,11 +9,11 @@ import pandas as pd
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined import defined_encodings
-from pe_lab.results.tuned_outcomes import MOST_AT_EDGE, endpoint_of
+from pe_lab.results.tuned_outcomes import MAX_AT_EDGE, endpoint_of
 from pe_lab.statistics import (
     COMPARISON_COLUMNS,
     DIFFERENT_VERDICTS,
-    FEWEST_SEEDS,
+    MIN_SEEDS,
     Endpoint,
     Verdict,
     compare,
@@ -57,13 +57,13 @@ def runs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
 
 def is_complete(rows: pd.DataFrame) -> bool:
     """Return whether most encodings that have rows have enough seeds: a few of your own may have fewer."""
-    return bool((rows.groupby("pe")["seed"].nunique() >= FEWEST_SEEDS).mean() > 0.5)
+    return bool((rows.groupby("pe")["seed"].nunique() >= MIN_SEEDS).mean() > 0.5)
 
 
 def compare_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
 
-    Encodings whose runs have the same bits are equal, without a test. With fewer than FEWEST_SEEDS seeds there is no
+    Encodings whose runs have the same bits are equal, without a test. With fewer than MIN_SEEDS seeds there is no
     verdict (TOO_FEW_SEEDS).
     """
     outcomes = runs(rows, task)
@@ -71,7 +71,7 @@ def compare_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
         return pd.DataFrame(columns=COMPARISON_COLUMNS)
     comparisons = compare(outcomes, endpoint(task))
     words = comparisons["verdict"].astype(object).mask(_are_equal(rows, comparisons), str(Verdict.EQUAL))
-    return comparisons.assign(verdict=words.where(comparisons["seeds"] >= FEWEST_SEEDS, str(Verdict.TOO_FEW_SEEDS)))
+    return comparisons.assign(verdict=words.where(comparisons["seeds"] >= MIN_SEEDS, str(Verdict.TOO_FEW_SEEDS)))
 
 
 def _are_equal(rows: pd.DataFrame, pairs: pd.DataFrame) -> np.ndarray:
@@ -193,7 +193,7 @@ def count_verdicts(verdicts: pd.DataFrame) -> dict[str, int]:
     return {word: int(mask.sum()) for word, mask in counts.items()}
 
 
-def progress(results: Mapping[str, pd.DataFrame], seeds: int = FEWEST_SEEDS) -> pd.DataFrame:
+def progress(results: Mapping[str, pd.DataFrame], seeds: int = MIN_SEEDS) -> pd.DataFrame:
     """Return a line per task: encodings that are defined, that have so many seeds, core-hours, and shares at an edge.
 
     Args:
@@ -204,11 +204,11 @@ def progress(results: Mapping[str, pd.DataFrame], seeds: int = FEWEST_SEEDS) -> 
         rows, fitting = results.get(task.name, task_rows.rows_frame([])), defined_encodings(task)
         counts = rows[rows["pe"].isin(fitting)].groupby("pe")["seed"].nunique()
         used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
-        wide = used.groupby("pe")["edge"].mean() > MOST_AT_EDGE
+        wide = used.groupby("pe")["edge"].mean() > MAX_AT_EDGE
         line = {"task": task.name, "defined": len(fitting), "measured": int((counts >= seeds).sum())}
         line |= {"fewest seeds": int(counts.min()) if len(counts) else 0}
         line |= {"solved": float(rows["solved"].astype(float).mean()) if task.solvable and len(rows) else np.nan}
         line |= {"core-hours": float(rows["core_seconds"].sum()) / 3600}
-        line |= {"edge": used["edge"].astype(float).mean(), f"edge above {100 * MOST_AT_EDGE:g} %": int(wide.sum())}
+        line |= {"edge": used["edge"].astype(float).mean(), f"edge above {100 * MAX_AT_EDGE:g} %": int(wide.sum())}
         lines.append(line)
     return pd.DataFrame(lines)

@@ -23,7 +23,7 @@ from pe_lab.model.transformer import Transformer
 B, T, VOCABULARY = 3, 9, 11
 GRID_WIDTH = 3  # of the grid that T tokens make
 MIN_DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
-LARGEST_MARK = 3  # the largest mark of a token
+MAX_MARK = 3  # the largest mark of a token
 LAYOUT_SEED = 4  # of the layouts: what is drawn is the same in every pass
 POSITION_SHIFT = 3  # of positions, in place of random ones
 MIN_RANDOM_POSITIONS = 500  # shorter random draws of positions are replaced by every third position
@@ -56,9 +56,9 @@ class EncodingCase:
         self.name, self.make = name, make
         self.width, self.num_heads = width, num_heads
         try:
-            encoding = make(Sizes(width, num_heads, T, marks=LARGEST_MARK))
+            encoding = make(Sizes(width, num_heads, T, marks=MAX_MARK))
         except UnfitError:
-            encoding = make(Sizes(width, num_heads, T, grid_width=GRID_WIDTH, marks=LARGEST_MARK))
+            encoding = make(Sizes(width, num_heads, T, grid_width=GRID_WIDTH, marks=MAX_MARK))
         self.cls = type(encoding)
         self.depth = max(MIN_DEPTH, encoding.period)
         self.on_grid, self.causal_only, self.reads_marks = encoding.on_grid, encoding.causal_only, encoding.reads_marks
@@ -77,7 +77,7 @@ class EncodingCase:
 
     def sizes(self, length: int = T, grid_width: int | None = None, causal: bool = True) -> Sizes:
         """Return the sizes of a model for training sequences of `length`."""
-        return Sizes(self.width, self.num_heads, length, causal, grid_width, depth=self.depth, marks=LARGEST_MARK)
+        return Sizes(self.width, self.num_heads, length, causal, grid_width, depth=self.depth, marks=MAX_MARK)
 
     def encoding(self, length: int = T) -> PositionalEncoding:
         """Return the encoding as it starts; it takes layouts on a line and draws no positions at random."""
@@ -106,7 +106,7 @@ class EncodingCase:
             embedding_std=1.0,
             scale_tokens=False,
         )
-        task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=LARGEST_MARK)
+        task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=MAX_MARK)
         model = Transformer(config, self.make, task, implementation)
         on_a_line(model.encodings.first)
         initialise_parameters(model, seed=0)
@@ -196,7 +196,7 @@ def at_positions(pos: list[int], causal: bool = True) -> Layout:
 
 def marked_layout(layout: Layout) -> Layout:
     """Return the layout with marks, which repeat in every document: outside, between, first place, second place, ..."""
-    return replace(layout, marks=layout.rank % (LARGEST_MARK + 2) + UNMARKED)
+    return replace(layout, marks=layout.rank % (MAX_MARK + 2) + UNMARKED)
 
 
 def random_tokens(*shape: int) -> Tensor:

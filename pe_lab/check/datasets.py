@@ -17,7 +17,7 @@ BATCH_FIELDS = ("tokens", "targets", "role", "headline")
 LENGTH_FACTORS = (1.5, 2.0, 4.0)
 MAX_LENGTH_FACTOR = 3000.0  # times as long as any sequence in training
 WRONG_LOSS = 5.0  # nats, the loss of a wrong answer
-MOST_MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
+MAX_MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
 
 
 class DatasetCase:
@@ -197,7 +197,7 @@ def _lengthen(case: DatasetCase, factor: float) -> bool:
         require(got == wanted, f"task.{field} of longer sequences must be {wanted}, got {got}")
     require(longer.roles == data.roles, f"roles of longer sequences must be {data.roles}, got {longer.roles}")
     missing = round(factor * data.task.length) - longer.task.length
-    require(0 <= missing <= MOST_MARKS * factor, f"{factor:g} times {data.task.length} tokens are {longer.task.length}")
+    require(0 <= missing <= MAX_MARKS * factor, f"{factor:g} times {data.task.length} tokens are {longer.task.length}")
     batch = whole_split(longer, "test")
     require(batch.tokens.shape[1] == longer.task.length, "longer sequences must have task.length tokens")
     require(count_tokens(batch).max() > data.task.length, "no longer sequence is longer")

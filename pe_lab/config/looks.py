@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 USUAL_LOOKS = (2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300, 450, 675)
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 _SEEDS = re.compile(r"([0-9]{1,4})\.\.([0-9]{1,4})")
 
 
@@ -22,9 +22,9 @@ def parse_seeds(text: str) -> tuple[int, int]:
     """
     match = _SEEDS.fullmatch(str(text))
     first, most = map(int, match.groups()) if match else (0, 0)
-    if not 2 <= first <= most <= MOST_SEEDS:
+    if not 2 <= first <= most <= MAX_SEEDS:
         raise ValueError(
-            f"decide.seeds must be first..most with 2 <= first <= most <= {MOST_SEEDS}, as 5..12, got {text!r}"
+            f"decide.seeds must be first..most with 2 <= first <= most <= {MAX_SEEDS}, as 5..12, got {text!r}"
         )
     return first, most
 

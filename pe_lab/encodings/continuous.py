@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.absolute import Absolute, Combination, Place
 from pe_lab.encodings.angles import angles
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import MOST_UNITS, Positive, Units, even_integers
+from pe_lab.encodings.options import MAX_UNITS, Positive, Units, even_integers
 from pe_lab.encodings.sizes import Sizes
 
 
@@ -74,7 +74,7 @@ class Fourier(Absolute):
         self,
         sizes: Sizes,
         name: str = "fourier",
-        features: Annotated[int, even_integers(most=MOST_UNITS)] = 384,
+        features: Annotated[int, even_integers(most=MAX_UNITS)] = 384,
         hidden: Units = 32,
         gamma: Positive = 1.0,
         at: Place = "input",

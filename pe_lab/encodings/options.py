@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args,
 
 MAX_SHOWN_CHARACTERS = 200  # characters of a refused value that a message shows
 MAX_LENGTH = 2**17  # tokens of a sequence; where an encoding needs the square of that, memory is the limit
-MOST_UNITS = 2**16  # units of a layer
+MAX_UNITS = 2**16  # units of a layer
 
 
 class OptionError(ValueError):
@@ -131,7 +131,7 @@ Length = Annotated[int, integers(1, most=MAX_LENGTH)]
 PositionCount = Annotated[int, integers(1, most=2**25)]  # that an encoding has vectors or frequencies for
 Distance = Annotated[int, integers(1, most=2**16)]  # that has a table row of its own
 Dimensions = Annotated[int, even_integers()]  # that are rotated in pairs
-Units = Annotated[int, integers(1, most=MOST_UNITS)]
+Units = Annotated[int, integers(1, most=MAX_UNITS)]
 NonEmpty = Annotated[str, Range("a text that is not empty", is_text)]
 Folder = Annotated[str, Range("the path of a folder", is_text)]
 FileOrFolder = Annotated[str, Range("the path of a file or folder", is_text)]

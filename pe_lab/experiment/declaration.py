@@ -47,7 +47,7 @@ def require_margin(text: str | None, cells: list[Cell]) -> None:
     if text is None:
         return
     from pe_lab.experiment.measurement import Datasets
-    from pe_lab.statistics.margins import LEAST_GAP, Margin  # loads pandas
+    from pe_lab.statistics.margins import MIN_GAP, Margin  # loads pandas
 
     margin = Margin.parse(text)
     margin.require_metric(DECIDING_METRIC)
@@ -58,7 +58,7 @@ def require_margin(text: str | None, cells: list[Cell]) -> None:
         bayes, blind = (
             floors.get(level, {}).get(DECIDING_METRIC, float("nan")) for level in ("bayes", "position_blind")
         )
-        if not abs(blind - bayes) > LEAST_GAP:
+        if not abs(blind - bayes) > MIN_GAP:
             raise ValueError(
                 f"margin must be in nats for data={cell.cfg.data.name}, whose floors bayes and position_blind of "
                 f"{DECIDING_METRIC} do not exist or do not differ, got {str(margin)!r}; without margin each task has "

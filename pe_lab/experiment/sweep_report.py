@@ -9,7 +9,7 @@ from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import Tree
 
 EVALUATION_FOLDER = "evaluation"  # the folder in a ledger for what was measured on cells of no study
-MOST_MAPS = 8  # cells whose attention is drawn
+MAX_MAPS = 8  # cells whose attention is drawn
 
 
 class CellsMissingError(RuntimeError):
@@ -134,7 +134,7 @@ def _attention(jobs: list[Job]) -> dict[str, str]:
     from pe_lab.system.drawing import svg
 
     figures = {}
-    for job in jobs[:MOST_MAPS] if "attention" in jobs[0].cell.cfg.probe else []:
+    for job in jobs[:MAX_MAPS] if "attention" in jobs[0].cell.cfg.probe else []:
         cell = job.cell
         if cell.dataset.task.length <= MAX_DRAWN_TOKENS:
             title = f"Attention of {cell.name()} on the first test sequence"

@@ -17,7 +17,7 @@ from pe_lab.replication.findings import PARTS, Finding
 from pe_lab.replication.studies import RAW_CONDITIONS
 from pe_lab.replication.universe import quantity
 from pe_lab.results.columns import cut_interval
-from pe_lab.results.learned import LEAST_RIGHT, not_learned, partly_learned
+from pe_lab.results.learned import MIN_RIGHT, not_learned, partly_learned
 from pe_lab.statistics import Agreement, Comparison
 from pe_lab.system.exact_csv import read_csv
 
@@ -72,9 +72,9 @@ class UnseenLengths:
 
     @property
     def few(self) -> list[str]:
-        """The datasets of which no encoding gets half right, and most less than LEAST_RIGHT."""
+        """The datasets of which no encoding gets half right, and most less than MIN_RIGHT."""
         values = {data: list(shares.values()) for data, shares in self.shares.items()}
-        return [data for data, each in values.items() if max(each) < HALF and median(each) < LEAST_RIGHT]
+        return [data for data, each in values.items() if max(each) < HALF and median(each) < MIN_RIGHT]
 
 
 def unseen_lengths(entry: Entry, studies: Path) -> UnseenLengths | None:

@@ -3,7 +3,7 @@
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.gallery.samples import data_of
 from pe_lab.replication.entry import Claimed, Entry
-from pe_lab.statistics import FEWEST_SEEDS
+from pe_lab.statistics import MIN_SEEDS
 
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
 HALF = 0.5  # of the answers: from it on, an encoding is recommended for a length
@@ -45,7 +45,7 @@ def by_seed(results: TaskResults, pe: str, length: float) -> str:
 
 def ranked_right(results: TaskResults, length: float) -> dict[str, float]:
     """Return the means of `right` at a length, the highest first, of encodings with enough seeds."""
-    enough = results.table.loc[results.table["runs"] >= FEWEST_SEEDS, "pe"]
+    enough = results.table.loc[results.table["runs"] >= MIN_SEEDS, "pe"]
     means = right(results).get(length, {})
     return dict(sorted(((pe, means[pe]) for pe in enough if pe in means), key=lambda item: -item[1]))
 

@@ -34,9 +34,9 @@ from pe_lab.gallery.portrait import PANELS, PIXELS
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
 from pe_lab.replication.findings import PARTS
-from pe_lab.results.learned import LEAST_RIGHT
+from pe_lab.results.learned import MIN_RIGHT
 from pe_lab.results.styles import COMMON_NAMES
-from pe_lab.results.tuned_outcomes import MOST_AT_EDGE
+from pe_lab.results.tuned_outcomes import MAX_AT_EDGE
 from pe_lab.statistics import Agreement, Verdict
 
 LONGEST = 4.0  # test length of which the leaderboard says what is best, in training lengths
@@ -265,7 +265,7 @@ def encoding_page(content: Content, name: str) -> Page:
     advice = _advice_on(content, name)
     opening = {
         "advice": advice,
-        "at_edge": any(need.lines[name]["edge"] > MOST_AT_EDGE for needs in advice.values() for need in needs),
+        "at_edge": any(need.lines[name]["edge"] > MAX_AT_EDGE for needs in advice.values() for need in needs),
         "shares": lambda need: right(need.results),
         "measure_of": measure_of,
         "same_positions": SAME_POSITIONS,
@@ -380,7 +380,7 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "root": root,
         "docs": f"{root}../" if content.documented else "",
         "batch": STEP.split(" × "),
-        "most_at_edge": MOST_AT_EDGE,
+        "most_at_edge": MAX_AT_EDGE,
         "benchmark": NAME,
         "mark": mark,
         "keeps_positions": keeps_positions,
@@ -498,7 +498,7 @@ def _learned_vectors(content: Content) -> dict[str, float] | None:
     new = [each for each in content.results.values() if each.task.cfg.data.name not in SAME_POSITIONS]
     shares = [right(each).get(LONGEST, {}).get(LEARNED) for each in new if each.task.solvable]
     measured_shares = [share for share in shares if share is not None]
-    if not measured_shares or max(measured_shares) >= LEAST_RIGHT:
+    if not measured_shares or max(measured_shares) >= MIN_RIGHT:
         return None
     said = {"share": max(measured_shares)}
     for each in new:

@@ -9,7 +9,7 @@ from pe_lab.system.files import LedgerError, is_file, kind_of_path, open_file, p
 FORMAT = 2
 FORMAT_FILE = "format.json"
 FORMAT_CONTENT = f'{{"format": {FORMAT}}}'
-MOST_BYTES = 4096  # read of the file
+MAX_BYTES = 4096  # read of the file
 RUN_NAME = re.compile(r"[0-9a-f]{16}")
 NEW_FOLDER = "train into a new folder (ledger=NEW)"
 REPAIR_ADVICE = f"if this version of pe_lab made the ledger, write that file again; otherwise {NEW_FOLDER}"
@@ -60,7 +60,7 @@ def read_format(path: Path) -> int | None:
     content = b""
     try:
         with open_file(path) as file:
-            content = file.read(MOST_BYTES)
+            content = file.read(MAX_BYTES)
         number = parse_json(content)["format"]
         if type(number) is int and number > 0:
             return number

@@ -21,7 +21,7 @@ MAX_DRAWN_TOKENS = 512  # tokens of a sequence whose attention is drawn
 MAX_LABELLED_TOKENS = 40  # tokens of the longest sequence whose tokens are written at the axes
 SIDE, OF_TOKEN = 1.25, 0.11  # inches of a head's map, at least, and of a token that is written
 MAX_WIDTH = 8.0  # inches of the maps side by side
-MOST_TICKS = 4  # on an axis without tokens
+MAX_TICKS = 4  # on an axis without tokens
 HIDDEN_COLOUR = (0.5, 0.5, 0.5, 0.3)  # keys that a query may not see
 # rows of the position probe: their colours, markers and names; the last is one number for all layers
 LINES = {
@@ -103,8 +103,8 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
                 axes.set_xticks(range(len(tokens)), tokens, rotation=90 if max(tokens) > 9 else 0)
                 axes.set_yticks(range(len(tokens)), tokens)
             else:
-                axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
-                axes.yaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
+                axes.xaxis.set_major_locator(MaxNLocator(MAX_TICKS, integer=True))
+                axes.yaxis.set_major_locator(MaxNLocator(MAX_TICKS, integer=True))
             if head % across == 0:
                 axes.set_ylabel("query: token" if labelled else "query: position", fontsize=8)
     for axes in grid[-1]:

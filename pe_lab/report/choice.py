@@ -15,7 +15,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     told_settings,
 )
-from pe_lab.results.learned import LEAST_RIGHT, has_learned, of_learned_settings, over_seeds, uses_position
+from pe_lab.results.learned import MIN_RIGHT, has_learned, of_learned_settings, over_seeds, uses_position
 from pe_lab.statistics import GRID_TABLE, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -25,7 +25,7 @@ COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MOST_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
 BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
-NONE_RIGHT = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
+NONE_RIGHT = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
 RELATIONS = {  # of the first to those that differ by less than the margin: the words, and the verdicts on it
     "slightly better than": (Verdict.SLIGHTLY_BETTER,),
     "slightly worse than": (Verdict.SLIGHTLY_WORSE,),
@@ -102,7 +102,7 @@ def choices(
     for need in compared.tables:
         if need not in (GRID_TABLE, POOLED):
             best = _best(compared.ranks(need), need, compared, need)
-            right = lower_is_better(compared.tables[need][1]) or not best or best[0][2] >= LEAST_RIGHT
+            right = lower_is_better(compared.tables[need][1]) or not best or best[0][2] >= MIN_RIGHT
             lines += best if right else _without_encoding(best, NONE_RIGHT)
     return pd.DataFrame(lines, columns=COLUMNS)
 

@@ -8,7 +8,7 @@ from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import Standing, in_each_setting, joined
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, lower_is_better
-from pe_lab.results.learned import LEAST_RIGHT
+from pe_lab.results.learned import MIN_RIGHT
 from pe_lab.statistics import interval
 
 MOST_VALUES = 6  # settings that are named
@@ -29,7 +29,7 @@ def at_longer_lengths(subject: ReportSubject) -> str:
             continue
         lengths.add(far.length)
         standing = Standing.of(ranked, subject.compared.lines[need], far.metric, f"test {in_words(far.metric)}")
-        if not lower_is_better(far.metric) and next(iter(standing.means.values())) < LEAST_RIGHT:
+        if not lower_is_better(far.metric) and next(iter(standing.means.values())) < MIN_RIGHT:
             without.append(far)
         else:
             standings.append(standing)
@@ -37,7 +37,7 @@ def at_longer_lengths(subject: ReportSubject) -> str:
     if not count:
         return ""
     where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
-    none = f"no encoding has {LEAST_RIGHT:.0%} of the answers right"
+    none = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
     if not standings and count <= MOST_VALUES:
         told = dict.fromkeys(_nearer(far, count > 1) for far in without)
         if len(told) == 1:
@@ -67,13 +67,13 @@ def _nearer(far: Longest, several: bool) -> str:
     values = far.nearer.groupby(["length", "pe"])["value"]
     shares, low, high = values.mean(), values.min(), values.max()
     longer = [length for length in sorted(far.nearer["length"].unique()) if length > 1]
-    until = max((length for length in longer if shares[length].max() >= LEAST_RIGHT), default=1.0)
+    until = max((length for length in longer if shares[length].max() >= MIN_RIGHT), default=1.0)
     ends, right = list[str](), " of the answers right"
     for length in longer[: sum(length <= until for length in longer) + 1]:  # to the first at which none does
         best = shares[length].sort_values(ascending=False, kind="stable")
-        told = f"no encoding has {LEAST_RIGHT:.0%}{right}"
+        told = f"no encoding has {MIN_RIGHT:.0%}{right}"
         told += f": the highest mean is {best.iloc[0]:.1%}, of `{best.index[0]}`" * bool(best.iloc[0] > 0)
-        if best.iloc[0] >= LEAST_RIGHT:
+        if best.iloc[0] >= MIN_RIGHT:
             first, second = best.index[:2]
             extent = f"{low[length, first]:.0%} to {high[length, first]:.0%}"
             told = f"`{first}` has {best.iloc[0]:.0%}{right} (seeds {extent})"

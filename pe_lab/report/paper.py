@@ -38,8 +38,8 @@ from pe_lab.results.learned import not_learned
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings
 from pe_lab.results.verdict_marks import few_runs
-from pe_lab.statistics import FEWEST_SEEDS, GRID_TABLE
-from pe_lab.statistics.moderation import FEWEST_ENCODINGS
+from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
+from pe_lab.statistics.moderation import MIN_ENCODINGS
 from pe_lab.statistics.pairs import NUGGET
 from pe_lab.system.drawing import STYLE, svg
 from pe_lab.system.files import write_text
@@ -241,8 +241,8 @@ def _tuning(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any
         "per_doubling": identity.get("solve.per_doubling"),
         "compares": encodings > 1,
         "nugget": f"{NUGGET:g}",
-        "moderated": FEWEST_ENCODINGS if encodings >= FEWEST_ENCODINGS else 0,
-        "fewest": FEWEST_SEEDS,
+        "moderated": MIN_ENCODINGS if encodings >= MIN_ENCODINGS else 0,
+        "fewest": MIN_SEEDS,
         "declared": subject.compared.declared,
         "diverged": len(subject.diverged),
         "notes": [escaped(note) for note in notes if note],

@@ -32,7 +32,7 @@ from pe_lab.results.frame import Results
 from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
-from pe_lab.statistics import FEWEST_SEEDS, GRID_TABLE, Endpoint, Families, Verdict
+from pe_lab.statistics import GRID_TABLE, MIN_SEEDS, Endpoint, Families, Verdict
 from pe_lab.statistics.comparisons import counted, exchange_pairs
 from pe_lab.system.exact_csv import read_csv
 
@@ -375,7 +375,7 @@ def methods(subject: TunedSubject) -> Section:
     moderated = " Their variances are moderated by those of all pairs of a setting." * subject.compared.share_variances
     rule = (
         f"`better` and `worse` mean {subject.compared.rule}; `slightly`, the same with a smaller mean difference; "
-        f"`equivalent`, at least {FEWEST_SEEDS} seeds and a difference that is significantly smaller than the margin; "
+        f"`equivalent`, at least {MIN_SEEDS} seeds and a difference that is significantly smaller than the margin; "
         "`undecided`, that these seeds show neither."
     )
     intervals = "Intervals are 95 % t intervals, each on its own, not corrected."

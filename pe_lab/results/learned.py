@@ -7,7 +7,7 @@ from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.results.columns import merge_tables, setting_columns
 
 GUESS_METRICS = ("prior", "unigram")  # losses of models that do not look at the sequence
-LEAST_RIGHT = 0.05  # share of right answers below which no encoding counts as one that can do a task
+MIN_RIGHT = 0.05  # share of right answers below which no encoding counts as one that can do a task
 MIN_LEARNED_SHARE = 0.1  # share of the way from a guess to the best possible loss, below which little is learned
 
 

@@ -19,7 +19,7 @@ from pe_lab.statistics.cells import keys_of, require_baseline, wide_table
 from pe_lab.statistics.comparisons import add_verdicts, differences
 from pe_lab.statistics.verdicts import WITHIN_MARGIN_VERDICTS, Verdict
 
-MOST_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
+MAX_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def shares(sample: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     values = sample["difference"].to_numpy(float)
     values = values - values.mean() if len(values) else values
     total = float(values @ values)
-    if not total > 0 or not [name for name in factors if name != "seed"] or len(factors) > MOST_FACTORS:
+    if not total > 0 or not [name for name in factors if name != "seed"] or len(factors) > MAX_FACTORS:
         return pd.DataFrame(columns=columns)
     codes = {name: sample.groupby(name, sort=False, dropna=False).ngroup().to_numpy() for name in factors}
     settings = sample.groupby(list(names), sort=False, dropna=False).ngroup().to_numpy()

@@ -24,7 +24,7 @@ from pe_lab.results.summary_table import (
 )
 from pe_lab.system.drawing import svg
 
-MOST_LINES = 12  # of a table in a short summary
+MAX_LINES = 12  # of a table in a short summary
 
 
 def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
@@ -81,7 +81,7 @@ def in_short(records: pd.DataFrame) -> str:
 
     Returns:
         Of lengths the loss, or what was asked for beside it: the loss of a sliding window, exact match of written
-        answers; of each probe its first metric. Of long tables the first MOST_LINES lines, with the number of the
+        answers; of each probe its first metric. Of long tables the first MAX_LINES lines, with the number of the
         others.
     """
     names = [name for name in records if name not in ("pe", "seed", *RECORD_COLUMNS)]
@@ -100,8 +100,8 @@ def in_short(records: pd.DataFrame) -> str:
 
 def _first_lines(table: pd.DataFrame, names: list[str]) -> str:
     """Return the first lines of a table as text, and how many more there are."""
-    more = f"\n... {len(table) - MOST_LINES} more lines" if len(table) > MOST_LINES else ""
-    return f"{as_text(table.head(MOST_LINES), names)}{more}"
+    more = f"\n... {len(table) - MAX_LINES} more lines" if len(table) > MAX_LINES else ""
+    return f"{as_text(table.head(MAX_LINES), names)}{more}"
 
 
 def study_figures(records: pd.DataFrame) -> dict[str, str]:

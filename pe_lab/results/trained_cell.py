@@ -26,7 +26,7 @@ from pe_lab.training.checkpoints import load_checkpoint
 from pe_lab.training.data import make_dataset
 
 SHORT_NAMES = {"pe": "pe.name", "data": "data.name"}
-MOST_VALUES = 6  # of a setting that are named in a message
+MAX_VALUES = 6  # of a setting that are named in a message
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def _differences(cells: list[Settings]) -> str:
     for name in dict.fromkeys(name for cell_settings in cells for name in cell_settings):
         values = _sorted(cells, name)
         if len(values) > 1:
-            more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
-            parts.append(f"{full.get(name, name)} ({', '.join(values[:MOST_VALUES])}{more})")
+            more = f" and {len(values) - MAX_VALUES} more" if len(values) > MAX_VALUES else ""
+            parts.append(f"{full.get(name, name)} ({', '.join(values[:MAX_VALUES])}{more})")
     return ", ".join(parts)
 
 

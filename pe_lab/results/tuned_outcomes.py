@@ -16,11 +16,11 @@ from pe_lab.config import LR
 from pe_lab.results.columns import cut_interval, floors, merge_tables, sort_by_setting
 from pe_lab.results.summary_table import floor_heading
 from pe_lab.results.verdict_marks import few_runs
-from pe_lab.statistics import COMPARISON_COLUMNS, FEWEST_SEEDS, Endpoint, Verdict, compare, interval, share_interval
+from pe_lab.statistics import COMPARISON_COLUMNS, MIN_SEEDS, Endpoint, Verdict, compare, interval, share_interval
 from pe_lab.statistics.comparisons import exchange_pairs
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
-MOST_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
+MAX_AT_EDGE = 0.2  # share of seeds above which a ladder is too short
 
 
 def endpoint(margin: str | None, octaves: float | None) -> Endpoint:
@@ -114,12 +114,12 @@ def seed_note(outcomes: pd.DataFrame, advice: bool = True) -> str:
         return ""
     seeds = complete.groupby([*tuned_settings(complete), "pe"], sort=False, dropna=False)["seed"].nunique()
     fewest, most = int(seeds.min()), int(seeds.max())
-    if fewest >= FEWEST_SEEDS:
+    if fewest >= MIN_SEEDS:
         return few_runs(complete["pe"].nunique(), fewest, advice)
     which = "All" if fewest == most else "Some"
     return (
         f"{which} encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
-        f"{FEWEST_SEEDS} and more, and none is equivalent with fewer."
+        f"{MIN_SEEDS} and more, and none is equivalent with fewer."
     )
 
 
@@ -127,7 +127,7 @@ def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[f
     """Return sentences on the encodings whose best rate is the lowest or the highest that was tried in many seeds.
 
     Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
-    Empty where no encoding has more than MOST_AT_EDGE of its seeds there.
+    Empty where no encoding has more than MAX_AT_EDGE of its seeds there.
 
     Args:
         outcomes: see `outcome_table`.
@@ -137,7 +137,7 @@ def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[f
     """
     complete = outcomes[outcomes[LR].notna() & ~outcomes["solved"].eq(False)]
     shares = complete["edge"].astype(float).groupby(complete["pe"], sort=False).mean()
-    wide = shares[shares > MOST_AT_EDGE]
+    wide = shares[shares > MAX_AT_EDGE]
     if wide.empty:
         return ""
     complete = complete[complete["pe"].isin(wide.index)]

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from pe_lab.statistics import Verdict
-from pe_lab.statistics.moderation import FEWEST_ENCODINGS
+from pe_lab.statistics.moderation import MIN_ENCODINGS
 
 
 class Mark(NamedTuple):
@@ -34,7 +34,7 @@ VERDICT_MARKS = {
     Verdict.ONE_SEED: Mark("×", "#7F7F7F", "x", False),
     Verdict.NO_SEED: Mark("·", "#7F7F7F", ".", False),
 }
-ENOUGH_SEEDS = 12  # with which fewer than FEWEST_ENCODINGS encodings have the stated error rates, see docs/protocol.md
+ENOUGH_SEEDS = 12  # with which fewer than MIN_ENCODINGS encodings have the stated error rates, see docs/protocol.md
 
 
 def few_runs(encodings: int, seeds: int, advice: bool = True) -> str:
@@ -45,8 +45,8 @@ def few_runs(encodings: int, seeds: int, advice: bool = True) -> str:
         seeds: of each, at least.
         advice: whether it says what to do.
     """
-    if not 2 <= encodings < FEWEST_ENCODINGS or not 2 <= seeds < ENOUGH_SEEDS:
+    if not 2 <= encodings < MIN_ENCODINGS or not 2 <= seeds < ENOUGH_SEEDS:
         return ""
     text = f"With {encodings} encodings and {seeds} seeds, verdicts may be wrong more often than stated"
-    enough = f": compare at least {FEWEST_ENCODINGS} encodings, or use {ENOUGH_SEEDS} seeds" if advice else ""
+    enough = f": compare at least {MIN_ENCODINGS} encodings, or use {ENOUGH_SEEDS} seeds" if advice else ""
     return f"{text}{enough}."

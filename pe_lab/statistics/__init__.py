@@ -43,8 +43,8 @@ from pe_lab.statistics.tuning import (
 from pe_lab.statistics.verdicts import (
     COMPARISON_COLUMNS,
     DIFFERENT_VERDICTS,
-    FEWEST_SEEDS,
     LEVEL,
+    MIN_SEEDS,
     WITHIN_MARGIN_VERDICTS,
     Verdict,
     verdicts_on,
@@ -53,9 +53,9 @@ from pe_lab.statistics.verdicts import (
 __all__ = [
     "COMPARISON_COLUMNS",
     "DIFFERENT_VERDICTS",
-    "FEWEST_SEEDS",
     "GRID_TABLE",
     "LEVEL",
+    "MIN_SEEDS",
     "NOTHING_KNOWN",
     "REMAINING_METRIC",
     "WITHIN_MARGIN_VERDICTS",

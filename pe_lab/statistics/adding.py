@@ -18,7 +18,7 @@ from pe_lab.statistics.correction import holm
 from pe_lab.statistics.looks import check_looks, parts_of
 from pe_lab.statistics.pairs import t_tests
 from pe_lab.statistics.race import Race
-from pe_lab.statistics.verdicts import FEWEST_SEEDS, LEVEL, Verdict, verdicts_on
+from pe_lab.statistics.verdicts import LEVEL, MIN_SEEDS, Verdict, verdicts_on
 
 ALL_PAIRS, BEST = "all pairs", "best"
 
@@ -247,7 +247,7 @@ class _Study:
         self.look[here], self.tests[:, here] = number, (tests.difference, tests.low, tests.high)
         self.equal[here] = (y[:look, first] == y[:look, second]).all(0)
         self.tests[:, self.equal] = 0.0
-        p_equivalent = tests.p_equivalent if look >= FEWEST_SEEDS else np.ones(len(here))
+        p_equivalent = tests.p_equivalent if look >= MIN_SEEDS else np.ones(len(here))
         p = np.minimum(np.stack([tests.p, p_equivalent]) / self.parts[number], 1.0)
         self.p[:, here] = np.where(self.equal[here], [[1.0], [0.0]], p)
 

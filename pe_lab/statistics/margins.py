@@ -13,7 +13,7 @@ MARGIN_UNITS = {
     "nats": "of a loss",
     "share": "of an accuracy, error or exact match, from 0 to 1",
 }
-LEAST_GAP = 1e-9  # smaller distances between floors are rounding
+MIN_GAP = 1e-9  # smaller distances between floors are rounding
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Margin:
         if self.unit != "gap":
             value = self.value / log(2) if self.unit == "nats" and unit_of(metric) == "bits" else self.value
             return gaps.drop(columns="gap").assign(margin=value)
-        if len(without := gaps[~(gaps["gap"] > LEAST_GAP)]):
+        if len(without := gaps[~(gaps["gap"] > MIN_GAP)]):
             setting = ", ".join(f"{name} {value}" for name, value in without.iloc[0].items() if name != "gap")
             units = [f"{unit}, or " for unit in _units(metric) if unit != "gap"]
             raise ValueError(
@@ -114,7 +114,7 @@ def default_margin(rows: pd.DataFrame, metric: str = "loss") -> Margin | None:
     Raises:
         ValueError: there is no such metric.
     """
-    if len(rows) and (_gaps(rows, metric)["gap"] > LEAST_GAP).all():
+    if len(rows) and (_gaps(rows, metric)["gap"] > MIN_GAP).all():
         return Margin(0.05, "gap")
     unit = next((unit for unit in _units(metric) if unit != "gap"), None)
     return None if unit is None else Margin(0.02, unit)

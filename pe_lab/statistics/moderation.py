@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-FEWEST_ENCODINGS = 5  # fewer say too little about the spread of variances
+MIN_ENCODINGS = 5  # fewer say too little about the spread of variances
 DOF_SHARE = 0.5  # of the estimated degrees of freedom
 OUTLIER_CHANCE = 0.01  # that any of the variances is so small as to be left out
 _ROUNDING = 1e-6  # of the median variance: what is smaller is left out of the first estimate
-_MOST = 1e6  # degrees of freedom; as many as one cannot tell from infinitely many
+_MAX_DOF = 1e6  # degrees of freedom; as many as one cannot tell from infinitely many
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ def _moments(
     mean = np.where(used, logs, 0.0).sum(-1) / count
     spread = (np.where(used, logs - mean[..., None], 0.0) ** 2).sum(-1) / (count - 1)
     spread = spread - np.where(used, noise, 0.0).sum(-1) / count
-    estimate = np.minimum(2 * _inverse_trigamma(np.maximum(spread, 1 / _MOST)), _MOST)
+    estimate = np.minimum(2 * _inverse_trigamma(np.maximum(spread, 1 / _MAX_DOF)), _MAX_DOF)
     scale = np.exp(mean + _log_bias(estimate / 2))
-    enough = (np.asarray(encodings) >= FEWEST_ENCODINGS) & (used.sum(-1) > 1)
+    enough = (np.asarray(encodings) >= MIN_ENCODINGS) & (used.sum(-1) > 1)
     parts = (scale, DOF_SHARE * np.minimum(estimate, encodings), np.zeros(()), OUTLIER_CHANCE / count)
     return Prior(*(np.where(enough, part, 0.0) for part in parts)), enough
 

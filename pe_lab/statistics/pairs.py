@@ -10,7 +10,7 @@ from scipy import special
 from pe_lab.statistics.correction import benjamini_hochberg, holm
 from pe_lab.statistics.endpoint import Endpoint
 from pe_lab.statistics.moderation import Prior, fit_prior
-from pe_lab.statistics.verdicts import FEWEST_SEEDS, LEVEL, Verdict, verdicts_on
+from pe_lab.statistics.verdicts import LEVEL, MIN_SEEDS, Verdict, verdicts_on
 
 NUGGET = 0.03  # deviation of a run's measurement error, in margins
 EQUALITY_TOLERANCE = 1e-12  # of the values: differences that are closer to each other are equal
@@ -181,7 +181,7 @@ def decide_pairs(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> De
 
     Better or worse: p below 5 % after correction, and the winner solved at least as many runs; *slightly*, if the mean
     difference is smaller than the margin. Equivalent: not better or worse, all runs of both solved the task, at least
-    FEWEST_SEEDS seeds, and p_equivalent below 5 % after Holm's correction over such pairs. Both unsolved: no run of
+    MIN_SEEDS seeds, and p_equivalent below 5 % after Holm's correction over such pairs. Both unsolved: no run of
     either solved the task, and nothing is tested.
 
     Args:
@@ -195,7 +195,7 @@ def decide_pairs(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> De
         unsolved = (tests.seeds > 0) & (tests.solved == 0) & (tests.baseline_solved == 0)
         solid = (tests.solved == tests.seeds) & (tests.baseline_solved == tests.seeds)
     p = np.where(unsolved, np.nan, tests.p)
-    p_equivalent = np.where(solid & (tests.seeds >= FEWEST_SEEDS), tests.p_equivalent, np.nan)
+    p_equivalent = np.where(solid & (tests.seeds >= MIN_SEEDS), tests.p_equivalent, np.nan)
     p, p_equivalent = (holm if baseline else benjamini_hochberg)(p), holm(p_equivalent)
     small = np.abs(tests.difference) < endpoint.margin
     verdict = verdicts_on(tests.difference, p, p_equivalent, small, endpoint.lower_is_better, ahead)

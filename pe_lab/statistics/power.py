@@ -7,8 +7,8 @@ from scipy import optimize, stats
 from pe_lab.statistics.verdicts import LEVEL
 
 POWER = 0.8
-MOST_SEEDS = 10_000  # larger numbers of seeds are reported as infinite
-MOST_NONCENTRALITY = 1e9  # scipy's series of the noncentral t distribution does not converge beyond
+MAX_SEEDS = 10_000  # larger numbers of seeds are reported as infinite
+MAX_NONCENTRALITY = 1e9  # scipy's series of the noncentral t distribution does not converge beyond
 
 
 def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
@@ -29,7 +29,7 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
     """
     count = compared.attrs.get("comparisons", int(compared["p"].notna().sum()))
     level = LEVEL / max(1, count)
-    counts = np.unique(np.r_[2:100, np.geomspace(100, MOST_SEEDS, 60).astype(int)])
+    counts = np.unique(np.r_[2:100, np.geomspace(100, MAX_SEEDS, 60).astype(int)])
     columns: dict[str, list[float]] = {"seeds_needed": [], "seeds_equivalent": [], "separable": []}
     smallest_effects: dict[tuple[int, float], float] = {}
     margins = compared["margin"] if "margin" in compared else np.full(len(compared), np.nan)
@@ -63,7 +63,7 @@ def _power(effect: float, seeds: np.ndarray | int, level: float, prior: float) -
     """
     dof = seeds - 1 + prior
     critical = stats.t.isf(level / 2, dof)
-    power: np.ndarray = stats.nct.sf(critical, dof, np.minimum(effect * np.sqrt(seeds), MOST_NONCENTRALITY))
+    power: np.ndarray = stats.nct.sf(critical, dof, np.minimum(effect * np.sqrt(seeds), MAX_NONCENTRALITY))
     return power
 
 
@@ -82,7 +82,7 @@ def _power_of_equivalence(
     dof = seeds - 1 + prior
     critical = stats.t.isf(level, dof)
     near, far = (
-        np.clip(end * np.sqrt(seeds), -MOST_NONCENTRALITY, MOST_NONCENTRALITY)
+        np.clip(end * np.sqrt(seeds), -MAX_NONCENTRALITY, MAX_NONCENTRALITY)
         for end in (margin - effect, margin + effect)
     )
     power: np.ndarray = stats.nct.sf(critical, dof, near) - stats.nct.cdf(critical, dof, far)

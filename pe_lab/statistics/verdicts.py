@@ -5,7 +5,7 @@ from enum import StrEnum
 import numpy as np
 
 LEVEL = 0.05
-FEWEST_SEEDS = 5  # with fewer, error rates are not simulated, and studies that tune or add seeds find none equivalent
+MIN_SEEDS = 5  # with fewer, error rates are not simulated, and studies that tune or add seeds find none equivalent
 
 
 class Verdict(StrEnum):

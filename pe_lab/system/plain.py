@@ -13,8 +13,8 @@ import yaml
 
 from pe_lab.system.files import MAX_NESTING
 
-MOST_BYTES = 2**18  # of a YAML file
-MOST_VALUES = 10_000  # of a YAML file, each alias counted as what it stands for
+MAX_BYTES = 2**18  # of a YAML file
+MAX_VALUES = 10_000  # of a YAML file, each alias counted as what it stands for
 # W&B would send the user's API key to the server in such an address
 REFUSED_TEXTS = {"${": "no interpolation", "wandb-artifact:": "no address of an artifact"}
 SCALAR_PATTERNS: list[tuple[re.Pattern[str], Callable[[str], Any]]] = [
@@ -94,8 +94,8 @@ def read_yaml(content: bytes) -> Any:
     Raises:
         ValueError: it has tags, aliases, several documents or a repeated key, or is too large or too deep.
     """
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"must have at most {MOST_BYTES} bytes, got {len(content)}")
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"must have at most {MAX_BYTES} bytes, got {len(content)}")
     try:
         loader = yaml.SafeLoader(content.decode())
         loader.get_event()  # the stream begins
@@ -117,8 +117,8 @@ def require_small(content: bytes) -> None:
     Raises:
         ValueError: it is too large, too deep, or has too many values; it is not YAML.
     """
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"must have at most {MOST_BYTES} bytes, got {len(content)}")
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"must have at most {MAX_BYTES} bytes, got {len(content)}")
     counts, names = [0], [""]  # of values, by open level; the anchor of each
     anchors: dict[str, int] = {}
     try:
@@ -139,8 +139,8 @@ def require_small(content: bytes) -> None:
                 counts[-2:] = [sum(counts[-2:])]
             if len(counts) > MAX_NESTING:
                 raise ValueError(f"must have at most {MAX_NESTING} levels, got more")
-            if counts[-1] > MOST_VALUES:
-                raise ValueError(f"must have at most {MOST_VALUES:,} values with its aliases, got more")
+            if counts[-1] > MAX_VALUES:
+                raise ValueError(f"must have at most {MAX_VALUES:,} values with its aliases, got more")
     except yaml.YAMLError as error:
         raise ValueError(f"must be YAML: {' '.join(str(error).split())}") from None
 

@@ -16,7 +16,7 @@ FLAT_NAMES = {
     "norm": "model.norm",
     "learning_rate": "optimizer.lr",
 }
-LONGEST_TAG = 64  # characters; W&B refuses longer ones
+MAX_TAG_LENGTH = 64  # characters; W&B refuses longer ones
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,4 +42,4 @@ def in_words(values: Mapping[str, Any]) -> str:
 def wandb_tags(study: str | None, values: Mapping[str, Any]) -> list[str]:
     """Return study, task and encoding as tags. Those too long for a tag are only in the W&B run's group or config."""
     words = dict.fromkeys((study, values["task"], values["encoding"]))
-    return [tag for tag in words if tag is not None and len(tag) <= LONGEST_TAG]
+    return [tag for tag in words if tag is not None and len(tag) <= MAX_TAG_LENGTH]

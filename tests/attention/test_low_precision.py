@@ -11,7 +11,7 @@ from torch import Tensor
 from configs import NAMES, pe_settings
 from pe_lab.attention import IMPLEMENTATIONS, attend
 from pe_lab.attention.selftest import INTERPRETER_FACTOR
-from pe_lab.check.case import GRID_WIDTH, LARGEST_MARK, marked_layout, token_mask
+from pe_lab.check.case import GRID_WIDTH, MAX_MARK, marked_layout, token_mask
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
@@ -33,9 +33,9 @@ BIASES: dict[str, Callable[[], Terms]] = {
 def make_encoding(name: str, width: int, heads: int, length: int, causal: bool) -> PositionalEncoding:
     make = hydra.utils.instantiate(pe_settings(name))
     try:
-        return make(Sizes(width, heads, length, causal, marks=LARGEST_MARK)).eval()
+        return make(Sizes(width, heads, length, causal, marks=MAX_MARK)).eval()
     except UnfitError:
-        return make(Sizes(width, heads, length, causal, GRID_WIDTH, marks=LARGEST_MARK)).eval()
+        return make(Sizes(width, heads, length, causal, GRID_WIDTH, marks=MAX_MARK)).eval()
 
 
 def in_float64(terms: Terms) -> Terms:

@@ -13,7 +13,7 @@ from pe_lab.encodings.named import encodings
 TABLE = Path(__file__).parents[2] / "sweeps/results/export.csv"
 NAMES = sorted(encodings())
 # outputs of size 1 in float32, some 100 roundings of 1e-7 each; against float64, an angle of 2,048 differs by 1e-4
-LARGEST = {
+MAX_DIFFERENCE = {
     "plain": 1e-4,
     "cached": 1e-12,
     "llama": 1e-4,
@@ -63,7 +63,7 @@ def sound(name: str, column: str, found: str) -> None:
     if expected is not None:
         assert found.startswith(expected)
     else:
-        assert float(found) < LARGEST[column], (name, column, found)
+        assert float(found) < MAX_DIFFERENCE[column], (name, column, found)
 
 
 @pytest.mark.long

@@ -52,7 +52,7 @@ def test_what_is_lost_or_differs_is_counted(sound, tmp_path):
 
 
 def test_a_sweep_that_does_not_finish_is_an_error(sound, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeps, "MOST_RUNS", 2)
+    monkeypatch.setattr(sweeps, "MAX_RUNS", 2)
     sweep = Sweep(tmp_path, sound, random.Random(0), overrides=[*SWEEP, "optimizer.lr=1e30"])
     with pytest.raises(RuntimeError, match="did not finish in 2 runs"):
         sweep.finish()

@@ -21,7 +21,7 @@ from triton.backends.driver import GPUDriver
 from triton.runtime import driver as active
 from triton.runtime.jit import JITFunction
 
-LARGEST_SHARED = {"sm_80": 166_912, "sm_90": 232_448}  # bytes per program
+MAX_SHARED_BYTES = {"sm_80": 166_912, "sm_90": 232_448}  # bytes per program
 KERNELS = "pe_lab.attention.triton"
 
 
@@ -75,7 +75,7 @@ def standing_in(
     """Take the place of a GPU's driver, so that kernels can be launched with CPU tensors; yield the launches made.
 
     Args:
-        architecture: of the GPU, one of LARGEST_SHARED.
+        architecture: of the GPU, one of MAX_SHARED_BYTES.
         compiles: whether kernels are compiled to PTX; otherwise they are specialised only.
         execute: called for every launch with the compiled kernel, the grid and the arguments by name.
 
@@ -123,7 +123,7 @@ class _Driver(GPUDriver):
 
     def __init__(self, architecture: str, compiles: bool, launched: Execute) -> None:
         self.number = int(architecture.removeprefix("sm_"))
-        properties = {"max_shared_mem": LARGEST_SHARED[architecture], "multiprocessor_count": 132, "warpSize": 32}
+        properties = {"max_shared_mem": MAX_SHARED_BYTES[architecture], "multiprocessor_count": 132, "warpSize": 32}
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: properties,
             load_binary=lambda name, kernel, shared, device: (kernel, kernel, 0, 0, 1024),

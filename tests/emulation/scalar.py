@@ -18,7 +18,7 @@ TYPES = {
     "pred": bool, "b16": "u2", "u16": "u2", "s16": "i2", "b32": "u4", "u32": "u4", "s32": "i4", "f32": "f4",
     "b64": "u8", "u64": "u8", "s64": "i8",
 }  # fmt: skip
-SMALLEST = np.float32(2.0**-126)  # normal number: .ftz writes zero for smaller ones
+MIN_NORMAL = np.float32(2.0**-126)  # normal number: .ftz writes zero for smaller ones
 
 
 def width(kind: str) -> int:
@@ -131,7 +131,7 @@ def _bfloat16_arithmetic(name: str, bits: int, rest: tuple[str, ...], slot: Slot
 
 def _flushed(result: Array) -> Array:
     numbers = result.view("f4")
-    return np.where(np.abs(numbers) < SMALLEST, np.copysign(np.float32(0), numbers), numbers).view("u4")
+    return np.where(np.abs(numbers) < MIN_NORMAL, np.copysign(np.float32(0), numbers), numbers).view("u4")
 
 
 def _by_name(name: str, kind: str, rest: tuple[str, ...], slot: Slot) -> Callable[[Values], Array] | None:

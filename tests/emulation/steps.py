@@ -21,7 +21,7 @@ from torch import Tensor
 from emulation.driver import Launch, standing_in
 from emulation.synchronisations import Synchronisations
 from pe_lab.attention import attend, triton
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
@@ -110,7 +110,7 @@ def _options(preset: str) -> Any:
 def _model(setting: Setting, length: int, width: int) -> tuple[Transformer, int | None]:
     sizes = {"depth": LAYERS.get(setting.preset, 1), "width": width, "num_heads": HEADS, "mlp_ratio": 1, "norm": "pre"}
     grid = 10 if _class(setting.preset).on_grid else None
-    task = Task(VOCABULARY, length, VOCABULARY, causal=setting.causal, grid_width=grid, marks=LARGEST_MARK)
+    task = Task(VOCABULARY, length, VOCABULARY, causal=setting.causal, grid_width=grid, marks=MAX_MARK)
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(config, hydra.utils.instantiate(_options(setting.preset)), task, "triton")
     initialise_parameters(model, seed=0)

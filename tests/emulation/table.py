@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from emulation.cases import FAMILIES, Case, Outcome, check
-from emulation.driver import LARGEST_SHARED
+from emulation.driver import MAX_SHARED_BYTES
 
 DTYPES = (torch.bfloat16, torch.float32)
 LENGTHS = (1, 2, 17, 63, 64, 65, 129, 150)
@@ -66,7 +66,7 @@ def main() -> None:
     torch.set_num_threads(1)
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else [HEADER, "|---" * 9 + "|"]
     first = [("sm_90", DTYPES[0]), ("sm_80", DTYPES[1])]
-    second = [(architecture, dtype) for architecture in LARGEST_SHARED for dtype in DTYPES]
+    second = [(architecture, dtype) for architecture in MAX_SHARED_BYTES for dtype in DTYPES]
     for family, (architecture, dtype) in (*product(FAMILIES, first), *product(FAMILIES, second)):
         if any(
             line.startswith(f"| {architecture} | {family} | {str(dtype).removeprefix('torch.')} ") for line in lines

@@ -42,7 +42,7 @@ STRICT = ["fire", "rope"]
 
 ALL = slow_but_for(("alibi", "fire", "forgetting", "rope"))
 D, H, T = 16, 2, 8
-MOST = 5  # the largest mark
+MAX_MARK = 5  # the largest mark
 EQUAL = {"rtol": 0, "atol": 1e-5}
 LENGTHS = torch.tensor([T, 5, 3])
 
@@ -91,7 +91,7 @@ class Padded(Model):
 def stack(name: str, length: int = T, causal: bool = True) -> Stack:
     torch.manual_seed(0)
     depth, grid = DEEP.get(name, 2), 4 if name in ON_GRID else None
-    marks = MOST if name in MARKED else None
+    marks = MAX_MARK if name in MARKED else None
     made = make(name, width=D, num_heads=H, depth=depth, length=length, causal=causal, grid_width=grid, marks=marks)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -107,7 +107,7 @@ def embeddings(batch: int = 3, length: int = T) -> Tensor:
 def marks_of(name: str, length: int = T, seed: int = 0) -> tuple[Tensor, ...]:
     """The marks of tokens, where an encoding reads them; otherwise none."""
     generator = torch.Generator().manual_seed(seed)
-    return (torch.randint(UNMARKED, MOST + 1, (3, length), generator=generator),) if name in MARKED else ()
+    return (torch.randint(UNMARKED, MAX_MARK + 1, (3, length), generator=generator),) if name in MARKED else ()
 
 
 def whole_model(name: str) -> Model:

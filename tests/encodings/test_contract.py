@@ -14,7 +14,7 @@ from configs import FEW, pe_class, pe_settings, slow_but_for
 from pe_lab.check import encodings, models
 from pe_lab.check.case import (
     GRID_WIDTH,
-    LARGEST_MARK,
+    MAX_MARK,
     B,
     EncodingCase,
     T,
@@ -184,7 +184,7 @@ def test_class_and_file_name_their_source(path) -> None:
 
 def drawn_with(name: str, *overrides: str, **options: float) -> PositionalEncoding:
     encoding = hydra.utils.instantiate(pe_settings(name, *overrides), **options)(
-        Sizes(64, 2, T, grid_width=case(name).grid, marks=LARGEST_MARK)
+        Sizes(64, 2, T, grid_width=case(name).grid, marks=MAX_MARK)
     )
     initialise_parameters(encoding, seed=5)
     return encoding
@@ -234,7 +234,7 @@ def test_gradients_reach_every_parameter_at_every_std_and_size(name: str, value:
     small = Model(
         depth=2, width=D, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
-    model = Transformer(small, made, Task(11, T, 11, causal=True, grid_width=case(name).grid, marks=LARGEST_MARK))
+    model = Transformer(small, made, Task(11, T, 11, causal=True, grid_width=case(name).grid, marks=MAX_MARK))
     initialise_parameters(model, seed=0)
     logits = model(random_tokens(B, T), whole_layout(B, T, grid_width=case(name).grid))
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
@@ -265,7 +265,7 @@ def test_a_size_out_of_range_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_STD)
 def test_a_std_out_of_range_is_refused(name: str) -> None:
     make = hydra.utils.instantiate(pe_settings(name))
-    sizes = Sizes(D, H, T, grid_width=case(name).grid, marks=LARGEST_MARK)
+    sizes = Sizes(D, H, T, grid_width=case(name).grid, marks=MAX_MARK)
     for value in (-1.0, float("nan"), float("inf"), "x"):
         with pytest.raises(ValueError, match=r"^std must be at least 0, got "):
             make(sizes, std=value)
@@ -376,9 +376,7 @@ def test_what_is_made_of_others_is_contiguous_only_if_a_part_is(name: str, part:
 def test_positions_with_other_axes_than_an_encoding_takes_are_refused(name: str, grid_width: int | None) -> None:
     if case(name).on_grid and grid_width is None:
         return
-    stack = make(
-        name, width=D, num_heads=H, length=T, depth=case(name).depth, grid_width=grid_width, marks=LARGEST_MARK
-    )
+    stack = make(name, width=D, num_heads=H, length=T, depth=case(name).depth, grid_width=grid_width, marks=MAX_MARK)
     for axes in (0, 1, 2, 3):
         pos = torch.arange(T)[None] if not axes else (torch.arange(T)[:, None] // 3).expand(1, T, axes)
         layout = marked_layout(Layout(pos, torch.zeros(1, T, dtype=torch.long), True, seed=4))

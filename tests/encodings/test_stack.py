@@ -15,7 +15,7 @@ from torch.testing import assert_close
 import pe_lab
 from configs import pe_settings
 from pe_lab.attention import attend
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import config_folder
 from pe_lab.data.base import Task
 from pe_lab.encodings import Alibi, Layout, RoPE, Shaw, Sizes, Stack, make
@@ -57,7 +57,7 @@ def test_a_name_is_the_encoding_of_its_file(name: str) -> None:
     """Of the same class, with the same options."""
     of_file = hydra.utils.instantiate(pe_settings(name))
     assert options_of(partial(encodings()[name])) == options_of(of_file)
-    stack = make(name, **DEEP, grid_width=4 if of_file.func.on_grid else None, marks=LARGEST_MARK)
+    stack = make(name, **DEEP, grid_width=4 if of_file.func.on_grid else None, marks=MAX_MARK)
     assert stack.first.name == name
     assert len(stack) == (4 if stack.first.per_layer else 1)
 
@@ -138,7 +138,7 @@ def test_every_encoding_trains_in_another_model(name: str) -> None:
     """Gradients reach every parameter that is trained, but those that start without effect."""
     grid = 4 if encodings()[name] in (encodings()[n] for n in NAMES if n.endswith("2d") or n == "rope_mixed") else None
     torch.manual_seed(0)
-    stack = make(name, **DEEP, grid_width=grid, marks=LARGEST_MARK)
+    stack = make(name, **DEEP, grid_width=grid, marks=MAX_MARK)
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

@@ -17,7 +17,7 @@ TINY = [
     *("data=pattern", "data.train=256", "data.validation=32", "data.test=32", "data.demo=1"),
 ]
 SWEEP = [*TINY, "-m", "pe=rope,learnable", "epochs=16,4,1", "seed=0,1", "hydra/launcher=basic"]
-MOST_RUNS = 8  # of the same command, after which it counts as not finishing
+MAX_RUNS = 8  # of the same command, after which it counts as not finishing
 
 
 @dataclass
@@ -64,15 +64,15 @@ class Sweep:
         """Run the same command until it ends with status 0, then compare its ledger with the sound one.
 
         Raises:
-            RuntimeError: it did not finish in MOST_RUNS runs; it printed a trace.
+            RuntimeError: it did not finish in MAX_RUNS runs; it printed a trace.
         """
-        for _ in range(MOST_RUNS):
+        for _ in range(MAX_RUNS):
             status, _, errors = self.start().wait()
             require_no_trace(errors)
             if status == 0:
                 break
         else:
-            raise RuntimeError(f"the command did not finish in {MOST_RUNS} runs: {errors}")
+            raise RuntimeError(f"the command did not finish in {MAX_RUNS} runs: {errors}")
         self.compare()
 
     def compare(self) -> None:

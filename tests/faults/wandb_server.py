@@ -13,7 +13,7 @@ from typing import Any
 STAGES = ("decide", "open", "stream", "finish")
 FAULTS = ("silent", "drips", "500", "closes")
 PAUSE = 0.05  # seconds between two bytes of a header
-MOST = 256  # connections; further ones are closed at once
+MAX_CONNECTIONS = 256  # connections; further ones are closed at once
 
 
 class Server(ThreadingHTTPServer):
@@ -36,7 +36,7 @@ class Server(ThreadingHTTPServer):
         self.closing = threading.Event()
         self.asked: list[str] = []  # stages of the requests
         self.streamed = b""  # bytes received for W&B runs
-        self.left = MOST
+        self.left = MAX_CONNECTIONS
 
     @property
     def url(self) -> str:

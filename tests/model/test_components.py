@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from configs import NAMES, pe_class, pe_settings, slow_but_for
 from pe_lab import config
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
@@ -165,7 +165,7 @@ def test_every_encoding_trains_and_answers_in_a_model_of_today(name: str) -> Non
     """Without padding and after the last layer's keys only what is asked for is computed: with the same logits."""
     settings = sizes(**TODAY | {"width": 48, "depth": ENOUGH, "norm": "sandwich", "head_dim": 16})  # not 48 / 4
     grid_width = 3 if pe_class(name).on_grid else None
-    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
+    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=MAX_MARK)
     model = made(settings, hydra.utils.instantiate(pe_settings(name)), task)
     layout = marked_layout(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
     tokens = torch.randint(VOCABULARY, (len(LENGTHS), T))
@@ -267,7 +267,7 @@ def test_tied_embeddings_need_a_task_whose_answers_are_its_tokens(task: Task) ->
 def test_gradients_have_the_same_bits_with_layers_that_are_computed_again(name: str) -> None:
     """With dropout too, and where the layers of an encoding share terms or parameters."""
     grid_width = 3 if pe_class(name).on_grid else None
-    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
+    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=MAX_MARK)
     layout = marked_layout(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
     tokens = torch.randint(VOCABULARY, (len(LENGTHS), T))
     slot = (layout.segment != PADDING).flatten().nonzero()[:, 0]

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
@@ -52,7 +52,7 @@ def transformer(
     sizes = Model(
         DEEP.get(name, DEPTH), D, H, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
-    task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name), marks=LARGEST_MARK)
+    task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name), marks=MAX_MARK)
     model = Transformer(sizes, hydra.utils.instantiate(pe_settings(name), **(options or {})), task, implementation)
     initialise_parameters(model, seed=0)
     with torch.no_grad():
@@ -430,9 +430,7 @@ def test_generated_tokens_are_the_most_likely_ones(name: str) -> None:
     alone = model.task.layout(torch.tensor([7]), 7)
     pos = torch.cat((alone.pos, torch.cat((alone.pos[:, :1].expand(-1, 3, *alone.pos.shape[2:]), alone.pos[:, :4]), 1)))
     segment = torch.tensor([[0] * 7, [PADDING] * 3 + [0] * 4])
-    marks = (torch.tensor([[7], [4]]) + torch.arange(6)) % (
-        LARGEST_MARK + 2
-    ) + UNMARKED  # that follow those of `marked`
+    marks = (torch.tensor([[7], [4]]) + torch.arange(6)) % (MAX_MARK + 2) + UNMARKED  # that follow those of `marked`
     made = model.generate(tokens, 6, marked_layout(Layout(pos, segment, causal=True)), marks=marks)
     expected = [greedy(model, tokens[row : row + 1, 7 - n :], 6) for row, n in enumerate(lengths)]
     assert torch.equal(made, torch.cat(expected))

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from configs import NAMES, compose_config, pe_settings
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
@@ -38,7 +38,7 @@ def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **cha
     given |= {"scale_tokens": False, "parametrization": parametrization}
     config = Model(width=width, **given | changes)
     grid = 3 if hydra.utils.get_class(chosen._target_).on_grid else None
-    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid, marks=LARGEST_MARK)
+    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid, marks=MAX_MARK)
     made = Transformer(config, hydra.utils.instantiate(chosen), task, "reference")
     initialise_parameters(made, seed=0)
     return made

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from configs import FEW, NAMES, compose_config, pe_class, pe_settings, slow_but_for
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
@@ -52,7 +52,7 @@ def transformer(
 
 
 def task(grid_width: int | None = None, vocabulary: int = VOCABULARY) -> Task:
-    return Task(vocabulary, T, vocabulary, causal=True, grid_width=grid_width, marks=LARGEST_MARK)
+    return Task(vocabulary, T, vocabulary, causal=True, grid_width=grid_width, marks=MAX_MARK)
 
 
 def grid(pe: str) -> int | None:
@@ -401,7 +401,7 @@ def test_the_encoding_is_made_once_or_once_per_layer_with_the_sizes_of_the_model
 
     model = Transformer(small(width=32, depth=ENOUGH), encoding, task(grid(name)))
     expected = Sizes(
-        width=32, num_heads=HEADS, length=T, causal=True, grid_width=grid(name), depth=ENOUGH, marks=LARGEST_MARK
+        width=32, num_heads=HEADS, length=T, causal=True, grid_width=grid(name), depth=ENOUGH, marks=MAX_MARK
     )
     assert asked == [replace(expected, layer=layer) for layer in range(len(model.encodings))]
     assert len(model.encodings) == (ENOUGH if model.encodings[0].per_layer else 1)
@@ -539,7 +539,7 @@ def test_answers_are_the_logits_of_forward(name: str) -> None:
         columns = 3 if cls.on_grid else columns
         depth = ENOUGH if name in ("rnope_swa", "interleave") else depth
         config = small(width=32, norm=norm, depth=depth, parametrization=parametrization)
-        given = Task(VOCABULARY, T, VOCABULARY, causal, pooled, columns, LARGEST_MARK)
+        given = Task(VOCABULARY, T, VOCABULARY, causal, pooled, columns, MAX_MARK)
         model = elsewhere(initialised(Transformer(config, made, given)))
         model.encodings.constrain()
         slot = torch.tensor([0, 2, 3, 5]) if pooled else some_slots()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from configs import FEW, NAMES, TINY_MODEL, compose_config, pe_class, pe_settings
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, InMemory, Task
@@ -49,7 +49,7 @@ class Toy(InMemory):
         self.mark = mark
         grid, pooled = (3 if kind == "grid" else None), kind in ("pooled", "grid")
         outputs = 2 if pooled else VOCABULARY
-        self.task = Task(VOCABULARY, T, outputs, kind in ("causal", "left", "packed"), pooled, grid, LARGEST_MARK)
+        self.task = Task(VOCABULARY, T, outputs, kind in ("causal", "left", "packed"), pooled, grid, MAX_MARK)
 
     def size(self, split: str) -> int:
         return SIZE

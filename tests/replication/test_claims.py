@@ -22,7 +22,7 @@ from pe_lab.statistics import Agreement
 from pe_lab.system.exact_csv import read_csv
 
 DRAWS, SEEDS, TOLERANCE = 1000, 5, 0.05
-MOST_WRONG = 0.05 + 3 * math.sqrt(0.05 * 0.95 / DRAWS)  # of a rate of 5 %, three standard deviations
+MAX_WRONG = 0.05 + 3 * math.sqrt(0.05 * 0.95 / DRAWS)  # of a rate of 5 %, three standard deviations
 SHIPPED = Path(__file__).parents[2] / "sweeps/results"
 
 
@@ -81,9 +81,9 @@ def test_planted_claims_end_in_their_verdict_at_the_stated_rates(kind: str, devi
     contradicted = {
         name: share[EntryVerdict.NOT_REPRODUCED] + share[EntryVerdict.MIXED] for name, share in shares.items()
     }
-    assert contradicted["right"] <= MOST_WRONG
-    assert contradicted["edge"] + shares["edge"][EntryVerdict.REPRODUCED] <= MOST_WRONG
-    assert shares["wrong"][EntryVerdict.REPRODUCED] <= MOST_WRONG
+    assert contradicted["right"] <= MAX_WRONG
+    assert contradicted["edge"] + shares["edge"][EntryVerdict.REPRODUCED] <= MAX_WRONG
+    assert shares["wrong"][EntryVerdict.REPRODUCED] <= MAX_WRONG
     if deviation < TOLERANCE / 2:
         assert shares["right"][EntryVerdict.REPRODUCED] >= 0.95
         assert shares["wrong"][EntryVerdict.NOT_REPRODUCED] >= 0.95

@@ -9,7 +9,7 @@ import pytest
 from pe_lab.statistics import Agreement, Published, compare_with_published
 
 DRAWS = 1000
-MOST_WRONG = 0.05 + 3 * math.sqrt(0.05 * 0.95 / DRAWS)  # of a rate of 5 %, three standard deviations
+MAX_WRONG = 0.05 + 3 * math.sqrt(0.05 * 0.95 / DRAWS)  # of a rate of 5 %, three standard deviations
 
 # runs of one published cell, which have a tail: accuracies at three times the trained length
 SKEWED = np.array(
@@ -61,10 +61,10 @@ def test_planted_values_end_in_their_verdict(seeds: int, sd: float, ours: int) -
 def test_no_verdict_is_wrong_more_often_than_stated(seeds: int | None, sd: float, ours: int, skewed: bool) -> None:
     """Whatever the spread, over both looks: at the edge of the tolerance, where either verdict is wrong, too."""
     right, edge, wrong = (drawn(true, sd, seeds, ours, skewed=skewed) for true in (0, 1, 2))
-    assert right[Agreement.NOT_REPRODUCED] <= MOST_WRONG
-    assert wrong[Agreement.REPRODUCED] <= MOST_WRONG
-    assert edge[Agreement.REPRODUCED] <= MOST_WRONG
-    assert edge[Agreement.NOT_REPRODUCED] <= MOST_WRONG
+    assert right[Agreement.NOT_REPRODUCED] <= MAX_WRONG
+    assert wrong[Agreement.REPRODUCED] <= MAX_WRONG
+    assert edge[Agreement.REPRODUCED] <= MAX_WRONG
+    assert edge[Agreement.NOT_REPRODUCED] <= MAX_WRONG
 
 
 def test_the_interval_says_what_the_verdict_says() -> None:

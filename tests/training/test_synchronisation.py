@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from configs import pe_settings
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Batch, Task
 from pe_lab.encodings.layout import CpuCopy, Layout
@@ -93,7 +93,7 @@ def test_a_training_step_reads_no_value(name: str) -> None:
     sizes = {"depth": 4, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre", "embedding_std": 1.0}
     config = Model(**sizes, dropout=0.1, attention_dropout=0.1, scale_tokens=False)
     grid = 4 if CLASSES[name].on_grid else None
-    model = Transformer(config, made, Task(VOCABULARY, T, VOCABULARY, True, grid_width=grid, marks=LARGEST_MARK))
+    model = Transformer(config, made, Task(VOCABULARY, T, VOCABULARY, True, grid_width=grid, marks=MAX_MARK))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     layout = Layout.of_lengths(torch.tensor([T, 12]), T, True, grid)
     layout.segment[:, :6] = 1

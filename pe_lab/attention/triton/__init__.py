@@ -21,9 +21,9 @@ from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 revision = 3  # increased when the numbers change; part of the identity of a result
 low_revision = revision
-LARGEST_HEAD = 128  # head dimensions
-LARGEST_WINDOW = 2**30  # keys, which is as good as no limit
-MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
+MAX_HEAD_DIM = 128  # head dimensions
+MAX_WINDOW = 2**30  # keys, which is as good as no limit
+MAX_HEADS = 65535  # of all sequences together: the second axis of a grid
 
 # The versions whose output for these kernels was examined. Others compute wrong numbers in silence where they have one
 # of these faults, all of Hopper's asynchronous products (wgmma) in kernels with several products, as every kernel of
@@ -71,10 +71,10 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     head_dim = q.shape[-1] if terms.lift is None else terms.lift.head_dim
     if terms.carried is not None:  # values have its dimensions too
         head_dim = max(head_dim, q.shape[-1] + terms.carried.vectors.shape[-1])
-    if head_dim > LARGEST_HEAD:
-        return f"the kernels take a head_dim of at most {LARGEST_HEAD}, got {head_dim}"
-    if q.shape[0] * q.shape[1] > MOST_HEADS:
-        return f"the kernels take at most {MOST_HEADS} heads in a batch, got {q.shape[0] * q.shape[1]}"
+    if head_dim > MAX_HEAD_DIM:
+        return f"the kernels take a head_dim of at most {MAX_HEAD_DIM}, got {head_dim}"
+    if q.shape[0] * q.shape[1] > MAX_HEADS:
+        return f"the kernels take at most {MAX_HEADS} heads in a batch, got {q.shape[0] * q.shape[1]}"
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     if q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
@@ -152,7 +152,7 @@ def _softmax(
 
 def _windows(window: tuple[int | None, ...], heads: int, device: torch.device) -> Tensor:
     """Return the window of every head, [H] int32; made on the device, so that nothing is copied there."""
-    sizes = [LARGEST_WINDOW if size is None else min(size, LARGEST_WINDOW) for size in window]
+    sizes = [MAX_WINDOW if size is None else min(size, MAX_WINDOW) for size in window]
     each = sizes if len(window) == heads else sizes * heads
     runs = [(size, len(list(members))) for size, members in groupby(each)]
     return torch.cat([torch.full((count,), size, dtype=torch.int32, device=device) for size, count in runs])

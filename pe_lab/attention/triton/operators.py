@@ -11,7 +11,7 @@ from pe_lab.attention.triton import softmax, tiles
 from pe_lab.attention.triton.launch_parameters import Blocks, architecture_of, choose_blocks, on_its_device, tile_dims
 
 LOG2E = 1.4426950408889634
-LARGEST_TILE = 128  # queries or keys
+MAX_TILE = 128  # queries or keys
 ENTRIES_PER_PROGRAM = 1024  # numbers that a program of `spread_table` writes
 OPTIONAL_TERMS = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT", "WINDOW")
 
@@ -218,7 +218,7 @@ def spread(table: Tensor | None, length: int, factor: float) -> Tensor | None:
     """Return a table [1|H, 2R+1] times a factor, extended to all distances of tiles of this length; None for None."""
     if table is None:
         return None
-    heads, reach = table.shape[0], length + LARGEST_TILE - 1
+    heads, reach = table.shape[0], length + MAX_TILE - 1
     table = table.contiguous()
     out = table.new_empty(heads, 2 * reach + 1)
     tiles.spread_table[(triton.cdiv(2 * reach + 1, ENTRIES_PER_PROGRAM), heads)](
@@ -266,4 +266,4 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
 
 def dims_adjacent(x: Tensor) -> Tensor:
     """Return x [..., T, d] in a memory layout that the kernels can read, with 32-bit addresses in a tile."""
-    return x if x.stride(-1) == 1 and x.stride(-2) * LARGEST_TILE < 2**31 else x.contiguous()
+    return x if x.stride(-1) == 1 and x.stride(-2) * MAX_TILE < 2**31 else x.contiguous()

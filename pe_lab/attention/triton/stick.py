@@ -23,7 +23,7 @@ from pe_lab.attention.triton.tiles import INTERPRETED, LOG2E, along_diagonals, b
 
 SPAN = tl.constexpr(1024)  # segments that are read at a time
 UNSPECIALIZED = ["heads", "length", "scale", "bias_head", "bias_reach", "tiles"]  # compiled once for all lengths
-LEAST = tl.constexpr(-1e30)  # in place of -inf, since 0 * -inf is nan
+MIN_LOG_WEIGHT = tl.constexpr(-1e30)  # in place of -inf, since 0 * -inf is nan
 
 
 @triton.jit
@@ -73,7 +73,7 @@ def _shares(z, PARTS: tl.constexpr):
         p = p * x + 4.77668378e-1
         p = p * x - 7.21159474e-1
         p = p * x + 1.44269321
-    return tl.minimum(z, 0.0) - x * p, tl.maximum(tl.minimum(-z, 0.0) - x * p, LEAST)
+    return tl.minimum(z, 0.0) - x * p, tl.maximum(tl.minimum(-z, 0.0) - x * p, MIN_LOG_WEIGHT)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from emulation import attempts, steps
-from emulation.driver import LARGEST_SHARED, standing_in
+from emulation.driver import MAX_SHARED_BYTES, standing_in
 from emulation.synchronisations import Synchronisations
 from emulation.worker import worker
 
@@ -57,7 +57,7 @@ def test_a_step_of_every_preset_launches_what_there_is_or_is_refused_as_announce
 
 def test_stick_breaking_trains_without_a_table(call: Callable[..., Any]) -> None:
     """Blocks are looked up for launched kernels only: there are none for the gradient of a table that is not there."""
-    for architecture in LARGEST_SHARED:
+    for architecture in MAX_SHARED_BYTES:
         found = call(steps.steps, ["stick_breaking"], architecture, compiles=False, every=True)
         ran = [step for step in found if step.announced is None]
         assert len(ran) == 8  # those without dropout
@@ -67,14 +67,14 @@ def test_stick_breaking_trains_without_a_table(call: Callable[..., Any]) -> None
 
 
 @pytest.mark.exhaustive  # 40 minutes on one core without Triton's cache
-@pytest.mark.parametrize("architecture", LARGEST_SHARED)
+@pytest.mark.parametrize("architecture", MAX_SHARED_BYTES)
 @pytest.mark.parametrize("name", steps.presets())
 def test_every_preset_compiles_in_every_setting(name: str, architecture: str, call: Callable[..., Any]) -> None:
     """Within the shared memory that a program has."""
     found = call(steps.steps, [name], architecture, compiles=True, every=True)
     assert not wrong(found)
     shared = [launch.shared for step in found for launch in step.launches]
-    assert all(size <= LARGEST_SHARED[architecture] for size in shared)
+    assert all(size <= MAX_SHARED_BYTES[architecture] for size in shared)
 
 
 def test_steps_of_one_shape_differ_in_nothing_that_a_launch_is_given(call: Callable[..., Any]) -> None:

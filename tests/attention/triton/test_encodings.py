@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from pe_lab.attention import attend, triton
 from pe_lab.attention.triton import operators
 from pe_lab.attention.triton.launch_parameters import Blocks
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
@@ -53,7 +53,7 @@ def build(name: str, causal: bool, dtype: torch.dtype) -> Transformer:
     """A small model whose encoding has left the values it starts with, and draws no positions at random."""
     sizes = {"depth": DEEP.get(name, 2), "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
-    task = Task(VOCABULARY, T, VOCABULARY, causal=causal, grid_width=grid(name), marks=LARGEST_MARK)
+    task = Task(VOCABULARY, T, VOCABULARY, causal=causal, grid_width=grid(name), marks=MAX_MARK)
     made = Transformer(config, hydra.utils.instantiate(settings(name)), task)
     initialise_parameters(made, seed=0)
     torch.manual_seed(1)

@@ -24,7 +24,7 @@ from emulation.worker import worker
 from pe_lab.attention import attend, triton
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.operators import table_gradient
-from pe_lab.check.case import LARGEST_MARK, marked_layout
+from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder, expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
@@ -85,10 +85,10 @@ def encoding(name: str) -> Any:
 
 
 def build(made: Any, causal: bool, grid: int | None) -> Transformer:
-    depth = made(Sizes(H * d, H, T, causal, grid, marks=LARGEST_MARK)).period
+    depth = made(Sizes(H * d, H, T, causal, grid, marks=MAX_MARK)).period
     sizes = {"depth": depth, "width": H * d, "num_heads": H, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
-    model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid, marks=LARGEST_MARK), "triton")
+    model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid, marks=MAX_MARK), "triton")
     initialise_parameters(model, seed=0)
     return model.to(DEVICE)
 
