@@ -161,7 +161,7 @@ class Worker:
         use_gpu_of(HydraConfig.get().job.num, self.shared)
         from pe_lab.experiment import scheduler
 
-        scheduler.serve_cells(self.cfgs, self.sweep)
+        scheduler.complete_cells(self.cfgs, self.sweep)
 
 
 class _WithoutOverrides:

@@ -98,7 +98,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     from pe_lab.experiment import scheduler
 
     monkeypatch.setattr(
-        scheduler, "serve_cells", lambda cfgs, sweep: seen.append((cfgs, list(sys.path), dict(os.environ)))
+        scheduler, "complete_cells", lambda cfgs, sweep: seen.append((cfgs, list(sys.path), dict(os.environ)))
     )
     monkeypatch.setattr(run, "end_with", lambda parent: seen.append(parent))
     monkeypatch.setattr(HydraConfig, "get", lambda: OmegaConf.create({"job": {"num": 4}}))

@@ -128,7 +128,7 @@ class Job:
             if not self.records.has(request):
                 self.records.fail(request, reason)
 
-    def serve(self, wait: bool) -> None:
+    def complete(self, wait: bool) -> None:
         """Train the cell, if a living process requests it, and measure it.
 
         Whoever holds the run's lease trains every requested checkpoint of it, so that a request made before the lease

@@ -10,7 +10,7 @@ that the study goes on with: the next stage receives them, and those of the last
         best = ...                                 # from outcomes[i].test or .checkpoint, unless outcomes[i].failure
         return [with_settings(cfg, {"optimizer.lr": rate}) for cfg, rate in zip(cfgs, best)]
 
-Stages are chained by `yield from`, in `pe_lab.experiment.sweep.run_stages`. A study that was killed, or that several
+Stages are chained by `yield from`, in `pe_lab.experiment.sweep.study_rounds`. A study that was killed, or that several
 machines run, goes on where it was, because a stage depends on nothing but its configs and the outcomes: no clock, no
 order in which cells finished, no random numbers without a fixed seed. Started again it yields the same rounds, and
 those that are complete cost no training. A stage writes its own tables into the study's folder, if there is one.
@@ -82,16 +82,16 @@ class Outcome:
 Stage = Generator[Round, list[Outcome], list[DictConfig]]
 
 
-def run_stage(stage: Stage, serve: Callable[[Round], list[Outcome]]) -> list[DictConfig]:
+def drive_stage(stage: Stage, complete_round: Callable[[Round], list[Outcome]]) -> list[DictConfig]:
     """Run a stage to its end, and return the configs that it returns.
 
     Args:
-        serve: brings the cells of a round into the ledger and returns their outcomes.
+        complete_round: brings the cells of a round into the ledger and returns their outcomes.
     """
     try:
         current = next(stage)
         while True:
-            current = stage.send(serve(current))
+            current = stage.send(complete_round(current))
     except StopIteration as end:
         cfgs: list[DictConfig] = end.value
         return cfgs

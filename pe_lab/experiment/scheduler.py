@@ -19,13 +19,13 @@ MAX_SHARED_DEATHS = 2  # deaths in company after which a run is tried alone
 
 
 class Launch(Protocol):
-    """Starts workers, each of which calls `serve_cells`, and waits for them."""
+    """Starts workers, each of which calls `complete_cells`, and waits for them."""
 
     def __call__(self, cfgs: list[DictConfig], workers: int, /) -> None: ...
 
 
-def serve_cells(cfgs: list[DictConfig], sweep: str | None = None) -> None:
-    """Serve, as a worker, those cells that no other process serves. After a failure it goes on with the next cell.
+def complete_cells(cfgs: list[DictConfig], sweep: str | None = None) -> None:
+    """Complete, as a worker, those cells that no other process works on. After a failure it goes on with the next cell.
 
     Args:
         cfgs: the cells.
@@ -34,7 +34,7 @@ def serve_cells(cfgs: list[DictConfig], sweep: str | None = None) -> None:
     with working_for(Path(cfgs[0].ledger), sweep) if sweep else nullcontext():
         for cfg in cfgs:
             with printing_errors(cfg):
-                Job.from_config(cfg).serve(wait=False)
+                Job.from_config(cfg).complete(wait=False)
 
 
 @contextmanager

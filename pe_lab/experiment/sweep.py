@@ -16,7 +16,7 @@ from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.declaration import require_margin, write_declaration
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Outcome, Round, Stage, read_outcome, run_stage
+from pe_lab.experiment.rounds import Outcome, Round, Stage, drive_stage, read_outcome
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
 from pe_lab.experiment.sweep_report import report_jobs, require_complete
 from pe_lab.experiment.watch import Watch
@@ -86,13 +86,13 @@ def run_cells(
         require_margin(study.margin, cells)
     write_declaration(cfgs[0])
     settle_wandb(cfgs[0])
-    served = _Rounds(overrides, kept, unfit, _Workers(launch, workers, elsewhere), train)
-    jobs = served.jobs_of(run_stage(run_stages(cfgs), served.serve))
+    study_jobs = _Rounds(overrides, kept, unfit, _Workers(launch, workers, elsewhere), train)
+    jobs = study_jobs.jobs_of(drive_stage(study_rounds(cfgs), study_jobs.complete_round))
     report_jobs(jobs, evaluated=not train, tuned=tunes)
     return jobs
 
 
-def run_stages(cfgs: list[DictConfig]) -> Stage:
+def study_rounds(cfgs: list[DictConfig]) -> Stage:
     """Go through the stages of a study. Most have one round: all cells.
 
     Args:
@@ -114,7 +114,7 @@ def run_stages(cfgs: list[DictConfig]) -> Stage:
 
 @dataclass(frozen=True)
 class _Workers:
-    """How cells are trained: see the arguments of `run`."""
+    """How cells are trained: see the arguments of `run_cells`."""
 
     launch: Launch | None
     count: int
@@ -122,7 +122,7 @@ class _Workers:
 
 
 class _Rounds:
-    """Serves the rounds of a study.
+    """Completes the rounds of a study, one after the other.
 
     Attributes:
         cells: those that are already built, by their config.
@@ -146,7 +146,7 @@ class _Rounds:
                 self.jobs[cfg] = Job(self.cells.get(cfg) or Cell.from_config(cfg))
         return [self.jobs[cfg] for cfg in cfgs]
 
-    def serve(self, current: Round) -> list[Outcome]:
+    def complete_round(self, current: Round) -> list[Outcome]:
         """Bring the cells of a round into the ledger, and return their outcomes.
 
         Raises:
@@ -179,7 +179,7 @@ class _Rounds:
             whole = current.later is not None
             shown = [*requested.values()] if whole else [requested[job] for job in jobs]
             with Watch(self.ledger, shown, current.later, quiet=self.watched):
-                _serve(jobs, self.workers, in_rounds=current.awaited)
+                _complete_jobs(jobs, self.workers, in_rounds=current.awaited)
             self.watched = True
 
 
@@ -196,7 +196,7 @@ def _requesting(jobs: list[Job]) -> Iterator[None]:
             job.withdraw()
 
 
-def _serve(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
+def _complete_jobs(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
     """Train and measure what is missing: by workers, then in this process what they left.
 
     Args:
@@ -209,7 +209,7 @@ def _serve(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
     for _ in range(MAX_ROUND_ATTEMPTS if in_rounds else 1):
         for job in here:
             with printing_errors(job.cell.cfg) if workers.launch or in_rounds else nullcontext():
-                job.serve(wait=True)
+                job.complete(wait=True)
         here = [job for job in here if job.missing and job.failure is None]
 
 

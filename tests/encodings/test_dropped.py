@@ -168,7 +168,7 @@ def test_a_checkpoint_is_of_its_phase_and_of_a_run_of_its_own(tmp_path: Path) ->
     assert [job.cell.identity.get("epochs") for job in made] == [1, 2, 1, 1, None]
     for job, rotates in ((made[0], 0), (made[2], 1)):
         job.request()
-        job.serve(wait=True)
+        job.complete(wait=True)
         weights = load_file(job.run.checkpoint(1) / "weights.safetensors")
         assert weights["encodings.0.rotates"].item() == rotates
 

@@ -20,7 +20,7 @@ from pe_lab.experiment import sweep, sweep_report
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.deciding import add_seeds
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Outcome, Round, cost_of, read_outcome, run_stage, with_settings
+from pe_lab.experiment.rounds import Outcome, Round, cost_of, drive_stage, read_outcome, with_settings
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.results.frame import load
 
@@ -190,8 +190,8 @@ def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_pa
 
 
 def test_a_cell_that_was_not_reached_ends_the_study_before_anything_depends_on_it(tmp_path, monkeypatch, capsys):
-    serve = Job.serve
-    monkeypatch.setattr(Job, "serve", lambda job, wait: job.cell.cfg.seed == 2 or serve(job, wait))
+    serve = Job.complete
+    monkeypatch.setattr(Job, "complete", lambda job, wait: job.cell.cfg.seed == 2 or serve(job, wait))
     with pytest.raises(sweep_report.CellsMissingError, match="3 of 9 cells are missing; the same command, run again"):
         start(tmp_path)
     assert not (tmp_path / "studies" / "s" / "decisions.csv").exists()
@@ -230,7 +230,7 @@ def with_budget(core_hours: float) -> list:
 
 def test_a_stage_asks_seed_by_seed_and_returns_all_cells(capsys):
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
-    cfgs = run_stage(add_seeds(expand("margin=0.001 nats")), serve)
+    cfgs = drive_stage(add_seeds(expand("margin=0.001 nats")), serve)
     assert [(cfg.pe.name, cfg.seed) for cfg in rounds[0].cfgs] == [
         (pe, seed) for seed in (0, 1, 2) for pe in ("none", "rope", "sinusoidal")
     ]
@@ -246,7 +246,7 @@ def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(caps
     losses = {"none": 1.0, "rope": 5.0, "sinusoidal": 1.005}
     for budget, looks in ((0.5, 1), (1.29, 1), (1.31, 2), (1.49, 2), (1.51, 3)):  # 0.9, 0.4 and 0.2 core-hours
         serve, rounds = outcomes(losses)
-        run_stage(add_seeds(with_budget(budget)), serve)
+        drive_stage(add_seeds(with_budget(budget)), serve)
         assert len([one for one in rounds if one.cfgs]) == looks, budget
         ended = f"the budget of {budget:g} core-hours ended" in rounds[-1].text
         assert ended == (looks < 3)
@@ -255,10 +255,10 @@ def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(caps
 
 def test_a_run_with_several_checkpoints_is_paid_once():
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
-    run_stage(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
+    drive_stage(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
     assert "30 cells on 15 runs instead of 36 cells, 1.5 core-hours" in rounds[-1].text
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
-    run_stage(add_seeds(expand("margin=0.001 nats", "epochs=1,2", "budget=1.35")), serve)
+    drive_stage(add_seeds(expand("margin=0.001 nats", "epochs=1,2", "budget=1.35")), serve)
     assert len([one for one in rounds if one.cfgs]) == 2  # 0.9 core-hours, and 0.4 for eight cells on four runs
 
 
@@ -286,7 +286,7 @@ def test_a_look_costs_the_longest_checkpoint_that_it_needs_of_each_run(epochs, u
     """After 16 epochs something is undecided: each new seed of two encodings costs 32 core-hours."""
     for budget, looks in ((159, 1), (160, 2), (191, 2), (192, 3)):
         serve, rounds = per_epoch({"none": 1.0, "rope": 1.0}, undecided=undecided)
-        run_stage(add_seeds(expand("pe=none,rope", "margin=0.01 nats", epochs, f"budget={budget}")), serve)
+        drive_stage(add_seeds(expand("pe=none,rope", "margin=0.01 nats", epochs, f"budget={budget}")), serve)
         asked = [one for one in rounds if one.cfgs]
         assert len(asked) == looks, budget
         assert {cfg.epochs for one in asked[1:] for cfg in one.cfgs} <= {*undecided}
@@ -344,7 +344,7 @@ def test_eight_undecided_encodings_are_named_and_others_are_counted(more):
     names = ["sinusoidal", "alibi", "lrope", "kerple_log", "kerple_power", "normalized", "sandwich", "carope"]
     chosen = [*names, *filter(None, [more])]
     serve, rounds = outcomes(dict.fromkeys(("none", *chosen), 1.0))
-    run_stage(add_seeds(expand(f"pe=none,{','.join(chosen)}", "margin=0.001 nats")), serve)
+    drive_stage(add_seeds(expand(f"pe=none,{','.join(chosen)}", "margin=0.001 nats")), serve)
     end = f"undecided: pe {', '.join(names)}{' and 1 more' if more else ''}"
     assert rounds[1].text.endswith(end)
 
@@ -362,13 +362,13 @@ def test_a_study_whose_cells_all_fail_ends_at_its_first_look_with_its_margin(cap
     def serve(current: Round) -> list[Outcome]:
         return [Outcome(cfg, "run", Path("none"), "the train loss must be finite") for cfg in current.cfgs]
 
-    run_stage(add_seeds(expand("margin=0.1 nats")), serve)
+    drive_stage(add_seeds(expand("margin=0.1 nats")), serve)
     assert "Margin: 0.1 nats. Ended at look 1 of 3: 0 of 2 comparisons decided" in capsys.readouterr().out
 
 
 def test_a_race_writes_what_became_of_each_encoding(capsys):
     serve, _ = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
-    run_stage(add_seeds(expand("margin=0.5 nats", "decide.baseline=best")), serve)
+    drive_stage(add_seeds(expand("margin=0.5 nats", "decide.baseline=best")), serve)
     out = capsys.readouterr().out
     assert "tied for a place" in out
     assert "not the best" in out

@@ -34,7 +34,7 @@ def serve(ledger, *overrides: str) -> Job:
     for job in made:
         job.request()
     for job in made:
-        job.serve(wait=True)
+        job.complete(wait=True)
     return made[0]
 
 
@@ -252,9 +252,9 @@ def test_an_error_that_may_not_come_again_leaves_later_checkpoints_to_their_cell
     for job in made:
         job.request()
     with pytest.raises(OSError, match="no space"):
-        first.serve(wait=True)
+        first.complete(wait=True)
     assert (first.run.checkpoints(), second.failure) == ([1], None)
-    second.serve(wait=True)
+    second.complete(wait=True)
     assert second.run.checkpoints() == [1, 2]
 
 
@@ -318,7 +318,7 @@ def test_a_checkpoint_that_is_requested_once_training_is_past_it_costs_what_reac
 
     monkeypatch.setattr(Training, "training_step", ask)
     long.request()
-    long.serve(wait=True)
+    long.complete(wait=True)
     assert long.run.checkpoints() == [1, 3]
     seconds = [long.run.summary(epochs)["seconds"] for epochs in (1, 3)]
     assert sum(seconds) == pytest.approx(long.run.cost()["steps"])
@@ -327,7 +327,7 @@ def test_a_checkpoint_that_is_requested_once_training_is_past_it_costs_what_reac
 
 def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch):
     (job,) = cells(tmp_path, "epochs=2")
-    job.serve(wait=False)
+    job.complete(wait=False)
     assert job.missing
     job.request()
     heartbeats = []
@@ -335,7 +335,7 @@ def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch)
     monkeypatch.setattr(
         type(job.run), "heartbeat", lambda run, *_: (heartbeats.append(1), len(heartbeats) == 6 and job.withdraw())
     )
-    job.serve(wait=False)
+    job.complete(wait=False)
     assert job.missing
     assert 0 < job.run.states.newest()[0] < 18
     monkeypatch.undo()
@@ -348,7 +348,7 @@ def test_heartbeats_have_the_last_validation_loss_or_the_training_loss_before_it
     seen, beat = [], type(job.run).heartbeat
     monkeypatch.setattr("pe_lab.experiment.executor.HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr(type(job.run), "heartbeat", lambda run, *given: (seen.append(given[2:]), beat(run, *given)))
-    job.serve(wait=False)
+    job.complete(wait=False)
     latest = [given[0] for given in seen if given and given[0]]
     assert list(dict.fromkeys(name for name, _ in latest)) == ["train loss", "validation loss"]
     rows = pd.read_csv(job.run.checkpoint(2) / "metrics.csv")

@@ -31,7 +31,7 @@ def test_a_sweep_keeps_its_jobs_and_neither_their_sequences_nor_their_models(tmp
     jobs = [Job.from_config(cfg) for cfg in config.expand(words, multirun=True)]
     for job in jobs:
         job.request()
-        job.serve(wait=True)
+        job.complete(wait=True)
         job.withdraw()
     assert [job.missing for job in jobs] == [False, False]
     datasets = [one for one in kept(InMemory) if id(one) not in before]
@@ -47,7 +47,7 @@ def test_memory_that_steps_free_is_kept_during_a_training_and_returned_after_it(
     (cfg,) = config.expand([*TINY, "epochs=1", "logger=none", f"ledger={tmp_path}"], multirun=False)
     job = Job.from_config(cfg)
     job.request()
-    job.serve(wait=True)
+    job.complete(wait=True)
     job.withdraw()
     assert calls == ["keep", "return True"]
 
@@ -73,7 +73,7 @@ def test_a_job_that_waits_reads_the_identity_of_its_run_once(tmp_path, monkeypat
     monkeypatch.setattr(
         jobs_module.time, "sleep", lambda _: waited.append(len(waited) > 4 and job.run.fail(1, "no", None))
     )
-    job.serve(wait=True)
+    job.complete(wait=True)
     assert (len(waited), read) == (6, [job.run.name])
 
 
@@ -85,5 +85,5 @@ def test_memory_is_returned_after_a_training_that_failed(tmp_path, monkeypatch):
     job = Job.from_config(cfg)
     job.request()
     with pytest.raises(ZeroDivisionError):
-        job.serve(wait=True)
+        job.complete(wait=True)
     assert calls == ["return"]

@@ -31,7 +31,7 @@ def cell(*words: str, ledger: Path | None = None) -> Cell:
 def serve(ledger: Path, *words: str) -> Job:
     job = Job(cell(*words, ledger=ledger))
     job.request()
-    job.serve(wait=True)
+    job.complete(wait=True)
     return job
 
 

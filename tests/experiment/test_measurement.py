@@ -33,7 +33,7 @@ def cell(ledger, *overrides: str) -> Job:
 
 def serve(made: Job) -> Job:
     made.request()
-    made.serve(wait=True)
+    made.complete(wait=True)
     made.withdraw()
     return made
 
@@ -224,7 +224,7 @@ def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measur
     two = cell(tmp_path, "epochs=2")
     for made in (one, two):
         made.request()
-    one.serve(wait=True)
+    one.complete(wait=True)
     assert one.trained
     assert two.trained
     assert one.failure == {"reason": "rank cannot"}

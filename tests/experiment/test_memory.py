@@ -23,7 +23,7 @@ def job(folder, *words: str) -> Job:
 def serve(one: Job) -> None:
     one.request()
     try:
-        one.serve(wait=False)
+        one.complete(wait=False)
     finally:
         one.withdraw()
 

@@ -74,7 +74,7 @@ def test_two_processes_write_the_cell_of_one(tmp_path: Path) -> None:
             job := Job(cell(*words, "epochs=2", "trainer.log_every=1", "evaluate.lengths=[1,2]", ledger=tmp_path))
         )
         job.request()
-        job.serve(wait=True)
+        job.complete(wait=True)
         job.withdraw()
         assert not job.missing
     one, two = jobs

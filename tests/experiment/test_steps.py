@@ -33,7 +33,7 @@ def cell(ledger, *overrides: str) -> Job:
 def serve(ledger, *overrides: str) -> Job:
     job = cell(ledger, *overrides)
     job.request()
-    job.serve(wait=True)
+    job.complete(wait=True)
     assert job.trained
     return job
 
@@ -160,7 +160,7 @@ def test_a_level_needs_a_task_with_exact_floors(tmp_path, monkeypatch):
     job.request()
     monkeypatch.setattr(Training, "training_step", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(ValueError, match=r"solve\.level.*data=digits"):
-        job.serve(wait=True)
+        job.complete(wait=True)
 
 
 def test_steps_replace_the_epochs_of_a_preset():

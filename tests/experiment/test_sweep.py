@@ -135,7 +135,9 @@ PAIRS = ["pe=none,cope,rope_2d", "data=copy,pattern", "model.depth=1", "logger=n
 def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsys, monkeypatch):
     cfgs = config.expand([*PAIRS, f"ledger={tmp_path}", "study_name=s", "seed=0,1"], multirun=True)
     served = []
-    monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.pe.name, job.cell.cfg.data.name)))
+    monkeypatch.setattr(
+        Job, "complete", lambda job, wait: served.append((job.cell.cfg.pe.name, job.cell.cfg.data.name))
+    )
     with pytest.raises(sweep_report.CellsMissingError, match="6 of 6 cells are missing"):  # nothing is trained here
         sweep.run_cells(cfgs)
     assert served == [
@@ -199,7 +201,7 @@ def test_it_is_said_of_which_missing_cells_training_again_helps(
 def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cells, monkeypatch):
     cells[0].run.fail(1, "no number", 2, kind=DIVERGED)
     served = []
-    monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.seed, job.failure)))
+    monkeypatch.setattr(Job, "complete", lambda job, wait: served.append((job.cell.cfg.seed, job.failure)))
     with pytest.raises(sweep_report.CellsMissingError):
         sweep.run_cells([job.cell.cfg for job in cells])
     assert served == [(0, None), (1, None), (2, None)]
@@ -214,8 +216,8 @@ def test_the_outcome_of_a_cell_that_diverged_is_sent_to_a_stage_that_says_nothin
         sent.extend((yield Round(cfgs)))
         return []
 
-    monkeypatch.setattr(sweep, "run_stages", stage)
-    monkeypatch.setattr(Job, "serve", lambda job, wait: pytest.fail("it would diverge again"))
+    monkeypatch.setattr(sweep, "study_rounds", stage)
+    monkeypatch.setattr(Job, "complete", lambda job, wait: pytest.fail("it would diverge again"))
     assert sweep.run_cells([job.cell.cfg for job in cells]) == []
     assert [(one.cfg.seed, one.diverged) for one in sent] == [(0, True), (1, True), (2, True)]
 
@@ -244,7 +246,7 @@ def test_a_study_in_rounds_has_one_count_and_a_bound_on_what_is_left():
 def test_cells_that_differ_in_the_rate_have_names_of_their_own(cells, monkeypatch):
     written = []
     monkeypatch.setattr(sweep, "write_command", lambda *given: written.append([cell.name for cell in given[3]]))
-    monkeypatch.setattr(Job, "serve", lambda job, wait: None)
+    monkeypatch.setattr(Job, "complete", lambda job, wait: None)
     first = cells[0].cell.cfg
     rates = [with_settings(first, {"optimizer.lr": rate}) for rate in (0.001, 0.003)]
     for cfgs in (rates, rates[:1]):
@@ -271,7 +273,7 @@ def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells
     monkeypatch.setattr(_thread, "start_new_thread", start)
     monkeypatch.setattr(watch, "START_TIMEOUT", 0.01)
     served = []
-    monkeypatch.setattr(Job, "serve", lambda job, wait: served.append(job.cell.cfg.seed))
+    monkeypatch.setattr(Job, "complete", lambda job, wait: served.append(job.cell.cfg.seed))
     with pytest.raises(sweep_report.CellsMissingError):
         sweep.run_cells([job.cell.cfg for job in cells])
     assert served == [0, 1, 2]
@@ -281,7 +283,7 @@ def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells
 
 def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):
     monkeypatch.setattr(watch.Watch, "_watch", _no_memory)
-    monkeypatch.setattr(Job, "serve", lambda job, wait: None)
+    monkeypatch.setattr(Job, "complete", lambda job, wait: None)
     with pytest.raises(sweep_report.CellsMissingError):
         sweep.run_cells([job.cell.cfg for job in cells])
     assert "showing progress ended: MemoryError\n" in capsys.readouterr().err

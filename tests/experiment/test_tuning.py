@@ -10,7 +10,7 @@ import pytest
 from configs import TINY_MODEL, in_ledger
 from pe_lab import config
 from pe_lab.experiment import executor
-from pe_lab.experiment.rounds import Outcome, run_stage
+from pe_lab.experiment.rounds import Outcome, drive_stage
 from pe_lab.experiment.sweep import run_cells
 from pe_lab.experiment.tuning import TunedSeed, evaluation_steps, tune_cells, tuned_seeds
 from pe_lab.ledger.ledger import Ledger
@@ -129,7 +129,7 @@ def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, m
         return {step: {"score": 0.1, "loss": 1.0} for step in (2, 4, 8, 16, 32) if step <= last}
 
     monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", validation)
-    chosen = run_stage(tune_cells(cells(tmp_path, "pe=rope")), serve)
+    chosen = drive_stage(tune_cells(cells(tmp_path, "pe=rope")), serve)
     assert [cfg.optimizer.lr for cfg in chosen] == ([3e-3] if failing == 1 else [])
     found = outcome_of(tmp_path)
     assert (found["y"], found["solved"]) == (5.0, False)
@@ -176,7 +176,7 @@ def test_rounds_say_how_much_the_study_may_still_need(tmp_path, monkeypatch, lev
 
     monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", scores.__getitem__)
     task = (*TASK, *GRID[:3], f"solve.level={'null' if level is None else level}")
-    run_stage(tune_cells(cells(tmp_path, "pe=rope,none", task=task)), serve)
+    drive_stage(tune_cells(cells(tmp_path, "pe=rope,none", task=task)), serve)
     *tuning, (_, none_later, _) = rounds
     assert none_later is None
     assert [(number, later.trainings) for number, later, _ in tuning] == counts
@@ -201,7 +201,7 @@ def test_losses_are_printed_beside_their_floors_and_what_was_not_learned_before_
     by_step = {step: {"loss": 1.0} for step in (1, 2, 4, 8)}
     monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", lambda _: by_step)
     task = ("data=digits", "steps=8", "solve.first=1", "solve.per_doubling=1")
-    run_stage(tune_cells(cells(tmp_path, "pe=rope,none", task=task)), serve)
+    drive_stage(tune_cells(cells(tmp_path, "pe=rope,none", task=task)), serve)
     printed = capsys.readouterr().out
     (head,) = [line for line in printed.splitlines() if "floor: bayes" in line]
     (line,) = [line for line in printed.splitlines() if line.split()[:1] == ["rope"]]
@@ -336,7 +336,7 @@ def test_the_best_of_all_rates_up_to_the_steps_of_the_choice_and_beyond_the_one_
     monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", curves.__getitem__)
     settings = ("tune.steps=2", "tune.baseline=rope", "tune.margin='0.01 nats'", "seed=0,1,2", "steps=8,2,1")
     task = ("data=digits", "solve.first=1", "solve.per_doubling=1")
-    cfgs = run_stage(tune_cells(cells(tmp_path, "pe=rope,alibi,none", *settings, task=task)), serve)
+    cfgs = drive_stage(tune_cells(cells(tmp_path, "pe=rope,alibi,none", *settings, task=task)), serve)
     assert {(cfg.steps, cfg.optimizer.lr) for cfg in cfgs} == {(1, 1e-2), (2, 3e-3), (8, 3e-3)}
     assert asked == {1e-3: {1, 2}, 3e-3: {1, 2, 8}, 1e-2: {1, 2}}
     verdicts = pd.read_csv(tmp_path / "studies" / "tuned" / "verdicts.csv")

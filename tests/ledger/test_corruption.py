@@ -289,7 +289,7 @@ SETTINGS = OmegaConf.create(  # of Hydra
 
 def launch(work: run.Worker, overrides: list[str], workers: int) -> None:
     """Serve the cells in this process."""
-    scheduler.serve_cells(work.cfgs)
+    scheduler.complete_cells(work.cfgs)
 
 
 def command(ledger: Path) -> int:

@@ -267,7 +267,7 @@ def serve(ledger: Path, *words: str) -> Job:
     job = Job.from_config(cfg)
     job.set_aside_if_damaged()
     job.request()
-    job.serve(wait=True)
+    job.complete(wait=True)
     job.withdraw()
     return job
 

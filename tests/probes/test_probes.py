@@ -158,7 +158,7 @@ def test_a_probe_of_the_users_is_measured_by_its_path_and_source(
     (request,) = job.cell.requests
     assert request["options"] == {"power": 2, "class": "probe_of_mine.Mean", "source": request["options"]["source"]}
     job.request()
-    job.serve(wait=True)
+    job.complete(wait=True)
     rows = job.records.get(request)
     assert rows["metric"].tolist() == ["mean"]
     assert list(gather_records([Measured(settings_of(job.cell.cfg), job.run, 1, job.cell.requests)])["probe"]) == [

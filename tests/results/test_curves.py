@@ -18,7 +18,7 @@ def served(ledger, *overrides: str) -> list[Job]:
     cells = [Job.from_config(cfg) for cfg in cfgs]
     for job in cells:
         job.request()
-        job.serve(wait=True)
+        job.complete(wait=True)
         job.withdraw()
     return cells
 

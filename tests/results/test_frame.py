@@ -45,7 +45,7 @@ def trained(tmp_path_factory) -> Path:
     sweep.run_cells([job.cell.cfg for job in composed(folder, *asked, "epochs=2", "study_name=two")])
     (job,) = composed(folder, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
     job.request()
-    job.serve(wait=True)
+    job.complete(wait=True)
     job.withdraw()
     return folder
 

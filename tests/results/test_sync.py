@@ -36,7 +36,7 @@ def logged(tmp_path_factory) -> Path:
         for job in cells:
             job.request()
         for job in cells:
-            job.serve(wait=True)
+            job.complete(wait=True)
     study = ledger / "studies" / "other" / "rows.csv"
     study.parent.mkdir(parents=True)
     pd.DataFrame({"pe": ["rope"], "epochs": [2], "run": [cells[0].run.name]}).to_csv(study, index=False)

@@ -54,7 +54,7 @@ def cells(tmp_path_factory) -> list[Job]:
     for job in made:
         job.request()
     for job in made:
-        job.serve(wait=True)
+        job.complete(wait=True)
     return made
 
 

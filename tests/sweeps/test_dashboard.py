@@ -59,7 +59,7 @@ def logged(tmp_path_factory, offline_runs) -> dict[str, set[str]]:
         patch.setenv("WANDB_MODE", "offline")
         job = Job.from_config(config.expand(words, multirun=False)[0])
         job.request()
-        job.serve(wait=True)
+        job.complete(wait=True)
     (inside,) = offline_runs(ledger).values()
     names = {name for record in inside["history"] for name in record["item"]}
     names |= {name.removesuffix(".path") for name in names}

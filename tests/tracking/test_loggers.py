@@ -35,7 +35,7 @@ def serve(ledger: Path, *overrides: str) -> list[Job]:
     for job in cells:
         job.request()
     for job in cells:
-        job.serve(wait=True)
+        job.complete(wait=True)
     return cells
 
 

@@ -205,7 +205,7 @@ def test_a_cell_is_served_and_the_next_does_not_wait(logged_in, tmp_path, capsys
     with logged_in("stream", "500") as server:
         for job in cells:
             job.request()
-        cells[0].serve(wait=True)  # and the other, which is on its training_run
+        cells[0].complete(wait=True)  # and the other, which is on its training_run
         asked = len(server.asked)
     assert not any(job.missing for job in cells)
     assert asked > 0

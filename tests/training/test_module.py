@@ -183,7 +183,7 @@ def test_validation_is_of_the_validation_split_and_the_test_of_the_test_split(tm
     """The last validation and the test equal those of the saved weights, up to means of some 1e4 losses in float32."""
     made = cell(tmp_path, "pe=rope", "epochs=2", "optimizer.lr=0.01")
     made.request()
-    made.serve(wait=True)
+    made.complete(wait=True)
     checkpoint = made.run.checkpoint(2)
     model = built(made).model
     model.load_state_dict(load_file(checkpoint / "weights.safetensors"))

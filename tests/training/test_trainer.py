@@ -68,7 +68,7 @@ def test_a_trainer_of_ones_own_ends_with_the_bits_of_the_command_line(words: lis
     """With Lightning's own logger, checkpoints, sanity check and validation after every epoch."""
     job = Job(cell(*words, ledger=tmp_path / "ledger"))
     job.request()
-    job.serve(wait=True)
+    job.complete(wait=True)
     checkpoint = job.run.checkpoint(job.cell.target)
 
     torch.set_num_threads(1)
@@ -98,7 +98,7 @@ def test_the_example_of_the_documentation_ends_with_the_bits_of_the_command_line
     job = Job.from_config(in_ledger(tmp_path / "ledger", *words, "logger=none", multirun=False)[0])
     assert job.cell.identity == example["cell"].identity
     job.request()
-    job.serve(wait=True)
+    job.complete(wait=True)
     kept = load_file(job.run.checkpoint(2) / "weights.safetensors")
     assert same(kept, weights(example["module"]))
 
