@@ -196,7 +196,7 @@ def main(train: bool = True) -> None:
             if "TORCHELASTIC_RUN_ID" in os.environ:
                 raise ValueError("torchrun must be left to the program, which starts it for trainer.devices=2 or more")
             with no_exit(), config.add_config_dirs(sys.argv[1:]) as remaining:
-                arguments = config.as_lists(config.of_checkpoint(remaining))
+                arguments = config.as_lists(config.expand_checkpoint_override(remaining))
                 if studies := config.study_overrides(arguments):
                     _run_all(studies, train)
                 else:
@@ -296,7 +296,7 @@ def _run(words: list[str], train: bool) -> None:
     jobs = multirun and not arguments.cfg
     task, elements = (
         HydraTask([*config.config_dir_flags(), *words], train),
-        config.of_jobs(overrides) if jobs else overrides,
+        config.sweep_overrides(overrides) if jobs else overrides,
     )
     try:
         _with_hydra(task, [*elements, *flags])  # a flag whose value may be left out, as --info, would take an override
@@ -393,7 +393,7 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
     from pe_lab.experiment.sweep_report import CellsMissingError
 
     for words in studies:
-        cfgs = config.expand(config.of_jobs(words), multirun=True)
+        cfgs = config.expand(config.sweep_overrides(words), multirun=True)
         chosen = [word.partition("=")[2] for word in words if word.startswith("hydra/launcher=")]
         config.make_launcher(chosen[-1] if chosen else "cores", cfgs[0])
         split_fitting(cfgs)

@@ -283,7 +283,8 @@ def composed(words: list[str], multirun: bool = False) -> list[Cell] | None:
     given = [f"ledger={LEDGER}", *config.as_lists(words)]
     try:
         return [
-            Cell.from_config(cfg) for cfg in config.expand(config.of_jobs(given) if multirun else given, multirun)[:3]
+            Cell.from_config(cfg)
+            for cfg in config.expand(config.sweep_overrides(given) if multirun else given, multirun)[:3]
         ]
     except Exception as error:
         require_one_line(error)

@@ -4,7 +4,14 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 """
 
 from pe_lab.config.compose import checked_cell, compose_cells, expand, single_valued_overrides
-from pe_lab.config.overrides import Launcher, as_lists, make_launcher, of_checkpoint, of_jobs, study_overrides
+from pe_lab.config.overrides import (
+    Launcher,
+    as_lists,
+    expand_checkpoint_override,
+    make_launcher,
+    study_overrides,
+    sweep_overrides,
+)
 from pe_lab.config.rules import DECAY_FRACTION, check_config, head_dim, hidden_width
 from pe_lab.config.schema import (
     LR,
@@ -13,9 +20,9 @@ from pe_lab.config.schema import (
     Trainer,
     config_folder,
     flatten_settings,
-    of_cell,
-    of_study,
     resolve_config,
+    study_settings,
+    without_study_settings,
 )
 from pe_lab.config.users import (
     HELP,
@@ -45,17 +52,17 @@ __all__ = [
     "config_dir_flags",
     "config_folder",
     "expand",
+    "expand_checkpoint_override",
     "find_folders",
     "flatten_settings",
     "head_dim",
     "hidden_width",
     "make_launcher",
-    "of_cell",
-    "of_checkpoint",
-    "of_jobs",
-    "of_study",
     "resolve_config",
     "single_valued_overrides",
     "study_overrides",
+    "study_settings",
+    "sweep_overrides",
     "tell_hydra",
+    "without_study_settings",
 ]

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config import trainer
-from pe_lab.config.overrides import NULL_SWEEP, of_checkpoint, parse_overrides
+from pe_lab.config.overrides import NULL_SWEEP, expand_checkpoint_override, parse_overrides
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.rules import check_config
 from pe_lab.config.schema import OF_STUDIES, config_folder, require_setting
@@ -43,7 +43,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     """
     from hydra import initialize_config_dir
 
-    overrides = of_checkpoint(overrides)
+    overrides = expand_checkpoint_override(overrides)
     tell_hydra()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         conf = find_folders()

@@ -36,7 +36,7 @@ def as_lists(overrides: list[str]) -> list[str]:
     return listed
 
 
-def of_checkpoint(overrides: list[str]) -> list[str]:
+def expand_checkpoint_override(overrides: list[str]) -> list[str]:
     """Return overrides in which `pe=from_checkpoint pe.path=DIR` is the encoding of a checkpoint, with its options.
 
     Options that are given beside them come after the checkpoint's.
@@ -102,7 +102,7 @@ def study_overrides(words: list[str]) -> list[list[str]]:
 NULL_SWEEP = "null,null"  # how a sweep has null as its only value
 
 
-def of_jobs(overrides: list[str]) -> list[str]:
+def sweep_overrides(overrides: list[str]) -> list[str]:
     """Return the overrides of a sweep, with fixed settings of `pe` and `data` as choices of one value.
 
     Hydra puts fixed values into the config before a swept group is chosen, and the default choice may not have them.

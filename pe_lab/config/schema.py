@@ -234,13 +234,13 @@ def config_folder() -> Path:
     return beside if (beside / "config.yaml").exists() else package / "conf"
 
 
-def of_study(cfg: DictConfig) -> DictConfig:
+def study_settings(cfg: DictConfig) -> DictConfig:
     """Return what a config has of `Study`; for that of a cell, the defaults."""
     sections = OmegaConf.masked_copy(cfg, list(OF_STUDIES))
     return DictConfig(OmegaConf.merge(OmegaConf.structured(Study), sections))
 
 
-def of_cell(cfg: DictConfig) -> DictConfig:
+def without_study_settings(cfg: DictConfig) -> DictConfig:
     """Return a copy of a config without what only its study reads."""
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in OF_STUDIES])
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from pe_lab.attention import IMPLEMENTATIONS, Choice, attend, choose
 from pe_lab.attention.dropout import Dropout
-from pe_lab.config import head_dim, of_cell, resolve_config
+from pe_lab.config import head_dim, resolve_config, without_study_settings
 from pe_lab.config.trainer import batches_of_epoch, changing_arguments, devices_of, require_split
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
@@ -97,7 +97,7 @@ class Cell:
             NoMemoryError: there is no memory for one encoding.
             ValueError: the parts do not fit each other otherwise.
         """
-        cfg = of_cell(cfg)
+        cfg = without_study_settings(cfg)
         device = torch.device(_device(cfg.trainer.device))
         dataset = _dataset(cfg)
         if cfg.trainer.batch_size > dataset.size("train"):

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pe_lab.config import of_study, resolve_config
+from pe_lab.config import resolve_config, study_settings
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.ledger.studies import has_trained_cell
@@ -19,7 +19,7 @@ DECIDING_METRIC = "loss"  # on the test split: what studies decide by
 
 def make_declaration(cfg: DictConfig) -> dict[str, Any]:
     """Return what the settings of a study declare."""
-    study = of_study(cfg)
+    study = study_settings(cfg)
     decide = resolve_config(study.decide)
     return {
         "margin": {} if study.margin is None else {DECIDING_METRIC: " ".join(study.margin.split())},

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config import LR, of_study
+from pe_lab.config import LR, study_settings
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.declaration import require_margin, write_declaration
@@ -68,7 +68,7 @@ def run_cells(
     """
     kept, unfit = split_fitting(cfgs)
     cfgs, cells = [cfg for cfg, _ in kept], [cell for _, cell in kept]
-    study, ledger, name = of_study(cfgs[0]), Path(cfgs[0].ledger), cfgs[0].study_name
+    study, ledger, name = study_settings(cfgs[0]), Path(cfgs[0].ledger), cfgs[0].study_name
     if name:
         Tree(ledger).refuse_links(ledger / "studies" / name)
     tunes, decides = study.tune.rates is not None, study.decide.baseline is not None
@@ -98,7 +98,7 @@ def study_rounds(cfgs: list[DictConfig]) -> Stage:
     Args:
         cfgs: of cells that fit, with the settings of their study.
     """
-    study = of_study(cfgs[0])
+    study = study_settings(cfgs[0])
     if study.tune.rates is not None:
         from pe_lab.experiment.tuning import tune_cells  # loads pandas
 

@@ -236,5 +236,5 @@ def tasks_of(entry: Entry, test: Claimed) -> list[str]:
 def _tasks(words: tuple[str, ...]) -> list[str]:
     """Return the tasks of a study, from its cells of one encoding and seed."""
     others = [word for word in words if not word.startswith(("pe=", "seed="))]
-    cells = config.expand(config.of_jobs([*others, "pe=none", "seed=0"]), multirun=True)
+    cells = config.expand(config.sweep_overrides([*others, "pe=none", "seed=0"]), multirun=True)
     return list(dict.fromkeys(str(cell.data.name) for cell in cells))

@@ -170,7 +170,7 @@ def _config(run: Run, target: int, foreign: bool) -> DictConfig:
                 raise LedgerError(f"{group} of {run.checkpoint(target)} must be a class of {base.__name__}, got {path}")
     cfg = OmegaConf.merge(OmegaConf.structured(config.Config), settings)
     assert isinstance(cfg, DictConfig)
-    return config.of_cell(cfg)
+    return config.without_study_settings(cfg)
 
 
 def _targets(settings: Any) -> Iterator[str]:

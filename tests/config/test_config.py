@@ -185,7 +185,7 @@ def test_a_sweep_has_the_cells_hydra_makes_of_it():
 
 @pytest.mark.parametrize("setting", ["data.train_sequences=4096", "data.path=/a-b/c.txt", "data.separator='a, b'"])
 def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
-    cfgs = config.expand(config.of_jobs(["data=clm,mlm", setting, "seed=1"]), multirun=True)
+    cfgs = config.expand(config.sweep_overrides(["data=clm,mlm", setting, "seed=1"]), multirun=True)
     key, _, value = setting.partition("=")
     assert [(cfg.data.name, str(OmegaConf.select(cfg, key))) for cfg in cfgs] == [
         ("clm", value.strip("'")),
@@ -195,7 +195,7 @@ def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
 
 @pytest.mark.parametrize("null", ["null", "NULL"])
 def test_null_is_taken_by_each_too(null):
-    words = config.of_jobs(["pe=shape", f"pe.max_shift={null}", "seed=1,2"])
+    words = config.sweep_overrides(["pe=shape", f"pe.max_shift={null}", "seed=1,2"])
     cfgs = config.expand(words, multirun=True)
     assert [(cfg.pe.max_shift, cfg.seed) for cfg in cfgs] == [(None, 1), (None, 2)]
 
@@ -205,7 +205,7 @@ def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("data", "logger", "optimizer", "search"):
         for path in (config.config_folder() / group).glob("*.yaml"):
-            cfg = config.expand(config.of_jobs([f"{group}={path.stem}"]), multirun=True)[0]
+            cfg = config.expand(config.sweep_overrides([f"{group}={path.stem}"]), multirun=True)[0]
             seen |= {s for s in RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
     assert seen == set(RANGES)
 

@@ -326,7 +326,7 @@ def test_a_cell_has_nothing_that_only_its_study_reads() -> None:
     (cfg,) = config.expand(words, multirun=True)
     cell = Cell.from_config(cfg)
     assert not {"tune", "workers", "margin", "decide", "budget"} & cell.settings().keys()
-    asked, left = config.of_study(cfg), config.of_study(cell.cfg)
+    asked, left = config.study_settings(cfg), config.study_settings(cell.cfg)
     assert (asked.workers, asked.margin, asked.decide.baseline, asked.budget) == (3, "0.05 gap", "all pairs", 2.0)
     assert (left.workers, left.margin, left.decide.baseline, left.budget) == (None, None, None, None)
     assert cell.settings()["study_name"] == "mine"

@@ -21,7 +21,7 @@ FILES = sorted((config.config_folder() / "pe").glob("*.yaml"))
 
 
 def cells(*overrides: str) -> list[DictConfig]:
-    return in_ledger(None, *config.of_jobs([*TINY, "logger=none", "epochs=4", *overrides]))
+    return in_ledger(None, *config.sweep_overrides([*TINY, "logger=none", "epochs=4", *overrides]))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -310,7 +310,7 @@ def command(ledger: Path) -> int:
 
 @cache
 def composed() -> list[DictConfig]:
-    words = config.of_jobs(config.as_lists(WORDS))
+    words = config.sweep_overrides(config.as_lists(WORDS))
     return config.expand([word for word in words if word != "-m"], multirun=True)
 
 

@@ -199,7 +199,7 @@ def test_every_study_of_a_claim_composes_at_both_ends_of_its_universe(name: str)
         grid = [f"{key}={values[end]}" for key, values in entry.universe.items() if entry.everywhere]
         for words in entry.studies.values():
             pe = [] if any(word.startswith("pe=") for word in words) else ["pe=rope"]
-            jobs = config.of_jobs([*words, *grid, *pe, "seed=0", "trainer.device=cpu"])
+            jobs = config.sweep_overrides([*words, *grid, *pe, "seed=0", "trainer.device=cpu"])
             assert config.expand(jobs, multirun=True), name
 
 
@@ -252,7 +252,7 @@ def test_settings_are_taken_by_a_sweep_of_seeds() -> None:
     """As `train` gives them to pe-lab run -m; one entry of each set of settings."""
     by_keys = {tuple(word.partition("=")[0] for word in entry.overrides()): entry for entry in RUN.values()}
     for entry in by_keys.values():
-        words = config.of_jobs([*entry.overrides(), "seed=range(2)", "trainer.device=cpu"])
+        words = config.sweep_overrides([*entry.overrides(), "seed=range(2)", "trainer.device=cpu"])
         assert [cfg.seed for cfg in config.expand(words, multirun=True)] == [0, 1], entry.name
 
 
