@@ -37,8 +37,8 @@ CHUNK = {2: 1000, 8: 250, 60: 25}  # studies that are simulated at once
 
 def prior_for(runs: Runs, n: int, design: Design) -> Prior:
     """Return what a design knows about variances."""
-    y, solved, nugget = runs.y[:, :n], runs.solved[:, :n], design.nugget
-    prior = prior_of(y, nugget, solved)
+    y, solved, noise_std = runs.y[:, :n], runs.solved[:, :n], design.noise_std
+    prior = prior_of(y, noise_std, solved)
     if design.moderation == "used":
         return prior
     if design.moderation == "plain t":
@@ -46,7 +46,7 @@ def prior_for(runs: Runs, n: int, design: Design) -> Prior:
     if design.moderation == "no least variance":
         return replace(prior, min_variance=np.zeros(len(y)))
     pairs = all_pairs(y.shape[-1])
-    variance = sample_differences(y, pairs, nugget)[2]
+    variance = sample_differences(y, pairs, noise_std)[2]
     used = (solved[..., pairs[0]] | solved[..., pairs[1]]).any(1)  # at least the mean of all variances
     return replace(prior, min_variance=np.where(used, variance, 0).sum(1) / np.maximum(used.sum(1), 1))
 
@@ -56,7 +56,7 @@ def fixed(runs: Runs, n: int, encodings: int, design: Design) -> dict[str, dict[
     prior, endpoint, found = prior_for(runs, n, design), Endpoint("steps", design.margin), {}
     for family, pairs in families(encodings).items():
         y, solved = runs.y[:, :n], runs.solved[:, :n]
-        tests = paired_tests(y, pairs, endpoint, solved, prior, nugget=design.nugget / design.margin)
+        tests = paired_tests(y, pairs, endpoint, solved, prior, noise_std=design.noise_std / design.margin)
         verdict = decide_pairs(tests, endpoint, family == "baseline" or design.correction == "holm").verdict
         found[family] = {"verdict": verdict, "low": tests.low, "high": tests.high, "difference": tests.difference}
     return found
@@ -195,8 +195,8 @@ VARIANTS = {
     "plain t": Design(moderation="plain t"),
     "no least variance": Design(moderation="no least variance"),
     "mean variance": Design(moderation="mean variance"),
-    "nugget 0.02": Design(nugget=0.02),
-    "nugget 0.05": Design(nugget=0.05),
+    "nugget 0.02": Design(noise_std=0.02),
+    "nugget 0.05": Design(noise_std=0.05),
     "Holm": Design(correction="holm"),
     "look at 3": Design(looks=(3, 5, 8, 12), spent=(0.1, 0.2, 0.3, 0.4)),
     "margin 0.5": Design(margin=0.5),

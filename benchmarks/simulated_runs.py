@@ -63,7 +63,7 @@ class Design:
 
     rates: int = 3
     fraction: float = 0.25
-    nugget: float = 0.03
+    noise_std: float = 0.03
     moderation: str = "used"
     correction: str = "bh"
     margin: float = 1.0

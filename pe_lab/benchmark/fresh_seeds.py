@@ -22,7 +22,7 @@ from pe_lab.statistics import (
     prior_of,
     share_interval,
 )
-from pe_lab.statistics.pairs import NUGGET, all_pairs, as_arrays
+from pe_lab.statistics.pairs import NOISE_STD, all_pairs, as_arrays
 
 DRAWN_SHARE = 0.25  # share of the cells
 
@@ -169,7 +169,7 @@ def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], task: Be
     """
     scale = endpoint(task)
     pes, y, solved = as_arrays(before)
-    prior = prior_of(y, NUGGET * scale.margin, solved)
+    prior = prior_of(y, NOISE_STD * scale.margin, solved)
     tests = paired_tests(y, all_pairs(len(pes)), scale, solved)
     verdicts = decide_pairs(tests, scale).verdict
     first, second = (np.array(pes)[side] for side in all_pairs(len(pes)))

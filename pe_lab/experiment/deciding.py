@@ -16,9 +16,9 @@ from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe_cells, settings_of
 from pe_lab.results.summary_table import as_markdown, as_text
 from pe_lab.results.verdict_marks import few_runs
-from pe_lab.statistics.adding import Arm, Decision, Question, decide_cells
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margin, margins
+from pe_lab.statistics.sequential import Arm, Decision, SequentialDesign, decide_cells
 from pe_lab.statistics.verdicts import Verdict
 
 SECONDS_PER_HOUR = 3600.0
@@ -78,7 +78,7 @@ class _StudyState:
         self.margin = None if cfgs[0].margin is None else Margin.parse(cfgs[0].margin)
         self.budget = cfgs[0].budget
         self.settings = resolve_config(cfgs[0].decide)
-        self.question = Question(
+        self.design = SequentialDesign(
             list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(DECIDING_METRIC)
         )
         self.looks = looks_of(self.settings["seeds"], self.settings["looks"])
@@ -106,7 +106,7 @@ class _StudyState:
 
     def decide(self) -> Decision:
         most = None if self.ended_before is None else self.ended_before - 1
-        return decide_cells(self.question, self.looks, self.values, self.margins, most)
+        return decide_cells(self.design, self.looks, self.values, self.margins, most)
 
     def cells(self, decision: Decision) -> list[DictConfig]:
         """Return the configs of the cells that a look needs, seed by seed."""

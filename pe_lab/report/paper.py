@@ -40,7 +40,7 @@ from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
 from pe_lab.statistics.moderation import MIN_ENCODINGS
-from pe_lab.statistics.pairs import NUGGET
+from pe_lab.statistics.pairs import NOISE_STD
 from pe_lab.system.drawing import STYLE, svg
 from pe_lab.system.files import write_text
 
@@ -240,7 +240,7 @@ def _tuning(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any
         "first": identity.get("solve.first"),
         "per_doubling": identity.get("solve.per_doubling"),
         "compares": encodings > 1,
-        "nugget": f"{NUGGET:g}",
+        "nugget": f"{NOISE_STD:g}",
         "moderated": MIN_ENCODINGS if encodings >= MIN_ENCODINGS else 0,
         "fewest": MIN_SEEDS,
         "declared": subject.compared.declared,

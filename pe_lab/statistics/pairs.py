@@ -12,7 +12,7 @@ from pe_lab.statistics.endpoint import Endpoint
 from pe_lab.statistics.moderation import Prior, fit_prior
 from pe_lab.statistics.verdicts import LEVEL, MIN_SEEDS, Verdict, verdicts_on
 
-NUGGET = 0.03  # deviation of a run's measurement error, in margins
+NOISE_STD = 0.03  # deviation of a run's measurement error, in margins
 EQUALITY_TOLERANCE = 1e-12  # of the values: differences that are closer to each other are equal
 
 Pairs = tuple[np.ndarray, np.ndarray]  # columns of the first encodings, and of those subtracted from them
@@ -58,13 +58,13 @@ def with_baseline(encodings: int, baseline: int) -> Pairs:
 
 
 def sample_differences(
-    y: np.ndarray, pairs: Pairs, nugget: float, of_equal: bool = False
+    y: np.ndarray, pairs: Pairs, noise_std: float, of_equal: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return seeds, means and variances of paired differences; variances include measurement error.
 
     Args:
         y: values [..., seeds, encodings]; NaN where there is no run.
-        nugget: deviation of the measurement error of one run.
+        noise_std: deviation of the measurement error of one run.
         of_equal: whether only differences that are equal, and not 0, up to rounding get it.
     """
     d = y[..., pairs[0]] - y[..., pairs[1]]
@@ -73,7 +73,7 @@ def sample_differences(
     mean = np.where(finite, d, 0.0).sum(-2) / np.maximum(seeds, 1)
     apart = np.where(finite, d - mean[..., None, :], 0.0)
     variance = (apart**2).sum(-2) / np.maximum(seeds - 1, 1)
-    added = np.asarray(2 * nugget**2)
+    added = np.asarray(2 * noise_std**2)
     if of_equal:
         size = np.where(finite, np.maximum(np.abs(y[..., pairs[0]]), np.abs(y[..., pairs[1]])), 0.0).max(-2)
         equal = (np.abs(apart).max(-2) <= EQUALITY_TOLERANCE * size) & (mean != 0)
@@ -88,17 +88,17 @@ def solved_runs(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> tuple[np.nda
     return first, second
 
 
-def prior_of(y: np.ndarray, nugget: float, solved: np.ndarray | None = None, keep_small: bool = False) -> Prior:
+def prior_of(y: np.ndarray, noise_std: float, solved: np.ndarray | None = None, keep_small: bool = False) -> Prior:
     """Estimate the distribution of the variances of all pairs of encodings.
 
     Args:
         y: values [..., seeds, encodings]; NaN where there is no run.
-        nugget: deviation of the measurement error of one run.
+        noise_std: deviation of the measurement error of one run.
         solved: runs that solved the task [..., seeds, encodings]; pairs without any are left out.
         keep_small: as in `t_tests`.
     """
     pairs = all_pairs(y.shape[-1])
-    seeds, _, variance = sample_differences(y, pairs, nugget, keep_small)
+    seeds, _, variance = sample_differences(y, pairs, noise_std, keep_small)
     if solved is not None:
         first, second = solved_runs(y, solved, pairs)
         variance = np.where(first + second > 0, variance, np.nan)
@@ -115,7 +115,7 @@ def paired_tests(
     solved: np.ndarray | None = None,
     prior: Prior | None = None,
     confidence: np.ndarray | float = 1 - LEVEL,
-    nugget: float = NUGGET,
+    noise_std: float = NOISE_STD,
 ) -> Tests:
     """Test the paired differences of some pairs of encodings.
 
@@ -128,9 +128,9 @@ def paired_tests(
         solved: runs that solved the task [..., seeds, encodings]; None: the endpoint has no level.
         prior: of the variances; None: estimated from y; NOTHING_KNOWN: each pair's own variance, as in a paired t test.
         confidence: of the intervals [..., pairs].
-        nugget: deviation of the measurement error of one run, in margins.
+        noise_std: deviation of the measurement error of one run, in margins.
     """
-    return t_tests(y, pairs, endpoint.margin, solved, prior, confidence, nugget)
+    return t_tests(y, pairs, endpoint.margin, solved, prior, confidence, noise_std)
 
 
 def t_tests(
@@ -140,7 +140,7 @@ def t_tests(
     solved: np.ndarray | None = None,
     prior: Prior | None = None,
     confidence: np.ndarray | float = 1 - LEVEL,
-    nugget: float = NUGGET,
+    noise_std: float = NOISE_STD,
     keep_small: bool = False,
 ) -> Tests:
     """Test paired differences as `paired_tests` does, with a margin in the unit of y; NaN: no margin.
@@ -149,10 +149,10 @@ def t_tests(
         keep_small: whether variances that chance does not explain are kept, and the measurement error is that of equal
             differences alone; otherwise no variance counts as less than the median, see `moderation`.
     """
-    nugget = nugget * (margin if np.isfinite(margin) else 0.0)
-    seeds, mean, variance = sample_differences(y, pairs, nugget, keep_small)
+    noise_std = noise_std * (margin if np.isfinite(margin) else 0.0)
+    seeds, mean, variance = sample_differences(y, pairs, noise_std, keep_small)
     if prior is None:  # equal differences say nothing of the others' variances
-        prior = prior_of(y, 0.0 if keep_small else nugget, solved, keep_small)
+        prior = prior_of(y, 0.0 if keep_small else noise_std, solved, keep_small)
     variance, dof = prior.moderate(variance, np.where(seeds > 1, seeds - 1.0, np.nan))
     error = np.sqrt(variance / np.maximum(seeds, 1))
     positive = np.where(error > 0, error, np.nan)  # equal differences without a measurement error prove nothing

@@ -38,7 +38,7 @@ def draw(seed: int, seeds: int = 5, encodings: int = 8) -> np.ndarray:
 @pytest.mark.parametrize("seeds", [2, 3, 5, 12])
 def test_without_moderation_and_measurement_error_it_is_the_paired_t_test(seeds: int) -> None:
     y, pairs = draw(0, seeds), all_pairs(8)
-    tests = paired_tests(y, pairs, STEPS, prior=NOTHING_KNOWN, nugget=0.0)
+    tests = paired_tests(y, pairs, STEPS, prior=NOTHING_KNOWN, noise_std=0.0)
     for number, (first, second) in enumerate(combinations(range(8), 2)):
         expected = stats.ttest_rel(y[:, first], y[:, second])
         interval = expected.confidence_interval(0.95)
@@ -52,8 +52,8 @@ def test_without_moderation_and_measurement_error_it_is_the_paired_t_test(seeds:
 
 
 def test_moderated_variances_are_those_of_limma_by_loops() -> None:
-    y, nugget = draw(1), 0.03
-    variances = [np.var(y[:, a] - y[:, b], ddof=1) + 2 * nugget**2 for a, b in combinations(range(8), 2)]
+    y, noise_std = draw(1), 0.03
+    variances = [np.var(y[:, a] - y[:, b], ddof=1) + 2 * noise_std**2 for a, b in combinations(range(8), 2)]
     logs = [np.log(v) - special.digamma(2.0) + np.log(2.0) for v in variances]
     spread = np.var(logs, ddof=1) - special.polygamma(1, 2.0)
     assert spread > 0
@@ -116,7 +116,7 @@ def test_missing_runs_leave_the_shared_seeds() -> None:
     y[3:, 2] = np.nan
     solved = np.ones(y.shape, bool)
     solved[4, 0] = False  # not a shared seed of 0 and 2
-    tests = paired_tests(y, with_baseline(8, 2), STEPS, solved, NOTHING_KNOWN, nugget=0.0)
+    tests = paired_tests(y, with_baseline(8, 2), STEPS, solved, NOTHING_KNOWN, noise_std=0.0)
     np.testing.assert_array_equal(tests.seeds, 3)
     np.testing.assert_allclose(tests.p[0], stats.ttest_rel(y[:3, 0], y[:3, 2]).pvalue)
     assert tests.solved is not None

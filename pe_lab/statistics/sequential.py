@@ -28,8 +28,8 @@ Values = Mapping[tuple[Arm, int], float | str]  # by cell and seed: the metric, 
 
 
 @dataclass(frozen=True)
-class Question:
-    """The question of a study that adds seeds.
+class SequentialDesign:
+    """The design of a study that adds seeds.
 
     Args:
         cells: the encodings of each setting, in the order of the study.
@@ -86,7 +86,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Line:
+class SequentialComparison:
     """A comparison and its verdict.
 
     Attributes:
@@ -129,7 +129,7 @@ class Decision:
 
     look: int
     needed: list[tuple[Arm, int]]
-    lines: list[Line]
+    lines: list[SequentialComparison]
     places: dict[Arm, str] = field(default_factory=dict)
 
     @property
@@ -142,7 +142,7 @@ class Decision:
 
 
 def decide_cells(
-    question: Question,
+    design: SequentialDesign,
     looks: tuple[int, ...],
     values: Values,
     margins: Mapping[Setting, float],
@@ -161,7 +161,7 @@ def decide_cells(
         ValueError: looks do not ascend from 2.
     """
     check_looks(looks)
-    study, last = _Study(question, looks), 0
+    study, last = _Study(design, looks), 0
     for number, seeds in enumerate(looks[:most]):
         cells = study.cells_of_open()
         if not cells:
@@ -190,16 +190,16 @@ class _Study:
         results: what was asked for so far, of each setting: [seeds, encodings], NaN where it was not or failed.
     """
 
-    def __init__(self, question: Question, looks: tuple[int, ...]) -> None:
-        self.question, self.looks, self.parts = question, looks, parts_of(looks)
-        self.comparisons, settings = question.comparisons, question.settings
+    def __init__(self, design: SequentialDesign, looks: tuple[int, ...]) -> None:
+        self.design, self.looks, self.parts = design, looks, parts_of(looks)
+        self.comparisons, settings = design.comparisons, design.settings
         size = len(self.comparisons)
         self.open, self.failed, self.equal = np.ones(size, bool), np.zeros(size, bool), np.zeros(size, bool)
         self.look, self.p, self.tests = np.full(size, -1), np.ones((2, size)), np.full((3, size), np.nan)
         self.columns = {(setting, pe): column for setting, pes in settings.items() for column, pe in enumerate(pes)}
         self.results = {setting: np.full((looks[-1], len(pes)), np.nan) for setting, pes in settings.items()}
         self.notes = [""] * size
-        self.race = Race(settings, question.places) if question.baseline == BEST else None
+        self.race = Race(settings, design.places) if design.baseline == BEST else None
 
     def cells_of_open(self) -> list[Arm]:
         """Return the cells of open comparisons, each once."""
@@ -216,7 +216,7 @@ class _Study:
                 self.open[index], self.failed[index], self.notes[index] = False, True, reasons[failed[0]]
             for cell in failed if self.race else []:
                 self.race.withdraw(cell)  # type: ignore[union-attr]
-        for setting in self.question.settings:
+        for setting in self.design.settings:
             here = [index for index in np.flatnonzero(self.open) if self.comparisons[index][0] == setting]
             if here:
                 self._test(np.array(here), number, setting, margins[setting])
@@ -258,7 +258,7 @@ class _Study:
 
     def _signs(self) -> np.ndarray:
         """Return 1 where the encoding is better than its baseline, -1 where it is worse, by the mean."""
-        signs: np.ndarray = np.sign(np.nan_to_num(self.tests[0])) * (-1 if self.question.lower_is_better else 1)
+        signs: np.ndarray = np.sign(np.nan_to_num(self.tests[0])) * (-1 if self.design.lower_is_better else 1)
         return signs
 
     def _run_race(self, race: Race, tested: np.ndarray) -> None:
@@ -281,19 +281,19 @@ class _Study:
             setting, *pair = self.comparisons[index]
             if not any(self.race.settled((setting, pe)) for pe in pair):
                 rest |= {(setting, pe) for pe in pair}
-        return {cell: self.race.place(cell, cell in rest) for cell in self.question.cells}
+        return {cell: self.race.place(cell, cell in rest) for cell in self.design.cells}
 
-    def lines(self, margins: Mapping[Setting, float]) -> list[Line]:
+    def lines(self, margins: Mapping[Setting, float]) -> list[SequentialComparison]:
         """Return a line per comparison."""
         corrected, lines = holm(self.p), []
         p, p_equivalent = np.where(self.failed, 1.0, corrected)
-        verdict = verdicts_on(self.tests[0], p, p_equivalent, p_equivalent < LEVEL, self.question.lower_is_better)
+        verdict = verdicts_on(self.tests[0], p, p_equivalent, p_equivalent < LEVEL, self.design.lower_is_better)
         verdict = np.where(self.equal, str(Verdict.EQUAL), verdict)
         for index, (setting, pe, other) in enumerate(self.comparisons):
             look = int(self.look[index])
             difference, low, high = map(float, self.tests[:, index])
             lines.append(
-                Line(
+                SequentialComparison(
                     setting,
                     pe,
                     other,

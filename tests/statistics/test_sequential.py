@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.simulated_looks import sequential
 from pe_lab.statistics import COMPARISON_COLUMNS, Endpoint, holm
-from pe_lab.statistics.adding import Arm, Decision, Question, Values, decide_cells
 from pe_lab.statistics.looks import SPENT_SHARES, parts_of
 from pe_lab.statistics.race import Race
+from pe_lab.statistics.sequential import Arm, Decision, SequentialDesign, Values, decide_cells
 
 LOOKS = (3, 4, 6, 8)
 SETTING = (4,)
@@ -25,7 +25,9 @@ def draw(means: dict[str, float], seeds: int = 8, noise: float = 1.0, seed: int 
     }
 
 
-def run(question: Question, results: Values, margin: float = 1.0, most: int | None = None) -> tuple[Decision, list]:
+def run(
+    question: SequentialDesign, results: Values, margin: float = 1.0, most: int | None = None
+) -> tuple[Decision, list]:
     """Run a study on results that come as they are asked for; return its end, and the cells asked for at each look."""
     known: dict = {}
     asked = []
@@ -35,8 +37,8 @@ def run(question: Question, results: Values, margin: float = 1.0, most: int | No
     return decision, asked
 
 
-def question(baseline: str = "rope", **options) -> Question:
-    return Question([(SETTING, pe) for pe in NAMES], baseline, **options)
+def question(baseline: str = "rope", **options) -> SequentialDesign:
+    return SequentialDesign([(SETTING, pe) for pe in NAMES], baseline, **options)
 
 
 def test_only_the_undecided_and_their_baseline_get_seeds():
@@ -85,7 +87,7 @@ def test_a_decided_encoding_keeps_its_verdict_and_its_numbers():
 
 def test_of_two_that_fail_in_a_race_both_are_said_to_have_failed():
     values = {((SETTING, pe), seed): "diverged" for pe in ("a", "b") for seed in range(3)}
-    end = decide_cells(Question([(SETTING, pe) for pe in ("a", "b")], "best"), LOOKS, values, {SETTING: 1.0})
+    end = decide_cells(SequentialDesign([(SETTING, pe) for pe in ("a", "b")], "best"), LOOKS, values, {SETTING: 1.0})
     assert set(end.places.values()) == {"undecided: a cell failed"}
     assert end.look == 1
 
@@ -93,9 +95,9 @@ def test_of_two_that_fail_in_a_race_both_are_said_to_have_failed():
 def test_errors_name_the_setting_where_there_are_several():
     cells = [(("digits",), "rope"), (("digits",), "rope_2d"), (("structured",), "rope")]
     with pytest.raises(ValueError, match="decide needs at least two encodings in setting structured, got rope"):
-        Question(cells, "rope")
+        SequentialDesign(cells, "rope")
     with pytest.raises(ValueError, match="must be one of rope, rope_2d, .* in setting digits, got 'alibi'"):
-        Question(cells, "alibi")
+        SequentialDesign(cells, "alibi")
 
 
 def test_equivalence_within_the_margin_needs_five_seeds():
@@ -118,7 +120,7 @@ def test_a_study_decides_as_the_looks_of_the_protocol_do(number, looks):
     y = rng.standard_normal((looks[-1], 8)) * 0.4 + np.array([0.0, 0.1, 2.0, -3.0, 0.0, 0.9, -1.1, 5.0])
     names = [f"e{n}" for n in range(8)]
     values: dict = {((SETTING, pe), seed): y[seed, n] for n, pe in enumerate(names) for seed in range(looks[-1])}
-    end = decide_cells(Question([(SETTING, pe) for pe in names], "e0"), looks, values, {SETTING: 1.0})
+    end = decide_cells(SequentialDesign([(SETTING, pe) for pe in names], "e0"), looks, values, {SETTING: 1.0})
     fast = sequential(y, 0, Endpoint("loss", 1.0), looks=looks, spent=parts_of(looks))
     assert [line.seeds for line in end.lines] == fast.seeds.tolist()
     for name, array in {"p_corrected": fast.p, "p_equivalent_corrected": fast.p_equivalent, "low": fast.low}.items():
@@ -216,7 +218,7 @@ def test_the_budget_ends_a_study_after_a_look():
 
 def test_settings_are_one_family_and_get_seeds_apart():
     cells = [((depth,), pe) for depth in (1, 4) for pe in ("rope", "alibi")]
-    asked = Question(cells, "rope")
+    asked = SequentialDesign(cells, "rope")
     values = {
         (cell, seed): 50.0 * (cell == ((4,), "alibi")) + np.sin(seed + len(str(cell)) ** 2 + cell[0][0])
         for cell in cells
@@ -241,7 +243,7 @@ def test_all_pairs_are_one_family_of_pairs():
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: Question([(SETTING, "rope")], "rope"), "decide needs at least two encodings, got rope"),
+        (lambda: SequentialDesign([(SETTING, "rope")], "rope"), "decide needs at least two encodings, got rope"),
         (
             lambda: question("fire"),
             "decide.baseline must be one of rope, alibi, t5, none, all pairs, best, got 'fire'",
@@ -250,7 +252,7 @@ def test_all_pairs_are_one_family_of_pairs():
         (lambda: question("rope", best=2), "decide.best=2 needs decide.baseline=best, got 'rope'"),
     ],
 )
-def test_questions_without_an_answer_are_refused(make: Callable[[], Question], line: str):
+def test_questions_without_an_answer_are_refused(make: Callable[[], SequentialDesign], line: str):
     with pytest.raises(ValueError, match=re.escape(line)) as error:
         make()
     assert str(error.value) == line
@@ -315,7 +317,7 @@ def test_a_race_uses_no_comparison_that_it_had_ended() -> None:
     }
     known: dict = {}
     cells = [(SETTING, pe) for pe in "abc"]
-    while (end := decide_cells(Question(cells, "best"), (3, 6, 12, 24), known, {SETTING: 1e-3})).needed:
+    while (end := decide_cells(SequentialDesign(cells, "best"), (3, 6, 12, 24), known, {SETTING: 1e-3})).needed:
         known |= {key: results[key] for key in end.needed}
     assert list(end.places.values()) == ["the best", "not the best", "not the best"]
 
