@@ -135,7 +135,7 @@ def _resolved(model: Transformer, length: int, implementation: str) -> str:
         torch.zeros(1, WARM_UP, model.tokens.embedding_dim), model.encodings.locate(layout)
     )
     if implementation == "before":
-        return "reference" if sdpa.refuses(torch.zeros(1, 1, 1, 2), terms, layout) else "sdpa"
+        return "reference" if sdpa.refusal_reason(torch.zeros(1, 1, 1, 2), terms, layout) else "sdpa"
     q = torch.zeros(1, 1, 1, model.encodings.first.sizes.head_dim)
     return resolve("auto", q.expand(-1, -1, length, -1), terms, layout)
 

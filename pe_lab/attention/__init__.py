@@ -23,13 +23,13 @@ class Implementation(Protocol):
 
     Attributes:
         revision: increased when its numbers change; part of the identity of a result.
-        low_revision: that of numbers in bfloat16 and float16.
+        low_precision_revision: that of numbers in bfloat16 and float16.
     """
 
     revision: int
-    low_revision: int
+    low_precision_revision: int
 
-    def refuses(self, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+    def refusal_reason(self, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
         """Return the reason why these terms cannot be computed here, or None."""
 
     def attend(
@@ -78,7 +78,7 @@ def choose(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout
         return _auto(q, terms, layout, dropout)
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"attention must be one of auto, {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
-    reason = IMPLEMENTATIONS[implementation].refuses(q, terms, layout, dropout)
+    reason = IMPLEMENTATIONS[implementation].refusal_reason(q, terms, layout, dropout)
     if reason:
         fallback = _auto(q, terms, layout, dropout).name
         raise ValueError(
@@ -92,7 +92,7 @@ def choose(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout
 def _auto(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Choice:
     passed_over: list[str] = []
     for name, module in IMPLEMENTATIONS.items():
-        reason = module.refuses(q, terms, layout, dropout) or _not_by_default(name, q, terms, layout, dropout)
+        reason = module.refusal_reason(q, terms, layout, dropout) or _not_by_default(name, q, terms, layout, dropout)
         if reason is None:
             return Choice(name, "; ".join(["attention=auto", *passed_over]))
         passed_over.append(f"not {name}: {reason}")
@@ -117,7 +117,7 @@ def _not_by_default(name: str, q: Tensor, terms: Terms, layout: Layout, dropout:
     if result.failed:
         return result.failed
     kind = selftest.timing_kind(terms, layout, q.dtype)
-    if kind and not sdpa.refuses(q, terms, layout, dropout) and result.faster(kind) == "sdpa":
+    if kind and not sdpa.refusal_reason(q, terms, layout, dropout) and result.faster(kind) == "sdpa":
         return f"sdpa was measured faster for {kind}"
     return None
 

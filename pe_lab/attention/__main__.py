@@ -53,7 +53,9 @@ def selftest(device_name: str) -> str | None:
         raise ValueError("selftest needs a CUDA device, got none; --interpreter runs it on a CPU")
     device = torch.device(device_name)
     lengths = torch.ones(1, dtype=torch.long, device=device)
-    if reason := triton.refuses(torch.zeros(1, 1, 1, 16, device=device), Terms(), Layout.of_lengths(lengths, 1, True)):
+    if reason := triton.refusal_reason(
+        torch.zeros(1, 1, 1, 16, device=device), Terms(), Layout.of_lengths(lengths, 1, True)
+    ):
         raise ValueError(f"selftest cannot run: {reason}")
     verdict = (
         trust.run_selftest(device) if device.type == "cuda" else trust.run_selftest(device, seconds=INTERPRETED_SECONDS)

@@ -25,7 +25,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, StoredPairTerm, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
-low_revision = revision
+low_precision_revision = revision
 FUSED_TERMS = (
     "scale",
     "window",
@@ -51,7 +51,7 @@ def blocks_of(logits: int) -> Iterator[None]:
         MAX_BLOCK_LOGITS = before
 
 
-def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Return the reason why these terms cannot be computed here, or None."""
     return "blocked runs uncompiled" if torch.compiler.is_compiling() else None
 

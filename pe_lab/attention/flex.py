@@ -22,7 +22,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
-low_revision = revision
+low_precision_revision = revision
 SUPPORTED_TERMS = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "distance_bias", "logit_factors", "clip", "decay"),
     *("normalizer", "rotary_v", "rotary_out", "carried"),
@@ -34,7 +34,7 @@ MAX_VARIANTS = 256  # compiled in a process: terms, dtypes, head dimensions; PyT
 TABLE_TERMS = ("distance_bias", "logit_factors", "decay")
 
 
-def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Return the reason why these terms cannot be computed here, or None."""
     if layout.keys is not None:
         return "flex takes as many queries as keys, these have keys of earlier tokens"

@@ -17,10 +17,10 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms, pair_tensor
 
 revision = 2  # increased when the numbers change; part of the identity of a result
-low_revision = revision
+low_precision_revision = revision
 
 
-def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Return None: the reference computes all terms."""
     return None
 

@@ -27,7 +27,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
-low_revision = 3  # the same, in low precision
+low_precision_revision = 3  # the same, in low precision
 SUPPORTED_TERMS = (
     *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "distance_bias", "clip", "decay", "pair_bias"),
     *("normalizer", "rotary_v", "rotary_out", "carried"),
@@ -37,7 +37,7 @@ BLOCK_QUERIES = 64  # queries whose weights are computed at once for the gradien
 MAX_SHORT_LENGTH = 48  # tokens, up to which matrix products take less time on a CPU than the fused kernel
 
 
-def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Return the reason why these terms cannot be computed here, or None."""
     if dropout is not None:
         return "sdpa draws a dropout mask of its own, which is not that of the other implementations"

@@ -315,7 +315,7 @@ def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     encoding, h = case.encoding(length).double(), torch.zeros(2, length, case.width, dtype=torch.float64)
     located = encoding.locate(layout)
     q, _, _ = models[name].layer(0).attention.project(h, h)
-    if reason := IMPLEMENTATIONS[name].refuses(q, encoding.terms(h, located), located):
+    if reason := IMPLEMENTATIONS[name].refusal_reason(q, encoding.terms(h, located), located):
         raise InapplicableError(f"{IMPLEMENTATION_LABELS[name]} cannot compute it: {reason}")
     upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[kept]
     logits = {which: model(tokens, layout)[kept] for which, model in models.items()}

@@ -33,7 +33,7 @@ from pe_lab.model.parametrization import MUP, STANDARD
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.termination import no_exit
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
-from pe_lab.training.graph import decide_graph, refuses
+from pe_lab.training.graph import decide_graph, refusal_reason
 from pe_lab.training.metrics import metric_directions
 from pe_lab.training.optimization import Optimization
 
@@ -131,7 +131,7 @@ class Cell:
         if cell.batches_per_epoch < 1:
             raise ValueError(f"trainer.limit_train_batches must leave a batch, got {cfg.trainer.limit_train_batches}")
         # a device or an optimizer without graphs is refused when the training is made
-        of_step = None if cfg.trainer.graph is True else refuses(first, optimization.optimizer_class, device)
+        of_step = None if cfg.trainer.graph is True else refusal_reason(first, optimization.optimizer_class, device)
         graph, _ = decide_graph(cfg, trainer.prevents_graph(cfg, cell.trainer_arguments), of_step)
         return replace(cell, graph=graph)
 
@@ -213,7 +213,7 @@ class Cell:
             "precision": cfg.trainer.precision,
         }
         module = IMPLEMENTATIONS[self.implementation]
-        revision = module.low_revision if cfg.trainer.precision == "bf16-mixed" else module.revision
+        revision = module.low_precision_revision if cfg.trainer.precision == "bf16-mixed" else module.revision
         if revision > 1:
             identity["attention_revision"] = revision
         if self.graph:  # learning rates are rounded to float32
@@ -359,7 +359,7 @@ def _attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice:
                 attend(short, short, short, terms, layout, "reference")
         chosen = [choose(cfg.attention.implementation, q, *layer, dropout) for layer in layers]
     for choice in chosen:  # that of the first layer if all can run it
-        if not any(IMPLEMENTATIONS[choice.name].refuses(q, *layer, dropout) for layer in layers):
+        if not any(IMPLEMENTATIONS[choice.name].refusal_reason(q, *layer, dropout) for layer in layers):
             return choice
     return Choice("reference", "attention=auto; no other computes all layers")
 

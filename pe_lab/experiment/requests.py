@@ -95,7 +95,7 @@ def _require_attention(cfg: DictConfig, policy: str, under: PositionalEncoding, 
     content_bias = Stack([under], 1)(h, layout)[1].layer(0, h).terms.content_bias
     if content_bias is None:
         return
-    if reason := IMPLEMENTATIONS[implementation].refuses(
+    if reason := IMPLEMENTATIONS[implementation].refusal_reason(
         torch.empty(1, 1, 1, 2), Terms(content_bias=content_bias), layout
     ):
         raise ValueError(
@@ -112,7 +112,7 @@ def _require_cached_attention(cfg: DictConfig) -> None:
     reason = (
         None
         if implementation == "auto"
-        else IMPLEMENTATIONS[implementation].refuses(torch.empty(1, 1, 1, 2), Terms(), step)
+        else IMPLEMENTATIONS[implementation].refusal_reason(torch.empty(1, 1, 1, 2), Terms(), step)
     )
     if reason:
         raise ValueError(

@@ -190,7 +190,7 @@ def _fused(subject: Subject) -> str:
     """Return what of an encoding the Triton kernels have no place for; empty: nothing."""
     views = subject.views(random_tokens(LENGTH).float())
     with _interpreted():
-        reasons = [triton.refuses(view.q, view.terms, view.layout) or "" for view in views]
+        reasons = [triton.refusal_reason(view.q, view.terms, view.layout) or "" for view in views]
     return next((reason for reason in reasons if reason and not any(word in reason for word in OF_DEVICES)), "")
 
 

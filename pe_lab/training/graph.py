@@ -44,7 +44,7 @@ class CapturableTraining(Protocol):
     def constrain(self) -> None: ...
 
 
-def refuses(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device: torch.device) -> str | None:
+def refusal_reason(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device: torch.device) -> str | None:
     """Return the reason why steps of a training cannot be captured, or None.
 
     Args:

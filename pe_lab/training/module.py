@@ -22,7 +22,7 @@ from pe_lab.model import Transformer
 from pe_lab.training.checkpoints import SafeTensorsIO, finish_epoch, is_safetensors, load_exactly
 from pe_lab.training.data import Loader, Settings, as_config, batches_done, make_dataset
 from pe_lab.training.fit import check_fit, prevents_graph
-from pe_lab.training.graph import CapturedStep, decide_graph, refuses
+from pe_lab.training.graph import CapturedStep, decide_graph, refusal_reason
 from pe_lab.training.metrics import MetricSums, answer_logits, batch_metrics, cross_entropy, seeded_batch, slot_losses
 from pe_lab.training.optimization import Optimization
 
@@ -295,7 +295,7 @@ class Training(L.LightningModule):
         Raises:
             ValueError: trainer.graph is true, and they cannot be.
         """
-        of_step = refuses(self.model, self.optimization.optimizer_class, device)
+        of_step = refusal_reason(self.model, self.optimization.optimizer_class, device)
         of_trainer = None if self._trainer is None else prevents_graph(self._trainer)
         self.graph, self.graph_reason = decide_graph(self.cfg, of_step, of_trainer)
         self.automatic_optimization = not self.graph

@@ -147,7 +147,9 @@ def test_auto_takes_blocks_of_long_sequences_that_would_need_a_number_for_every_
     for name, case in ALL.items():
         terms, pairs = case(), name not in ("nothing", "rotary", "rotary_half", "gain_and_scale")
         short = (
-            "reference" if sdpa.refuses(torch.zeros(1, H, T, d), terms, layout_of(SEGMENTS["whole"], True)) else "sdpa"
+            "reference"
+            if sdpa.refusal_reason(torch.zeros(1, H, T, d), terms, layout_of(SEGMENTS["whole"], True))
+            else "sdpa"
         )
         assert taken(facts.LONG_SEQUENCE, terms) == short
         assert taken(facts.LONG_SEQUENCE + 1, terms) == ("blocked" if pairs else "sdpa")

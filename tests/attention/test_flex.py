@@ -141,7 +141,7 @@ def test_every_encoding_is_computed_as_by_the_reference_or_refused(name: str) ->
         pytest.skip(str(error))
     qkv = torch.randn(3, B, H, length, d)
     with torch.no_grad():
-        if reason := flex.refuses(qkv[0], terms, layout):
+        if reason := flex.refusal_reason(qkv[0], terms, layout):
             stick = isinstance(terms.normalizer, Stick)
             absent = [
                 name
@@ -238,7 +238,7 @@ REFUSED = {
 def test_what_it_cannot_do_is_refused_with_the_reason(reason: str) -> None:
     q, terms, dropout = REFUSED[reason]
     layout = LAYOUTS["padded"]()
-    assert re.search(reason.strip(), flex.refuses(q, terms, layout, dropout))
+    assert re.search(reason.strip(), flex.refusal_reason(q, terms, layout, dropout))
 
 
 def test_a_cpu_evaluates_and_refuses_to_train() -> None:
@@ -255,12 +255,12 @@ def test_learned_tables_are_refused_where_deterministic_algorithms_are_asked_for
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layout, q = LAYOUTS["padded"](), on_gpu()
-    assert flex.refuses(q, LEARNED, layout) is None
+    assert flex.refusal_reason(q, LEARNED, layout) is None
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert "sums the gradient of distance_bias in no fixed order" in flex.refuses(q, LEARNED, layout)
-    assert flex.refuses(q, Terms(distance_bias=torch.zeros(1, 2 * T - 1)), layout) is None
+    assert "sums the gradient of distance_bias in no fixed order" in flex.refusal_reason(q, LEARNED, layout)
+    assert flex.refusal_reason(q, Terms(distance_bias=torch.zeros(1, 2 * T - 1)), layout) is None
     with torch.no_grad():
-        assert flex.refuses(q, LEARNED, layout) is None
+        assert flex.refusal_reason(q, LEARNED, layout) is None
 
 
 def test_off_the_cpu_it_is_compiled_whole_and_for_many_terms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_bfloat16_costs_an_encoding_no_more_than_twice_what_it_costs_the_referen
     layout = encoding.locate(marked_layout(Layout.whole(1, length, causal, columns)))
     terms = encoding.terms(torch.randn(1, length, width).bfloat16(), layout)
     inputs = torch.randn(3, 1, heads, length, width // heads).bfloat16()
-    fit = [which for which in ("sdpa", "flex") if not IMPLEMENTATIONS[which].refuses(inputs[0], terms, layout)]
+    fit = [which for which in ("sdpa", "flex") if not IMPLEMENTATIONS[which].refusal_reason(inputs[0], terms, layout)]
     own, *others = errors(inputs, terms, layout, "reference", *fit)
     for implementation, error in zip(fit, others, strict=True):
         assert error <= 2 * own, implementation

@@ -49,7 +49,7 @@ class Planted:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
         q = q.clone()
-        assert triton.refuses(q, terms, layout, dropout) is None
+        assert triton.refusal_reason(q, terms, layout, dropout) is None
         return self.fault(reference.attend(q, k, v, terms, layout, dropout))
 
 

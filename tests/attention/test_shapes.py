@@ -166,7 +166,7 @@ def test_a_size_of_one_stands_for_all_in_every_implementation(name: str, shape: 
     for implementation, module in IMPLEMENTATIONS.items():
         given = inputs | short
         terms, layout = given.get("terms", Terms()), given.get("layout", layout_of(torch.arange(T)[None]))
-        if not module.refuses(inputs["q"], terms, layout, given.get("dropout")):
+        if not module.refusal_reason(inputs["q"], terms, layout, given.get("dropout")):
             assert_close(run(implementation, **given), expected, rtol=0, atol=1e-5)
 
 
@@ -271,8 +271,8 @@ class Later(Terms):
 def test_a_field_that_is_added_later_is_refused_until_it_is_taken(module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNSUPPORTED_TERMS", fields_without(module.SUPPORTED_TERMS, Later))
     q, layout = torch.zeros(1, 1, 2, 16), Layout.whole(1, 2, True)
-    assert "no place for later" in module.refuses(q, Later(later=torch.zeros(1)), layout)
-    assert "later" not in (module.refuses(q, Later(), layout) or "")
+    assert "no place for later" in module.refusal_reason(q, Later(later=torch.zeros(1)), layout)
+    assert "later" not in (module.refusal_reason(q, Later(), layout) or "")
 
 
 def test_the_fused_path_of_blocks_leaves_a_field_that_is_added_later_to_the_definition(

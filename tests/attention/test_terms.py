@@ -108,7 +108,7 @@ def test_a_term_is_its_definition(name: str, causal: bool) -> None:
     wanted = torch.autograd.grad(expected.square().sum(), trained)
     taken = set()
     for implementation, module in IMPLEMENTATIONS.items():
-        if module.refuses(q, terms, made):
+        if module.refusal_reason(q, terms, made):
             continue
         found = attend(q, k, v, terms, made, implementation)
         assert_close(found, expected, rtol=0, atol=1e-12)
@@ -124,12 +124,14 @@ def test_what_cannot_be_computed_is_refused_with_the_reason() -> None:
     made = Layout.whole(B, T, causal=True)
     for implementation in ("triton", "flex", "sdpa"):
         assert "weight_factors" in str(
-            IMPLEMENTATIONS[implementation].refuses(q, Terms(weight_factors=torch.ones(1, 11)), made)
+            IMPLEMENTATIONS[implementation].refusal_reason(q, Terms(weight_factors=torch.ones(1, 11)), made)
         )
     for name in ("distance_bias", "logit_factors"):
         terms = Terms(**{name: torch.ones(B, 1, 11)})
         for implementation in ("triton", "flex"):
-            assert f"one {name} for all sequences" in str(IMPLEMENTATIONS[implementation].refuses(q, terms, made))
+            assert f"one {name} for all sequences" in str(
+                IMPLEMENTATIONS[implementation].refusal_reason(q, terms, made)
+            )
 
 
 @pytest.mark.parametrize("stick", [Stick(), Stick(include_self=True), Stick("first", True)])
@@ -223,7 +225,7 @@ def test_what_is_carried_is_mixed_by_the_weights_of_the_values(name: str, shape:
     wanted, taken = torch.autograd.grad(expected, given, upstream), set()
     for implementation, module in IMPLEMENTATIONS.items():
         carrying = replace(terms, carried=Carried(vectors))
-        if module.refuses(q, carrying, made):
+        if module.refusal_reason(q, carrying, made):
             continue
         found = attend(q, k, v, carrying, made, implementation)
         assert_close(found, attend(q, k, v, terms, made, "reference"), rtol=0, atol=1e-12)
@@ -232,7 +234,7 @@ def test_what_is_carried_is_mixed_by_the_weights_of_the_values(name: str, shape:
             assert want.any()
             assert_close(got, want, rtol=0, atol=1e-12)
         taken.add(implementation)
-    without = {one for one, module in IMPLEMENTATIONS.items() if module.refuses(q, terms, made) is None}
+    without = {one for one, module in IMPLEMENTATIONS.items() if module.refusal_reason(q, terms, made) is None}
     assert taken == without >= {"reference", "blocked"}
 
 
@@ -268,7 +270,7 @@ def test_vectors_that_do_not_fit_the_keys_are_refused(shape: tuple) -> None:
 def test_heads_that_become_too_wide_for_the_kernels_are_refused() -> None:
     q, made = torch.randn(1, 1, T, 96), Layout.whole(1, T, causal=True)
     for n, wide in ((32, False), (33, True)):
-        reason = str(IMPLEMENTATIONS["triton"].refuses(q, Terms(carried=Carried(torch.randn(1, 1, T, n))), made))
+        reason = str(IMPLEMENTATIONS["triton"].refusal_reason(q, Terms(carried=Carried(torch.randn(1, 1, T, n))), made))
         assert ("head_dim of at most 128, got 129" in reason) is wide
 
 

@@ -128,7 +128,7 @@ def _step(setting: Setting, made: list[Launch], length: int, width: int) -> Step
     reasons: list[str | None] = []
 
     def spy(q: Tensor, k: Tensor, v: Tensor, terms: Any, layout: Layout, how: str, dropout: Any) -> Tensor:
-        reasons.append(triton.refuses(q, terms, layout, dropout))
+        reasons.append(triton.refusal_reason(q, terms, layout, dropout))
         return attend(q, k, v, terms, layout, how, dropout)
 
     made.clear()

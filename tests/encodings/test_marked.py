@@ -15,7 +15,7 @@ from pe_lab.encodings import PADDING, UNMARKED, Abacus, Coupled, Layout, Sizes, 
 from pe_lab.encodings.base import MissingMarksError
 from pe_lab.encodings.marked import Marked
 from pe_lab.experiment.cell import Cell
-from pe_lab.training.graph import refuses
+from pe_lab.training.graph import refusal_reason
 
 D, H, T, SEED = 6, 2, 12, 5
 SIZES = Sizes(D, H, T, marks=4)
@@ -185,9 +185,9 @@ def test_a_cache_in_training_mode_is_refused() -> None:
 
 def test_steps_that_draw_shifts_are_not_captured() -> None:
     device, adam = torch.device("cuda"), torch.optim.AdamW
-    assert "random draws" in refuses(Stack([abacus()], 1), adam, device)
+    assert "random draws" in refusal_reason(Stack([abacus()], 1), adam, device)
     both = make("sum", width=8, num_heads=2, depth=1, length=T, marks=4, parts=["abacus", "rope"])
-    assert "random draws" in refuses(both, adam, device)
+    assert "random draws" in refusal_reason(both, adam, device)
 
 
 def test_a_sum_with_rotations_has_the_vectors_and_the_rotations() -> None:

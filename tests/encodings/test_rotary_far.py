@@ -176,7 +176,7 @@ def test_no_implementation_but_the_reference_computes_them() -> None:
     terms = CASES["rerope"][0].terms(torch.zeros(B, T, H * d), layout)
     assert choose("auto", q, terms, layout).name == "reference"
     for module in (sdpa, flex, triton):
-        assert "no place for content_bias" in str(module.refuses(q, terms, layout))
+        assert "no place for content_bias" in str(module.refusal_reason(q, terms, layout))
 
 
 def test_bidirectional_attention_is_refused() -> None:

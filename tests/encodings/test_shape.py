@@ -13,7 +13,7 @@ from configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.encodings import PADDING, Alibi, Layout, Learnable, RoPE, Shape, Sinusoidal, Sizes, Stack, Sum, make
 from pe_lab.encodings.absolute import Integer
-from pe_lab.training.graph import refuses
+from pe_lab.training.graph import refusal_reason
 
 D, H, T = 12, 2, 9
 SIZES = Sizes(D, H, T)
@@ -214,7 +214,7 @@ def test_a_cache_in_training_mode_without_a_seed_is_refused() -> None:
 def test_steps_that_draw_shifts_on_the_cpu_are_not_captured() -> None:
     device = torch.device("cuda")
     for encoding, refused in ((make_encoding(), True), (Sinusoidal(SIZES), False)):
-        reason = refuses(torch.nn.ModuleList([encoding]), torch.optim.AdamW, device)
+        reason = refusal_reason(torch.nn.ModuleList([encoding]), torch.optim.AdamW, device)
         assert (reason is not None) is refused
 
 

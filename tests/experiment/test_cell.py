@@ -183,7 +183,7 @@ def test_a_graph_that_can_be_captured_is_part_of_the_identity(tmp_path, monkeypa
     plain = run(tmp_path)
     assert run(tmp_path, "trainer.graph=auto", "trainer.device=cpu") == run(tmp_path, "trainer.device=cpu")
     assert run(tmp_path, "trainer.graph=true") != plain  # refused when the training is made, if not possible
-    monkeypatch.setattr(cell_module, "refuses", lambda *_: None)
+    monkeypatch.setattr(cell_module, "refusal_reason", lambda *_: None)
     assert run(tmp_path) == run(tmp_path, "trainer.graph=auto") == run(tmp_path, "trainer.graph=true")
     assert run(tmp_path, "trainer.graph=false") == plain != run(tmp_path)
 
@@ -225,7 +225,7 @@ def test_a_revision_is_part_of_the_identity(part, tmp_path, monkeypatch):
 
 def test_a_revision_in_low_precision_is_part_of_the_identity_there(tmp_path, monkeypatch):
     full, low = run(tmp_path), run(tmp_path, "trainer.precision=bf16-mixed")
-    monkeypatch.setattr(sdpa, "low_revision", sdpa.low_revision + 1)
+    monkeypatch.setattr(sdpa, "low_precision_revision", sdpa.low_precision_revision + 1)
     assert run(tmp_path) == full
     assert run(tmp_path, "trainer.precision=bf16-mixed") != low
 

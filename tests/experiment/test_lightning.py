@@ -197,7 +197,7 @@ class ReadsGradients(L.Callback):
 
 
 def test_what_a_graph_cannot_honour_is_trained_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_module, "refuses", lambda *_: None)  # as on a GPU
+    monkeypatch.setattr(cell_module, "refusal_reason", lambda *_: None)  # as on a GPU
     assert cell().graph
     assert cell("callbacks=[learning_rate_monitor]").graph
     assert not cell("trainer.accumulate_grad_batches=2").graph

@@ -129,9 +129,11 @@ def test_measuring_chooses_attention_again_where_the_implementation_of_training_
     """On a GPU training takes triton where it is trusted; auto then takes another one to decode."""
     task = ["data=copy", "data.longest=3", "data.train=400", "data.test=9", "data.validation=9"]
     made = cell(tmp_path, *task, "evaluate.decode=greedy", "pe=rope", "trainer.batch_size=64")
-    keyless = sdpa.refuses
+    keyless = sdpa.refusal_reason
     monkeypatch.setattr(
-        sdpa, "refuses", lambda q, terms, layout, *rest: "no keys" if layout.keys else keyless(q, terms, layout, *rest)
+        sdpa,
+        "refusal_reason",
+        lambda q, terms, layout, *rest: "no keys" if layout.keys else keyless(q, terms, layout, *rest),
     )
     made = serve(made)
     assert made.cell.implementation == "sdpa"

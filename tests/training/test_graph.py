@@ -16,7 +16,7 @@ from configs import TINY_MODEL, in_ledger
 from pe_lab.data.base import Batch
 from pe_lab.experiment.job import Job
 from pe_lab.training import graph, module
-from pe_lab.training.graph import EAGER_STEPS, CapturedStep, batch_tensors, decide_graph, refuses
+from pe_lab.training.graph import EAGER_STEPS, CapturedStep, batch_tensors, decide_graph, refusal_reason
 from pe_lab.training.module import Training
 
 
@@ -183,11 +183,14 @@ def test_a_batch_whose_layout_has_other_facts_is_not_replayed(tmp_path: Path) ->
 def test_what_cannot_be_captured_is_refused_in_one_line(tmp_path: Path) -> None:
     made, cuda = training(tmp_path), torch.device("cuda")
     adam, sgd = type(made.optimizer), torch.optim.SGD
-    assert refuses(made.model, adam, cuda) is None
-    assert refuses(made.model, adam, torch.device("cpu")) == "needs a CUDA device, got cpu"
-    assert refuses(made.model, sgd, cuda) == "needs an optimizer whose steps can be captured, Adam or AdamW, got SGD"
+    assert refusal_reason(made.model, adam, cuda) is None
+    assert refusal_reason(made.model, adam, torch.device("cpu")) == "needs a CUDA device, got cpu"
+    assert (
+        refusal_reason(made.model, sgd, cuda)
+        == "needs an optimizer whose steps can be captured, Adam or AdamW, got SGD"
+    )
     drawn = training(tmp_path, "pe=randomized_rope")
-    assert "draws its positions" in refuses(drawn.model, adam, cuda)
+    assert "draws its positions" in refusal_reason(drawn.model, adam, cuda)
     with pytest.raises(ValueError, match=r"^trainer.graph=true needs a CUDA device, got cpu: "):
         training(tmp_path, "trainer.graph=true")
 
@@ -251,7 +254,7 @@ def test_on_a_gpu_auto_checks_the_graph_and_trains_on(pe: str, replays: int, tmp
 
 def test_a_graph_is_made_when_training_starts_and_left_when_it_ends(tmp_path: Path, monkeypatch) -> None:
     """Lightning moves the parameters to the CPU in between."""
-    monkeypatch.setattr(module, "refuses", lambda *_: None)
+    monkeypatch.setattr(module, "refusal_reason", lambda *_: None)
     for asked, check in (("true", False), ("auto", True)):
         made = training(tmp_path, f"trainer.graph={asked}")
         assert not made.automatic_optimization

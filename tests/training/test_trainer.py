@@ -497,7 +497,7 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(name: str) -> None:
 
 def test_what_a_graph_cannot_honour_is_done_without_one_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where steps could be captured."""
-    monkeypatch.setattr("pe_lab.training.module.refuses", lambda *_: None)
+    monkeypatch.setattr("pe_lab.training.module.refusal_reason", lambda *_: None)
     for name, arguments in {
         "accumulate_grad_batches": {"accumulate_grad_batches": 2},
         "gradient_clip_algorithm='value'": {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"},

@@ -20,7 +20,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 revision = 3  # increased when the numbers change; part of the identity of a result
-low_revision = revision
+low_precision_revision = revision
 MAX_HEAD_DIM = 128  # head dimensions
 MAX_WINDOW = 2**30  # keys, which is as good as no limit
 MAX_HEADS = 65535  # of all sequences together: the second axis of a grid
@@ -49,7 +49,7 @@ UNSUPPORTED_BY_STICK = tuple(name for name in SUPPORTED_TERMS if name not in STI
 ANY_VERSION = "PE_LAB_TRITON_ANY"  # set to 1, it allows every version
 
 
-def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Return the reason why these terms cannot be computed here, or None."""
     if layout.keys is not None:
         return "triton takes as many queries as keys, these have keys of earlier tokens"

@@ -115,7 +115,7 @@ def test_a_training_step_is_that_of_the_reference_or_refused(
     judge = step(single, "reference", layout)
     if any(no_place_in_the_kernels(*given) for given in asked):
         q = torch.zeros(1, 2, T, 8, device=DEVICE)
-        reason = next(filter(None, (triton.refuses(q, *given) for given in asked)))
+        reason = next(filter(None, (triton.refusal_reason(q, *given) for given in asked)))
         with pytest.raises(ValueError, match=re.escape(f"attention=triton cannot compute this: {reason}; use")):
             step(single, "triton", layout)
         return

@@ -124,7 +124,7 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
             given = asked[-1]
             assert given[0].dtype == dtype
             assert (given[3] is not None) is bool(p)
-            if reason := triton.refuses(*given):  # what attention=auto asks before it takes another
+            if reason := triton.refusal_reason(*given):  # what attention=auto asks before it takes another
                 assert refusal.startswith(f"attention=triton cannot compute this: {reason}; use attention=auto, ")
                 assert not launches
                 continue
