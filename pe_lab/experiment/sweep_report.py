@@ -85,7 +85,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     rows = rows_of(settings, [summary_and_environment(job.run, job.cell.target) for job in present])
     lost = failure_rows(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
     measured = [
-        curves.Measured(job_settings, job.run, job.cell.target, job.cell.requests)
+        curves.CellMeasurements(job_settings, job.run, job.cell.target, job.cell.requests)
         for job_settings, job in zip(settings, present, strict=True)
     ]
     records = curves.gather_records(measured)

@@ -44,15 +44,15 @@ from pe_lab.report.standing import (
 )
 from pe_lab.results.columns import (
     STEPS_METRIC,
+    displayed_settings,
     setting_columns,
-    told_settings,
     value_text,
 )
 from pe_lab.results.learned import (
-    in_learned_settings,
+    filter_learned_cells,
+    filter_learned_comparisons,
     level_in_words,
     not_learned,
-    of_learned_settings,
     partly_learned,
 )
 from pe_lab.results.panels import settings_in_words
@@ -156,7 +156,9 @@ def _corrected(subject: ReportSubject) -> list[str]:
     for name in (name for name in compared.tables if name != GRID_TABLE):
         where = "of averages over settings" if name == POOLED else "at longer lengths"
         ends[where] = ends.get(where, 0) + compared.sizes(name)[0]
-    without = compared.sizes(GRID_TABLE)[0] - int(in_learned_settings(compared.compare(), cells)["p"].notna().sum())
+    without = compared.sizes(GRID_TABLE)[0] - int(
+        filter_learned_comparisons(compared.compare(), cells)["p"].notna().sum()
+    )
     ends = {"in settings in which no model has learned the task": without} | ends
     told = [f"{count} are {where}" for where, count in ends.items() if count]
     every = compared.sizes()[0]
@@ -250,7 +252,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     each = by_setting(subject.compared)
     whole = overall(subject.compared)
     tasks = len(each) <= MOST_TASKS and only_tasks_vary(cells)
-    lines = in_learned_settings(subject.compared.compare(GRID_TABLE), cells)
+    lines = filter_learned_comparisons(subject.compared.compare(GRID_TABLE), cells)
     counts = _counts(lines, cells, subject.metric)
     if whole is not None and not tasks:
         first = next(iter(whole.means))
@@ -276,8 +278,10 @@ def _where_not_learned(cells: pd.DataFrame) -> str:
     """Say for which depths and lengths of training no encoding has learned the task; empty where these do not tell."""
     if not partly_learned(cells):
         return ""
-    learned = of_learned_settings(cells)
-    names = [name for name in told_settings(cells, setting_columns(cells)) if cells[name].nunique(dropna=False) > 1]
+    learned = filter_learned_cells(cells)
+    names = [
+        name for name in displayed_settings(cells, setting_columns(cells)) if cells[name].nunique(dropna=False) > 1
+    ]
     never = {name: cells.loc[~cells[name].isin(learned[name]), [name]].drop_duplicates() for name in names}
     never = {name: values for name, values in never.items() if len(values) and name != "data"}
     without = pd.concat([cells[name].isin(values[name]) for name, values in never.items()], axis=1) if never else None
@@ -318,8 +322,8 @@ def _elsewhere(far: dict[str, str], said: str, cells: pd.DataFrame) -> list[str]
 
 def _place_of_learned(cells: pd.DataFrame) -> str:
     """Return the settings in which a model has learned the task, such as `at depth 4 and 16, after 16 epochs`."""
-    learned = of_learned_settings(cells)
-    names = told_settings(cells, setting_columns(cells))
+    learned = filter_learned_cells(cells)
+    names = displayed_settings(cells, setting_columns(cells))
     varied = [name for name in names if cells[name].nunique(dropna=False) > 1]
     grid = learned[varied].drop_duplicates()
     if len(grid) < math.prod(grid.nunique(dropna=False)):
@@ -459,7 +463,7 @@ def _alone(subject: ReportSubject) -> str:
 def place(cells: pd.DataFrame) -> str:
     """Return task and settings in words, such as ` on structured, at depth 1 and 4, after 16 epochs`."""
     text = f" on {_values(cells['data'])}" if "data" in cells and not (cells["data"] == "unknown").all() else ""
-    names = [name for name in told_settings(cells, setting_columns(cells)) if name != "data"]
+    names = [name for name in displayed_settings(cells, setting_columns(cells)) if name != "data"]
     return ", ".join([text, *_settings(cells, names)])
 
 

@@ -9,7 +9,7 @@ from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads, attention_m
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import ReportSubject
 from pe_lab.results.columns import checkpoint, lower_is_better, setting_columns, sort_by_setting
-from pe_lab.results.frame import Results, Stored
+from pe_lab.results.frame import Results, StudyFolderResults
 from pe_lab.results.plots import Plot
 from pe_lab.results.trained_cell import of_checkpoint
 from pe_lab.system.files import LedgerError
@@ -65,7 +65,7 @@ def heads(results: Results, run: str, target: int) -> Plot:
 def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
     """Return the cells to draw: of the last setting and the first seed, those of the baseline and the best others."""
     cells = subject.results.cells
-    if isinstance(subject.results, Stored) or not subject.results.source.is_dir() or cells.empty:
+    if isinstance(subject.results, StudyFolderResults) or not subject.results.source.is_dir() or cells.empty:
         return []
     names = setting_columns(cells)
     ordered = sort_by_setting(cells, names)

@@ -11,8 +11,8 @@ from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS
 from pe_lab.report.effort import searched_rates
 from pe_lab.report.question import ReportSubject
 from pe_lab.report.standing import amount, joined, unit_in_words
-from pe_lab.results.columns import counted_in, floors, in_words, lower_is_better, merge_tables, setting_columns
-from pe_lab.results.learned import GUESS_METRICS, in_learned_settings, of_learned_settings
+from pe_lab.results.columns import floors, in_words, length_column, lower_is_better, merge_tables, setting_columns
+from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells, filter_learned_comparisons
 from pe_lab.results.panels import settings_in_words
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
@@ -39,8 +39,8 @@ def far_seeds(subject: ReportSubject) -> dict[str, str]:
     """
     if subject.results.cells.empty:
         return {}
-    margin = in_learned_settings(subject.compared.compare(), subject.results.cells)["margin"].max()
-    cells, metric = of_learned_settings(subject.results.cells), f"test_{subject.metric}"
+    margin = filter_learned_comparisons(subject.compared.compare(), subject.results.cells)["margin"].max()
+    cells, metric = filter_learned_cells(subject.results.cells), f"test_{subject.metric}"
     names, found = setting_columns(cells), list[tuple[float, str, str]]()
     words = pd.Series(settings_in_words(cells, names), cells.index)
     for (setting, pe), seeds in cells.groupby([words, "pe"], sort=False):
@@ -69,7 +69,10 @@ def still_falling(subject: ReportSubject) -> list[str]:
     cells, curves = subject.results.cells, subject.results.curves
     if cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves:
         return []
-    margin, cells = in_learned_settings(subject.compared.compare(), cells)["margin"].max(), of_learned_settings(cells)
+    margin, cells = (
+        filter_learned_comparisons(subject.compared.compare(), cells)["margin"].max(),
+        filter_learned_cells(cells),
+    )
     names = list(curves.columns[: curves.columns.get_loc("epoch")])
     losses = merge_tables(curves[curves["metric"] == "loss"], cells[names].drop_duplicates(), names)
     values = losses.groupby([*names, "epoch"], dropna=False)["value"].mean().unstack("epoch")
@@ -80,7 +83,7 @@ def still_falling(subject: ReportSubject) -> list[str]:
     best = cells[f"floor_{BEST_FLOOR}_loss"].mean() if f"floor_{BEST_FLOOR}_loss" in cells else -np.inf
     if ends.iloc[:, 1].mean() - best < margin:  # little is left to learn
         return []
-    unit = counted_in(cells)
+    unit = length_column(cells)
     scale = float((cells[unit] / cells["epochs"]).iloc[0]) if unit != "epochs" else 1.0
     first, last = (f"{scale * epoch:.4g}" for epoch in ends.columns)
     most = (ends.iloc[:, 0] - ends.iloc[:, 1]).groupby("pe", sort=False).mean().sort_values()

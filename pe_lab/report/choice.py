@@ -8,14 +8,14 @@ import pandas as pd
 from pe_lab.results import pooling
 from pe_lab.results.columns import (
     REMAINING_METRIC,
-    counted_in,
+    displayed_settings,
     floors,
+    length_column,
     lower_is_better,
     setting_columns,
     sort_by_setting,
-    told_settings,
 )
-from pe_lab.results.learned import MIN_RIGHT, has_learned, of_learned_settings, over_seeds, uses_position
+from pe_lab.results.learned import MIN_RIGHT, filter_learned_cells, has_learned, over_seeds, uses_position
 from pe_lab.statistics import GRID_TABLE, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -97,7 +97,7 @@ def choices(
     if pools and unlearned:
         best = _best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED)
         lines += _without_encoding(best, unlearned)
-    elif pools and len(of_learned_settings(rows)) == len(rows):
+    elif pools and len(filter_learned_cells(rows)) == len(rows):
         lines += _pooled(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID_TABLE, POOLED):
@@ -122,8 +122,8 @@ def _not_learned(judged: pd.DataFrame) -> str:
 
 def _by_setting(rows: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.DataFrame]]:
     """Return each setting in words with its rows, in the order of the rows."""
-    told = told_settings(rows, names)
-    varied = [name for name in told if rows[name].nunique(dropna=False) > 1] or ["depth", counted_in(rows)]
+    told = displayed_settings(rows, names)
+    varied = [name for name in told if rows[name].nunique(dropna=False) > 1] or ["depth", length_column(rows)]
     groups = []
     for key, group in rows.groupby(varied, sort=False, dropna=False):
         words = [f"{name.rpartition('.')[2]} {_plain(value)}" for name, value in zip(varied, key, strict=True)]

@@ -11,8 +11,8 @@ from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Se
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
-from pe_lab.results.columns import counted_in, floors, in_words, merge_tables, setting_columns
-from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
+from pe_lab.results.columns import floors, in_words, length_column, merge_tables, setting_columns
+from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
 from pe_lab.results.pooling import pool
 from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Families, Verdict
 from pe_lab.statistics.comparisons import counted
@@ -33,7 +33,7 @@ def grid(subject: ReportSubject) -> Section:
     cells, metric = subject.results.cells, subject.metric
     words = floors_in_words(floors(cells, metric))
     parts: list[Part] = [Folded("What the floors are", list(words))] if words else []
-    if cells[counted_in(cells)].nunique() > 1:
+    if cells[length_column(cells)].nunique() > 1:
         caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
         parts.append(Drawn(plots.over_epochs(cells, metric), caption, over_training(metric)))
     caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
@@ -77,7 +77,7 @@ def differences(subject: ReportSubject) -> Section:
     cells, families = subject.results.cells, subject.compared
     if cells["pe"].nunique() < 2:
         return Section("Differences")
-    compared = in_learned_settings(families.compare(), cells)
+    compared = filter_learned_comparisons(families.compare(), cells)
     learned, where = partly_learned(cells), "in every setting"
     if learned:
         count = len(compared[[name for name in setting_columns(cells) if name in compared]].drop_duplicates())
@@ -113,7 +113,7 @@ def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Folded]:
     keys = [name for name in setting_columns(cells) if name in lines]
     marked = lines.assign(learned=True)
     if partly_learned(cells):
-        learned = of_learned_settings(cells)[keys].drop_duplicates()
+        learned = filter_learned_cells(cells)[keys].drop_duplicates()
         marks = merge_tables(lines, learned, keys, how="left", indicator=True)["_merge"]
         marked["learned"] = marks.eq("both").to_numpy()
     columns = [*varied_columns(lines, keys), "pe", "baseline", *(name for name in COMPARISON if name in lines)]
@@ -128,7 +128,7 @@ def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Folded]:
 def ranks(subject: ReportSubject) -> Section:
     """Return the range of ranks of each encoding."""
     cells = subject.results.cells
-    ranked, code = in_learned_settings(subject.compared.ranks(), cells), "compared.ranks()"
+    ranked, code = filter_learned_comparisons(subject.compared.ranks(), cells), "compared.ranks()"
     if ranked.empty or cells["pe"].nunique() < 2:
         return Section("Ranks")
     text = (
@@ -139,7 +139,7 @@ def ranks(subject: ReportSubject) -> Section:
     caption = "Best mean first"
     if partly_learned(cells):
         caption += f", of the settings {LEARNED}"
-        code = f"learned.in_learned_settings({code}, results.cells)"
+        code = f"learned.filter_learned_comparisons({code}, results.cells)"
     names = [*varied_columns(ranked, setting_columns(cells)), "pe", "mean"]
     names += ["best", "worst", "tied", "equivalent"]
     return Section("Ranks, with ties", [text, ReportTable(ranked[names], caption, code)])
@@ -147,9 +147,9 @@ def ranks(subject: ReportSubject) -> Section:
 
 def effects(subject: ReportSubject) -> Section:
     """Return the shares of encoding, depth and epochs in the variation."""
-    cells, source = of_learned_settings(subject.results.cells), "results.cells"
+    cells, source = filter_learned_cells(subject.results.cells), "results.cells"
     if len(cells) < len(subject.results.cells):
-        source = f"learned.of_learned_settings({source})"
+        source = f"learned.filter_learned_cells({source})"
     shared = statistics.effects(cells, subject.metric)
     if shared.empty:
         return Section("Effects")
@@ -172,8 +172,8 @@ def seeds(subject: ReportSubject) -> Section:
         return Section("Seeds needed")
     cells, lines = subject.results.cells, "compared.compare()"
     if partly_learned(cells):
-        lines = f"learned.in_learned_settings({lines}, results.cells)"
-    needed = statistics.seeds_needed(in_learned_settings(subject.compared.compare(), cells))
+        lines = f"learned.filter_learned_comparisons({lines}, results.cells)"
+    needed = statistics.seeds_needed(filter_learned_comparisons(subject.compared.compare(), cells))
     if needed["deviation"].isna().all():
         return Section("Seeds needed")
     names = [*varied_columns(needed, setting_columns(subject.results.cells)), "pe", "seeds", "difference", "deviation"]

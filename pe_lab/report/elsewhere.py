@@ -7,7 +7,7 @@ from pe_lab.report.parts import Drawn, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.results import specification
 from pe_lab.results.columns import setting_columns
-from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
+from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
 from pe_lab.results.sensitivity import sensitivity, shares
 from pe_lab.statistics import GRID_TABLE, Families
 
@@ -19,13 +19,13 @@ def elsewhere(subject: ReportSubject) -> Section:
     an encoding, settings in which none has learned the task do not count where there are others.
     """
     cells, title, compared = subject.results.cells, "Does it hold elsewhere?", subject.compared
-    cells = cells if subject.against else of_learned_settings(cells)
+    cells = cells if subject.against else filter_learned_cells(cells)
     if cells["pe"].nunique() < 2 or len(varied_columns(cells, setting_columns(cells))) < 2:
         return Section(title)
     pe = subject.against or best_other(compared, subject.results.cells)
     pair = f"results.cells, {pe!r}, {subject.baseline!r}, {subject.metric!r}, compared.compare()"
     if len(cells) < len(subject.results.cells):
-        pair = pair.replace("results.cells", "learned.of_learned_settings(results.cells)")
+        pair = pair.replace("results.cells", "learned.filter_learned_cells(results.cells)")
     differences = sensitivity(cells, pe, subject.baseline, subject.metric, compared.compare())
     if not differences.names:  # both encodings were trained in one setting only
         return Section(title)
@@ -55,7 +55,7 @@ def best_other(compared: Families, cells: pd.DataFrame) -> str:
     ranked = ranked[ranked["pe"] != compared.baseline]
     if name == POOLED and len(ranked):
         return str(ranked["pe"].iloc[0])
-    ranked = in_learned_settings(compared.ranks(GRID_TABLE), cells)
+    ranked = filter_learned_comparisons(compared.ranks(GRID_TABLE), cells)
     names = list(ranked.columns[: list(ranked.columns).index("pe")])
     places = ranked.groupby(names, sort=False, dropna=False).cumcount().groupby(ranked["pe"], sort=False).mean()
     return str(places.drop(compared.baseline, errors="ignore").sort_values(kind="stable").index[0])

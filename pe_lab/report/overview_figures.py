@@ -12,14 +12,14 @@ from pe_lab.report.standing import FEW_SETTINGS, by_setting, joined, table_of, u
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     STEPS_METRIC,
-    counted_in,
     in_words,
+    length_column,
     lower_is_better,
     merge_tables,
     setting_columns,
     sort_by_setting,
 )
-from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
+from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
 
@@ -55,7 +55,7 @@ def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFram
     count, rows = words.nunique(), compared.tables[GRID_TABLE][0]
     shown = words
     if name == GRID_TABLE and decided is None and names:
-        learned = of_learned_settings(rows)[names].drop_duplicates()
+        learned = filter_learned_cells(rows)[names].drop_duplicates()
         shown = merge_tables(lines.assign(words=words), learned, names)["words"]
     last = shown.iloc[-1] if len(shown) else words.iloc[-1]
     where = f" at {last}, one of {count} settings, which are not averaged" if count > 1 else ""
@@ -79,7 +79,7 @@ def _few_differences(subject: ReportSubject) -> Drawn | None:
     cells, compared = subject.results.cells, subject.compared
     if subject.decided is not None or cells["pe"].nunique() > MOST_DRAWN:
         return None
-    lines = in_learned_settings(compared.compare(GRID_TABLE), cells)
+    lines = filter_learned_comparisons(compared.compare(GRID_TABLE), cells)
     settings = len(lines[[name for name in setting_columns(cells) if name in lines]].drop_duplicates())
     averaged = table_of(compared) is not None and not only_tasks_vary(cells)
     if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
@@ -95,10 +95,10 @@ def all_differences(subject: ReportSubject, baseline: str = "") -> Drawn:
         baseline: empty: that of the report.
     """
     cells, other = subject.results.cells, baseline not in ("", subject.baseline)
-    lines = in_learned_settings(subject.compared.compare(GRID_TABLE, baseline or None), cells)
+    lines = filter_learned_comparisons(subject.compared.compare(GRID_TABLE, baseline or None), cells)
     source = f"compared.compare(baseline={baseline!r})" if other else "compared.compare()"
     if partly_learned(cells):
-        source = f"learned.in_learned_settings({source}, results.cells)"
+        source = f"learned.filter_learned_comparisons({source}, results.cells)"
     how = _with_intervals(subject) if lines["low"].notna().any() else ""
     whose = f"{baseline}, which has the best mean" if other else subject.baseline
     caption = f"Differences from {whose}, paired by seeds{how}{_band(lines, subject.metric)}"
@@ -127,7 +127,7 @@ def _training(subject: ReportSubject) -> Drawn:
     """Return the figure of the metric over the lengths of training."""
     cells = subject.results.cells
     seeds = count_of_seeds(cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique())
-    caption = f"Test {in_words(subject.metric)} after so many {counted_in(cells)}: means over {seeds}"
+    caption = f"Test {in_words(subject.metric)} after so many {length_column(cells)}: means over {seeds}"
     plot = plots.over_epochs(cells, subject.metric)
     caption += (WITH_INTERVALS + cut_in_words(plot, subject.metric)) * several_seeds(cells)
     return Drawn(plot, caption, over_training(subject.metric))
@@ -156,7 +156,7 @@ def several_seeds(cells: pd.DataFrame) -> bool:
 def draws_training(subject: ReportSubject) -> bool:
     """Whether the first figure shows the metric over the lengths of training: of few encodings with several."""
     cells = subject.results.cells
-    several = cells[counted_in(cells)].nunique() > 1 and subject.metric != STEPS_METRIC
+    several = cells[length_column(cells)].nunique() > 1 and subject.metric != STEPS_METRIC
     return subject.decided is None and several and cells["pe"].nunique() <= MOST_DRAWN
 
 

@@ -26,11 +26,11 @@ from pe_lab.results.columns import (
     ENVIRONMENT,
     REMAINING_METRIC,
     STEPS_METRIC,
-    counted_in,
+    displayed_settings,
     in_words,
+    length_column,
     setting_columns,
     sort_by_setting,
-    told_settings,
     value_text,
 )
 from pe_lab.results.frame import Results
@@ -148,7 +148,7 @@ def _differences(subject: ReportSubject) -> dict[str, str]:
             f"{subject.compared.correction}: an interval without 0 may stand beside a p value above 0.05"
         )
     caption = f"Paired differences in {_compared(subject.metric)} from {subject.baseline}{place(cells)}, {tested}"
-    digits, varied = decimals(lines), varied_columns(lines, told_settings(cells, setting_columns(cells)))
+    digits, varied = decimals(lines), varied_columns(lines, displayed_settings(cells, setting_columns(cells)))
     shown = lines[[*varied, "pe", "seeds"]].rename(columns={"pe": "encoding"})
     shown = shown.assign(
         difference=[_number(value, digits) for value in lines["difference"]],
@@ -187,8 +187,10 @@ def _figures(subject: ReportSubject) -> dict[str, CaptionedPlot]:
 
 def _curves(cells: pd.DataFrame, metric: str) -> dict[str, CaptionedPlot]:
     """Return the figure over the length of training by its name; none of one length, or of too many settings."""
-    length = counted_in(cells)
-    panels = cells[[name for name in told_settings(cells, setting_columns(cells)) if name != length]].drop_duplicates()
+    length = length_column(cells)
+    panels = cells[
+        [name for name in displayed_settings(cells, setting_columns(cells)) if name != length]
+    ].drop_duplicates()
     if cells[length].nunique() == 1 or len(panels) > MOST_PANELS:
         return {}
     what = f"{in_words(metric)}{unit(metric)}"
@@ -266,9 +268,9 @@ def _training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[
         counts: of seeds, for each encoding and setting.
     """
     identity = identity_of(results)
-    names = varied_columns(cells, told_settings(cells, setting_columns(cells)))
+    names = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
     settings = {name: _values(cells[name]) for name in names if name != "data"}
-    for name in ("depth", counted_in(cells)):
+    for name in ("depth", length_column(cells)):
         settings.setdefault(name, _values(cells[name]))
     return {
         "encodings": [escaped(name) for name in cells["pe"].unique()],

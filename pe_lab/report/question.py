@@ -10,7 +10,7 @@ from pe_lab.report import choice
 from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Code, Part, ReportTable, Section
 from pe_lab.report.standing import Standing, measured
-from pe_lab.results.columns import lower_is_better, setting_columns, told_settings, value_text
+from pe_lab.results.columns import displayed_settings, lower_is_better, setting_columns, value_text
 from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Families, Margin
@@ -116,7 +116,7 @@ def question(subject: ReportSubject, verdicts: bool = True) -> Section:
     cells = subject.results.cells
     parts: list[Part] = []
     if len(cells):
-        varied = varied_columns(cells, told_settings(cells, setting_columns(cells)))
+        varied = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
         counts = [counted(cells["pe"].nunique(), "encoding")]
         counts += [
             f"{name} {', '.join(value_text(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied

@@ -19,10 +19,10 @@ from pe_lab.report.tuned import COSTS, TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     STEPS_METRIC,
+    displayed_settings,
     in_words,
     setting_columns,
     sort_by_setting,
-    told_settings,
     without_whole_windows,
 )
 from pe_lab.results.summary_table import by_task, summarise
@@ -159,7 +159,7 @@ def _cost(subject: ReportSubject) -> Section:
             code = f"plots.cost(results.cells, {subject.metric!r}, {against!r})"
             caption = f"Test {in_words(subject.metric)} against {words}"
             parts.append(Drawn(plots.cost(cells, subject.metric, against), caption, code))
-    settings = varied_columns(cells, told_settings(cells, setting_columns(cells)))
+    settings = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
     costs = (
         sort_by_setting(cells, settings)
         .groupby([*settings, "pe"], sort=False, dropna=False)

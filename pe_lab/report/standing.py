@@ -18,7 +18,7 @@ from pe_lab.results.columns import (
     merge_tables,
     setting_columns,
 )
-from pe_lab.results.learned import of_learned_settings
+from pe_lab.results.learned import filter_learned_cells
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import unit_of
@@ -229,7 +229,7 @@ def table_of(compared: Families) -> str | None:
     None if they are not pooled, or a model has learned the task in some of them only.
     """
     rows, _ = compared.tables[GRID_TABLE]
-    if len(of_learned_settings(rows)) < len(rows):
+    if len(filter_learned_cells(rows)) < len(rows):
         return None
     if len(rows[setting_columns(rows)].drop_duplicates()) == 1:
         return GRID_TABLE
@@ -241,7 +241,7 @@ def by_setting(compared: Families) -> list[Standing]:
     (rows, metric), lines = compared.tables[GRID_TABLE], compared.lines[GRID_TABLE]
     names = setting_columns(rows)
     at = "on" if "data" in names and rows["data"].nunique() > 1 else "at"
-    ranked = merge_tables(compared.ranks(GRID_TABLE), of_learned_settings(rows)[names].drop_duplicates(), names)
+    ranked = merge_tables(compared.ranks(GRID_TABLE), filter_learned_cells(rows)[names].drop_duplicates(), names)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
     standings, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
     for key, part in ranked.groupby(names, sort=False, dropna=False):

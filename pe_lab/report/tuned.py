@@ -20,16 +20,16 @@ from pe_lab.report.standing import Standing, joined, measured
 from pe_lab.results import plots, tuned_outcomes
 from pe_lab.results.columns import (
     STEPS_METRIC,
-    counted_in,
     cut_interval,
+    displayed_settings,
     floors,
+    length_column,
     merge_tables,
     setting_columns,
     sort_by_setting,
-    told_settings,
 )
 from pe_lab.results.frame import Results
-from pe_lab.results.learned import in_learned_settings, of_learned_settings, partly_learned
+from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS, Endpoint, Families, Verdict
@@ -88,7 +88,7 @@ def with_outcomes(results: Results) -> Results:
     else:
         cells["test_loss"] = reached
     if len(curves):
-        curves = curves[curves[counted_in(curves)] == curves[counted_in(curves)].max()]
+        curves = curves[curves[length_column(curves)] == curves[length_column(curves)].max()]
     tuned = replace(results, cells=cells)
     vars(tuned).update(curves=curves, records=renamed(results.records))  # as if they had been read
     return tuned
@@ -103,7 +103,7 @@ def outcomes_of(results: Results) -> pd.DataFrame:
     cells, metric = results.cells, metric_of(results)
     names = cells.columns[: len(setting_columns(cells)) + 2]
     levels = [f"floor_{floor}_{metric}" for floor in floors(cells, metric)]
-    columns = [*told_settings(cells, names), f"test_{metric}", *NEEDED[3:], "start_scale", *levels]
+    columns = [*displayed_settings(cells, names), f"test_{metric}", *NEEDED[3:], "start_scale", *levels]
     return cells.reindex(columns=columns).rename(columns={f"test_{metric}": "y"})
 
 
@@ -235,7 +235,7 @@ class TunedSubject(ReportSubject):
 
     @property
     def notes(self) -> list[str]:
-        learned = outcomes_of(replace(self.results, cells=of_learned_settings(self.results.cells)))
+        learned = outcomes_of(replace(self.results, cells=filter_learned_cells(self.results.cells)))
         edge = edge_note(learned, *ladders(self.results), advice=False)
         if edge and len(learned) < len(self.outcomes):
             edge = f"Where the task was learned: {edge[0].lower()}{edge[1:]}"
@@ -250,7 +250,7 @@ class TunedSubject(ReportSubject):
         """Name the encodings of which nearly all seeds chose the lowest or the highest starting scale."""
         tried = {float(scale) for _, scale in (self.results.declared.tune or {}).get("scaled") or []}
         ends = []
-        outcomes = outcomes_of(replace(self.results, cells=of_learned_settings(self.results.cells)))
+        outcomes = outcomes_of(replace(self.results, cells=filter_learned_cells(self.results.cells)))
         for pe, chosen in outcomes.dropna(subset="start_scale").groupby("pe", sort=False)["start_scale"]:
             for edge, what in {min(tried): "lowest", max(tried): "highest"}.items() if len(tried) > 1 else ():
                 if (at_edge := chosen == edge).mean() >= NEARLY_ALL:
@@ -264,13 +264,13 @@ class TunedSubject(ReportSubject):
         cells, steps = self.results.cells, (self.results.declared.tune or {}).get("steps")
         if "steps" not in cells or not partly_learned(cells) or steps not in set(cells["steps"]):
             return ""
-        if steps in set(of_learned_settings(cells)["steps"]):
+        if steps in set(filter_learned_cells(cells)["steps"]):
             return ""
         return f"Tries were chosen by validation after {steps} steps, where no encoding had learned the task."
 
     def doubts(self, standing: Standing) -> str:
         tried = tried_rates(self.outcomes, *ladders(self.results))
-        cells = of_learned_settings(self.results.cells)
+        cells = filter_learned_cells(self.results.cells)
         words = pd.Series(settings_in_words(cells, setting_columns(cells)), cells.index)
         here = (words == standing.setting.partition(" ")[2]) if standing.setting else pd.Series(True, cells.index)
         explained: dict[str, tuple[list[str], list[str]]] = {}  # by how many seeds chose which rates
@@ -307,7 +307,7 @@ def values(subject: TunedSubject) -> Section:
         "An encoding ranks below all that are better, and above all that are worse. Differences that are significant "
         "and within the margin, `slightly better` and `slightly worse`, do not rank."
     )
-    summary = in_learned_settings(subject.summary, subject.results.cells)
+    summary = filter_learned_comparisons(subject.summary, subject.results.cells)
     if {"mean", "low", "high"} <= set(summary):
         low, high = cut_interval(subject.metric, summary["mean"], summary["low"], summary["high"])
         summary = summary.assign(low=low, high=high)

@@ -103,14 +103,14 @@ def cut_interval(
     return np.maximum(low, np.minimum(mean, lowest)), np.minimum(high, np.maximum(mean, highest))
 
 
-def counted_in(rows: pd.DataFrame) -> str:
+def length_column(rows: pd.DataFrame) -> str:
     """Return the column of the length of training: steps where all trainings are counted in steps, or epochs."""
     return "steps" if "steps" in rows and rows["steps"].notna().all() else "epochs"
 
 
-def told_settings(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+def displayed_settings(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Return the named setting columns, without epochs where trainings are counted in steps: both say the same."""
-    return [name for name in names if name != "epochs" or counted_in(rows) == "epochs"]
+    return [name for name in names if name != "epochs" or length_column(rows) == "epochs"]
 
 
 def merge_tables(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **options: Any) -> pd.DataFrame:

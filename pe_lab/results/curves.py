@@ -21,7 +21,7 @@ from pe_lab.results.rows import Settings, describe_cells
 from pe_lab.statistics.intervals import interval
 
 
-class Measured(NamedTuple):
+class CellMeasurements(NamedTuple):
     """A trained cell and the measurements that were requested on it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
     requests: Sequence[dict[str, Any]]
 
 
-def gather_records(cells: Sequence[Measured]) -> pd.DataFrame:
+def gather_records(cells: Sequence[CellMeasurements]) -> pd.DataFrame:
     """Return the rows of all requested records; where lengths were requested, the test itself as length 1.
 
     Returns:

@@ -75,7 +75,7 @@ class Results:
         return self.study or self.source.resolve().name
 
 
-class Stored(Results):
+class StudyFolderResults(Results):
     """The results in a study's folder, which has all tables as CSV."""
 
     @cached_property
@@ -163,7 +163,7 @@ def _stored(folder: Path) -> Results:
     if not set(NO_SKIPPED) <= set(skipped):
         needed, columns = ", ".join(NO_SKIPPED), ", ".join(skipped)
         raise ValueError(f"{folder / 'skipped.csv'} must have the columns {needed}, got {columns}")
-    return Stored(folder, folder.name, cells, failed, skipped=skipped)
+    return StudyFolderResults(folder, folder.name, cells, failed, skipped=skipped)
 
 
 def _csv(path: Path, empty: pd.DataFrame | None = None) -> pd.DataFrame:

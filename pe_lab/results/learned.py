@@ -112,7 +112,7 @@ def used_in_setting(rows: pd.DataFrame, names: list[str]) -> pd.Series:
     return used.groupby([rows[name] for name in names], dropna=False).transform("max")
 
 
-def of_learned_settings(rows: pd.DataFrame) -> pd.DataFrame:
+def filter_learned_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the cells of the settings in which a model has learned the task; all cells where those are none.
 
     Settings of which it is unknown are kept, see `uses_position`.
@@ -121,7 +121,7 @@ def of_learned_settings(rows: pd.DataFrame) -> pd.DataFrame:
     return rows if unlearned.all() else rows[~unlearned]
 
 
-def in_learned_settings(lines: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+def filter_learned_comparisons(lines: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the comparisons of the settings in which a model has learned the task; all where those are none.
 
     Args:
@@ -131,7 +131,7 @@ def in_learned_settings(lines: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
     names = [name for name in setting_columns(rows) if name in lines]
     if not names or not partly_learned(rows):
         return lines
-    kept = merge_tables(lines, of_learned_settings(rows)[names].drop_duplicates(), names)
+    kept = merge_tables(lines, filter_learned_cells(rows)[names].drop_duplicates(), names)
     kept.attrs = lines.attrs  # the size of their family, which corrects them
     return kept
 

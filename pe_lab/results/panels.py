@@ -9,7 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pe_lab.results.columns import counted_in, cut_interval, setting_columns, told_settings, value_text
+from pe_lab.results.columns import cut_interval, displayed_settings, length_column, setting_columns, value_text
 from pe_lab.results.styles import style
 from pe_lab.statistics.intervals import interval
 
@@ -24,8 +24,8 @@ def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
 
     A training that is counted in steps is named by its steps instead of its epochs.
     """
-    length = counted_in(rows) if "steps" in names else "epochs"
-    names = told_settings(rows, names) if "steps" in names else names
+    length = length_column(rows) if "steps" in names else "epochs"
+    names = displayed_settings(rows, names) if "steps" in names else names
     varied = [name for name in names if rows[name].nunique(dropna=False) > 1]
     shown = varied or [name for name in names if name in ("depth", length)]
     if not shown:  # pandas 2 makes no records of rows without columns

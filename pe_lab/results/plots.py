@@ -17,14 +17,14 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 from pe_lab.config import LR
 from pe_lab.data.score import BLIND_FLOORS, NO_GAP
 from pe_lab.results.columns import (
-    counted_in,
+    displayed_settings,
     floors,
     in_words,
+    length_column,
     lower_is_better,
     merge_tables,
     setting_columns,
     sort_by_setting,
-    told_settings,
 )
 from pe_lab.results.panels import (
     GREY,
@@ -177,8 +177,8 @@ def over_epochs(
         baseline: an encoding; below each panel, the differences of the others from it, paired by seed. Encodings are
             then named at the right end of these, and not in the legend. Needs all panels in one row.
     """
-    along = counted_in(rows)
-    names = [name for name in told_settings(rows, setting_columns(rows)) if name != along]
+    along = length_column(rows)
+    names = [name for name in displayed_settings(rows, setting_columns(rows)) if name != along]
     rows = sort_by_setting(rows, [*names, along])
     rows = rows.assign(value=rows[f"test_{metric}"])
     data = means(rows, [along], names, metric)
@@ -357,13 +357,13 @@ def learning_curves(
     names = [name for name in curves.columns[: list(curves.columns).index("epoch")] if name not in ("pe", "seed")]
     names.remove("epochs")
     along = "epoch"
-    if counted_in(curves) == "steps":
+    if length_column(curves) == "steps":
         along = "step"
         curves = curves.assign(step=(curves["epoch"] * curves["steps"] / curves["epochs"]).round().astype(int))
     data = means(sort_by_setting(curves, names), [along], names, metric)
     highlight = _best_at_the_end(data, along, metric) if highlight is None else highlight
     figure, panels = make_panels(data["setting"].unique(), 2.9)
-    length = counted_in(curves)
+    length = length_column(curves)
     levels = {} if rows is None else _levels(rows[rows[length].isin(curves[length])], metric, names)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], along, highlight)

@@ -18,7 +18,7 @@ from pe_lab.system.plain import complaint
 SOURCE_PREFIX = "wandb:"  # marks a source as a W&B project
 
 
-class FromProject(Results):
+class WandbResults(Results):
     """Results of a W&B project: curves are fetched; other lengths and probes are not."""
 
     def __init__(self, project: str, cells: pd.DataFrame, curves: pd.DataFrame, refused: list[str]) -> None:
@@ -58,7 +58,7 @@ def load(project: str, runs: Iterable[Any] | None = None) -> Results:
             f"the W&B project must have a finished cell, got none in {project} ({len(refused)} other W&B runs)"
         )
     cells = rows_of(settings, summaries)
-    return FromProject(project, cells, _curves(cells, kept, summaries), refused)
+    return WandbResults(project, cells, _curves(cells, kept, summaries), refused)
 
 
 def _fetch(project: str) -> list[Any]:

@@ -24,7 +24,7 @@ from pe_lab.model import Transformer
 from pe_lab.probes import Probe, ProbeRow, make_row, states
 from pe_lab.probes.base import probe_class
 from pe_lab.probes.states import at_rest, capture_states, permute_tokens, sample_batches, watch_states
-from pe_lab.results.curves import Measured, gather_records
+from pe_lab.results.curves import CellMeasurements, gather_records
 from pe_lab.results.rows import settings_of
 
 PROBES = sorted(path.stem for path in (config_folder() / "probe").glob("*.yaml"))
@@ -161,9 +161,9 @@ def test_a_probe_of_the_users_is_measured_by_its_path_and_source(
     job.complete(wait=True)
     rows = job.records.get(request)
     assert rows["metric"].tolist() == ["mean"]
-    assert list(gather_records([Measured(settings_of(job.cell.cfg), job.run, 1, job.cell.requests)])["probe"]) == [
-        "mean"
-    ]
+    assert list(
+        gather_records([CellMeasurements(settings_of(job.cell.cfg), job.run, 1, job.cell.requests)])["probe"]
+    ) == ["mean"]
     with pytest.raises(ValueError, match=r"probe.rank._target_ must be pe_lab.probes.rank.RankProbe, got 'probe_of"):
         cell(tmp_path, "probe=[rank]", "probe.rank._target_=probe_of_mine.Mean")
 

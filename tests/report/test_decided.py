@@ -175,7 +175,7 @@ def test_a_study_that_is_still_deciding_says_that_its_verdicts_do_not_hold(tmp_p
     (tmp_path / decided.FILE).unlink()
     assert f"**Note.** {decided.UNFINISHED}" not in answer.answer(question).parts
     (tmp_path / "declared.json").write_text('{"decide": {"seeds": "3..6"}}')
-    results = results_of(question.results.cells, tmp_path, tmp_path.name, kind=frame.Stored)
+    results = results_of(question.results.cells, tmp_path, tmp_path.name, kind=frame.StudyFolderResults)
     parts = answer.answer(replace(question, results=results)).parts
     assert f"**Note.** {decided.UNFINISHED}" in parts
 

@@ -12,7 +12,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.decided import decisions
 from pe_lab.report.effort import CORPORA, rates_in_words, setting_in_words
 from pe_lab.results import frame
-from pe_lab.results.frame import Results, Stored
+from pe_lab.results.frame import Results, StudyFolderResults
 from pe_lab.results.tuned_rates import LR
 from pe_lab.system.files import digest
 
@@ -109,7 +109,7 @@ def test_an_encoding_whose_cells_all_failed_hides_no_search(tmp_path) -> None:
 def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
     assert Results(tmp_path, None, cells(OWN)).folder == tmp_path
     assert Results(tmp_path, "mine", cells(OWN)).folder == tmp_path / "studies/mine"
-    assert Stored(tmp_path, tmp_path.name, cells(OWN)).folder == tmp_path
+    assert StudyFolderResults(tmp_path, tmp_path.name, cells(OWN)).folder == tmp_path
 
 
 def test_a_copied_study_keeps_its_search_and_its_verdicts(tmp_path) -> None:
@@ -148,7 +148,7 @@ def test_a_folder_without_its_ledger_has_what_its_tasks_share(tmp_path) -> None:
         rows = pd.concat([cells({"rope": (0.003,)}).assign(data=run, run=run) for run in runs])
         (tmp_path / name).mkdir()
         (tmp_path / name / "identities.json").write_text(json.dumps(dict(zip(runs, entries, strict=True))))
-        return setting_in_words(Stored(tmp_path / name, name, rows.drop(columns=LR)))
+        return setting_in_words(StudyFolderResults(tmp_path / name, name, rows.drop(columns=LR)))
 
     one = {"model": {"width": 64, "num_heads": 4}, "data": {"length": 32}}
     two = {"model": {"width": 64, "num_heads": 4}, "data": {"length": 16}}
@@ -161,8 +161,10 @@ def test_a_folder_without_its_ledger_has_what_its_tasks_share(tmp_path) -> None:
     path.write_text(path.read_text().replace("64", "128"))
     rows = cells({"rope": (0.003,)}).assign(run=digest(one))
     with pytest.raises(ValueError, match="hashes of, got another entry for"):
-        setting_in_words(Stored(tmp_path / "one", "one", rows))
-    lacking = Stored(tmp_path / "both", "both", rows.assign(data=["a", "b"] * 2, run=[digest(one), "unknown"] * 2))
+        setting_in_words(StudyFolderResults(tmp_path / "one", "one", rows))
+    lacking = StudyFolderResults(
+        tmp_path / "both", "both", rows.assign(data=["a", "b"] * 2, run=[digest(one), "unknown"] * 2)
+    )
     assert setting_in_words(lacking) == ""
 
 

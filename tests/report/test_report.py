@@ -35,7 +35,7 @@ from pe_lab.report.sections import figures, sections
 from pe_lab.report.standing import overall
 from pe_lab.results import columns, frame, panels, plots, pooling, sensitivity, specification, tuned_rates
 from pe_lab.results import learned as learned_module
-from pe_lab.results.learned import in_learned_settings, not_learned
+from pe_lab.results.learned import filter_learned_comparisons, not_learned
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID_TABLE, Margin, interval
 
@@ -439,10 +439,10 @@ def test_differences_are_those_of_the_families(study):
     results = frame.load(study)
     found = {section.title: section for section in sections(question(results))}
     (drawn,) = (part for part in found["Differences"].parts if isinstance(part, Drawn))
-    compared = in_learned_settings(statistics.compare_cells(results.cells, "rope"), results.cells)
+    compared = filter_learned_comparisons(statistics.compare_cells(results.cells, "rope"), results.cells)
     assert len(compared) == 3  # of one setting
     family = question(results).compared.compare()
-    assert in_learned_settings(family, results.cells).attrs == family.attrs != {}
+    assert filter_learned_comparisons(family, results.cells).attrs == family.attrs != {}
     alibi = drawn.plot.data[drawn.plot.data["pe"] == "alibi"]
     assert sorted(alibi["difference"]) == sorted(compared[compared["pe"] == "alibi"]["difference"])
     assert set(alibi["verdict"]) == {"better"}

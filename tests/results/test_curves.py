@@ -9,7 +9,7 @@ from configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.results.columns import RECORD_COLUMNS
-from pe_lab.results.curves import Measured, gather_records, layers, lengths
+from pe_lab.results.curves import CellMeasurements, gather_records, layers, lengths
 from pe_lab.results.rows import settings_of
 
 
@@ -23,8 +23,8 @@ def served(ledger, *overrides: str) -> list[Job]:
     return cells
 
 
-def measured(jobs: list[Job]) -> list[Measured]:
-    return [Measured(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests) for job in jobs]
+def measured(jobs: list[Job]) -> list[CellMeasurements]:
+    return [CellMeasurements(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests) for job in jobs]
 
 
 def mean_and_half(values: list[float]) -> str:

@@ -629,7 +629,7 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     assert results.refused == []
     (job,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
     expected = curves.gather_records(
-        [curves.Measured(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests)]
+        [curves.CellMeasurements(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests)]
     )
     assert list(found.columns) == list(expected.columns)
     assert set(found["kind"]) == {"length", "probe"}
