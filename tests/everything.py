@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_lab.data.base import Batch, Dataset
 from pe_lab.data.posgen import PosGen
-from pe_lab.data.retrieval import Answered, Needle, VariableTracking
+from pe_lab.data.retrieval import Needle, QuestionAnswering, VariableTracking
 from pe_lab.data.words import CommonWords, FrequentWords
 
 # a dataset with exact floors and small options, all its sequences, and their weights
@@ -15,7 +15,7 @@ Everything = tuple[Dataset, Batch, Tensor]
 FEW = {"train": 300, "validation": 50, "test": 50}
 
 
-def equally_likely(data: Answered | PosGen, rows: set[tuple[int, ...]]) -> Everything:
+def equally_likely(data: QuestionAnswering | PosGen, rows: set[tuple[int, ...]]) -> Everything:
     return data, data.write(torch.tensor(sorted(rows))), torch.ones(len(rows), dtype=torch.float64)
 
 

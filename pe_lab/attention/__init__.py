@@ -11,8 +11,8 @@ from pe_lab.attention import blocked, flex, reference, sdpa, selftest, triton, t
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import transform_qkv
 from pe_lab.attention.shapes import check_inputs
-from pe_lab.encodings.facts import LONG_SEQUENCE
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.layout_properties import LONG_SEQUENCE
 from pe_lab.encodings.terms import Terms
 
 __all__ = ["IMPLEMENTATIONS", "Choice", "Dropout", "Implementation", "attend", "choose", "resolve"]

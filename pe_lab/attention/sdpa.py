@@ -22,8 +22,8 @@ from pe_lab.attention.reference import (
     scale_of,
 )
 from pe_lab.attention.shapes import fields_without
-from pe_lab.encodings.facts import LONG_SEQUENCE
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.layout_properties import LONG_SEQUENCE
 from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
 from pe_lab.data.copying import SORT_KEYS
-from pe_lab.data.hashed import Hashed
+from pe_lab.data.hashed import HashSplitDataset
 from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.encodings.options import Count, Length, OptionError, integers
 
 A, B, START, PAD = range(4)
 
 
-class Alternation(Hashed):
+class Alternation(HashSplitDataset):
     """Mark the tokens of the last of k alternating blocks of a and b (Yang et al. 2025, arXiv:2506.16055, section 5).
 
     START and n tokens, of which the first are a: n is uniform in shortest ... longest, and then all places of the k - 1

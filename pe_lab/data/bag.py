@@ -7,11 +7,11 @@ import torch
 from torch import Generator, Tensor
 
 from pe_lab.data.base import Dataset, Task
-from pe_lab.data.labelled import SPLIT_SIZES, Sampled, certain_log_p, token_counts
+from pe_lab.data.labelled import SPLIT_SIZES, SampledLabelled, certain_log_p, token_counts
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError, integers
 
 
-class Bag(Sampled):
+class Bag(SampledLabelled):
     """The class is the most frequent token of the sequence; sequences with a tie are drawn again.
 
     For instance, with 4 tokens and T = 8: `2 0 3 2 1 2 0 3` is of class 2; `2 0 3 2 1 0 0 2` is not used. Tokens are

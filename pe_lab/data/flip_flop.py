@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task, mean_metrics
-from pe_lab.data.hashed import Hashed
+from pe_lab.data.hashed import HashSplitDataset
 from pe_lab.data.metric import Metric
 from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS
 from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number
@@ -20,7 +20,7 @@ PROBABILITY_SCALE = 2**20  # of probabilities as integers
 PUBLISHED_SPLITS = {"sparse": 0.98, "dense": 0.1}  # probability to ignore, of the parts of the published tests
 
 
-class FlipFlop(Hashed):
+class FlipFlop(HashSplitDataset):
     """Flip-flop language modelling (Liu et al. 2023, arXiv:2306.00946; the proportions of its published data).
 
     Instructions of two tokens: w (write), i (ignore) or r (read), and a bit. The bit after r is the one that was

@@ -12,7 +12,7 @@ from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import MAX_LENGTH, OptionError
 
 
-class Hashed(InMemory):
+class HashSplitDataset(InMemory):
     """Base of datasets whose sequences are drawn and assigned to a split by a hash of (seed, sequence).
 
     A tenth of the sequences go to the test, a tenth to validation; there none comes twice. Training draws with

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
-from pe_lab.data.hashed import Hashed
+from pe_lab.data.hashed import HashSplitDataset
 from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.encodings.options import Count, Length, OptionError, integers
 
 
-class Induction(Hashed):
+class Induction(HashSplitDataset):
     """Predict the token that followed the previous occurrence of the current one (after Olsson et al. 2022).
 
     With asked = repeated, tokens are uniform, and every token that came before asks what followed its last occurrence

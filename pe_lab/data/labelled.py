@@ -99,7 +99,7 @@ class Labelled(InMemory):
         return reference_levels(self.whole("train"), self.whole(split), self.task)
 
 
-class Sampled(Labelled):
+class SampledLabelled(Labelled):
     """Labelled sequences drawn at random, none of them twice, in the same or another split.
 
     Splits are drawn one after the other, in blocks; a sequence that was drawn before is passed over. For instance, if

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from pe_lab.data.base import Dataset, Task
-from pe_lab.data.labelled import SPLIT_SIZES, Sampled, uniform_log_p
+from pe_lab.data.labelled import SPLIT_SIZES, SampledLabelled, uniform_log_p
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError
 
 VOCABULARY = 20
@@ -16,7 +16,7 @@ NUM_CLASSES = len(CLASS_TOKENS)
 FILLER_TOKENS = torch.tensor([token for token in range(VOCABULARY) if token not in CLASS_TOKENS])
 
 
-class Pattern(Sampled):
+class Pattern(SampledLabelled):
     """The class is the pair of tokens that is in place: 5 at 3 and 8 at 7, 3 at 5 and 9 at 10, or 7 at 15 and 4 at 20.
 
     Positions count from 0. All other tokens are uniform over the 20 of the vocabulary, marked ones and 0 included; a

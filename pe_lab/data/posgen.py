@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
-from pe_lab.data.hashed import Hashed
+from pe_lab.data.hashed import HashSplitDataset
 from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import Count, Length, OptionError, integers
@@ -14,7 +14,7 @@ from pe_lab.encodings.options import Count, Length, OptionError, integers
 MAX_LISTED_SEQUENCES = 2**18  # sequences, at most, where prefixes are counted
 
 
-class PosGen(Hashed):
+class PosGen(HashSplitDataset):
     """Compute each term from the last ones and from some at fixed places (Wang et al. 2024, arXiv:2403.00071).
 
     After a start token and near + far random terms, each term is the sum of the last `near` terms and of `far` others,
@@ -39,7 +39,7 @@ class PosGen(Hashed):
         train, validation, test: sequences in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or too few different sequences, see Hashed.
+        ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.
     """
 
     roles = ("term",)

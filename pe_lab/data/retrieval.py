@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task
 from pe_lab.data.copying import shuffle_symbols
-from pe_lab.data.hashed import Hashed
+from pe_lab.data.hashed import HashSplitDataset
 from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.data.sequence import MAX_COUNTED_SYMBOLS, half_written
 from pe_lab.encodings.options import Count, Length, OptionError, integers
@@ -18,11 +18,11 @@ BLOCK_ENTRIES = 2**22  # of a block of sequences
 Tokens = Annotated[int, integers(1, most=4096)]
 
 
-class Answered(Hashed):
+class QuestionAnswering(HashSplitDataset):
     """Base of tasks with a text, a question about it and the answer: the last A of T tokens, which alone are asked for.
 
     The token before the answer is the last of the question. The text determines the answer: the Bayes loss is 0. See
-    Hashed for the splits. `longer` has a longer text with the same question.
+    HashSplitDataset for the splits. `longer` has a longer text with the same question.
 
     Args:
         sizes: sequences in each split, by its name.
@@ -41,7 +41,7 @@ class Answered(Hashed):
         self.task = Task(vocabulary, length, outputs=vocabulary, causal=True)
 
     @abstractmethod
-    def at_length(self, length: int) -> "Answered":
+    def at_length(self, length: int) -> "QuestionAnswering":
         """Return the task with sequences of another length."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Answered(Hashed):
         """The number of sequences that are drawn together."""
         return max(1, min(BLOCK_PROBLEMS, BLOCK_ENTRIES // self.task.length))
 
-    def longer(self, factor: float) -> "Answered":
+    def longer(self, factor: float) -> "QuestionAnswering":
         """Multiply T by the factor, rounded half to even."""
         length = round(factor * self.task.length)
         self.require_longer(factor, length, "length", self.task.length)
@@ -104,7 +104,7 @@ class Answered(Hashed):
         return floors | {"prior": self.level(batch, prior / prior.sum(1, keepdim=True))}
 
 
-class Needle(Answered):
+class Needle(QuestionAnswering):
     """Find the values of keys in a long text: needles in a haystack, after RULER (Hsieh et al. 2024, arXiv:2404.06654).
 
     A needle is a key and a value of `digits` symbols. Each of `keys` different keys has `values` needles, which stand
@@ -135,7 +135,7 @@ class Needle(Answered):
         train, validation, test: sequences in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or too few different sequences, see Hashed.
+        ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class Needle(Answered):
         return p
 
 
-class VariableTracking(Answered):
+class VariableTracking(QuestionAnswering):
     """Find all variables with a value through chains of assignments, after RULER (Hsieh et al. 2024, arXiv:2404.06654).
 
     An assignment is a mark, a variable, and what it is given: in each chain first a value, then the variable of the
@@ -232,7 +232,7 @@ class VariableTracking(Answered):
         train, validation, test: sequences in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or too few different sequences, see Hashed.
+        ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.
     """
 
     def __init__(

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.copying import shuffle_symbols
-from pe_lab.data.retrieval import Answered
+from pe_lab.data.retrieval import QuestionAnswering
 from pe_lab.encodings.options import Count, Length, OptionError, Range, integers, is_number
 
 NOISE_WORD = 0
 Words = Annotated[int, integers(2, most=65_536)]
 
 
-class MostFrequent(Answered):
+class MostFrequent(QuestionAnswering):
     """Base of lists of words in a random order, with fixed numbers of occurrences; the most frequent are asked for.
 
     The answer has them by falling frequency, in ascending order where it is equal. The multiset of a prefix says
@@ -93,7 +93,7 @@ class CommonWords(MostFrequent):
         train, validation, test: sequences in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or too few different sequences, see Hashed.
+        ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class FrequentWords(MostFrequent):
         train, validation, test: sequences in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or too few different sequences, see Hashed.
+        ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.
     """
 
     noise = True

@@ -1,4 +1,4 @@
-"""Positional encodings: base.py and terms.py are the interface, layout.py and facts.py positions.
+"""Positional encodings: base.py and terms.py are the interface, layout.py and layout_properties.py positions.
 
 Making: sizes, options, named, public, hf_config. Within a model: stack, merge, cache, memory. Shared by families:
 angles, rates. Beyond the training length: policies, policy_names. Each other file is a family.

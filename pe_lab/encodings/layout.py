@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import PADDING, PROPERTY_NAMES, UNMARKED, KnownLayout, LayoutProperties
+from pe_lab.encodings.layout_properties import PADDING, PROPERTY_NAMES, UNMARKED, KnownLayout, LayoutProperties
 from pe_lab.encodings.memory import Carried, Memory
 
 __all__ = ["PADDING", "PROPERTY_NAMES", "UNMARKED", "CpuCopy", "Layout"]

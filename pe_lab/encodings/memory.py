@@ -9,7 +9,7 @@ MIN_SPARE_TOKENS = 64  # tokens for which room is made at least when a buffer gr
 
 
 @dataclass
-class Kept:
+class GrowingTensor:
     """A tensor that grows along one axis, at the start of a larger buffer."""
 
     buffer: Tensor
@@ -46,7 +46,7 @@ class Memory:
         room: tokens for which a new buffer has room; None: those that there are, and some more.
     """
 
-    def __init__(self, kept: dict[str, Kept] | None = None, prefix: str = "", room: int | None = None) -> None:
+    def __init__(self, kept: dict[str, GrowingTensor] | None = None, prefix: str = "", room: int | None = None) -> None:
         self.kept = {} if kept is None else kept
         self.prefix, self.room = prefix, room
 
@@ -77,7 +77,7 @@ class Memory:
             )
         if held is None:
             room = total + MIN_SPARE_TOKENS if self.room is None else max(total, self.room)
-            held = self.kept[name] = Kept(x.new_empty(_resized(x, axis, room)), axis, 0)
+            held = self.kept[name] = GrowingTensor(x.new_empty(_resized(x, axis, room)), axis, 0)
         buffer = held.buffer
         if (x.dtype, x.device) != (buffer.dtype, buffer.device) or _resized(x, axis, 0) != _resized(buffer, axis, 0):
             raise ValueError(

@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import LONG_SEQUENCE, StoredProperty
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.layout_properties import LONG_SEQUENCE, StoredProperty
 from pe_lab.encodings.memory import Carried
 
 Pairing = Literal["interleaved", "half"]

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from attention.test_attend import SEGMENTS, SUPPORTED, B, H, T, d, layout_of, linear_bias, rand
 from pe_lab.attention import Dropout, attend, blocked, choose, sdpa
-from pe_lab.encodings import Alibi, Fire, Tupe, facts
+from pe_lab.encodings import Alibi, Fire, Tupe, layout_properties
 from pe_lab.encodings import terms as terms_module
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.memory import Carried
@@ -151,11 +151,11 @@ def test_auto_takes_blocks_of_long_sequences_that_would_need_a_number_for_every_
             if sdpa.refusal_reason(torch.zeros(1, H, T, d), terms, layout_of(SEGMENTS["whole"], True))
             else "sdpa"
         )
-        assert taken(facts.LONG_SEQUENCE, terms) == short
-        assert taken(facts.LONG_SEQUENCE + 1, terms) == ("blocked" if pairs else "sdpa")
-        assert taken(facts.LONG_SEQUENCE + 1, terms, causal=False) == ("blocked" if pairs else "sdpa")
+        assert taken(layout_properties.LONG_SEQUENCE, terms) == short
+        assert taken(layout_properties.LONG_SEQUENCE + 1, terms) == ("blocked" if pairs else "sdpa")
+        assert taken(layout_properties.LONG_SEQUENCE + 1, terms, causal=False) == ("blocked" if pairs else "sdpa")
     for length, name in (
-        (facts.LONG_SEQUENCE, "sdpa"),
-        (facts.LONG_SEQUENCE + 1, "blocked"),
+        (layout_properties.LONG_SEQUENCE, "sdpa"),
+        (layout_properties.LONG_SEQUENCE + 1, "blocked"),
     ):  # wider values have no fused kernel
         assert taken(length, Terms(carried=Carried(torch.zeros(1, 1, length, 2)))) == name

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from pe_lab.config import expand
 from pe_lab.data.base import Task
-from pe_lab.data.labelled import Labelled, Sampled, predictor_metrics, uniform_log_p
+from pe_lab.data.labelled import Labelled, SampledLabelled, predictor_metrics, uniform_log_p
 from pe_lab.data.pattern import Pattern
 from pe_lab.encodings.layout import PADDING
 from pe_lab.experiment.cell import Cell
@@ -40,7 +40,7 @@ def refusal(folder: Path, *lines: str, **options: int) -> str:
     return message.replace(path, "FILE")
 
 
-class Few(Sampled):
+class Few(SampledLabelled):
     """The 27 sequences of three tokens out of 0, 1, 2, some of them much more likely than others."""
 
     purpose = "few"

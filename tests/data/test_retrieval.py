@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from everything import FEW, Everything, assignments, haystacks, lists
-from pe_lab.data.hashed import Hashed
+from pe_lab.data.hashed import HashSplitDataset
 from pe_lab.data.posgen import PosGen
 from pe_lab.data.retrieval import Needle, VariableTracking
 from pe_lab.data.words import CommonWords, FrequentWords
@@ -91,7 +91,7 @@ def test_a_needle_is_equally_likely_to_stand_anywhere() -> None:
 )
 def test_different_sequences_are_counted(make: Callable[[], Everything], monkeypatch: pytest.MonkeyPatch) -> None:
     totals = []
-    monkeypatch.setattr(Hashed, "require_room", lambda self, total, *_: totals.append(total))
+    monkeypatch.setattr(HashSplitDataset, "require_room", lambda self, total, *_: totals.append(total))
     _, everything, _ = make()
     assert totals == [len(everything)]
     assert len(everything.tokens.unique(dim=0)) == len(everything)

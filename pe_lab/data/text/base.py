@@ -17,7 +17,7 @@ from pe_lab.data.metric import Metric
 from pe_lab.data.text import levels
 from pe_lab.data.text.cache import cache_folder, cached_folder
 from pe_lab.data.text.corpus import Corpus
-from pe_lab.data.text.encoded import SPLITS, Encoded
+from pe_lab.data.text.encoded import SPLITS, TokenStreams
 from pe_lab.data.text.tokenizer import BPE, Bytes, FromFile
 from pe_lab.data.text.windows import Windows, packed_layout, place_windows
 from pe_lab.encodings.options import (
@@ -110,7 +110,7 @@ class Text(Dataset):
         self.train_sequences, self.held_out = train_sequences, test_sequences
         fixed = Bytes() if tokenizer == "bytes" else None
         encoder = fixed or (BPE(vocabulary_size) if tokenizer == "bpe" else FromFile(tokenizer))
-        self.text = Encoded(Corpus(corpus, path, separator, cache_folder(cache), column), encoder)
+        self.text = TokenStreams(Corpus(corpus, path, separator, cache_folder(cache), column), encoder)
         self.task = Task(encoder.vocabulary, length, encoder.vocabulary, self.causal)
 
     def content(self) -> dict[str, Any]:

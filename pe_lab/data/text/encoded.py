@@ -19,7 +19,7 @@ SPLIT_TWENTIETHS = (18, 19)  # of the text: train ends, validation ends
 MIN_WHOLE_DOCUMENTS = 100  # least number of documents that are not divided between splits
 
 
-class Encoded:
+class TokenStreams:
     """A corpus as three streams of tokens, END after each document, written once for each tokenizer.
 
     90 % of the text is for training, then 5 % for validation and 5 % for the test. Many documents are divided whole, in
@@ -94,7 +94,7 @@ class Encoded:
 
     def _write(self, folder: Path) -> None:
         self.tokenizer.learn(piece for split, piece, _ in divide_text(self.corpus) if split == "train")
-        growing = {split: Growing(folder / f"{split}.npy", self.tokenizer.dtype) for split in SPLITS}
+        growing = {split: NpyWriter(folder / f"{split}.npy", self.tokenizer.dtype) for split in SPLITS}
         end = np.array([self.end], self.tokenizer.dtype)
         used = np.zeros(self.tokenizer.vocabulary, bool)
         for split, piece, ends in divide_text(self.corpus):
@@ -109,7 +109,7 @@ class Encoded:
         write_json(folder / "spelling.json", [token.hex() for token in self.tokenizer.spelling()])
 
 
-class Growing:
+class NpyWriter:
     """A one-dimensional .npy file written in pieces; its header leaves space for the final length."""
 
     def __init__(self, path: Path, dtype: np.dtype) -> None:

@@ -26,7 +26,7 @@ def find_repeats(streams: list[Path], held: Path, length: int, vocabulary: int, 
         folder: for the hashes of known sequences meanwhile, 8 bytes for each.
     """
     value = np.array([derive_seed(0, "repeats", token) for token in range(vocabulary)], np.uint64)
-    held_hashes = Among(
+    held_hashes = HashSet(
         np.concatenate([_sequences(at, hashes, length) for at, hashes in rolling_hashes(held, length, value)])
     )
     with TemporaryDirectory(dir=folder) as temporary:
@@ -38,7 +38,7 @@ def find_repeats(streams: list[Path], held: Path, length: int, vocabulary: int, 
                     file.write(np.unique(hashes[held_hashes(hashes)]).tobytes())
         blocks: dict[int, np.ndarray] = {}  # a bit for each place of a block
         for first in range(0, path.stat().st_size, 8 * AT_ONCE):
-            part = Among(np.fromfile(path, np.uint64, AT_ONCE, offset=first))
+            part = HashSet(np.fromfile(path, np.uint64, AT_ONCE, offset=first))
             for at, hashes in rolling_hashes(held, length, value):
                 known_here = np.zeros(len(hashes), bool)
                 known_here[part(hashes)] = True
@@ -73,7 +73,7 @@ def rolling_hashes(stream: Path, length: int, value: np.ndarray) -> Iterator[tup
             yield first + at, (sums[length : length + count] - sums[:count]) * inverse[:count]
 
 
-class Among:
+class HashSet:
     """A set of numbers; a table of their high bits excludes most candidates before the search.
 
     Args:

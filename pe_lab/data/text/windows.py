@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_lab.data.text.encoded import Encoded
+from pe_lab.data.text.encoded import TokenStreams
 from pe_lab.encodings.layout import Layout
 
 BLOCK_WINDOWS = 2**12  # windows of a read
@@ -37,7 +37,7 @@ class Windows:
             row[:] = whole[place : place + rows.shape[1]]
         return rows
 
-    def read_evenly(self, text: Encoded, split: str, number: int, following: int) -> np.ndarray:
+    def read_evenly(self, text: TokenStreams, split: str, number: int, following: int) -> np.ndarray:
         """Return [number, length + following], evenly spaced windows of the split and the tokens after each."""
         blocks = np.split(np.arange(number) * self.size // number, range(BLOCK_WINDOWS, number, BLOCK_WINDOWS))
         # a new map for each block, so that pages already read leave memory
@@ -45,7 +45,7 @@ class Windows:
 
 
 def place_windows(
-    text: Encoded,
+    text: TokenStreams,
     split: str,
     length: int,
     most: int | None,
@@ -82,7 +82,7 @@ def place_windows(
     return Windows(length, size, total, places[np.arange(size) * total // size])
 
 
-def _require_windows(number: int, text: Encoded, split: str, length: int, setting: str, why: str = "") -> None:
+def _require_windows(number: int, text: TokenStreams, split: str, length: int, setting: str, why: str = "") -> None:
     """Raise ValueError if there is no window."""
     if not number:
         raise ValueError(

@@ -17,7 +17,7 @@ from pe_lab.data.text import sources
 from pe_lab.data.text.cache import cached_folder
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus
-from pe_lab.data.text.encoded import SPLITS, Encoded
+from pe_lab.data.text.encoded import SPLITS, TokenStreams
 from pe_lab.data.text.tokenizer import BPE
 from pe_lab.system.files import file_digest, write_json
 
@@ -243,7 +243,7 @@ def test_a_line_without_spaces_is_learned_and_spelled(tmp_path: Path) -> None:
     """Without cutting, a word of 300,000 letters would take minutes (quadratic in its length)."""
     draw = random.Random(0)
     (tmp_path / "text.txt").write_text("".join(draw.choices("abcdefgh", k=300_000)))
-    text = Encoded(Corpus("stdlib", str(tmp_path / "text.txt"), None, tmp_path / "cache"), BPE(300))
+    text = TokenStreams(Corpus("stdlib", str(tmp_path / "text.txt"), None, tmp_path / "cache"), BPE(300))
     tokens = [text.spelling[token] for split in SPLITS for token in text.stream(split).tolist()]
     assert b"".join(tokens)[:-1] == (tmp_path / "text.txt").read_bytes()
     assert max(map(len, tokens)) > 1

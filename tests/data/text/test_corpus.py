@@ -25,8 +25,8 @@ from pe_lab.data.text import sources
 from pe_lab.data.text.cache import cache_folder, write_atomically
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus, document_pieces
-from pe_lab.data.text.encoded import SPLITS, Encoded
-from pe_lab.data.text.overlap import Among, find_repeats
+from pe_lab.data.text.encoded import SPLITS, TokenStreams
+from pe_lab.data.text.overlap import HashSet, find_repeats
 from pe_lab.data.text.sources import Download
 from pe_lab.data.text.tokenizer import BPE, Bytes
 
@@ -42,11 +42,11 @@ def corpus_at(path: Path, cache: Path, separator: str | None = None) -> Corpus:
     return Corpus("stdlib", str(path), separator, cache)
 
 
-def encoded(path: Path, cache: Path, separator: str | None = None) -> Encoded:
-    return Encoded(corpus_at(path, cache, separator), Bytes())
+def encoded(path: Path, cache: Path, separator: str | None = None) -> TokenStreams:
+    return TokenStreams(corpus_at(path, cache, separator), Bytes())
 
 
-def text_of(text: Encoded, split: str) -> bytes:
+def text_of(text: TokenStreams, split: str) -> bytes:
     return b"".join(text.spelling[token] for token in text.stream(split).tolist())
 
 
@@ -478,7 +478,7 @@ def test_no_file_stays_open_until_tokens_are_read(file: Path, tmp_path: Path) ->
 
 def test_a_text_is_encoded_once(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = text_of(encoded(file, tmp_path / "cache"), "test")
-    monkeypatch.setattr(Encoded, "_write", None)
+    monkeypatch.setattr(TokenStreams, "_write", None)
     assert text_of(encoded(file, tmp_path / "cache"), "test") == first
 
 
@@ -487,7 +487,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(overlap_module, "READ_PLACES", 2**13)
     monkeypatch.setattr(overlap_module, "BLOCK_PLACES", 2**10)
     monkeypatch.setattr(overlap_module, "AT_ONCE", 2**14)
-    monkeypatch.setattr(Among, "BITS", 10)
+    monkeypatch.setattr(HashSet, "BITS", 10)
     path = tmp_path / "file.txt"
     with path.open("w", encoding="utf-8") as opened:
         for number in range(40):
@@ -508,8 +508,8 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.
 LEARNED = 300
 
 
-def by_pairs(path: Path, cache: Path, size: int = LEARNED) -> Encoded:
-    return Encoded(corpus_at(path, cache), BPE(size))
+def by_pairs(path: Path, cache: Path, size: int = LEARNED) -> TokenStreams:
+    return TokenStreams(corpus_at(path, cache), BPE(size))
 
 
 def test_tokens_spell_the_text(file: Path, folder: Path, tmp_path: Path) -> None:
@@ -546,8 +546,8 @@ def test_it_is_the_same_in_every_process(file: Path, tmp_path: Path) -> None:
     text = by_pairs(file, tmp_path / "here")
     code = (
         "import sys; from pathlib import Path; from pe_lab.data.text.corpus import Corpus;"
-        "from pe_lab.data.text.tokenizer import BPE; from pe_lab.data.text.encoded import Encoded;"
-        f"Encoded(Corpus('stdlib', sys.argv[1], None, Path(sys.argv[2])), BPE({LEARNED})).folder"
+        "from pe_lab.data.text.tokenizer import BPE; from pe_lab.data.text.encoded import TokenStreams;"
+        f"TokenStreams(Corpus('stdlib', sys.argv[1], None, Path(sys.argv[2])), BPE({LEARNED})).folder"
     )
     environment = os.environ | {"PYTHONHASHSEED": "77", "TOKENIZERS_PARALLELISM": "false"}
     subprocess.run([sys.executable, "-c", code, file, tmp_path / "there"], check=True, env=environment)
@@ -579,7 +579,7 @@ def test_they_are_those_of_a_slow_search(
     monkeypatch.setattr(overlap_module, "READ_PLACES", 5 * block // 2)
     monkeypatch.setattr(overlap_module, "BLOCK_PLACES", block)
     monkeypatch.setattr(overlap_module, "AT_ONCE", at_once)
-    monkeypatch.setattr(Among, "BITS", 8)
+    monkeypatch.setattr(HashSet, "BITS", 8)
     draw = np.random.default_rng(length)
     symbols = {2: 12, 3: 6, 8: 2}[length]
     streams = {

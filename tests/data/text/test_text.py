@@ -19,7 +19,7 @@ from pe_lab.data.base import IGNORE, Batch, epoch_order
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.text.base import Text, packed_layout
 from pe_lab.data.text.clm import CLM
-from pe_lab.data.text.encoded import Encoded
+from pe_lab.data.text.encoded import TokenStreams
 from pe_lab.data.text.mlm import MLM
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
@@ -292,7 +292,7 @@ def test_slots_are_hidden_alike_wherever_they_are_in_the_window(place: Path) -> 
 
 @pytest.mark.parametrize("length", [2, 3, 5])
 def test_a_short_window_is_asked_something_too(length: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Encoded, "repeats", lambda *_: np.zeros(0, np.int64))  # nothing so short is new
+    monkeypatch.setattr(TokenStreams, "repeats", lambda *_: np.zeros(0, np.int64))  # nothing so short is new
     for task in TASKS:
         data = text(place, task, "lines", length=length, test_sequences=None, train_sequences=3000)
         asked = whole_split(data, "train").targets != IGNORE

@@ -9,7 +9,7 @@ import pytest
 
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus
-from pe_lab.data.text.encoded import SPLITS, Encoded
+from pe_lab.data.text.encoded import SPLITS, TokenStreams
 from pe_lab.data.text.tokenizer import Bytes
 
 TEXTS = [f"document {number} has café 漢字 and {number * number} words\nin two lines " * 4 for number in range(150)]
@@ -47,8 +47,8 @@ def as_saved(folder: Path, texts: list[str]) -> None:
 WRITERS: dict[str, Callable[[Path, list[str]], None]] = {"lines": as_lines, "parquet": as_parquet, "saved": as_saved}
 
 
-def encoded(path: Path, cache: Path, column: str | None = None) -> Encoded:
-    return Encoded(Corpus("stdlib", str(path), None, cache, column), Bytes())
+def encoded(path: Path, cache: Path, column: str | None = None) -> TokenStreams:
+    return TokenStreams(Corpus("stdlib", str(path), None, cache, column), Bytes())
 
 
 @pytest.mark.parametrize("writer", WRITERS)
