@@ -125,7 +125,7 @@ BOOLEAN = Range("true or false", lambda x: isinstance(x, bool))
 
 Positive = Annotated[float, POSITIVE]
 NonNegative = Annotated[float, at_least(0)]
-Factor = Annotated[float, at_least(1)]
+AtLeastOne = Annotated[float, at_least(1)]
 Count = Annotated[int, integers(1)]
 Length = Annotated[int, integers(1, most=MAX_LENGTH)]
 PositionCount = Annotated[int, integers(1, most=2**25)]  # that an encoding has vectors or frequencies for

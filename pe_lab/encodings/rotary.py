@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.angles import FULL_TURN, angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Dimensions, Factor, OptionError, Positive, between, integers
+from pe_lab.encodings.options import AtLeastOne, Dimensions, OptionError, Positive, between, integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
@@ -200,7 +200,7 @@ class PRoPE(RoPE):
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
         p: Annotated[float, between(0, 1)] = 0.75,
-        factor: Factor = 1.0,
+        factor: AtLeastOne = 1.0,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
         self.factor = factor
@@ -276,7 +276,7 @@ class ResonanceRoPE(RoPE):
         self,
         sizes: Sizes,
         name: str = "resonance_rope",
-        theta: Factor = 10_000.0,
+        theta: AtLeastOne = 10_000.0,
         pairing: Pairing = "interleaved",
         rotary_dim: Dimensions | None = None,
     ) -> None:

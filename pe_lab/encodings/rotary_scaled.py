@@ -15,8 +15,8 @@ from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import (
     POSITIVE_NUMBERS,
+    AtLeastOne,
     Dimensions,
-    Factor,
     OptionError,
     PositionCount,
     Positive,
@@ -48,7 +48,7 @@ class InterpolatedRoPE(RoPE):
         name: str = "rope_pi",
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
-        factor: Factor = 4.0,
+        factor: AtLeastOne = 4.0,
         rotary_dim: Dimensions | None = None,
     ) -> None:
         super().__init__(sizes, name, theta, pairing, rotary_dim)
@@ -80,7 +80,7 @@ class NTKRoPE(RoPE):
         name: str = "rope_ntk",
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
-        factor: Factor = 4.0,
+        factor: AtLeastOne = 4.0,
         rotary_dim: Dimensions | None = None,
     ) -> None:
         super().__init__(sizes, name, theta, pairing, rotary_dim)
@@ -115,7 +115,7 @@ class DynamicNTKRoPE(RoPE):
         name: str = "rope_dynamic_ntk",
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
-        factor: Factor = 1.0,
+        factor: AtLeastOne = 1.0,
         original_length: PositionCount | None = None,
         rotary_dim: Dimensions | None = None,
     ) -> None:
@@ -185,7 +185,7 @@ class Yarn(RoPE):
         name: str = "yarn",
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
-        factor: Factor = 4.0,
+        factor: AtLeastOne = 4.0,
         original_length: PositionCount | None = None,
         beta_fast: Positive = 32.0,
         beta_slow: Positive = 1.0,
@@ -284,7 +284,7 @@ class LongRoPE(RoPE):
         name: str = "longrope",
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
-        factor: Factor = 4.0,
+        factor: AtLeastOne = 4.0,
         original_length: Annotated[int, integers(2, most=2**25)] | None = None,
         short_factors: Annotated[list[float], POSITIVE_NUMBERS] | None = None,
         long_factors: Annotated[list[float], POSITIVE_NUMBERS] | None = None,

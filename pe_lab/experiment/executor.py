@@ -57,10 +57,10 @@ class Executor:
 
     1. requested: a living process wants it, and it is neither done nor failed.
     2. started [_start]: the run is at its newest stored state before the first requested checkpoint, or at step 0.
-    3. target [_aim]: the checkpoint that is trained to. Its loggers are open, and heartbeats name it.
+    3. target [_set_target]: the checkpoint that is trained to. Its loggers are open, and heartbeats name it.
     4. reached [_fit]: the run is at the target's step, or has ended before it: the task is solved, or a callback of the
        user stopped Lightning.
-    5. done [_finish]: it is evaluated, written and measured, and its loggers are closed.
+    5. done [_complete_checkpoint]: it is evaluated, written and measured, and its loggers are closed.
 
     `_proceed` does 5 for each checkpoint that is reached and 3 for the next. It is called after 2, and by Lightning's
     loop whenever a target is reached, so that one `_fit` makes all checkpoints ahead of it. `_train_requested` starts
@@ -221,13 +221,13 @@ class Executor:
                 requested = self.ranks.agree(self.run.requested)
                 if not requested or self._passed_or_stored(requested[0]):
                     return False
-                self._aim(requested[0])
+                self._set_target(requested[0])
             if not self._reached():
                 return True
             target = self.target
             assert target is not None
             try:
-                self._finish(target)
+                self._complete_checkpoint(target)
             except CheckpointNotFiniteError as error:
                 if self.ranks.leads:
                     self._fail([target], error, error.step)
@@ -250,7 +250,7 @@ class Executor:
         stored = self.ranks.agree(lambda: self.run.states.newest(end))
         return self.clock.steps > end or (stored is not None and self.clock.steps < stored[0])
 
-    def _aim(self, target: int) -> None:
+    def _set_target(self, target: int) -> None:
         """Train to a checkpoint from here on: it has loggers of its own."""
         self._close("success")
         self.target = target
@@ -267,7 +267,7 @@ class Executor:
         if status == "success" and target == self.cell.target and is_delivered(loggers):
             self.logs.delivered = True
 
-    def _finish(self, target: int) -> None:
+    def _complete_checkpoint(self, target: int) -> None:
         """Evaluate at a checkpoint, write it, and measure what is asked for."""
         self._write(target)
         if self.ranks.leads:
@@ -290,7 +290,7 @@ class Executor:
             Divergence(),
             self.curve,
             Validation(self._due, self._validate, self.clock),
-            Every(HEARTBEAT_SECONDS, self._beat, self.clock, bool(users), self.ranks),
+            Every(HEARTBEAT_SECONDS, self._on_heartbeat, self.clock, bool(users), self.ranks),
             Every(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users), self.ranks),
             Checkpoints(self._reached, self._proceed, self._stopped, self.clock, bool(users)),
         ]
@@ -358,7 +358,7 @@ class Executor:
             place = self.clock.steps if self.cell.unit == "steps" else self.curve.epoch
             self.run.heartbeat(place, self.target, self.curve.latest)
 
-    def _beat(self) -> None:
+    def _on_heartbeat(self) -> None:
         """Write a heartbeat.
 
         Raises:

@@ -86,7 +86,7 @@ class Watch:
         before, self.state = set(self.state.done), self.progress.look()
         line = _line(self.state, len(self.progress.cells), self.later)
         new = [cell for cell in self.state.done if cell not in before]
-        for count, cell in enumerate(new, _ended(self.state, self.later) - len(new) + 1):
+        for count, cell in enumerate(new, _count_ended(self.state, self.later) - len(new) + 1):
             measured = self._loss(cell)
             ended = _count(count, len(self.progress.cells), self.later)
             bar.write(f"{cell.name:28} done   {measured}{ended}", file=sys.stderr)
@@ -115,10 +115,10 @@ def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
         f"{job.cell.name} at {job.place / job.cell.target:.0%}" + f" ({job.latest})" * bool(job.latest)
         for job in state.running[:4]
     )
-    return escape_control(f"{_count(_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))
+    return escape_control(f"{_count(_count_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))
 
 
-def _ended(state: Snapshot, later: Upcoming | None) -> int:
+def _count_ended(state: Snapshot, later: Upcoming | None) -> int:
     """Return how many cells are done; in a study that goes on after a failure, those that failed too."""
     return len(state.done) + (len(state.failed) if later else 0)
 

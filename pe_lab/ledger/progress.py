@@ -143,7 +143,7 @@ class Progress:
         self.cells = list(cells)
         self.open = list(self.cells)
         self.longest = {cell.run: cell for cell in sorted(self.cells, key=lambda cell: cell.target)}
-        self.speed = Speed(self.ledger, self.longest, later.work)
+        self.estimator = TimeEstimator(self.ledger, self.longest, later.work)
         self.measuring: tuple[float, int] | None = None  # when only measuring was left, and how many there were
 
     def look(self) -> Snapshot:
@@ -153,7 +153,7 @@ class Progress:
             with _noting(unreadable, cell.run):
                 if self._is_done(cell):
                     self.open.remove(cell)
-                    self.speed.reached[cell.run] = max(cell.target, self.speed.reached.get(cell.run, 0))
+                    self.estimator.reached[cell.run] = max(cell.target, self.estimator.reached.get(cell.run, 0))
         active: dict[str, Running] = {}
         requested: dict[str, set[int]] = {}
         for name in dict.fromkeys(cell.run for cell in self.open):
@@ -182,7 +182,7 @@ class Progress:
         done = [cell for cell in self.cells if cell not in unfinished]
         only_measuring = waiting and not active and all(map(self._is_trained, waiting))
         unfinished_runs = training | {cell.run for cell in waiting}
-        estimate = self._measured() if only_measuring else self.speed.estimate(active, unfinished_runs)
+        estimate = self._measured() if only_measuring else self.estimator.estimate(active, unfinished_runs)
         return Snapshot(done, shown, failed, waiting, missing, *estimate, unknown)
 
     def summary(self, cell: RequestedCell) -> Any:
@@ -270,7 +270,7 @@ class Progress:
             return None
 
 
-class Speed:
+class TimeEstimator:
     """Estimates the time left from the seconds that were spent on the same runs.
 
     Args:

@@ -108,7 +108,7 @@ def outcomes_of(results: Results) -> pd.DataFrame:
 
 
 def metric_of(results: Results) -> str:
-    """Return the metric that a study compares: the loss, or STEPS."""
+    """Return the metric that a study compares: the loss, or STEPS_METRIC."""
     return STEPS_METRIC if f"test_{STEPS_METRIC}" in results.cells else "loss"
 
 

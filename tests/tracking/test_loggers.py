@@ -361,7 +361,7 @@ def test_a_cell_is_replayed_to_wandb_alone(tmp_path, monkeypatch, offline_runs):
 
 def test_a_run_ends_even_when_its_cell_fails(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(Executor, "_finish", lambda *_: (_ for _ in ()).throw(RuntimeError("no")))
+    monkeypatch.setattr(Executor, "_complete_checkpoint", lambda *_: (_ for _ in ()).throw(RuntimeError("no")))
     with pytest.raises(RuntimeError, match="no"):
         serve(tmp_path, "logger=wandb", "epochs=1")
     assert wandb.run is None
