@@ -207,7 +207,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         CUDA graph read them. An attribute that is a Python number would keep its value in the graph.
         """
 
-    def follow(self, first: "PositionalEncoding") -> None:
+    def share_parameters(self, first: "PositionalEncoding") -> None:
         """Share parameters with the first layer's encoding; called once for every other layer."""
 
     def locate(self, layout: Layout) -> Layout:

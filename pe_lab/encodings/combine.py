@@ -70,11 +70,11 @@ class Combination(PositionalEncoding):
         for part in self.members():
             part.constrain()
 
-    def follow(self, first: PositionalEncoding) -> None:
+    def share_parameters(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Combination)
         for index, (part, other) in enumerate(zip(self.members(), first.members(), strict=True)):
             if part.per_layer:
-                part.follow(other)
+                part.share_parameters(other)
             else:
                 self._share(index, other)
 
@@ -219,13 +219,13 @@ class Interleave(Combination):
     def constrain(self) -> None:
         self.members()[0].constrain()
 
-    def follow(self, first: PositionalEncoding) -> None:
+    def share_parameters(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Interleave)
         original = first.originals[self.index]
         if self.is_first:
             self.parts[0] = original
         elif original.per_layer:
-            self.members()[0].follow(original)
+            self.members()[0].share_parameters(original)
         else:
             self._share(0, original)
 

@@ -320,10 +320,10 @@ class Dape(PositionalEncoding):
     def constrain(self) -> None:
         self.inner.constrain()
 
-    def follow(self, first: PositionalEncoding) -> None:
+    def share_parameters(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Dape)
         if self.encoding.per_layer:
-            self.encoding.follow(first.encoding)
+            self.encoding.share_parameters(first.encoding)
         else:
             del self.encoding
             self.owner = (first,)  # a module in a tuple is not registered: the state dict has its parameters once

@@ -80,9 +80,9 @@ class AtDrawnPositions(PositionalEncoding):
     def constrain(self) -> None:
         self.encoding.constrain()
 
-    def follow(self, first: PositionalEncoding) -> None:
+    def share_parameters(self, first: PositionalEncoding) -> None:
         assert isinstance(first, AtDrawnPositions)
-        self.encoding.follow(first.encoding)
+        self.encoding.share_parameters(first.encoding)
 
     def _require_located(self, layout: Layout) -> None:
         if not isinstance(layout, self.located):

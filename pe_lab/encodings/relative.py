@@ -216,7 +216,7 @@ class Deberta(PositionalEncoding):
         if not self.owner:
             nn.init.normal_(self.table, std=self.std)
 
-    def follow(self, first: PositionalEncoding) -> None:
+    def share_parameters(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Deberta)
         del self.table
         self.owner = (first,)  # a module in a tuple is not registered: the state dict holds one table

@@ -94,7 +94,7 @@ class Stack(nn.ModuleList):
         if members[0].per_layer:
             members += [encoding(replace(sizes, depth=depth, layer=layer)) for layer in range(1, layers)]
         for other in members[1:]:
-            other.follow(members[0])
+            other.share_parameters(members[0])
         return cls(members, layers)
 
     @property

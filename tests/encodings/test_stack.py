@@ -245,13 +245,13 @@ def test_without_a_layout_a_grid_is_continued_row_by_row() -> None:
 
 
 def test_only_the_stack_and_encodings_call_the_hooks() -> None:
-    """Every call of `.embed(`, `.mix(`, `.terms(` and `.follow(` in the package but in what checks the hooks."""
+    """Every call of `.embed`, `.mix`, `.terms` and `.share_parameters` in the package but in what checks the hooks."""
     calls = []
     for path in Path(pe_lab.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
-            if node.func.attr in ("embed", "mix", "terms", "follow"):
+            if node.func.attr in ("embed", "mix", "terms", "share_parameters"):
                 calls.append(path.relative_to(Path(pe_lab.__file__).parent).as_posix())
     assert {call for call in calls if not call.startswith(("encodings/", "check/"))} == set()
     assert {"encodings/stack.py", "encodings/randomized.py"} <= set(calls)
