@@ -128,6 +128,7 @@ def _outcome(content: Content) -> dict[str, Any]:
     most_best = sorted(pe for pe, count in counts.items() if count == best_on)
     measured_on = {pe: sum(pe in set(results.table["pe"]) for results in compared) for pe in most_best}
     held = {each.task.name: _held(each) for each in compared if _asks_at_longest(each)}
+    holds = Counter(pe for names in held.values() for pe in names)
     return {
         "most_best": _twins(content, most_best),
         "best_on": best_on,
@@ -135,7 +136,8 @@ def _outcome(content: Content) -> dict[str, Any]:
         "compared": len(compared),
         "longest_length": LONGEST,
         "held": held,
-        "held_on": {pe: sum(pe in names for names in held.values()) for pe in most_best},
+        "held_on": {pe: holds[pe] for pe in most_best},
+        "others_hold": max((holds[pe] for pe in most_best), default=0) < max(holds.values(), default=0),
         "measures": {name: measure_of(content.results[name]) for name in held},
     }
 

@@ -443,6 +443,7 @@ def test_the_leaderboard_has_a_table_of_longer_sequences_that_is_ordered_by_what
     html = leaderboard_page(shown).sections[0].html
     table = html[html.index('id="table-longer"') :]
     lines = lines_of(table, "longer")
+    assert "at the training length only" not in html.partition("</p>")[0]  # rope leads there, and holds on as many
     assert list(lines) == ["alibi", "rope", "none"]  # one task each, of which alibi has the most right; none has none
     cells = {
         name: [float(value) for value in re.findall(r'data-sort="([\d.]+)"', line)] for name, line in lines.items()
