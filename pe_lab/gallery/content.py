@@ -36,6 +36,7 @@ STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; 
 CACHE = Path("build") / "gallery-cache"
 STEP = "8 × 128"  # sequences and tokens of the batch whose training step is the cost of an encoding
 LONGER_TEXT = ("causal_text", 4.0)  # a need of its own: task and length
+TEXT_STUDIES = {"larger_text": "4 × the steps", "backbone_text": "blocks of a current Llama"}  # of the same text
 SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
 
 
@@ -54,6 +55,7 @@ class Content:
         audit: a row per encoding with a column per measure; may be empty.
         steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
         studies: the committed studies that have rows of a dataset, by its name.
+        text_losses: the rows of TEXT_STUDIES at each length, with one `loss` in nats per seed; may be empty.
         documented: whether the pages stand in the documentation, and can link to its other pages.
     """
 
@@ -68,6 +70,7 @@ class Content:
     audit: pd.DataFrame
     steps: dict[str, float]
     studies: dict[str, list[str]]
+    text_losses: dict[str, pd.DataFrame]
     documented: bool
 
     @classmethod
@@ -110,7 +113,10 @@ class Content:
         )
         unseen = {name: each for name, each in longer.items() if each is not None}
         datasets = {} if studies is None else studies_by_dataset(studies)
-        return cls(chosen, portraits, tasks, judged, numbers, again, missed, unseen, audit, steps, datasets, documented)
+        files = {} if studies is None else {name: studies / name / "lengths.csv" for name in TEXT_STUDIES}
+        losses = {name: read_csv(file) for name, file in files.items() if file.is_file()}
+        more = (audit, steps, datasets, losses, documented)
+        return cls(chosen, portraits, tasks, judged, numbers, again, missed, unseen, *more)
 
     @cached_property
     def names(self) -> set[str]:

@@ -14,7 +14,7 @@ from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_na
 from pe_lab.gallery.advice import Need, grouped
 from pe_lab.gallery.against import against
 from pe_lab.gallery.claims import conditions, deciding, is_cut, measured, ours, parts_tables, shared_notes, states
-from pe_lab.gallery.content import STEP, Content
+from pe_lab.gallery.content import LONGER_TEXT, STEP, TEXT_STUDIES, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.longer import (
@@ -200,9 +200,30 @@ def _twins(content: Content, names: list[str]) -> list[list[str]]:
 def needs_page(content: Content) -> Page:
     """Return which encodings to use, which are behind the best and which to avoid, for each need."""
     values = {"lines": [_line_of(need) for need in content.needs], "vectors": _learned_vectors(content)}
-    values["summary"] = [_summary_of(each) for each in content.results.values() if not each.is_control]
+    each_task = sorted(content.results.values(), key=lambda results: results.task.name != LONGER_TEXT[0])
+    values["summary"] = [_summary_of(each) for each in each_task if not each.is_control]
+    values["answer"] = _answer(content)
     html = rendered("needs.html", **_common(content, ""), **values)
     return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
+
+
+def _answer(content: Content) -> dict[str, Any] | None:
+    """Return the encodings with the lowest losses on LONGER_TEXT; None where none is recommended."""
+    need = next(need for need in content.needs if (need.task.name, need.length) == LONGER_TEXT)
+    use = need.advice.use
+    if need.results is None or not use:
+        return None
+    pairs = need.results.pairs
+    verdicts = pairs.loc[pairs["pe"].isin(use) & pairs["baseline"].isin(use), "verdict"]
+    steps = {pe: content.steps[pe] for pe in use if pe in content.steps}
+    losses = [float(need.lines[pe]["mean"]) for pe in use]
+    return {
+        "length": need.length,
+        "use": use,
+        "losses": [min(losses), max(losses)],
+        "alike": len(use) > 1 and not any(Verdict(word).direction for word in verdicts),
+        "cheapest": min(steps, key=lambda pe: steps[pe]) if len(steps) == len(use) > 1 else None,
+    }
 
 
 def encodings_page(content: Content) -> Page:
@@ -355,6 +376,7 @@ def task_page(content: Content, task: BenchmarkTask) -> Page:
     """Return the page of a task."""
     results = content.results.get(task.name)
     values: dict[str, Any] = {"task": task, "results": results, "margin": margin_in_words(task), "data": data_of(task)}
+    values |= {"is_text": task.name == LONGER_TEXT[0]}
     if results is not None:
         # a loss at the training length stands in the column of the mean already
         lengths = [name for name in results.table if name.startswith(f"{results.unit}_") and name != "loss_1x"]
@@ -391,7 +413,20 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "facet_names": FACETS,
         "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
         "inline": lambda text: content.inline(text, root),
+        "text_studies": _text_studies(content),
     }
+
+
+def _text_studies(content: Content) -> list[dict[str, Any]]:
+    """Return the TEXT_STUDIES with the mean losses of encodings by length, the lowest at the longest one first."""
+    studies = []
+    for name, rows in content.text_losses.items() if LONGER_TEXT[0] in content.results else ():
+        means = rows.pivot_table(index="pe", columns="length", values="loss")[[1.0, LONGER_TEXT[1]]]
+        seeds = rows.groupby("pe")["seed"].nunique()
+        count = " or ".join(map(str, sorted(set(seeds))))
+        losses = means.sort_values(LONGER_TEXT[1]).apply(list, axis=1).to_dict()
+        studies.append({"name": name, "what": TEXT_STUDIES[name], "seeds": count, "losses": losses})
+    return studies
 
 
 def _beyond(results: TaskResults) -> dict[str, Any]:

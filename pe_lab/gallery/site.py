@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pe_lab.gallery.content import Content
+from pe_lab.gallery.content import LONGER_TEXT, Content
 from pe_lab.gallery.page import STATIC
 from pe_lab.gallery.pages import pages
 from pe_lab.system.files import write_text
@@ -10,9 +10,11 @@ from pe_lab.system.spreadsheet import to_csv
 
 
 def assets(content: Content) -> dict[str, bytes]:
-    """Return what the pages load or link to, by path: pictures, and the rows of each task."""
+    """Return what the pages load or link to, by path: pictures, and the rows of tasks and of other studies of text."""
     files = {f"pictures/{name}.png": portrait.png for name, portrait in content.portraits.items()}
-    return files | {f"rows/{each.task.study}.csv": to_csv(each.rows).encode() for each in content.results.values()}
+    tables = {each.task.study: each.rows for each in content.results.values()}
+    tables |= content.text_losses if LONGER_TEXT[0] in content.results else {}
+    return files | {f"rows/{name}.csv": to_csv(rows).encode() for name, rows in tables.items()}
 
 
 def write(content: Content, out: Path) -> int:

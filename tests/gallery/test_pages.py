@@ -652,6 +652,34 @@ def test_all_losses_of_the_best_are_on_the_page_of_a_task_with_rates_at_an_edge(
     assert "needs.html#edge" in page.partition("A validation sequence")[0]
 
 
+def test_other_studies_of_text_stand_beside_its_results(content: Content) -> None:
+    for page in (task_page(content, task_named("causal_text")), needs_page(content)):
+        html = page.html()
+        assert html.count("data-text-studies") == 1
+        cells_ = re.sub(r"</?a\b[^>]*>", "", html)
+        lines = dict(re.findall(r"<code>(\w+)</code></span></th>((?:<td>[\d.]+</td>){4})", cells_))
+        for pe, cells in lines.items():
+            each_study = [content.text_losses[name] for name in ("larger_text", "backbone_text")]
+            rows = [each[each["pe"] == pe] for each in each_study]
+            means = [each.loc[each["length"] == length, "loss"].mean() for each in rows for length in (1, 4)]
+            assert re.findall(r">([\d.]+)<", cells) == [fixed(mean, 3) for mean in means]
+        assert len(lines) == 8
+        assert ("larger_text" in html, "backbone_text" in html) == (True, True)
+    assert "data-text-studies" not in task_page(content, task_named("copy")).html()
+    assert "data-text-studies" not in needs_page(replace(content, text_losses={})).html()
+
+
+def test_needs_begin_with_the_answer_for_longer_text(content: Content) -> None:
+    answer, _, rest = needs_page(content).html().partition("data-answer")[2].partition("</p>")
+    assert (names_in(answer)[0], "differ" in answer) == ("rope", False)
+    assert next(iter(lines_of(rest, "summary"))) == "causal_text"
+    rows = tuned.table("causal_text", {"rope": 1.0, "alibi": 1.0001, "none": 2.0}, 0.01)
+    alike = replace(content, results={"causal_text": TaskResults(task_named("causal_text"), rows)})
+    answer = needs_page(alike).html().partition("data-answer")[2].partition("</p>")[0]
+    assert (set(names_in(answer)), "do not differ" in answer) == ({"rope", "alibi"}, True)
+    assert "data-answer" not in needs_page(replace(content, results={})).html()
+
+
 def test_studies_of_a_dataset_are_found_by_their_rows(tmp_path: Path, content: Content) -> None:
     for name, data in (("first", "copy"), ("second", "reverse"), ("third", "copy")):
         (tmp_path / name).mkdir()
