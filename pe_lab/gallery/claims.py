@@ -10,7 +10,7 @@ from statistics import median
 import pandas as pd
 
 from pe_lab import config
-from pe_lab.gallery.longer import HALF
+from pe_lab.gallery.longer import HALF, keeps_positions
 from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.findings import PARTS, Finding
@@ -30,6 +30,14 @@ UNITS_OF_CLAIMS = {
     "audit.order_causal": "share of the effect of replacing the tokens",
     "audit.order_bidirectional": "share of the effect of replacing the tokens",
 }  # those of losses are in `quantity`; ratios have none
+
+
+UNPUBLISHED = "not published"  # the paper of entries that have none
+CANNOT = "cannot be tested here"
+HEADINGS = {
+    "longer": "Of these the abstract names NoPE; that T5's bias comes next was not read there. Its parts were split by "
+    "task after the values were known."
+}
 
 
 @dataclass(frozen=True)
@@ -208,6 +216,14 @@ def shared_notes(entries: Iterable[Entry]) -> list[str]:
     """Return the notes with which those of each entry begin."""
     notes = zip(*(entry.chosen for entry in entries), strict=False)
     return [each[0] for each in takewhile(lambda each: len(set(each)) == 1, notes)]
+
+
+def verdict_in_words(finding: Finding, has_unlearned: bool) -> str:
+    """Return the verdict as pages show it: with what limits it, or that the claim cannot be tested on its data."""
+    if finding.compared and keeps_positions(finding.entry):
+        return CANNOT
+    limits = " on models that had not learned the task" if finding.compared and has_unlearned else ""
+    return f"{finding.verdict}{limits}"
 
 
 def unlearned(entry: Entry, studies: Path) -> dict[str, str]:

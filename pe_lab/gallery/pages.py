@@ -13,7 +13,19 @@ from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.gallery.advice import Need, grouped
 from pe_lab.gallery.against import against
-from pe_lab.gallery.claims import conditions, deciding, is_cut, measured, ours, parts_tables, shared_notes, states
+from pe_lab.gallery.claims import (
+    HEADINGS,
+    UNPUBLISHED,
+    conditions,
+    deciding,
+    is_cut,
+    measured,
+    ours,
+    parts_tables,
+    shared_notes,
+    states,
+    verdict_in_words,
+)
 from pe_lab.gallery.content import LONGER_TEXT, STEP, TEXT_STUDIES, Content
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.formulas import mathml
@@ -264,10 +276,14 @@ def claims_page(content: Content) -> Page:
         **_common(content, ""),
         claims=dict(claims),
         judged=judged,
+        published={name: each for name, each in judged.items() if each.entry.paper != UNPUBLISHED},
+        unpublished={name: each for name, each in judged.items() if each.entry.paper == UNPUBLISHED},
         conditions=conditions(content.numbers),
-        listed=len(content.numbers),
+        listed=sum(each.entry.paper != UNPUBLISHED for each in content.numbers.values()),
+        listed_unpublished=sum(each.entry.paper == UNPUBLISHED for each in content.numbers.values()),
+        unpublished_paper=UNPUBLISHED,
         shared=shared,
-        differs={name: notes[0] for name, notes in twice.items() if notes},
+        differs={name: notes[0] for name, notes in twice.items() if notes} | HEADINGS,
         words=PARTS,
         signs=SIGNS,
         parts_tables=parts_tables,
@@ -352,7 +368,7 @@ def _parts(content: Content, name: str, definition: Definition) -> dict[str, tup
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
     return {
         "Results": ("" if on_tasks else "none", results),
-        "Replication": (_counted([*claims.values(), *judged.values()], len(again)), replicated),
+        "Replication": (_counted(content, claims | judged, len(again)), replicated),
         "Known failures": (
             _number(len(definition.failures) + len(failing), "published or measured here"),
             {"failing": failing},
@@ -412,6 +428,7 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "no_new_position": NO_NEW_POSITION,
         "facet_names": FACETS,
         "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
+        "verdict_in_words": verdict_in_words,
         "inline": lambda text: content.inline(text, root),
         "text_studies": _text_studies(content),
     }
@@ -593,10 +610,11 @@ def _number(count: int, what: str, thing: str = "") -> str:
     return f"{count}{name}, {what}" if count else "none"
 
 
-def _counted(findings: list[Finding], again: int) -> str:
+def _counted(content: Content, findings: dict[str, Finding], again: int) -> str:
     """Return how many claims and numbers have which verdict, and how many tasks were trained again."""
     order = list(EntryVerdict)
-    verdicts = Counter(sorted((finding.verdict for finding in findings), key=order.index))
+    by_verdict = sorted(findings.items(), key=lambda item: order.index(item[1].verdict))
+    verdicts = Counter(verdict_in_words(each, bool(content.unlearned.get(name))) for name, each in by_verdict)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     parts = [f"claims that name it: {counts}"] if counts else []
     parts += [f"{again} {'tasks' if again > 1 else 'task'} trained again with fresh seeds"] if again else []

@@ -26,6 +26,8 @@ from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.advice import advice
 from pe_lab.gallery.against import against
 from pe_lab.gallery.claims import (
+    CANNOT,
+    UNPUBLISHED,
     conditions,
     deciding,
     is_cut,
@@ -987,6 +989,29 @@ def test_claims_say_which_models_have_not_learned_their_task(content: Content, t
     assert re.findall(r'id="(\w+)"(?:(?!</section>).)*data-unlearned="(\w+)"', html, re.DOTALL) == [("fades", "layers")]
     (summary,) = re.findall(r"<summary>((?:(?!</summary>).)*models that had not learned.*?)</summary>", html, re.DOTALL)
     assert "fades" in summary
+
+
+def test_verdicts_that_cannot_be_tested_or_are_of_unlearned_models_say_so(content: Content) -> None:
+    html = claims_page(content).html()
+    limited = dict(
+        re.findall(r'id="(\w+)">\s*<details>\s*<summary>(?:(?!</summary>).)*data-limited>(.*?)</span>', html)
+    )
+    kept = {name for name, claim in content.claims.items() if keeps_positions(claim.entry)}
+    missed = {name for name, studies in content.unlearned.items() if studies}
+    assert set(limited) == kept | missed
+    assert {name for name, text in limited.items() if CANNOT in text} == kept
+    assert all(str(content.claims[name].verdict) + " on models" in limited[name] for name in missed - kept)
+    rope = encoding_page(content, "rope").sections[2]
+    assert rope.html.count("data-limited") == len((kept | missed) & set(content.definitions["rope"].claims)) > 0
+    assert "on models that had not learned" in rope.fold
+
+
+def test_numbers_without_a_publication_stand_apart(content: Content) -> None:
+    html = claims_page(content).html()
+    published, unpublished = html[html.index('id="numbers-table"') :].split('id="unpublished-table"')
+    for name, finding in content.numbers.items():
+        there = [f'id="{name.replace("/", "-")}"' in part for part in (published, unpublished)]
+        assert there == [bool(finding.compared) and (finding.entry.paper == UNPUBLISHED) == last for last in (0, 1)]
 
 
 def test_closed_claims_have_the_part_that_decides_most_and_what_is_right_on_unseen_lengths(content: Content) -> None:
