@@ -38,6 +38,7 @@ from pe_lab.gallery.longer import (
     holding,
     keeps_positions,
     measure_of,
+    range_over_seeds,
     right,
 )
 from pe_lab.gallery.marks import mark, strip
@@ -188,6 +189,11 @@ def _at_longest(results: list[TaskResults], names: list[str]) -> list[dict[str, 
                 "name": name,
                 "values": {task: each[name] for task, each in values.items() if name in each},
                 "shades": {task: each[name] for task, each in shades.items() if name in each},
+                "ranges": {
+                    each.task.name: range_over_seeds(each, name, LONGEST)
+                    for each in results
+                    if each.task.solvable and name in values[each.task.name]
+                },
                 "held": [each.task.name for each in results if name in _held(each)],
                 "mean": float(np.mean(shares)) if shares else 0.0,
             }

@@ -456,6 +456,10 @@ def test_the_leaderboard_has_a_table_of_longer_sequences_that_is_ordered_by_what
         for name, share in shares.items()
     }
     assert "place" not in table.partition("</thead>")[0]
+    assert "data-range" not in table  # every seed has the same
+    some = rows.assign(exact_match_x4=rows["pe"].eq("alibi") * (0.5 + 0.1 * rows["seed"]))
+    by_seed_ = leaderboard_page(replace(shown, results={"induction": TaskResults(induction.task, some)})).html()
+    assert re.findall(r"data-range>([^&]*)", by_seed_) == ["50–90"]
 
 
 def right_answers(rows: pd.DataFrame, shares: dict[str, float]) -> pd.DataFrame:
