@@ -263,8 +263,8 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     learned = _place_of_learned(cells) if partly_learned(cells) else ""
     if 1 < len(each) <= FEW_SETTINGS:
         told = one_by_one(each, lambda standing: _doubts(subject, standing))
-        lead = f"Where models have learned the task, {learned}:" if learned else ""
-        lead = f"{lead[:-1]}. {in_all(each)}" if lead else in_all(each) * (not tasks)
+        best = in_all(each)
+        lead = f"Models have learned the task {learned}; {best[0].lower()}{best[1:]}" if learned else best * (not tasks)
         return f"{lead}{told}" + f"\n{counts}" * tasks, _against(subject, lines)
     first = in_each_setting(each)
     if learned:
@@ -305,7 +305,7 @@ def _control(cells: pd.DataFrame, standing: Standing) -> str:
     asked = "A control: the best possible loss needs no position, so no encoding should be better than another"
     if standing.behind or standing.near or standing.case != "open":
         return f"{asked}. It did not pass: {standing.words()}"
-    return f"{asked}, and none is significantly."
+    return f"{asked}, and no encoding is significantly better."
 
 
 def _doubts(subject: ReportSubject, standing: Standing) -> str:

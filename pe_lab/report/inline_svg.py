@@ -23,6 +23,7 @@ MARKED = re.compile(  # a line, and marks of one shape on it
     r"(?P<shape><defs>(?:(?!</defs>).)*</defs>)?"
     r"<g (?P=clip)><g (?P<look>[^>]*)>(?P<marks>(?:<use [^>]*>)+)</g></g>"
 )
+FRAME = 0.8  # points: the width of the line around a panel, which its names do not take along
 OFTEN = 3  # uses of a style that make it a class
 
 
@@ -182,7 +183,7 @@ def regions(figure: Figure) -> list[Region]:
     parts = []
     for (row, column), axes in sorted(spots.items(), key=lambda item: item[0]):
         named = axes.yaxis.get_tick_params()["labelleft"]
-        left = 0.0 if named or (row, 0) not in spots else _box(figure, spots[row, 0].patch)[0]
+        left = 0.0 if named or (row, 0) not in spots else _box(figure, spots[row, 0].patch)[0] - FRAME
         end = xs[-1] if (row, column + 1) not in spots else xs[column + 1]
         parts.append(Region(xs[column], ys[row], end - xs[column], ys[row + 1] - ys[row], left))
     if beside:

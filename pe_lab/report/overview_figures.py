@@ -104,7 +104,10 @@ def all_differences(subject: ReportSubject, baseline: str = "") -> Drawn:
     caption = f"Differences from {whose}, paired by seeds{how}{_band(lines, subject.metric)}"
     if lines["p_corrected"].notna().any():
         corrected = subject.compared.corrections(baseline or subject.baseline)
-        caption += f". Verdicts are corrected for {corrected}; intervals are not: one inside the band may be undecided"
+        caption += (
+            f". Verdicts are corrected for {corrected}; intervals are not: one without 0, or one inside the band, "
+        )
+        caption += "may belong to an undecided difference"
     shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
     return Drawn(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
 

@@ -6,11 +6,11 @@ from scipy import stats
 
 from pe_lab.config import LR
 from pe_lab.report.effort import searched_rates
-from pe_lab.report.parts import Drawn, Part, ReportTable, Section, shaded
+from pe_lab.report.parts import Drawn, Part, ReportTable, Section, cut_in_words
 from pe_lab.report.question import ReportSubject, varied_columns
 from pe_lab.report.standing import amount, capitalised, joined
 from pe_lab.results import plots, tuned_rates
-from pe_lab.results.columns import merge_tables, setting_columns, sort_by_setting
+from pe_lab.results.columns import setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import LEVEL, interval
 from pe_lab.statistics.correction import holm
@@ -40,25 +40,22 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     best["worse"] = (holm(best["p_next"].to_numpy(float)) < LEVEL) & (best["next"] > 0)
     for setting, here in best.groupby(words, sort=False):
         chosen = here.groupby(LR)["pe"].agg(lambda names: joined([f"`{name}`" for name in names]))
-        tau = merge_tables(tuning.agreement, here[settings].drop_duplicates(), settings)
-        tau = tau.loc[[set(here[LR]) != {rate} for rate in tau[LR]], "tau"]  # the others agree by definition
         at = "; ".join(f"{rate:g} for {names}" for rate, names in chosen.items())
-        surely = int((best.loc[here.index, "worse"]).sum())
-        how_sure = f"the next best rate is significantly worse for {surely} of {len(here)}"
-        taus = f"{tau.min():.2g} to {tau.max():.2g}"
-        gloss = "(Kendall's tau; 1: the same order, 0: unrelated)"
-        order = f" The order at one rate for all agrees with that to {taus} {gloss}." if len(tau) else ""
+        worse = [f"`{name}`" for name in here.loc[best.loc[here.index, "worse"], "pe"]]
+        how_sure = f"the next best rate is significantly worse for {joined(worse) or 'no encoding'}"
         lowest = _lowest(subject.results.cells, here, settings)
-        items.append(f"**{capitalised(setting)}**: {at}; {how_sure}. {lowest}{order}")
+        items.append(f"**{capitalised(setting)}**: {at}; {how_sure}. {lowest}")
     values = zip(best["next"], best["low_next"], best["high_next"], strict=True)
     paired = [f"{more:.3g} [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "" for more, low, high in values]
     told = best[[*varied_columns(best, settings), "pe", LR, "at_edge", "test_loss", "low", "high"]]
-    told = told.assign(at_edge=np.where(best["at_edge"], "yes", "no"), more=paired)
-    names = {LR: "best learning rate", "at_edge": "lowest or highest tried", "more": "more at the next best rate"}
+    sure = np.where(best["worse"], "significantly worse", "undecided")
+    told = told.assign(at_edge=np.where(best["at_edge"], "yes", "no"), more=paired, sure=sure)
+    names = {LR: "best learning rate", "at_edge": "lowest or highest tried", "test_loss": "test loss"}
+    names |= {"more": "more at the next best rate", "sure": "the next best rate is"}
     caption = "Mean test loss at the best rate, and how much more at the next best, paired by seeds: 95 % t intervals"
     code = f"columns.sort_by_setting(tuned_rates.tuned(results).rates, {settings})"
     drawn = plots.over_rates(subject.results.cells)
-    words = f"Test loss against the learning rate: {shaded(drawn, 'loss')}"
+    words = f"Test loss against the learning rate: means over seeds with 95 % t intervals{cut_in_words(drawn, 'loss')}"
     figure, table = Drawn(drawn, words, "plots.over_rates(results.cells)"), told.rename(columns=names)
     return [lead + "".join(f"\n- {item}" for item in items), figure, ReportTable(table, caption, code)]
 

@@ -40,7 +40,7 @@ SENTENCES = {  # by what is decided: see `Standing.case`
     "The next is `{second}`, worse by {gap}.",
     "only": f"{MEAN} Only {{open}} can be the best.",
     "all open": f"{MEAN} No encoding is significantly worse than another{{alone}}.",
-    "open": f"{MEAN} The best may be any of {{open}}.",
+    "open": f"{MEAN} {{within}}he best may be any of {{open}}.",
 }
 NOTES = {  # behind "only" and "open"
     "bitwise": "They are equal bit for bit.",
@@ -192,6 +192,7 @@ class Standing:
         }
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
         values["alone"] = "" if self.alike else ", and none is shown to be equivalent to it"
+        values["within"] = "Within the margin, t" if self.near else "T"
         values["top"] = f"`{self.open[0]}`" if self.open else ""
         near = [
             f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}, a mean below the margin"

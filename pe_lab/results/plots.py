@@ -211,15 +211,7 @@ def over_epochs(
     highlight = _best_at_the_end(data, along, metric) if highlight is None else highlight
     lines = [name for name in encodings if name in highlight]
     for setting, axes in panels.items():
-        for name, line in data[data["setting"] == setting].groupby("pe", sort=False):
-            if name not in highlight:
-                axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8, zorder=1)
-                continue
-            look = style(str(name))
-            spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
-            drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "elinewidth": 1, "label": name}
-            axes.plot(line[along], line["mean"], look.dash, color=look.colour, linewidth=1)
-            axes.errorbar(line[along] * _aside(name, lines), line["mean"], spread, linestyle="none", capsize=2, **drawn)
+        _draw_with_intervals(axes, data[data["setting"] == setting], along, lines)
         for floor, values in levels.items():
             axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOOR_DASHES[floor])
         axes.set_xscale("log", base=2)
@@ -269,6 +261,19 @@ def over_epochs(
     else:
         figure.legend(handles, lines, frameon=False, loc="outside upper center", ncols=3 if not named else 2)
     return Plot(figure, data)
+
+
+def _draw_with_intervals(axes: Axes, data: pd.DataFrame, along: str, lines: list[str]) -> None:
+    """Draw means along a logarithmic axis, with marks and intervals side by side; encodings not in `lines` are grey."""
+    for name, line in data.groupby("pe", sort=False):
+        if name not in lines:
+            axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8, zorder=1)
+            continue
+        look = style(str(name))
+        spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
+        drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "elinewidth": 1, "label": name}
+        axes.plot(line[along], line["mean"], look.dash, color=look.colour, linewidth=1)
+        axes.errorbar(line[along] * _aside(name, lines), line["mean"], spread, linestyle="none", capsize=2, **drawn)
 
 
 def _draw_paired(
@@ -392,7 +397,7 @@ def over_rates(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     highlight = most_different(data, LR)
     figure, panels = make_panels(data["setting"].unique(), 2.9, share_y=True)
     for setting, axes in panels.items():
-        draw_lines(axes, data[data["setting"] == setting], LR, highlight)
+        _draw_with_intervals(axes, data[data["setting"] == setting], LR, highlight)
         axes.set_xscale("log")
         axes.set_xticks(sorted(data[LR].unique()), [f"{rate:g}" for rate in sorted(data[LR].unique())])
         axes.xaxis.set_minor_formatter(NullFormatter())

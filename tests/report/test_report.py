@@ -1065,7 +1065,7 @@ def test_where_an_interval_reaches_the_level_of_the_token_it_is_not_said_that_po
 
 
 def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
-    """Validation tells the best: of `rope` the higher rate, of `none` the lower; then the order turns."""
+    """Validation tells the best: of `rope` the higher rate, of `none` the lower."""
     lines = [
         {"pe": pe, "data": "copy", "depth": 1, "optimizer.lr": rate, "epochs": 2, "seed": seed, "test_loss": loss}
         for pe, rate, loss in (("rope", 0.1, 2.0), ("rope", 0.2, 1.0), ("none", 0.1, 1.5), ("none", 0.2, 3.0))
@@ -1080,17 +1080,11 @@ def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
     said, figure, table, *_ = answer.answer(asked).parts
     assert "1 of 2 are the lowest tried (0.1)" in said
     assert "1 of 2 are the highest tried (0.2)" in said
-    assert "0.1 for `none`; 0.2 for `rope`; the next best rate is significantly worse for 1 of 2." in said
+    assert "0.1 for `none`; 0.2 for `rope`; the next best rate is significantly worse for `rope`." in said
     assert "There `rope` has the lowest mean test loss, 1 nats, ahead of `none` by 0.5 (95 % interval 0.5 to" in said
-    assert "agrees with that to -1 to 1" in said
-    assert dict(zip(table.data["pe"], table.data["test_loss"], strict=True)) == {"rope": 1.0, "none": 1.5}
+    assert dict(zip(table.data["pe"], table.data["test loss"], strict=True)) == {"rope": 1.0, "none": 1.5}
     drawn = figure.plot.data.set_index(["pe", "optimizer.lr"])["mean"]
     assert dict(drawn) == {("rope", 0.1): 2.0, ("rope", 0.2): 1.0, ("none", 0.1): 1.5, ("none", 0.2): 3.0}
-    same = rows.assign(test_loss=rows["test_loss"].where(rows["pe"] == "rope", 4 - rows["test_loss"]))
-    same_curves = curves.assign(value=same["test_loss"])
-    said, *_ = answer.answer(question(results_of(same, curves=same_curves), baseline="none")).parts
-    assert "0.2 for `rope` and `none`" in said
-    assert "to 1 to 1" not in said  # at 0.2 by definition
 
 
 def test_comparisons_in_settings_that_were_not_learned_are_folded(cells) -> None:
