@@ -85,7 +85,7 @@ def stopped(*given, **named):
     time.sleep(60)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests
-sweep.run = stopped
+sweep.run_cells = stopped
 sys.argv[1:] = {words}
 run.main()
 """

@@ -299,8 +299,8 @@ STUDIES = """
 import sys
 import time
 from pe_lab import config, run
-asked = config.studies
-config.studies = lambda words: {lists} if "both" in words else asked(words)
+asked = config.study_overrides
+config.study_overrides = lambda words: {lists} if "both" in words else asked(words)
 sys.argv = ["pe_lab.run", "-m", "both"]
 run.main()
 """
@@ -468,8 +468,8 @@ def test_a_cell_that_kills_its_workers_is_failed_and_the_others_are_trained(tmp_
 ELSEWHERE = """
 import dataclasses, sys
 from pe_lab import config, run
-usual = config.launcher
-config.launcher = lambda *given: dataclasses.replace(usual(*given), elsewhere=True)
+usual = config.make_launcher
+config.make_launcher = lambda *given: dataclasses.replace(usual(*given), elsewhere=True)
 sys.argv[1:] = [*{words}, *sys.argv[1:]]
 run.main()
 """

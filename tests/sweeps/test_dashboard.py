@@ -164,7 +164,7 @@ def test_no_panel_of_the_workspace_averages_over_depth_or_epochs(dashboard, view
     assert {grid["groupBy"] for grid in averaging} == {"condition.value"}
     lines = [panel["config"] for panel in panels(view) if panel["viewType"] in ("Run History Line Plot", "Bar Chart")]
     assert lines == averaging
-    cells = [dashboard.flat(settings) for settings in dashboard.study_of(WORDS).settings]
+    cells = [dashboard.flat_settings(settings) for settings in dashboard.study_of(WORDS).settings]
     together: dict[str, list[dict]] = {}
     for job in cells:
         together.setdefault(job["condition"], []).append(job)

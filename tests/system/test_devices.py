@@ -132,7 +132,7 @@ import sys
 from pathlib import Path
 from pe_lab import run
 from pe_lab.system import devices
-devices.NODES = Path("nodes")
+devices.DEVICE_FOLDER = Path("nodes")
 sys.argv[1:] = {words}
 run.main()
 """
