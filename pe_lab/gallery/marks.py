@@ -23,6 +23,7 @@ SHAPES = {
     "p": "M0 -4.5L4.3 -1.4L2.6 3.7H-2.6L-4.3 -1.4z",
 }
 STRIP = 150  # width of the axis of an interval, in pixels
+TICKS = f"M0 -4V4M{STRIP} -4V4"  # at its ends
 
 
 @cache
@@ -43,8 +44,30 @@ def strip(name: str, low: float, middle: float, high: float) -> Markup:
     ends = [STRIP * x for x in (low, middle, high)]
     svg = (
         '<svg class="gallery-strip" viewBox="-6 -6 {} 12" width="{}" height="12" aria-hidden="true">'
-        '<path d="M0 0H{}" class="grid"/><path d="M{:.1f} 0H{:.1f}" stroke="{}" stroke-width="2"/>'
+        '<path d="M0 0H{}{}" class="grid"/><path d="M{:.1f} 0H{:.1f}" stroke="{}" stroke-width="2"/>'
         '<path d="{}" fill="{}" transform="translate({:.1f})"/></svg>'
     )
-    sizes = (STRIP + 12, STRIP + 12, STRIP)
+    sizes = (STRIP + 12, STRIP + 12, STRIP, TICKS)
     return Markup(svg).format(*sizes, ends[0], ends[2], look.colour, SHAPES[look.marker], look.colour, ends[1])
+
+
+def beyond(name: str, value: str) -> Markup:
+    """Return an arrow at the right end of the axis of intervals, with the mean of an encoding that lies beyond it."""
+    look = style(name)
+    svg = (
+        '<svg class="gallery-strip" viewBox="-6 -6 {} 12" width="{}" height="12" role="img" aria-label="beyond: {}">'
+        '<path d="M0 0H{}{}" class="grid"/><path d="M{} -4L{} 0L{} 4z" fill="{}"/>'
+        '<text x="{}" y="4" text-anchor="end">{}</text></svg>'
+    )
+    sizes = (STRIP + 12, STRIP + 12, value, STRIP, TICKS)
+    return Markup(svg).format(*sizes, STRIP - 6, STRIP + 5, STRIP - 6, look.colour, STRIP - 10, value)
+
+
+def axis(first: str, last: str) -> Markup:
+    """Return the axis of intervals with the values at its ends."""
+    svg = (
+        '<svg class="gallery-strip" viewBox="-6 -18 {} 24" width="{}" height="24" role="img" aria-label="{} to {}">'
+        '<path d="M0 0H{}{}" class="grid"/><text x="-6" y="-7">{}</text>'
+        '<text x="{}" y="-7" text-anchor="end">{}</text></svg>'
+    )
+    return Markup(svg).format(STRIP + 12, STRIP + 12, first, last, STRIP, TICKS, first, STRIP + 6, last)

@@ -41,8 +41,8 @@ from pe_lab.gallery.longer import (
     range_over_seeds,
     right,
 )
-from pe_lab.gallery.marks import mark, strip
-from pe_lab.gallery.page import Page, PageSection, fixed, percent, rendered
+from pe_lab.gallery.marks import axis, beyond, mark, strip
+from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, rendered
 from pe_lab.gallery.portrait import PANELS, PIXELS
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
@@ -471,20 +471,27 @@ def _choices(content: Content) -> dict[str, list[str]]:
     return {facet: sorted(several) for facet, several in values.items()}
 
 
-def _strips(results: TaskResults) -> tuple[dict[str, Markup], tuple[float, float]]:
-    """Return the interval of each encoding that solves the task, and the ends of their axis.
+def _strips(results: TaskResults) -> tuple[dict[str, Markup], Markup]:
+    """Return the interval of each encoding that solves the task, and their axis.
 
-    The axis of steps is logarithmic and ends at the cap.
+    The axis of steps is logarithmic and ends at the cap. That of losses leaves `none` out where it lies beyond all
+    others, which could not be told apart otherwise.
     """
     table = results.table.set_index("pe")[["low", "mean", "high"]].astype(float)
     steps = results.task.cfg.steps
     if results.task.solvable:
         table = table[results.table["solved"].to_numpy() > 0]
-    ends = np.array([table["low"].min(), steps if results.task.solvable else table["high"].max()])
+    others = table.drop("none", errors="ignore")
+    far = not results.task.solvable and "none" in table.index and table.loc["none", "low"] > others["high"].max()
+    inside = others if far else table
+    ends = np.array([inside["low"].min(), steps if results.task.solvable else inside["high"].max()])
     scale = np.log if results.task.solvable else np.asarray
     first, last = scale(ends)
     places = (scale(table.to_numpy()) - first) / (last - first)
-    return {str(pe): strip(str(pe), *place) for pe, place in zip(table.index, places, strict=True)}, tuple(ends)
+    strips = {str(pe): strip(str(pe), *place) for pe, place in zip(table.index, places, strict=True)}
+    if far:
+        strips["none"] = beyond("none", fixed(table.loc["none", "mean"], 3))
+    return strips, axis(*(number(end) if results.task.solvable else fixed(end, 3) for end in ends))
 
 
 def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:

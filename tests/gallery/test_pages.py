@@ -658,6 +658,20 @@ def test_all_losses_of_the_best_are_on_the_page_of_a_task_with_rates_at_an_edge(
     assert "needs.html#edge" in page.partition("A validation sequence")[0]
 
 
+@pytest.mark.parametrize("loss", [1.9, 4.0])
+def test_the_axis_of_intervals_leaves_none_out_where_it_lies_beyond_all_others(content: Content, loss: float) -> None:
+    task = task_named("causal_text")
+    rows = tuned.table("causal_text", {"rope": 1.8, "alibi": 2.0, "none": loss}, 0.01)
+    results = TaskResults(task, rows)
+    html = task_page(replace(content, results={"causal_text": results}), task).sections[0].html
+    table = results.table.set_index("pe")
+    inside = table.drop("none") if loss > 2 else table
+    low, high = inside["low"].min(), inside["high"].max()
+    assert f'aria-label="{low:.3f} to {high:.3f}"' in html
+    assert [name for name, line in lines_of(html).items() if "beyond:" in line] == ["none"] * (loss > 2)
+    assert html.count(f"beyond: {table.loc['none', 'mean']:.3f}") == (loss > 2)
+
+
 def test_other_studies_of_text_stand_beside_its_results(content: Content) -> None:
     for page in (task_page(content, task_named("causal_text")), needs_page(content)):
         html = page.html()
