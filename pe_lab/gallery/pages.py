@@ -318,6 +318,7 @@ def encoding_page(content: Content, name: str) -> Page:
         "what": sentence("pe", name),
         "rival": _compared(content, name)["rival"],
         **_holds_on(content, name),
+        "overall": _overall(content, name) if definition.enters == ("nowhere",) else {},
     }
     sections = [PageSection("", rendered("encoding/opening.html", **values, **opening))]
     for title, (fold, more) in _parts(content, name, definition).items():
@@ -349,6 +350,28 @@ def _holds_on(content: Content, name: str) -> dict[str, Any]:
     held = {each.task: _held(each)[name] for each in asking if name in _held(each)}
     texts = {task.name: percent(value) if task.solvable else f"{fixed(value, 3)} nats" for task, value in held.items()}
     return {"holds": texts, "asking": len(asking), "longest": LONGEST}
+
+
+def _overall(content: Content, name: str) -> dict[str, Any]:
+    """Return how many tasks an encoding solves in any seed, where its loss is the highest, and what it gets right.
+
+    The last is of unseen lengths of datasets that are in studies of claims.
+    """
+    lines = [(results, line) for results, line in content.on_tasks(name) if not results.is_control]
+    solvable = [line for results, line in lines if results.task.solvable]
+    last = [
+        results.task.asks
+        for results, line in lines
+        if not results.task.solvable and int(line["first"]) == len(results.table) > 1
+    ]
+    unseen = [
+        {"claim": claim, "data": data, "lengths": each.lengths, "shares": {name: shares.pop(name)} | shares}
+        for claim, each in content.unseen.items()
+        for data, shares in ((data, dict(shares)) for data, shares in each.shares.items())
+        if data not in each.few and name in shares
+    ]
+    solved = sum(line["all_solved"] > 0 for line in solvable)
+    return {"solved": solved, "of": len(solvable), "last": last, "unseen": unseen} if lines else {}
 
 
 def _compared(content: Content, name: str) -> dict[str, Any]:

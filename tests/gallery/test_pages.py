@@ -1024,6 +1024,20 @@ def test_verdicts_that_cannot_be_tested_or_are_of_unlearned_models_say_so(conten
     assert "on models that had not learned" in rope.fold
 
 
+def test_the_page_of_none_begins_with_what_it_solves(content: Content) -> None:
+    rows = tuned.table("induction", {"rope": 7.0, "none": 13.0})
+    text = tuned.table("causal_text", {"rope": 1.0, "alibi": 1.5, "none": 2.0}, 0.01)
+    tables = {"induction": rows, "causal_text": text}
+    results = {name: TaskResults(task_named(name), each) for name, each in tables.items()}
+    first = {name: encoding_page(replace(content, results=results), name).sections[0].html for name in ("none", "rope")}
+    overall = first["none"].partition("data-overall")[2].partition("</p>")[0]
+    assert first["none"].index("data-overall") < first["none"].index("gallery-verdicts")
+    share = content.unseen["longer"].shares["repeat"]["none"]
+    for part in ("0 of 1", f"last in {task_named('causal_text').asks}", percent(share)):
+        assert part in overall
+    assert "data-overall" not in first["rope"]
+
+
 def test_numbers_without_a_publication_stand_apart(content: Content) -> None:
     html = claims_page(content).html()
     published, unpublished = html[html.index('id="numbers-table"') :].split('id="unpublished-table"')
