@@ -222,7 +222,7 @@ def verdict_in_words(finding: Finding, has_unlearned: bool) -> str:
     """Return the verdict as pages show it: with what limits it, or that the claim cannot be tested on its data."""
     if finding.compared and keeps_positions(finding.entry):
         return CANNOT
-    limits = " on models that had not learned the task" if finding.compared and has_unlearned else ""
+    limits = ", on models that had not learned the task" if finding.compared and has_unlearned else ""
     return f"{finding.verdict}{limits}"
 
 

@@ -1018,7 +1018,7 @@ def test_verdicts_that_cannot_be_tested_or_are_of_unlearned_models_say_so(conten
     missed = {name for name, studies in content.unlearned.items() if studies}
     assert set(limited) == kept | missed
     assert {name for name, text in limited.items() if CANNOT in text} == kept
-    assert all(str(content.claims[name].verdict) + " on models" in limited[name] for name in missed - kept)
+    assert all(str(content.claims[name].verdict) + ", on models" in limited[name] for name in missed - kept)
     rope = encoding_page(content, "rope").sections[2]
     assert rope.html.count("data-limited") == len((kept | missed) & set(content.definitions["rope"].claims)) > 0
     assert "on models that had not learned" in rope.fold
