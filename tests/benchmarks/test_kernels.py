@@ -56,7 +56,7 @@ def test_the_tables_have_a_row_per_pass_and_list_what_was_left_out(
     page = (tmp_path / "kernels-cpu.md").read_text()
     assert "- learnable: adds nothing to attention" in page
     assert "- deberta: attention=triton cannot compute this" in page
-    assert "| t5 | bias+clip (trained) | 32 |" in page
+    assert "| t5 | distance_bias+clip (trained) | 32 |" in page
 
 
 def test_measurements_not_reached_in_time_are_named(tmp_path: Path) -> None:

@@ -105,8 +105,8 @@ def standing_in(
         if not compiles:
             stack.enter_context(mock.patch.object(JITFunction, "_do_compile", _specialise))
         for name, module in list(sys.modules.items()):
-            if name.startswith(KERNELS) and hasattr(module, "architecture"):
-                stack.enter_context(mock.patch.object(module, "architecture", return_value=architecture))
+            if name.startswith(KERNELS) and hasattr(module, "architecture_of"):
+                stack.enter_context(mock.patch.object(module, "architecture_of", return_value=architecture))
         yield made
 
 
