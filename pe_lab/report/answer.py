@@ -292,10 +292,12 @@ def _where_not_learned(cells: pd.DataFrame) -> str:
 
 
 def is_control(cells: pd.DataFrame) -> bool:
-    """Whether no encoding can help: the best loss without position is the best possible."""
-    columns = [f"floor_{floor}_loss" for floor in (*BLIND_FLOORS, BEST_FLOOR)]
-    levels = [cells[name].mean() for name in columns if name in cells]
-    return len(levels) > 1 and bool(abs(levels[0] - levels[-1]) <= NO_GAP)
+    """Whether no encoding can help: in all cells, the best loss without position is the best possible."""
+    best = f"floor_{BEST_FLOOR}_loss"
+    blind = next((name for name in (f"floor_{floor}_loss" for floor in BLIND_FLOORS) if name in cells), None)
+    if blind is None or best not in cells:
+        return False
+    return bool(((cells[blind] - cells[best]).abs() <= NO_GAP).all())
 
 
 def _control(cells: pd.DataFrame, standing: Standing) -> str:
@@ -303,7 +305,9 @@ def _control(cells: pd.DataFrame, standing: Standing) -> str:
     if not is_control(cells):
         return ""
     asked = "A control: the best possible loss needs no position, so no encoding should be better than another"
-    if standing.behind or standing.near or standing.case != "open":
+    if standing.case in ("untested", "equal", "unsolved", "contradictory"):
+        return f"{asked}. {standing.words()}"
+    if standing.behind or standing.near:
         return f"{asked}. It did not pass: {standing.words()}"
     return f"{asked}, and no encoding is significantly better."
 

@@ -17,10 +17,11 @@ from pe_lab.statistics.correction import holm
 
 
 def tries_rates(subject: ReportSubject) -> bool:
-    """Whether the cells have several learning rates, of which validation tells the best; of a report on the loss."""
-    if subject.metric != "loss" or LR not in setting_columns(subject.results.cells):
+    """Whether encodings were trained at several learning rates, of which validation tells the best, for the loss."""
+    cells = subject.results.cells
+    if subject.metric != "loss" or subject.decided is not None or LR not in setting_columns(cells):
         return False
-    return not subject.results.curves.empty
+    return cells["pe"].nunique() > 1 and not subject.results.curves.empty
 
 
 def rate_parts(subject: ReportSubject) -> list[Part]:

@@ -161,8 +161,14 @@ def test_an_encoding_that_diverged_is_not_the_best_and_is_cautioned() -> None:
 
 def test_where_position_cannot_help_the_answer_is_that_of_a_control() -> None:
     rows = cells(depths=(4,))
-    assert sentences(asked(rows.assign(floor_position_blind_loss=0.0)))[0].startswith("A control: ")
+    none = rows.assign(floor_position_blind_loss=0.0)
+    assert "It did not pass: `alibi` has the lowest test loss" in sentences(asked(none))[0]
     assert "control" not in sentences(asked(rows))[0]
+    blind = none.drop(columns="floor_bayes_loss").assign(floor_position_blind_split_known_loss=0.0)
+    assert "control" not in sentences(asked(blind))[0]  # what is possible is unknown
+    noise = cells(dict.fromkeys(LOSSES, 1.0), (4,), noise=0.5).assign(floor_position_blind_loss=0.0)
+    assert "no encoding is significantly better" in sentences(asked(noise))[0]
+    assert "pass" not in sentences(asked(none[none["seed"] == 0]))[0]  # nothing is decided with one seed
 
 
 def test_of_a_single_setting_comparisons_with_another_baseline_than_the_best_are_counted() -> None:

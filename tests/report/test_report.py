@@ -31,6 +31,7 @@ from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import Code, Drawn, Folded, Part, ReportTable, Section
 from pe_lab.report.question import ReportSubject, cautions
+from pe_lab.report.rates import rates
 from pe_lab.report.sections import figures, sections
 from pe_lab.report.standing import overall
 from pe_lab.results import columns, frame, panels, plots, pooling, sensitivity, specification, tuned_rates
@@ -1083,6 +1084,8 @@ def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
     assert "0.1 for `none`; 0.2 for `rope`; the next best rate is significantly worse for `rope`." in said
     assert "There `rope` has the lowest mean test loss, 1 nats, ahead of `none` by 0.5 (95 % interval 0.5 to" in said
     assert dict(zip(table.data["pe"], table.data["test loss"], strict=True)) == {"rope": 1.0, "none": 1.5}
+    alone = question(results_of(rows[rows["pe"] == "rope"], curves=curves[curves["pe"] == "rope"]), baseline="rope")
+    assert any(getattr(part, "caption", "") == "Tuned rates" for part in rates(alone).parts)  # not on the first screen
     drawn = figure.plot.data.set_index(["pe", "optimizer.lr"])["mean"]
     assert dict(drawn) == {("rope", 0.1): 2.0, ("rope", 0.2): 1.0, ("none", 0.1): 1.5, ("none", 0.2): 3.0}
 
