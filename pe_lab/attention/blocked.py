@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from pe_lab.attention import gradients, reference
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.shapes import fields_without
+from pe_lab.encodings.distance_table import table_index, table_lookup
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, StoredPairTerm, Terms
 
@@ -132,8 +133,7 @@ def _relative(weight: Tensor, table: Tensor, layout: Layout) -> Tensor:
         weight: [B, H, N, S].
         table: [1|H, 2R+1, e], or [B|1, 1|H, 2R+1, e].
     """
-    reach = table.shape[-2] // 2
-    index = (layout.distance.clamp(-reach, reach) + reach)[:, None].expand_as(weight)
+    index = table_index(layout.distance, table.shape[-2] // 2)[:, None].expand_as(weight)
     by_distance = weight.new_zeros(*weight.shape[:3], table.shape[-2]).scatter_add(-1, index, weight)
     return by_distance @ table
 
@@ -158,8 +158,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Ten
     distance = torch.arange(size - 1, -size, -1, device=q.device)  # as keys follow one another
     table = q.new_zeros(1, len(distance))
     if terms.distance_bias is not None:
-        reach = terms.distance_bias.shape[-1] // 2
-        table = terms.distance_bias.index_select(-1, distance.clamp(-reach, reach) + reach).to(q.dtype)
+        table = table_lookup(terms.distance_bias, distance[None, None])[0, :, 0].to(q.dtype)
     if layout.causal:
         table = table.masked_fill(distance < 0, -torch.inf)
     if terms.window is not None:

@@ -18,6 +18,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import queries_and_keys, rotated_out, rotated_values, scale_of, window_limits
 from pe_lab.attention.shapes import fields_without
+from pe_lab.encodings.distance_table import table_index
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
 
@@ -118,8 +119,7 @@ def score_function(q: Tensor, terms: Terms, layout: Layout) -> Callable[..., Ten
     pos = layout.pos.expand(B, T).contiguous()
 
     def entry(table: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        reach = (table.shape[1] - 1) // 2
-        return table[h, (pos[b, i] - pos[b, j]).clamp(-reach, reach) + reach]
+        return table[h, table_index(pos[b, i] - pos[b, j], table.shape[1] // 2)]
 
     def score(z: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if gate is not None:

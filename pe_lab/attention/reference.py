@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
 from pe_lab.attention.dropout import Dropout
+from pe_lab.encodings.distance_table import table_lookup
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms, pair_tensor
 
@@ -38,7 +39,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
     v = rotated_values(v, terms)
     out = weight.to(v.dtype) @ v
     if terms.relative_values is not None:
-        relative = by_distance(terms.relative_values, layout, 1)  # [B|1, H|1, T, S, d]
+        relative = table_lookup(terms.relative_values, layout.distance, trailing=1)  # [B|1, H|1, T, S, d]
         out = out + torch.einsum("bhij,bhijd->bhid", weight, relative).to(out.dtype)
     return rotated_out(out, terms)
 
@@ -53,7 +54,7 @@ def attention_weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Ten
         weight = stick_weights(z, terms.normalizer, layout, allowed)
     else:
         weight = z.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return weight if terms.weight_factors is None else weight * by_distance(terms.weight_factors, layout)
+    return weight if terms.weight_factors is None else weight * table_lookup(terms.weight_factors, layout.distance)
 
 
 def attended_keys(terms: Terms, layout: Layout) -> Tensor:
@@ -83,7 +84,7 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
             raise ValueError(f"content_bias must return [B, H, {letters}] = {list(z.shape)}, got {list(scored.shape)}")
         z = z + scored
     if terms.logit_factors is not None:
-        z = z * by_distance(terms.logit_factors, layout)
+        z = z * table_lookup(terms.logit_factors, layout.distance)
     added = added_to_logits(terms, layout)
     return z if added is None else z + added
 
@@ -149,28 +150,11 @@ def _rotate_real(x: Tensor, rotary: Rotary) -> Tensor:
     return torch.cat(rotated, -1) if rotary.pairing == "half" else torch.stack(rotated, -1).flatten(-2)
 
 
-def by_distance(table: Tensor, layout: Layout, trailing: int = 0) -> Tensor:
-    """Look up the distances of all pairs in a table, [B|1, H|1, T, S, ...]; beyond R, its end entries are used.
-
-    Unless the terms clip, `attend` has checked that all pairs that count are within R.
-
-    Args:
-        table: [1|H, 2R+1, ...], or [B|1, 1|H, 2R+1, ...].
-        trailing: axes after that of the distance.
-    """
-    reach = (table.shape[-1 - trailing] - 1) // 2
-    index = layout.distance.clamp(-reach, reach) + reach
-    if table.dim() == 2 + trailing:
-        return table[:, index].transpose(0, 1)
-    sequence = torch.arange(len(table), device=table.device)[:, None, None]
-    return table.transpose(0, 1)[:, sequence, index].transpose(0, 1)
-
-
 def added_to_logits(terms: Terms, layout: Layout) -> Tensor | None:
     """Return the sum of all terms added to the logits that do not depend on q and k, [B|1, H|1, T, S], or None."""
     parts = []
     if terms.distance_bias is not None:
-        parts.append(by_distance(terms.distance_bias, layout))
+        parts.append(table_lookup(terms.distance_bias, layout.distance))
     if terms.decay is not None:
         first, (queries, keys) = layout.earlier, (x.segment.shape[1] for x in (layout, layout.of_keys))
         parts.append(terms.decay[..., first : first + queries, None] - terms.decay[..., None, :keys])

@@ -6,15 +6,11 @@ import torch
 from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
+from pe_lab.encodings.distance_table import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import frequencies
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
-
-
-def distances(reach: int, device: torch.device) -> Tensor:
-    """Return the distances -R ... R that a table of reach R covers, [2R+1]."""
-    return torch.arange(-reach, reach + 1, device=device)
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

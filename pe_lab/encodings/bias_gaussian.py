@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.bias import alibi_slopes, distances
+from pe_lab.encodings.bias import alibi_slopes
+from pe_lab.encodings.distance_table import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms

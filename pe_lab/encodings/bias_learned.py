@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.bias import distances
+from pe_lab.encodings.distance_table import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even_integers
 from pe_lab.encodings.sizes import Sizes

@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, leaky_relu, pad
 
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.distance_table import table_lookup
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Range, Units, is_integer, prefix_errors
 from pe_lab.encodings.sizes import Sizes
@@ -37,8 +38,7 @@ class Adapted:
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         added = None if self.pair_bias is None else self.pair_bias(layout)
         if self.distance_bias is not None:
-            reach = self.distance_bias.shape[-1] // 2
-            by_distance = self.distance_bias[:, layout.distance.clamp(-reach, reach) + reach].transpose(0, 1)
+            by_distance = table_lookup(self.distance_bias, layout.distance)
             added = by_distance if added is None else added + by_distance
         if added is None:
             adapted: Tensor = self.mlp(z, None, layout)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from pe_lab.encodings.base import at_least_float32
-from pe_lab.encodings.bias import distances
+from pe_lab.encodings.distance_table import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.bias import distances
+from pe_lab.encodings.distance_table import distances, table_index, table_lookup
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
 from pe_lab.encodings.recomputed import recompute
@@ -29,8 +29,7 @@ def at_distance(x: Tensor, rows: Tensor, distance: Tensor, narrow: bool = False)
         distance: [B|1, N, M] integers.
         narrow: whether to leave out the rows of distances that do not occur, on either side.
     """
-    reach = rows.shape[1] // 2
-    index = distance[:, None].clamp(-reach, reach) + reach
+    index = table_index(distance[:, None], rows.shape[1] // 2)
     if narrow:
         low, high = (int(end) for end in index.aminmax())
         index, rows = index - low, rows[:, low : high + 1]
@@ -94,13 +93,13 @@ class Shaw(PositionalEncoding):
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return q_i . a^K / sqrt(d), [B, H, T, T]."""
-        dtype, reach = at_least_float32(q), self.max_distance
+        keys = self.keys.to(at_least_float32(q))[None]
         with torch.autocast(q.device.type, enabled=False):
             if layout.start is not None:  # no row for every pair
-                products = at_distance(q.to(dtype), self.keys.to(dtype)[None], layout.distance)
+                products = at_distance(q.to(keys.dtype), keys, layout.distance)
             else:
-                rows = self.keys.to(dtype)[layout.distance.clamp(-reach, reach) + reach]
-                products = torch.einsum("bhid,bijd->bhij", q.to(dtype), rows)
+                rows = table_lookup(keys, layout.distance, trailing=1)[:, 0]
+                products = torch.einsum("bhid,bijd->bhij", q.to(keys.dtype), rows)
         scale: float = self.sizes.head_dim**-0.5
         return products * scale
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.bias import distances
+from pe_lab.encodings.distance_table import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE

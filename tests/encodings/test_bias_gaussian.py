@@ -8,10 +8,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import loops
-from pe_lab.attention import attend, reference
+from pe_lab.attention import attend
 from pe_lab.encodings import Alibi, OptionError, make
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias_gaussian import BAM
+from pe_lab.encodings.distance_table import table_lookup
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
@@ -71,7 +72,8 @@ def test_it_starts_as_alibi(heads: int, causal: bool) -> None:
 def test_a_head_may_look_back_at_one_place() -> None:
     """mu < 0 lies before the query: 2 sinh(m) = -3."""
     encoding = trained(BAM(SIZES), [2.0] * 3, [math.asinh(-1.5)] * 3)
-    bias = reference.by_distance(terms(encoding, Layout.whole(1, 7, False)).distance_bias, Layout.whole(1, 7, False))[0]
+    layout = Layout.whole(1, 7, False)
+    bias = table_lookup(terms(encoding, layout).distance_bias, layout.distance)[0]
     assert bias[:, 5].argmax(-1).tolist() == [2, 2, 2]
 
 
