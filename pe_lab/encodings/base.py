@@ -3,36 +3,20 @@
 Shapes here and in every encoding: B batch, T length, D width, H heads, d head_dim.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from math import lcm
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from pe_lab.encodings.declarations import COMBINING_RULES, Declarations
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import CheckedOptions
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
-
-# how an encoding that is made of others combines what they declare; where its own class declares something, that holds
-COMBINING_RULES: dict[str, Callable[[Iterable[Any]], Any]] = {
-    "reads_content": any,
-    "reads_marks": any,
-    "draws_positions": any,
-    "draws_each_pass": any,
-    "phased": any,
-    "per_layer": any,
-    "causal_only": any,
-    "contiguous_only": any,
-    "on_grid": any,
-    "three_axes": all,
-    "float_positions": all,
-    "whole_sequence": lambda reasons: next(filter(None, reasons), None),
-}
 
 
 class UnfitError(ValueError):
@@ -48,7 +32,7 @@ def at_least_float32(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-class PositionalEncoding(CheckedOptions, nn.Module):
+class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
     """No positional encoding (Haviv et al. 2022; NoPE, Kazemnejad et al. 2023, arXiv:2305.19466).
 
     Also the base class of all encodings: every hook leaves its input unchanged, and an encoding overrides one or two.
@@ -63,27 +47,11 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         sizes: of the model.
         name: the file stem in conf/pe, used in messages.
 
+    A class declares where it is defined, and what it reads, with the attributes of `Declarations`.
+
     Attributes:
         revision: increased whenever the numbers of this class change; part of the identity of a result.
         neutral: options added later and their value that means "as before"; it is left out of the identity.
-        reads_content: whether `terms` depends on h; if not, layers that share an encoding call it once.
-        reads_positions: whether positions matter; if not, only the order of the tokens does.
-        per_layer: whether each layer has its own encoding, made with the layer's index in `sizes`.
-        period: layers after which its pattern repeats; a model needs at least so many.
-        causal_only: whether it is defined for causal attention only.
-        contiguous_only: whether it is defined only where the tokens of a document are next to each other, with neither
-            padding nor another document between them; `Stack` refuses other layouts. Without it, a document counts as
-            if it were alone, whatever stands between its tokens.
-        whole_sequence: why it needs all tokens of a sequence at once, so that a cache cannot serve it; None: it does
-            not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.
-        draws_positions: whether `locate` returns other positions than those of the layout.
-        draws_each_pass: whether it draws random numbers in every pass of training, which a graph cannot hold.
-        on_grid: whether it needs positions with two axes; others read a grid row by row.
-        three_axes: whether it takes positions with three axes, time, row and column, beside those on a line.
-        float_positions: whether it takes positions in float64 beside integers. A subclass says so again, as it may read
-            positions in another way.
-        reads_marks: whether it needs the marks of tokens.
-        phased: whether `advance` changes it, so that it depends on when the training ends.
         fallback: the encoding that an error recommends where this one is not defined.
         start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input
             of attention to which they are added; None: it adds none.
@@ -97,20 +65,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     neutral: ClassVar[dict[str, object]] = {}
     start_scale: ClassVar[str | None] = None
     matrices: ClassVar[tuple[str, ...]] = ()
-    reads_content = False
-    reads_positions = True
-    per_layer = False
-    period = 1
-    draws_positions = False
-    causal_only = False
-    contiguous_only = False
-    whole_sequence: str | None = None
-    draws_each_pass = False
-    on_grid = False
-    three_axes = False
     float_positions = True
-    reads_marks = False
-    phased = False
     fallback = "none"
     weight_decay = True
     lr: float | None = None
@@ -178,11 +133,10 @@ class PositionalEncoding(CheckedOptions, nn.Module):
             )
 
     def inherit(self, parts: Sequence["PositionalEncoding"]) -> None:
-        """Declare what holds for an encoding that is made of these, in addition to what its class declares."""
-        for name, combined in COMBINING_RULES.items():
-            setattr(self, name, getattr(self, name) or combined(getattr(part, name) for part in parts))
-        self.reads_positions = any(part.reads_positions for part in parts)
-        self.period = lcm(*(part.period for part in parts))
+        """Declare what holds for an encoding that is made of these, where its class declares nothing itself."""
+        for name, rule in COMBINING_RULES.items():
+            if getattr(self, name) == getattr(Declarations, name):
+                setattr(self, name, rule(getattr(part, name) for part in parts))
 
     @property
     def embeds(self) -> bool:

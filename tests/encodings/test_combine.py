@@ -15,9 +15,9 @@ from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
-from pe_lab.encodings.base import COMBINING_RULES
 from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
 from pe_lab.encodings.dape import Dape
+from pe_lab.encodings.declarations import COMBINING_RULES, Declarations
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.merge import CannotCombineError, PartTerms, add_terms, by_head
@@ -291,7 +291,6 @@ def test_two_terms_of_which_there_is_one_are_refused_naming_both(name: str) -> N
         add_terms([PartTerms("a", H, terms), PartTerms("c", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
 
 
-COMBINED = {"reads_positions", "period"}  # by `inherit` too, in a way of their own
 # what is read of the parts or of a class
 OF_A_CLASS = {"revision", "neutral", "start_scale", "matrices", "fallback", "weight_decay", "lr"}
 
@@ -299,10 +298,10 @@ OF_A_CLASS = {"revision", "neutral", "start_scale", "matrices", "fallback", "wei
 def test_every_declaration_has_a_rule() -> None:
     declared = {
         name
-        for name, value in vars(PositionalEncoding).items()
+        for name, value in (vars(Declarations) | vars(PositionalEncoding)).items()
         if not name.startswith("_") and not callable(value) and not isinstance(value, property)
     }
-    assert declared == set(COMBINING_RULES) | COMBINED | OF_A_CLASS
+    assert declared == set(COMBINING_RULES) | OF_A_CLASS
 
 
 def declaring(sizes: Sizes, name: str = "alibi", **declared: object) -> PositionalEncoding:
@@ -331,6 +330,15 @@ def test_what_a_part_declares_holds_for_what_is_made_of_it(declared: str, kind: 
     without, having = made_of(declaring), made_of(partial(declaring, **{declared: True}))
     assert getattr(having, declared) is True
     assert getattr(without, declared) is bool(getattr(type(without), declared))
+
+
+def test_what_a_class_declares_holds_whatever_its_parts_declare() -> None:
+    class Declaring(Sum):
+        reads_positions, period, whole_sequence, per_layer = False, 3, "its reason", True
+
+    part = partial(declaring, period=2, whole_sequence="a reason of the part")
+    made = Declaring(SIZES, parts=[maker("rope"), part])
+    assert (made.reads_positions, made.period, made.whole_sequence, made.per_layer) == (False, 3, "its reason", True)
 
 
 @pytest.mark.parametrize("declared", ["three_axes", "float_positions"])
