@@ -117,7 +117,7 @@ def time_ledger(cells: int) -> None:
     import pandas as pd
 
     from pe_lab.report.page import html
-    from pe_lab.report.question import ReportSubject
+    from pe_lab.report.report_subject import ReportSubject
     from pe_lab.report.sections import sections
     from pe_lab.results.frame import load
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from pe_lab.replication.entry import Claimed
 from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, verdict_of
-from pe_lab.report.parts import Drawn, ReportTable, Section
+from pe_lab.report.parts import CaptionedFigure, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import Agreement
 from pe_lab.system.drawing import INK, STYLE
@@ -149,7 +149,7 @@ def page_sections(finding: Finding) -> list[Section]:
         f"{finding.seeds} seeds. Bars are 95 % intervals. Parts of all settings are one family, in which verdicts "
         "and intervals are corrected by Holm."
     )
-    drawn = Drawn(draw_universe(finding), f"{finding.entry.says} In every setting, sorted by the mean", "")
+    drawn = CaptionedFigure(draw_universe(finding), f"{finding.entry.says} In every setting, sorted by the mean", "")
     return [
         Section(
             "In which share of the settings it holds",

@@ -105,7 +105,7 @@ def report(arguments: argparse.Namespace) -> None:
                 raise ValueError(unknown_name(setting, choices, name))
     print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
     from pe_lab.report.page import html  # loads torch
-    from pe_lab.report.question import ReportSubject
+    from pe_lab.report.report_subject import ReportSubject
     from pe_lab.report.sections import sections
     from pe_lab.report.tuned import TunedSubject
 

@@ -13,19 +13,9 @@ from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.config.reference import first_comment
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, LEVEL_FLOORS, NO_GAP
-from pe_lab.report.cautions import behind_references, far_seeds, not_finite, one_rate, still_falling
-from pe_lab.report.choice import POOLED
-from pe_lab.report.decided import decision_notes, sequential
-from pe_lab.report.effort import best_of, identity_of, rates_in_words, setting_in_words
-from pe_lab.report.layers import layer_parts, probed
-from pe_lab.report.lengths import at_longer_lengths, length_parts
-from pe_lab.report.overview_figures import count_of_seeds, only_tasks_vary, overview_figures
-from pe_lab.report.parts import Folded, Part, ReportTable, Section
-from pe_lab.report.question import ReportSubject
-from pe_lab.report.rates import rate_parts, tries_rates
-from pe_lab.report.standing import (
+from pe_lab.report.best_candidates import (
     FEW_SETTINGS,
-    Standing,
+    BestCandidates,
     amount,
     best_means,
     by_setting,
@@ -42,6 +32,16 @@ from pe_lab.report.standing import (
     superlative,
     unit_in_words,
 )
+from pe_lab.report.cautions import behind_references, far_seeds, not_finite, one_rate, still_falling
+from pe_lab.report.layers import layer_parts, probed
+from pe_lab.report.lengths import at_longer_lengths, length_parts
+from pe_lab.report.overview_figures import count_of_seeds, only_tasks_vary, overview_figures
+from pe_lab.report.parts import Collapsible, Part, ReportTable, Section
+from pe_lab.report.rates import rate_parts, tries_rates
+from pe_lab.report.recommendations import POOLED
+from pe_lab.report.report_subject import ReportSubject
+from pe_lab.report.sequential_verdicts import decision_notes, sequential
+from pe_lab.report.training_setup import best_of, identity_of, rates_in_words, setting_in_words
 from pe_lab.results.columns import (
     STEPS_METRIC,
     displayed_settings,
@@ -59,11 +59,11 @@ from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Verdict, interval
 
-MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
-MOST_TASKS = 3  # whose descriptions are given, and that are told one by one
+MAX_VALUES = 6  # values of a setting that are named in the question; of more, their number
+MAX_TASKS = 3  # whose descriptions are given, and that are told one by one
 LENGTHS = ("epochs", "steps")  # of a training
-MOST_DECIDED = 6  # comparisons of a verdict that are named
-MOST_OPEN = 2  # undecided comparisons that are named
+MAX_DECIDED = 6  # comparisons of a verdict that are named
+MAX_OPEN = 2  # undecided comparisons that are named
 LEARNED = "in which a model has learned the task"
 SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
 
@@ -89,7 +89,7 @@ def answer(subject: ReportSubject) -> Section:
     notes = [f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []
     notes += [
         *not_finite(subject),
-        *([] if opening else _elsewhere(far_seeds(subject), said, cells)),
+        *([] if opening else _beyond_the_answer(far_seeds(subject), said, cells)),
         *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
@@ -101,11 +101,11 @@ def answer(subject: ReportSubject) -> Section:
         where = " at the training length" if longer else ""
         if compares_losses(subject):
             compared = [said, *references, *overview_figures(subject), how, *_corrected(subject)]
-            folded = [Folded(f"{measured(subject.metric).capitalize()}{where}", compared)]
+            folded = [Collapsible(f"{measured(subject.metric).capitalize()}{where}", compared)]
         first = isinstance(opening[0], str)  # the answer, which stands before what warns of it
         shown = [*opening[:first], *parts, *opening[first:]]
     else:
-        folded = [Folded("How it was compared", [how, *_corrected(subject)])]
+        folded = [Collapsible("How it was compared", [how, *_corrected(subject)])]
         shown = [*parts, said, *references, *overview_figures(subject)]
     shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes)]
     return Section(title(subject), [*shown, *folded, *encodings], opening=True)
@@ -119,7 +119,7 @@ def _setting(subject: ReportSubject) -> list[str]:
     names = list(cells["data"].unique()) if "data" in cells else []
     files = {name: config.find_folders().file("data", str(name)) for name in names}
     tasks = [f"`{name}`: {first_comment(file)}" for name, file in files.items() if file is not None and file.is_file()]
-    lines = [f"**Task{'s' * (len(tasks) > 1)}.** {'; '.join(tasks)}."] if 0 < len(tasks) <= MOST_TASKS else []
+    lines = [f"**Task{'s' * (len(tasks) > 1)}.** {'; '.join(tasks)}."] if 0 < len(tasks) <= MAX_TASKS else []
     said = (
         [f"Trained {place(cells).removeprefix(',').lstrip()}"]
         if _measures_more(subject, at_longer_lengths(subject))
@@ -135,7 +135,11 @@ def _encodings(subject: ReportSubject) -> list[Part]:
     files = {name: config.find_folders().file("pe", name) for name in names}
     told = {name: first_comment(file) for name, file in files.items() if file is not None and file.is_file()}
     table = pd.DataFrame({"pe": list(told), "what it is": list(told.values())})
-    return [Folded("What the encodings are", [ReportTable(table, "The first line of each in conf/pe")])] if told else []
+    return (
+        [Collapsible("What the encodings are", [ReportTable(table, "The first line of each in conf/pe")])]
+        if told
+        else []
+    )
 
 
 def _in_short(subject: ReportSubject) -> str:
@@ -178,7 +182,7 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
         return rate_parts(subject)
     if longer:
         said = [part for part in layers if isinstance(part, str)]
-        return [longer, *said, *length_parts(subject), *(part for part in layers if isinstance(part, Folded))]
+        return [longer, *said, *length_parts(subject), *(part for part in layers if isinstance(part, Collapsible))]
     return layers
 
 
@@ -251,7 +255,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         return first, _against(subject, decided)
     each = by_setting(subject.compared)
     whole = overall(subject.compared)
-    tasks = len(each) <= MOST_TASKS and only_tasks_vary(cells)
+    tasks = len(each) <= MAX_TASKS and only_tasks_vary(cells)
     lines = filter_learned_comparisons(subject.compared.compare(GRID_TABLE), cells)
     counts = _counts(lines, cells, subject.metric)
     if whole is not None and not tasks:
@@ -262,7 +266,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         return whole.words() + f"\n{also}" * bool(also), _against(subject, lines)
     learned = _place_of_learned(cells) if partly_learned(cells) else ""
     if 1 < len(each) <= FEW_SETTINGS:
-        told = one_by_one(each, lambda standing: _doubts(subject, standing))
+        told = one_by_one(each, lambda candidates: _doubts(subject, candidates))
         best = in_all(each)
         lead = f"Models have learned the task {learned}; {best[0].lower()}{best[1:]}" if learned else best * (not tasks)
         return f"{lead}{told}" + f"\n{counts}" * tasks, _against(subject, lines)
@@ -270,7 +274,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     if learned:
         where = f"{capitalised(learned)}, where models have learned the task"
         first = in_each_setting(each, f" {LEARNED}", f", {LEARNED}", where)
-    said = [first, *(subject.doubts(standing) for standing in each if len(each) == 1), best_means(each), counts]
+    said = [first, *(subject.doubts(candidates) for candidates in each if len(each) == 1), best_means(each), counts]
     return " ".join(filter(None, said)), _against(subject, lines)
 
 
@@ -300,25 +304,25 @@ def is_control(cells: pd.DataFrame) -> bool:
     return bool(((cells[blind] - cells[best]).abs() <= NO_GAP).all())
 
 
-def _control(cells: pd.DataFrame, standing: Standing) -> str:
+def _control(cells: pd.DataFrame, candidates: BestCandidates) -> str:
     """Say whether a control passed, where the best loss without position is the best possible; otherwise nothing."""
     if not is_control(cells):
         return ""
     asked = "A control: the best possible loss needs no position, so no encoding should be better than another"
-    if standing.case in ("untested", "equal", "unsolved", "contradictory"):
-        return f"{asked}. {standing.words()}"
-    if standing.behind or standing.near:
-        return f"{asked}. It did not pass: {standing.words()}"
+    if candidates.case in ("untested", "equal", "unsolved", "contradictory"):
+        return f"{asked}. {candidates.words()}"
+    if candidates.behind or candidates.near:
+        return f"{asked}. It did not pass: {candidates.words()}"
     return f"{asked}, and no encoding is significantly better."
 
 
-def _doubts(subject: ReportSubject, standing: Standing) -> str:
+def _doubts(subject: ReportSubject, candidates: BestCandidates) -> str:
     """Say what else may explain the comparisons of a setting, and which single seed decides a mean in it."""
-    far = far_seeds(subject).get(standing.setting.partition(" ")[2], "")
-    return " ".join(filter(None, [subject.doubts(standing), far]))
+    far = far_seeds(subject).get(candidates.setting.partition(" ")[2], "")
+    return " ".join(filter(None, [subject.doubts(candidates), far]))
 
 
-def _elsewhere(far: dict[str, str], said: str, cells: pd.DataFrame) -> list[str]:
+def _beyond_the_answer(far: dict[str, str], said: str, cells: pd.DataFrame) -> list[str]:
     """Return the sentences on single seeds, by setting, that the answer does not say."""
     alone = len(far) == 1 and len(cells[setting_columns(cells)].drop_duplicates()) == 1
     return [text if alone else f"{capitalised(where)}: {text}" for where, text in far.items() if text not in said]
@@ -347,12 +351,12 @@ def _counts(lines: pd.DataFrame, rows: pd.DataFrame, metric: str) -> str:
     where = pd.Series(settings_in_words(lines, columns), lines.index)
     several = where.nunique() > 1
     for word in DIFFERENT_VERDICTS:
-        if 0 < counts.get(word, 0) <= MOST_DECIDED:
+        if 0 < counts.get(word, 0) <= MAX_DECIDED:
             named = lines[lines["verdict"] == word].groupby(where, sort=False)["pe"].agg(list)
             told = [f"{listed(names, None)}{f', {setting}' * several}" for setting, names in named.items()]
             ends[word] += f" ({'; '.join(told)})"
     open_lines = lines[lines["verdict"] == Verdict.UNDECIDED]
-    if 0 < len(open_lines) <= MOST_OPEN:
+    if 0 < len(open_lines) <= MAX_OPEN:
         shown = where.map(", {}".format) if several else where.map(lambda _: "")
         told = [
             f"`{line['pe']}`{shown[at]}: {_interval(line, metric)}{_largest(rows, metric, line, columns)}"
@@ -484,4 +488,4 @@ def _values(column: pd.Series) -> str:
     values = list(column.drop_duplicates())
     if pd.api.types.is_numeric_dtype(column):
         values = sorted(values, key=lambda value: (pd.isna(value), value))
-    return joined([value_text(value) for value in values]) if len(values) <= MOST_VALUES else f"of {len(values)} values"
+    return joined([value_text(value) for value in values]) if len(values) <= MAX_VALUES else f"of {len(values)} values"

@@ -6,16 +6,16 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads, attention_maps
-from pe_lab.report.parts import Drawn, Part, Section
-from pe_lab.report.question import ReportSubject
+from pe_lab.report.parts import CaptionedFigure, Part, Section
+from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results.columns import checkpoint, lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.frame import Results, StudyFolderResults
 from pe_lab.results.plots import Plot
 from pe_lab.results.trained_cell import of_checkpoint
 from pe_lab.system.files import LedgerError
 
-MOST = 4  # encodings that are drawn: the baseline and the best
-MOST_HEADS = 64  # of a model that is drawn
+MAX_DRAWN_ENCODINGS = 4  # encodings that are drawn: the baseline and the best
+MAX_HEADS = 64  # of a model that is drawn
 
 
 def attention(subject: ReportSubject) -> Section:
@@ -34,7 +34,7 @@ def attention(subject: ReportSubject) -> Section:
         caption = (
             f"Attention of {row['pe']}, seed {row['seed']}, on the first test sequence; layers and heads count from 1"
         )
-        parts.append(Drawn(plot, caption, f"attention.heads(results, {name!r}, {target})"))
+        parts.append(CaptionedFigure(plot, caption, f"attention.heads(results, {name!r}, {target})"))
     return Section("Attention", parts)
 
 
@@ -49,8 +49,8 @@ def heads(results: Results, run: str, target: int) -> Plot:
     """
     cell = of_checkpoint(Ledger(results.source).named(run), target, foreign=False)
     model = cell.config.model
-    if model.depth * model.num_heads > MOST_HEADS or cell.data.task.length > MAX_DRAWN_TOKENS:
-        raise ValueError(f"at most {MOST_HEADS} heads and {MAX_DRAWN_TOKENS} tokens are drawn, {cell.name} has more")
+    if model.depth * model.num_heads > MAX_HEADS or cell.data.task.length > MAX_DRAWN_TOKENS:
+        raise ValueError(f"at most {MAX_HEADS} heads and {MAX_DRAWN_TOKENS} tokens are drawn, {cell.name} has more")
     figure = attention_heads(cell.model, cell.data, cell.config.seed, title=f"Attention of {cell.name}")
     lines = []
     for layer, maps in enumerate(attention_maps(cell.model, cell.data, cell.config.seed), 1):
@@ -82,4 +82,4 @@ def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
         f"test_{subject.metric}", ascending=lower_is_better(subject.metric), kind="stable"
     )
     first = last[last["pe"] == subject.baseline]
-    return list(pd.concat([first, last[last["pe"] != subject.baseline]]).head(MOST).to_dict("records"))
+    return list(pd.concat([first, last[last["pe"] != subject.baseline]]).head(MAX_DRAWN_ENCODINGS).to_dict("records"))

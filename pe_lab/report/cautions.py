@@ -8,15 +8,15 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS
-from pe_lab.report.effort import searched_rates
-from pe_lab.report.question import ReportSubject
-from pe_lab.report.standing import amount, joined, unit_in_words
+from pe_lab.report.best_candidates import amount, joined, unit_in_words
+from pe_lab.report.report_subject import ReportSubject
+from pe_lab.report.training_setup import searched_rates
 from pe_lab.results.columns import floors, in_words, length_column, lower_is_better, merge_tables, setting_columns
 from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells, filter_learned_comparisons
 from pe_lab.results.panels import settings_in_words
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
-FAR, MOST_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
+FAR, MAX_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
 
 
 def not_finite(subject: ReportSubject) -> list[str]:
@@ -35,7 +35,7 @@ def far_seeds(subject: ReportSubject) -> dict[str, str]:
 
     That is farther than the margin from the nearest other one, and FAR times as far as the others are apart, of 4
     seeds or more; of
-    several seeds, the farthest MOST_FAR. Settings are those in which a model has learned the task, in words.
+    several seeds, the farthest MAX_FAR. Settings are those in which a model has learned the task, in words.
     """
     if subject.results.cells.empty:
         return {}
@@ -59,7 +59,7 @@ def far_seeds(subject: ReportSubject) -> dict[str, str]:
                 what = f"Seed {seed} decides the mean of `{pe}`: {value}, the others {low} to {high} (mean {mean})."
                 found.append((far / extent, setting, what))
     said: dict[str, str] = {}
-    for _, setting, what in sorted(found, reverse=True)[:MOST_FAR]:
+    for _, setting, what in sorted(found, reverse=True)[:MAX_FAR]:
         said[setting] = f"{said.get(setting, '')} {what}".lstrip()
     return said
 

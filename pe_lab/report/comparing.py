@@ -3,13 +3,13 @@
 import pandas as pd
 
 from pe_lab import statistics
-from pe_lab.report import choice
+from pe_lab.report import recommendations
 from pe_lab.report.answer import LEARNED
+from pe_lab.report.best_candidates import joined
 from pe_lab.report.lengths import at_longer_lengths
-from pe_lab.report.overview_figures import MOST_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
-from pe_lab.report.parts import COMPARISON, Drawn, Folded, Part, ReportTable, Section
-from pe_lab.report.question import ReportSubject, varied_columns
-from pe_lab.report.standing import joined
+from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
+from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section
+from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.results import plots
 from pe_lab.results.columns import floors, in_words, length_column, merge_tables, setting_columns
 from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
@@ -32,13 +32,13 @@ def grid(subject: ReportSubject) -> Section:
     """Return the heatmap of all means, with the meaning of the floors."""
     cells, metric = subject.results.cells, subject.metric
     words = floors_in_words(floors(cells, metric))
-    parts: list[Part] = [Folded("What the floors are", list(words))] if words else []
+    parts: list[Part] = [Collapsible("What the floors are", list(words))] if words else []
     if cells[length_column(cells)].nunique() > 1:
         caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
-        parts.append(Drawn(plots.over_epochs(cells, metric), caption, over_training(metric)))
+        parts.append(CaptionedFigure(plots.over_epochs(cells, metric), caption, over_training(metric)))
     caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
     code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
-    parts.append(Drawn(plots.heatmap(cells, metric, subject.compared.compare()), caption, code))
+    parts.append(CaptionedFigure(plots.heatmap(cells, metric, subject.compared.compare()), caption, code))
     return Section(f"Test {in_words(metric)}", parts)
 
 
@@ -91,23 +91,23 @@ def differences(subject: ReportSubject) -> Section:
             "seeds that was fixed before, and do not hold for it; the study's own verdicts do."
         )
     several = len(cells[setting_columns(cells)].drop_duplicates()) > 1
-    on_top = not several and len(compared) <= MOST_DRAWN and compared["difference"].notna().any()
+    on_top = not several and len(compared) <= MAX_DRAWN and compared["difference"].notna().any()
     if not on_top or subject.decided is not None:
         parts += [all_differences(subject)] if (compared["verdict"] != Verdict.BOTH_UNSOLVED).any() else []
     elif subject.results.declared.decide is None:
         return Section("Differences")  # those of the figure of the first screen
     settings = pool(cells, subject.metric)
-    if several and not learned and (settings.rows.empty or choice.POOLED in families.tables):
+    if several and not learned and (settings.rows.empty or recommendations.POOLED in families.tables):
         parts.append(settings.note)
     parts += _all_pairs(families, cells)
-    if not learned and choice.POOLED in families.tables:
-        pooled = families.compare(choice.POOLED)[COMPARISON]
-        code = f"compared.compare({choice.POOLED!r})"
+    if not learned and recommendations.POOLED in families.tables:
+        pooled = families.compare(recommendations.POOLED)[COMPARISON]
+        code = f"compared.compare({recommendations.POOLED!r})"
         parts.append(ReportTable(pooled, f"Pooled differences from {subject.baseline}", code))
     return Section("Differences", parts)
 
 
-def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Folded]:
+def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Collapsible]:
     """Return the comparisons of every two encodings, those in settings in which no model has learned the task apart."""
     lines = families.lines[GRID_TABLE]
     keys = [name for name in setting_columns(cells) if name in lines]
@@ -121,7 +121,7 @@ def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Folded]:
     for is_learned, title in ((True, "Every two encodings"), (False, f"{UNLEARNED}: every two encodings")):
         part = marked.loc[marked["learned"] == is_learned, columns]
         if len(part) > 1:
-            folded.append(Folded(title, [ReportTable(part, "The first minus the second, paired by seeds")]))
+            folded.append(Collapsible(title, [ReportTable(part, "The first minus the second, paired by seeds")]))
     return folded
 
 
@@ -162,7 +162,7 @@ def effects(subject: ReportSubject) -> Section:
     if len(cells) < len(subject.results.cells):
         text += " Only settings in which a model has learned the task count."
     code = f"plots.shares(statistics.effects({source}, {subject.metric!r}))"
-    drawn = Drawn(plots.shares(shared), "Shares with 95 % t intervals over seeds", code)
+    drawn = CaptionedFigure(plots.shares(shared), "Shares with 95 % t intervals over seeds", code)
     return Section(f"Effects of {joined(names)}", [text, drawn])
 
 
@@ -231,15 +231,17 @@ def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
 def choices(subject: ReportSubject) -> Section:
     """Return the best encoding for each need."""
     results = subject.results
-    best = choice.choices(results.cells, results.records, subject.metric, subject.compared)
+    best = recommendations.choices(results.cells, results.records, subject.metric, subject.compared)
     if best.empty:
         return Section("Choice")
-    code = f"choice.choices(results.cells, results.records, {subject.metric!r}, compared)"
+    code = f"recommendations.choices(results.cells, results.records, {subject.metric!r}, compared)"
     near = list[Part]()
     if at_longer_lengths(subject):
         far = best["need"].str.contains(LONGER, regex=False)
         rest = f"{code}.loc[lambda rows: ~rows['need'].str.contains({LONGER!r})]"
-        near = [Folded("At the training length", [ReportTable(best[~far], "Likewise, at the training length", rest)])]
+        near = [
+            Collapsible("At the training length", [ReportTable(best[~far], "Likewise, at the training length", rest)])
+        ]
         best, code = best[far], f"{code}.loc[lambda rows: rows['need'].str.contains({LONGER!r})]"
     table = ReportTable(best, "Drawn from these results alone", code)
     return Section("Which encoding for which need", [table, *near])

@@ -14,7 +14,7 @@ from matplotlib.legend import Legend
 
 from pe_lab.system.drawing import svg
 
-LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
+MIN_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
 DPI = 72  # of an SVG of matplotlib
 PIXELS = 96 / DPI  # CSS pixels of a point
 LEGEND_GAP = 6.0  # points around a column of a legend that belong to it
@@ -58,7 +58,7 @@ def inline_svg(figure: Figure, caption: str) -> Markup:
     drawn = compact(drawn[drawn.index("<svg") :])
     parts, label = regions(figure), Markup('role="img" aria-label="{}"').format(caption)
     if not parts:
-        least = LEAST_SCALE * figure.get_size_inches()[0] * DPI * PIXELS
+        least = MIN_SCALE * figure.get_size_inches()[0] * DPI * PIXELS
         return Markup(drawn.replace("<svg", f'<svg {label} style="min-width: {least:.0f}px"', 1))
     name = f"f{crc32(drawn.encode()):x}"
     content = f'<g id="{name}">{drawn[drawn.index(">") + 1 : drawn.rindex("</svg>")]}</g>'

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, between, shaded
-from pe_lab.report.standing import joined
+from pe_lab.report.best_candidates import joined
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, between, shaded
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, sort_by_setting
 from pe_lab.results.panels import settings_in_words
@@ -12,7 +12,7 @@ from pe_lab.results.plots import record_settings
 from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import counted
 
-MOST_SETTINGS = 3  # whose shares are told one by one
+MAX_SETTINGS = 3  # whose shares are told one by one
 MOSTLY = 0.9  # R² at which position is read
 MORE = 0.1  # R² above that of the token alone
 FINDINGS = {  # by probe: the metrics that answer its question
@@ -141,7 +141,7 @@ def _with_half(layers: pd.DataFrame, at: dict[tuple[str, str], float], decimals:
     return pd.Series(told).rename_axis(["setting", "pe"])
 
 
-def _ends(layered: pd.DataFrame) -> Folded:
+def _ends(layered: pd.DataFrame) -> Collapsible:
     """Return a table of what every probe measured at the first and the last layer of the deepest models."""
     rows, columns, meanings = _deepest(layered), dict[str, pd.Series](), list[str]()
     for probe in rows["probe"].unique():
@@ -157,14 +157,14 @@ def _ends(layered: pd.DataFrame) -> Folded:
     table = table if table["setting"].any() else table.drop(columns="setting")
     words = _of_models(layered)
     caption = f"{words[0].upper()}{words[1:]}, from the first to the last layer"
-    return Folded("First and last layer, and what is measured", [ReportTable(table, caption), *meanings])
+    return Collapsible("First and last layer, and what is measured", [ReportTable(table, caption), *meanings])
 
 
-def _drawn(records: pd.DataFrame, probe: str, metric: str) -> Drawn:
+def _drawn(records: pd.DataFrame, probe: str, metric: str) -> CaptionedFigure:
     code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
     drawn = plots.layer_curves(records, probe, metric)
     words = in_words(metric)
-    return Drawn(drawn, f"{words[0].upper()}{words[1:]}, by layer: {shaded(drawn, metric)}", code)
+    return CaptionedFigure(drawn, f"{words[0].upper()}{words[1:]}, by layer: {shaded(drawn, metric)}", code)
 
 
 def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
@@ -266,7 +266,7 @@ def _where_shallow(layered: pd.DataFrame, deep: pd.DataFrame) -> str:
 def _in_settings(shares: pd.Series) -> str:
     """Return the highest of shares in per cent, or that of each of a few settings."""
     groups = list(shares.groupby(level="setting", sort=False))
-    if not 1 < len(groups) <= MOST_SETTINGS:
+    if not 1 < len(groups) <= MAX_SETTINGS:
         return f"{shares.max():.0f} %"
     return joined([f"{part.max():.0f} % ({setting})" for setting, part in groups])
 

@@ -2,16 +2,16 @@
 
 import pandas as pd
 
-from pe_lab.report.choice import Longest, longest
-from pe_lab.report.parts import Drawn, ReportTable, between, shaded
-from pe_lab.report.question import ReportSubject
-from pe_lab.report.standing import Standing, in_each_setting, joined
+from pe_lab.report.best_candidates import BestCandidates, in_each_setting, joined
+from pe_lab.report.parts import CaptionedFigure, ReportTable, between, shaded
+from pe_lab.report.recommendations import Longest, longest
+from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, lower_is_better
 from pe_lab.results.learned import MIN_RIGHT
 from pe_lab.statistics import interval
 
-MOST_VALUES = 6  # settings that are named
+MAX_VALUES = 6  # settings that are named
 HALF, MOSTLY = 0.5, 0.9  # shares of right answers
 
 
@@ -20,7 +20,7 @@ def at_longer_lengths(subject: ReportSubject) -> str:
 
     Where none answers there, each length is told until none does.
     """
-    standings, without, lengths = list[Standing](), list[Longest](), set()
+    per_setting, without, lengths = list[BestCandidates](), list[Longest](), set()
     for need, far in longest(subject.results.records, subject.results.cells).items():
         if need not in subject.compared.tables:  # seeds that tune are compared at the training length
             continue
@@ -28,26 +28,28 @@ def at_longer_lengths(subject: ReportSubject) -> str:
         if len(ranked) < 2:
             continue
         lengths.add(far.length)
-        standing = Standing.of(ranked, subject.compared.lines[need], far.metric, f"test {in_words(far.metric)}")
-        if not lower_is_better(far.metric) and next(iter(standing.means.values())) < MIN_RIGHT:
+        candidates = BestCandidates.of(ranked, subject.compared.lines[need], far.metric, f"test {in_words(far.metric)}")
+        if not lower_is_better(far.metric) and next(iter(candidates.means.values())) < MIN_RIGHT:
             without.append(far)
         else:
-            standings.append(standing)
-    count = len(standings) + len(without)
+            per_setting.append(candidates)
+    count = len(per_setting) + len(without)
     if not count:
         return ""
     where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
     none = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
-    if not standings and count <= MOST_VALUES:
+    if not per_setting and count <= MAX_VALUES:
         told = dict.fromkeys(_nearer(far, count > 1) for far in without)
         if len(told) == 1:
             return " ".join(filter(None, [_below_half(without), *told]))
         return "".join([_below_half(without), *(f"\n- {text}" for text in told)])
-    if not standings:
+    if not per_setting:
         return f"{where}, {none}."
     if count == 1:
-        return f"{where}: {standings[0].words()}"
-    return f"{where}: {in_each_setting(standings)}" + f" In {len(without)} of {count} settings {none}." * bool(without)
+        return f"{where}: {per_setting[0].words()}"
+    return f"{where}: {in_each_setting(per_setting)}" + f" In {len(without)} of {count} settings {none}." * bool(
+        without
+    )
 
 
 def _below_half(without: list[Longest]) -> str:
@@ -92,7 +94,7 @@ def _tokens(far: Longest) -> str:
         return ""
     ranked = far.tokens.sort_values(ascending=False, kind="stable")
     told = [f"`{pe}` {share:.0%}" for pe, share in ranked.items()]
-    shown = joined(told if len(told) <= MOST_VALUES else [*told[:3], f"others down to {ranked.iloc[-1]:.0%}"])
+    shown = joined(told if len(told) <= MAX_VALUES else [*told[:3], f"others down to {ranked.iloc[-1]:.0%}"])
     return f" Of single tokens at {far.length:g} ×, these are right: {shown}."
 
 
@@ -128,7 +130,7 @@ def _lost(shares: pd.Series, longer: list[float]) -> str:
     return f" {names}, {before}, {have} no right answer at a longer one." if len(lost) else ""
 
 
-def length_parts(subject: ReportSubject) -> list[Drawn | ReportTable]:
+def length_parts(subject: ReportSubject) -> list[CaptionedFigure | ReportTable]:
     """Return the figure of a metric against length, and of shares of right answers a table; nothing without any."""
     records = subject.results.records
     settings = list(longest(records, subject.results.cells).values())
@@ -137,7 +139,7 @@ def length_parts(subject: ReportSubject) -> list[Drawn | ReportTable]:
     metric = settings[0].metric
     drawn = plots.length_curves(records, metric)
     caption = f"Test {in_words(metric)} against length: {shaded(drawn, metric)}"
-    figure = Drawn(drawn, caption, f"plots.length_curves(results.records, {metric!r})")
+    figure = CaptionedFigure(drawn, caption, f"plots.length_curves(results.records, {metric!r})")
     shares = [far for far in settings if far.metric == metric and not lower_is_better(metric)]
     if not shares:
         return [figure]

@@ -4,11 +4,11 @@ from collections import Counter
 
 import pandas as pd
 
-from pe_lab.report.choice import POOLED
-from pe_lab.report.decided import with_one
-from pe_lab.report.parts import Drawn, Part, cut_in_words
-from pe_lab.report.question import ReportSubject
-from pe_lab.report.standing import FEW_SETTINGS, by_setting, joined, table_of, unit_in_words
+from pe_lab.report.best_candidates import FEW_SETTINGS, by_setting, joined, table_of, unit_in_words
+from pe_lab.report.parts import CaptionedFigure, Part, cut_in_words
+from pe_lab.report.recommendations import POOLED
+from pe_lab.report.report_subject import ReportSubject
+from pe_lab.report.sequential_verdicts import with_one
 from pe_lab.results import plots
 from pe_lab.results.columns import (
     STEPS_METRIC,
@@ -23,7 +23,7 @@ from pe_lab.results.learned import filter_learned_cells, filter_learned_comparis
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
 
-MOST_DRAWN = 12  # encodings in the figure
+MAX_DRAWN = 12  # encodings in the figure
 WITH_INTERVALS = " with 95 % t intervals"
 
 
@@ -38,7 +38,7 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
     """
     rows, metric, _ = drawn(compared, decided)
     best = rows.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
-    return plots.forest(best.head(MOST_DRAWN), metric)
+    return plots.forest(best.head(MAX_DRAWN), metric)
 
 
 def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
@@ -74,21 +74,21 @@ def overview_figures(subject: ReportSubject) -> list[Part]:
     return [*(shown or filter(None, [_differences(subject)]))]
 
 
-def _few_differences(subject: ReportSubject) -> Drawn | None:
+def _few_differences(subject: ReportSubject) -> CaptionedFigure | None:
     """Return the figure of the differences in each of a few settings; None where they are averaged, or many."""
     cells, compared = subject.results.cells, subject.compared
-    if subject.decided is not None or cells["pe"].nunique() > MOST_DRAWN:
+    if subject.decided is not None or cells["pe"].nunique() > MAX_DRAWN:
         return None
     lines = filter_learned_comparisons(compared.compare(GRID_TABLE), cells)
     settings = len(lines[[name for name in setting_columns(cells) if name in lines]].drop_duplicates())
     averaged = table_of(compared) is not None and not only_tasks_vary(cells)
     if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
         return None
-    best = Counter(next(iter(standing.means)) for standing in by_setting(compared)).most_common(1)
+    best = Counter(next(iter(candidates.means)) for candidates in by_setting(compared)).most_common(1)
     return all_differences(subject, best[0][0] if best else subject.baseline)
 
 
-def all_differences(subject: ReportSubject, baseline: str = "") -> Drawn:
+def all_differences(subject: ReportSubject, baseline: str = "") -> CaptionedFigure:
     """Return the figure of all differences from an encoding, in the settings in which a model has learned the task.
 
     Args:
@@ -109,7 +109,7 @@ def all_differences(subject: ReportSubject, baseline: str = "") -> Drawn:
         )
         caption += "may belong to an undecided difference"
     shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
-    return Drawn(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
+    return CaptionedFigure(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
 
 
 def _with_intervals(subject: ReportSubject) -> str:
@@ -126,17 +126,17 @@ def _band(lines: pd.DataFrame, metric: str) -> str:
     return f"; the grey band is the margin of {ends} {unit_in_words(metric)}".rstrip()
 
 
-def _training(subject: ReportSubject) -> Drawn:
+def _training(subject: ReportSubject) -> CaptionedFigure:
     """Return the figure of the metric over the lengths of training."""
     cells = subject.results.cells
     seeds = count_of_seeds(cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique())
     caption = f"Test {in_words(subject.metric)} after so many {length_column(cells)}: means over {seeds}"
     plot = plots.over_epochs(cells, subject.metric)
     caption += (WITH_INTERVALS + cut_in_words(plot, subject.metric)) * several_seeds(cells)
-    return Drawn(plot, caption, over_training(subject.metric))
+    return CaptionedFigure(plot, caption, over_training(subject.metric))
 
 
-def _differences(subject: ReportSubject) -> Drawn | None:
+def _differences(subject: ReportSubject) -> CaptionedFigure | None:
     """Return the figure of the differences over all settings, or in one that is named; None without any."""
     rows, _, where = drawn(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
@@ -144,11 +144,11 @@ def _differences(subject: ReportSubject) -> Drawn | None:
     how = f",{_with_intervals(subject)}" if rows["low"].notna().any() else ""
     how = how if subject.decided is None else ", with intervals that hold under the looking"
     caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}"
-    if len(rows) > MOST_DRAWN:
-        caption += f"; the best {MOST_DRAWN} of {len(rows)} by mean"
-    more = "" if subject.decided is None else ", decided.decisions(results)"
+    if len(rows) > MAX_DRAWN:
+        caption += f"; the best {MAX_DRAWN} of {len(rows)} by mean"
+    more = "" if subject.decided is None else ", sequential_verdicts.decisions(results)"
     code = f"overview_figures.forest(compared{more})"
-    return Drawn(forest(subject.compared, subject.decided), caption, code)
+    return CaptionedFigure(forest(subject.compared, subject.decided), caption, code)
 
 
 def several_seeds(cells: pd.DataFrame) -> bool:
@@ -160,7 +160,7 @@ def draws_training(subject: ReportSubject) -> bool:
     """Whether the first figure shows the metric over the lengths of training: of few encodings with several."""
     cells = subject.results.cells
     several = cells[length_column(cells)].nunique() > 1 and subject.metric != STEPS_METRIC
-    return subject.decided is None and several and cells["pe"].nunique() <= MOST_DRAWN
+    return subject.decided is None and several and cells["pe"].nunique() <= MAX_DRAWN
 
 
 def over_training(metric: str) -> str:

@@ -13,15 +13,15 @@ from markupsafe import Markup, escape
 from tqdm import tqdm
 
 from pe_lab.report.inline_svg import inline_svg
-from pe_lab.report.parts import Code, Drawn, Folded, Part, Section
+from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, Part, Section
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 
-LONGEST = 30  # rows of a table that is not folded
-COLUMNS = 40  # of a table that can hold texts
-WORDS = 20  # letters of a column of texts up to which these stay in one line
-SENTENCE = 40  # letters of a text from which its column is wide, also on a narrow screen
-BESIDE = 6.0  # inches: a wider figure of an opening section stands below its text
+MAX_OPEN_ROWS = 30  # rows of a table that is not folded
+MAX_COLUMNS = 40  # of a table that can hold texts
+MAX_UNWRAPPED_LETTERS = 20  # letters of a column of texts up to which these stay in one line
+MIN_SENTENCE_LETTERS = 40  # letters of a text from which its column is wide, also on a narrow screen
+MAX_WIDTH_BESIDE_TEXT = 6.0  # inches: a wider figure of an opening section stands below its text
 
 
 def html(title: str, sections: list[Section]) -> str:
@@ -33,7 +33,7 @@ def html(title: str, sections: list[Section]) -> str:
     shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in drawn]
     opening = shown.pop(0) if sections and sections[0].opening else None
     page: str = _template().render(
-        title=title, opening=opening, sections=shown, marks=_looks(), longest=LONGEST, columns=COLUMNS
+        title=title, opening=opening, sections=shown, marks=_looks(), longest=MAX_OPEN_ROWS, columns=MAX_COLUMNS
     )
     return page
 
@@ -65,12 +65,16 @@ def _part(part: Part) -> dict[str, Any]:
         }
     if isinstance(part, Code):
         return {"kind": "code", "lines": part.lines}
-    if isinstance(part, Folded):
-        return {"kind": "folded", "title": part.title, "parts": [_part(inner) for inner in part.parts]}
-    if isinstance(part, Drawn):
+    if isinstance(part, Collapsible):
+        return {"kind": "collapsible", "title": part.title, "parts": [_part(inner) for inner in part.parts]}
+    if isinstance(part, CaptionedFigure):
         figure = part.plot.figure
         drawn = {"kind": "figure", "svg": inline_svg(figure, part.caption), "table": _table(part.plot.data)}
-        return drawn | {"wide": figure.get_figwidth() > BESIDE, "caption": part.caption, "code": part.code}
+        return drawn | {
+            "wide": figure.get_figwidth() > MAX_WIDTH_BESIDE_TEXT,
+            "caption": part.caption,
+            "code": part.code,
+        }
     return {"kind": "table", "table": _table(part.data), "caption": part.caption, "code": part.code}
 
 
@@ -83,9 +87,9 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
     widths = [max((len(line[column]) for line in lines), default=0) for column in range(len(classes))]
     heads = [str(name) for name in data]
     for column, (kind, width) in enumerate(zip(classes, widths, strict=True)):
-        if width > SENTENCE:
+        if width > MIN_SENTENCE_LETTERS:
             classes[column] = f"{kind} long"
-        elif kind == "text" and max(width, len(heads[column])) <= WORDS:
+        elif kind == "text" and max(width, len(heads[column])) <= MAX_UNWRAPPED_LETTERS:
             classes[column] = "text short"
     return {"heads": heads, "classes": classes, "lines": lines}
 

@@ -16,10 +16,10 @@ from pe_lab import config
 from pe_lab.config import LR, reference
 from pe_lab.report import overview_figures, tuned
 from pe_lab.report.answer import place
-from pe_lab.report.decided import with_one
-from pe_lab.report.effort import identity_of, ladders, rates_in_words
-from pe_lab.report.question import ReportSubject, seeds_in_words, varied_columns
-from pe_lab.report.standing import joined, unit_in_words
+from pe_lab.report.best_candidates import joined, unit_in_words
+from pe_lab.report.report_subject import ReportSubject, seeds_in_words, varied_columns
+from pe_lab.report.sequential_verdicts import with_one
+from pe_lab.report.training_setup import identity_of, ladders, rates_in_words
 from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
@@ -46,7 +46,7 @@ from pe_lab.system.files import write_text
 
 LONG = 40  # rows from which a table may break over pages
 OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}  # in print
-MOST_PANELS = 6  # of a figure of curves
+MAX_PANELS = 6  # of a figure of curves
 ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": "$<$", ">": "$>$"}
 TABLES, FIGURES = ("means", "outcomes", "differences"), ("curves", "runs", "forest")
@@ -191,7 +191,7 @@ def _curves(cells: pd.DataFrame, metric: str) -> dict[str, CaptionedPlot]:
     panels = cells[
         [name for name in displayed_settings(cells, setting_columns(cells)) if name != length]
     ].drop_duplicates()
-    if cells[length].nunique() == 1 or len(panels) > MOST_PANELS:
+    if cells[length].nunique() == 1 or len(panels) > MAX_PANELS:
         return {}
     what = f"{in_words(metric)}{unit(metric)}"
     caption = f"Test {what}{place(cells)}: means over seeds with 95 % t intervals, and floors"

@@ -15,7 +15,7 @@ COMPARISON = [name for name in COMPARISON_COLUMNS if name not in ("baseline", "p
 
 
 @dataclass(frozen=True)
-class Drawn:
+class CaptionedFigure:
     """A figure, its caption, and the line of code that draws it."""
 
     plot: Plot
@@ -40,14 +40,14 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Folded:
+class Collapsible:
     """Parts that a reader opens, below a line that says what they are."""
 
     title: str
     parts: "list[Part]"
 
 
-Part = str | Drawn | ReportTable | Code | Folded
+Part = str | CaptionedFigure | ReportTable | Code | Collapsible
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ import pandas as pd
 from scipy import stats
 
 from pe_lab.config import LR
-from pe_lab.report.effort import searched_rates
-from pe_lab.report.parts import Drawn, Part, ReportTable, Section, cut_in_words
-from pe_lab.report.question import ReportSubject, varied_columns
-from pe_lab.report.standing import amount, capitalised, joined
+from pe_lab.report.best_candidates import amount, capitalised, joined
+from pe_lab.report.parts import CaptionedFigure, Part, ReportTable, Section, cut_in_words
+from pe_lab.report.report_subject import ReportSubject, varied_columns
+from pe_lab.report.training_setup import searched_rates
 from pe_lab.results import plots, tuned_rates
 from pe_lab.results.columns import setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
@@ -57,7 +57,7 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     code = f"columns.sort_by_setting(tuned_rates.tuned(results).rates, {settings})"
     drawn = plots.over_rates(subject.results.cells)
     words = f"Test loss against the learning rate: means over seeds with 95 % t intervals{cut_in_words(drawn, 'loss')}"
-    figure, table = Drawn(drawn, words, "plots.over_rates(results.cells)"), told.rename(columns=names)
+    figure, table = CaptionedFigure(drawn, words, "plots.over_rates(results.cells)"), told.rename(columns=names)
     return [lead + "".join(f"\n- {item}" for item in items), figure, ReportTable(table, caption, code)]
 
 

@@ -8,13 +8,13 @@ import pandas as pd
 from pe_lab.report import comparing, tuned
 from pe_lab.report.answer import answer, compares_losses, is_control
 from pe_lab.report.attention import attention
-from pe_lab.report.effort import SECONDS
-from pe_lab.report.elsewhere import elsewhere
+from pe_lab.report.best_candidates import joined, listed
 from pe_lab.report.layers import probed
-from pe_lab.report.parts import Drawn, Folded, Part, ReportTable, Section, shaded
-from pe_lab.report.question import ReportSubject, code, failed, question, varied_columns
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, shaded
 from pe_lab.report.rates import rates
-from pe_lab.report.standing import joined, listed
+from pe_lab.report.report_subject import ReportSubject, cells_and_comparisons, code, failed, varied_columns
+from pe_lab.report.setting_sensitivity import sensitivity_section
+from pe_lab.report.training_setup import SECONDS
 from pe_lab.report.tuned import COSTS, TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
@@ -40,18 +40,23 @@ def sections(subject: ReportSubject) -> list[Section]:
         _ = subject.compared  # raises for a wrong metric or baseline
         subject.require()
     if subject.results.cells.empty:
-        others = [failed(subject.results), question(subject)]
+        others = [failed(subject.results), cells_and_comparisons(subject)]
     elif isinstance(subject, TunedSubject):
-        others = [failed(subject.results), comparing.differences(subject), tuned.values(subject), question(subject)]
+        others = [
+            failed(subject.results),
+            comparing.differences(subject),
+            tuned.values(subject),
+            cells_and_comparisons(subject),
+        ]
         others += [tuned.rates(subject), _curves(subject), _lengths(subject), _probes(subject), _cost(subject)]
         others += [_audit(subject), tuned.methods(subject)]
     else:
-        others = [failed(subject.results), question(subject, verdicts=False)]
+        others = [failed(subject.results), cells_and_comparisons(subject, verdicts=False)]
         if compares_losses(subject):
             choices = [] if is_control(subject.results.cells) else [comparing.choices(subject)]
             others = [*choices, failed(subject.results), comparing.grid(subject)]
-            others += [comparing.differences(subject), question(subject)]
-            others += [comparing.ranks(subject), elsewhere(subject), comparing.effects(subject)]
+            others += [comparing.differences(subject), cells_and_comparisons(subject)]
+            others += [comparing.ranks(subject), sensitivity_section(subject), comparing.effects(subject)]
             others += [comparing.seeds(subject)]
         others += [rates(subject), _tasks(subject)]
         others += [_curves(subject), _lengths(subject), _probes(subject), attention(subject), _cost(subject)]
@@ -67,10 +72,10 @@ def sections(subject: ReportSubject) -> list[Section]:
     return [section for section in [*page, code(subject)] if section.parts]
 
 
-def figures(parts: Sequence[Part]) -> list[Drawn]:
+def figures(parts: Sequence[Part]) -> list[CaptionedFigure]:
     """Return the figures of a section, folded ones included."""
-    inner = [figures(part.parts) if isinstance(part, Folded) else [part] for part in parts]
-    return [part for group in inner for part in group if isinstance(part, Drawn)]
+    inner = [figures(part.parts) if isinstance(part, Collapsible) else [part] for part in parts]
+    return [part for group in inner for part in group if isinstance(part, CaptionedFigure)]
 
 
 def _without(parts: Sequence[Part], drawn: set[str]) -> list[Part]:
@@ -79,9 +84,11 @@ def _without(parts: Sequence[Part], drawn: set[str]) -> list[Part]:
     Args:
         drawn: the code of these figures.
     """
-    kept = [part for part in parts if not (isinstance(part, Drawn) and part.code in drawn)]
-    inner = [replace(part, parts=_without(part.parts, drawn)) if isinstance(part, Folded) else part for part in kept]
-    return [part for part in inner if not isinstance(part, Folded) or part.parts]
+    kept = [part for part in parts if not (isinstance(part, CaptionedFigure) and part.code in drawn)]
+    inner = [
+        replace(part, parts=_without(part.parts, drawn)) if isinstance(part, Collapsible) else part for part in kept
+    ]
+    return [part for part in inner if not isinstance(part, Collapsible) or part.parts]
 
 
 def _tasks(subject: ReportSubject) -> Section:
@@ -102,7 +109,7 @@ def _curves(subject: ReportSubject) -> Section:
     caption = f"Validation {in_words(subject.metric)}; in colour: the best at the end (all, if they are eight or fewer)"
     code = f"plots.learning_curves(results.curves, {subject.metric!r}, rows=results.cells)"
     drawn = plots.learning_curves(curves, subject.metric, rows=subject.results.cells)
-    return Section("Learning curves", [Drawn(drawn, caption, code)])
+    return Section("Learning curves", [CaptionedFigure(drawn, caption, code)])
 
 
 def _lengths(subject: ReportSubject) -> Section:
@@ -114,7 +121,7 @@ def _lengths(subject: ReportSubject) -> Section:
             code = f"plots.length_curves(results.records, {metric!r})"
             drawn = plots.length_curves(records, metric)
             caption = f"Test {in_words(metric)} against length: {shaded(drawn, metric)}"
-            parts.append(Drawn(drawn, caption, code))
+            parts.append(CaptionedFigure(drawn, caption, code))
     return Section(
         "Other lengths", _for_whom(subject, records[records["kind"] == "length"] if parts else records) + parts
     )
@@ -130,11 +137,17 @@ def _probes(subject: ReportSubject) -> Section:
         for metric in metrics:
             code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
             drawn = plots.layer_curves(records, probe, metric)
-            curves.append(Drawn(drawn, f"Probe {probe}: {in_words(metric)} by layer, {shaded(drawn, metric)}", code))
-        parts.append(Folded(f"{str(probe).capitalize()}: {joined([in_words(metric) for metric in metrics])}", curves))
+            curves.append(
+                CaptionedFigure(drawn, f"Probe {probe}: {in_words(metric)} by layer, {shaded(drawn, metric)}", code)
+            )
+        parts.append(
+            Collapsible(f"{str(probe).capitalize()}: {joined([in_words(metric) for metric in metrics])}", curves)
+        )
     if not parts:
         return Section("Layers")
-    return Section("Layers", [*_for_whom(subject, measured), Folded("Every metric of every probe, by layer", parts)])
+    return Section(
+        "Layers", [*_for_whom(subject, measured), Collapsible("Every metric of every probe, by layer", parts)]
+    )
 
 
 def _for_whom(subject: ReportSubject, measured: pd.DataFrame) -> list[Part]:
@@ -158,7 +171,7 @@ def _cost(subject: ReportSubject) -> Section:
             words = against.replace("_", " ")
             code = f"plots.cost(results.cells, {subject.metric!r}, {against!r})"
             caption = f"Test {in_words(subject.metric)} against {words}"
-            parts.append(Drawn(plots.cost(cells, subject.metric, against), caption, code))
+            parts.append(CaptionedFigure(plots.cost(cells, subject.metric, against), caption, code))
     settings = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
     costs = (
         sort_by_setting(cells, settings)

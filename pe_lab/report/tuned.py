@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.config import LR
+from pe_lab.report.best_candidates import BestCandidates, joined, measured
 from pe_lab.report.comparing import floors_in_words
-from pe_lab.report.effort import ladders
-from pe_lab.report.parts import Drawn, Folded, ReportTable, Section
-from pe_lab.report.question import ReportSubject, missing, surroundings
-from pe_lab.report.standing import Standing, joined, measured
+from pe_lab.report.parts import CaptionedFigure, Collapsible, ReportTable, Section
+from pe_lab.report.report_subject import ReportSubject, missing, surroundings
+from pe_lab.report.training_setup import ladders
 from pe_lab.results import plots, tuned_outcomes
 from pe_lab.results.columns import (
     STEPS_METRIC,
@@ -268,13 +268,13 @@ class TunedSubject(ReportSubject):
             return ""
         return f"Tries were chosen by validation after {steps} steps, where no encoding had learned the task."
 
-    def doubts(self, standing: Standing) -> str:
+    def doubts(self, candidates: BestCandidates) -> str:
         tried = tried_rates(self.outcomes, *ladders(self.results))
         cells = filter_learned_cells(self.results.cells)
         words = pd.Series(settings_in_words(cells, setting_columns(cells)), cells.index)
-        here = (words == standing.setting.partition(" ")[2]) if standing.setting else pd.Series(True, cells.index)
+        here = (words == candidates.setting.partition(" ")[2]) if candidates.setting else pd.Series(True, cells.index)
         explained: dict[str, tuple[list[str], list[str]]] = {}  # by how many seeds chose which rates
-        for worse, better in [*standing.decided, *standing.nearly]:
+        for worse, better in [*candidates.decided, *candidates.nearly]:
             chosen = cells.loc[here & (cells["pe"] == better), LR].astype(float)
             unshared = chosen[~chosen.isin(tried[worse])]
             if len(unshared) > len(chosen) / 2:
@@ -315,11 +315,11 @@ def values(subject: TunedSubject) -> Section:
     if partly_learned(subject.results.cells):
         text += " Settings in which no encoding has learned the task are left out."
     words = floors_in_words(floors(subject.outcomes))
-    folded = [Folded("What the floors are", list(words))] if words else []
+    folded = [Collapsible("What the floors are", list(words))] if words else []
     return Section("Values and ranks", [text, *folded, seed_values(subject), table])
 
 
-def seed_values(subject: TunedSubject, where: str = "") -> Drawn:
+def seed_values(subject: TunedSubject, where: str = "") -> CaptionedFigure:
     """Return the figure of what each seed reached.
 
     Args:
@@ -328,7 +328,9 @@ def seed_values(subject: TunedSubject, where: str = "") -> Drawn:
     kind = subject.compared.endpoint.kind
     more = ", an open mark a run that did not solve the task" if kind == "steps" else ""
     caption = f"{measured(subject.metric).capitalize()}{where}: a mark is a seed, a bar their mean{more}"
-    return Drawn(plots.runs(subject.outcomes, kind), caption, f"plots.runs(tuned.outcomes_of(results), {kind!r})")
+    return CaptionedFigure(
+        plots.runs(subject.outcomes, kind), caption, f"plots.runs(tuned.outcomes_of(results), {kind!r})"
+    )
 
 
 def rates(subject: TunedSubject) -> Section:

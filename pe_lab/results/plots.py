@@ -89,7 +89,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
     figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), 2.6 + 0.3 * len(shown)), layout="constrained")
     axes = figure.subplots()
-    shades, meaning = _shades(wide, floor_rows, sign, _margins(rows, lines))
+    shades, meaning = _shades(wide, floor_rows, sign, _margins_by_setting(rows, lines))
     _draw_cells(axes, shown, shades)
     axes.set_title(f"test {in_words(metric)}, mean over seeds\nshades: {meaning}", fontsize=9, wrap=True)
     levels = [
@@ -100,7 +100,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     return Plot(figure, pd.concat([data, pd.DataFrame(levels)], ignore_index=True) if levels else data)
 
 
-def _margins(rows: pd.DataFrame, lines: pd.DataFrame | None) -> pd.Series:
+def _margins_by_setting(rows: pd.DataFrame, lines: pd.DataFrame | None) -> pd.Series:
     """Return the margin of each setting in words, where comparisons have one."""
     names = setting_columns(rows)
     if lines is None or lines.empty or "margin" not in lines:
@@ -131,7 +131,7 @@ def _shades(
     return 1 - behind, meaning
 
 
-def _on(shade: float) -> str:
+def _contrasting_colour(shade: float) -> str:
     """Return the colour of a text on a shade of cividis; NaN: on the ground of the page."""
     if np.isnan(shade):
         return INK
@@ -146,9 +146,9 @@ def _draw_cells(axes: Axes, shown: pd.DataFrame, shaded: pd.DataFrame) -> None:
     axes.imshow(shades, cmap=colormaps["cividis"], vmin=0, vmax=1, aspect="auto")
     for (line, column), value in np.ndenumerate(shown.to_numpy(float)):
         shade = shades[line, column]
-        text = "" if np.isnan(value) else _short(value)
-        axes.text(column, line, text, ha="center", va="center", fontsize=8, color=_on(shade))
-    axes.set_xticks(range(len(shown.columns)), [_wrapped(name) for name in shown.columns], fontsize=8)
+        text = "" if np.isnan(value) else _format_value(value)
+        axes.text(column, line, text, ha="center", va="center", fontsize=8, color=_contrasting_colour(shade))
+    axes.set_xticks(range(len(shown.columns)), [_one_part_per_line(name) for name in shown.columns], fontsize=8)
     axes.set_yticks(range(len(shown)), shown.index, fontsize=8)
     axes.axhline(coloured - 0.5, color=INK, linewidth=1)
     axes.xaxis.tick_top()
@@ -182,7 +182,7 @@ def over_epochs(
     rows = sort_by_setting(rows, [*names, along])
     rows = rows.assign(value=rows[f"test_{metric}"])
     data = means(rows, [along], names, metric)
-    levels = _levels(rows, metric, names)
+    levels = _floor_levels(rows, metric, names)
     panels_of = data["setting"].unique()
     across = min(PANELS_PER_ROW, len(panels_of)) if beside else len(panels_of)
     down = -(-len(panels_of) // across)
@@ -273,7 +273,9 @@ def _draw_with_intervals(axes: Axes, data: pd.DataFrame, along: str, lines: list
         spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
         drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "elinewidth": 1, "label": name}
         axes.plot(line[along], line["mean"], look.dash, color=look.colour, linewidth=1)
-        axes.errorbar(line[along] * _aside(name, lines), line["mean"], spread, linestyle="none", capsize=2, **drawn)
+        axes.errorbar(
+            line[along] * _dodge_factor(name, lines), line["mean"], spread, linestyle="none", capsize=2, **drawn
+        )
 
 
 def _draw_paired(
@@ -299,16 +301,16 @@ def _draw_paired(
     for setting, axes in panels.items():
         axes.axhline(0, color=INK, linewidth=0.8)
         for name, line in data[(data["setting"] == setting) & data["pe"].isin(drawn)].groupby("pe", sort=False):
-            look, aside = style(str(name)), _aside(name, drawn)
+            look, factor = style(str(name)), _dodge_factor(name, drawn)
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
             axes.errorbar(
-                line[along] * aside, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none"
+                line[along] * factor, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none"
             )
     columns = {"mean": "difference", "low": "difference_low", "high": "difference_high"}
     return data.drop(columns="seeds").rename(columns=columns)
 
 
-def _aside(name: object, drawn: list[str]) -> float:
+def _dodge_factor(name: object, drawn: list[str]) -> float:
     """Return the factor by which a mark is moved along a logarithmic axis, to stand beside those of the others."""
     return float(DODGE_FACTOR ** (drawn.index(str(name)) - (len(drawn) - 1) / 2))
 
@@ -335,7 +337,7 @@ def _drawn_floors(names: list[str]) -> list[str]:
     return [*blind, *(floor for floor in ("bayes",) if floor in names)]
 
 
-def _levels(rows: pd.DataFrame, metric: str, names: list[str]) -> dict[str, pd.Series]:
+def _floor_levels(rows: pd.DataFrame, metric: str, names: list[str]) -> dict[str, pd.Series]:
     """Return the floors to draw, each with its mean by setting.
 
     Args:
@@ -369,7 +371,7 @@ def learning_curves(
     highlight = _best_at_the_end(data, along, metric) if highlight is None else highlight
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     length = length_column(curves)
-    levels = {} if rows is None else _levels(rows[rows[length].isin(curves[length])], metric, names)
+    levels = {} if rows is None else _floor_levels(rows[rows[length].isin(curves[length])], metric, names)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], along, highlight)
         for floor, values in levels.items():
@@ -434,7 +436,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
         axes.set_title(setting, fontsize=9)
         unit, better = " in nats" * (metric == "loss"), "left" if lower_is_better(metric) else "right"
         axes.set_xlabel(f"{in_words(metric)} minus that of {baseline}{unit}\n({better}: better)", fontsize=8)
-    handles: list[Artist] = [_handle(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
+    handles: list[Artist] = [_legend_mark(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
     if data["margin"].notna().any():
         handles.append(Patch(color=MARGIN_BAND, label="within the margin"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(panels) > 1 else 2, fontsize=8)
@@ -458,7 +460,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
     data = data.assign(value=2 ** data["y"] if kind == "steps" else data["y"])
     data["reached"] = data["solved"].astype(bool) if kind == "steps" else True
     names = list(data.groupby("pe", sort=False)["y"].mean().sort_values(kind="stable").index)
-    levels = _levels(outcomes, "loss", columns) if kind == "loss" else {}
+    levels = _floor_levels(outcomes, "loss", columns) if kind == "loss" else {}
     figure, panels = make_panels(data["setting"].unique(), 1.1 + 0.2 * len(names), share_y=True)
     for setting, axes in panels.items():
         part = data[data["setting"] == setting]
@@ -490,7 +492,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
     return Plot(figure, data[["setting", "pe", "seed", "value", "reached"]].reset_index(drop=True))
 
 
-def _handle(verdict: str) -> Line2D:
+def _legend_mark(verdict: str) -> Line2D:
     """Return the mark of a verdict with its name, for a legend."""
     mark = VERDICT_MARKS[Verdict(verdict)]
     face = mark.colour if mark.filled else PAPER
@@ -605,9 +607,9 @@ def shares(effects: pd.DataFrame) -> Plot:
     return Plot(figure, effects)
 
 
-def _short(value: float) -> str:
+def _format_value(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) >= 10 else f"{value:.3f}"
 
 
-def _wrapped(setting: str) -> str:
+def _one_part_per_line(setting: str) -> str:
     return setting.replace(", ", "\n")

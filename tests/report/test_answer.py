@@ -9,10 +9,10 @@ import pytest
 from frames import results_of
 from pe_lab.report import overview_figures
 from pe_lab.report.answer import answer, sentences, title
-from pe_lab.report.overview_figures import MOST_DRAWN, forest
-from pe_lab.report.parts import Drawn
-from pe_lab.report.question import ReportSubject
-from pe_lab.report.standing import SettingCounts, by_setting, overall
+from pe_lab.report.best_candidates import SettingCounts, by_setting, overall
+from pe_lab.report.overview_figures import MAX_DRAWN, forest
+from pe_lab.report.parts import CaptionedFigure
+from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results.declared import StudyDeclaration
 from pe_lab.statistics import Margin
 
@@ -181,7 +181,7 @@ def test_verdicts_of_a_figure_are_said_to_be_corrected_for_their_families() -> N
     rows = pd.concat([cells(depths=(1,), data=task) for task in ("copy", "sort")], ignore_index=True)
     question = asked(rows.drop(columns=list(FLOORS)))
     assert question.compared.sizes() == (4, 2)
-    captions = [part.caption for part in answer(question).parts if isinstance(part, Drawn)]
+    captions = [part.caption for part in answer(question).parts if isinstance(part, CaptionedFigure)]
     assert "corrected for 4 comparisons with rope, or 2 between other encodings" in captions[0]  # from alibi, the best
     assert question.compared.corrections("rope") == "4 comparisons"
 
@@ -205,7 +205,7 @@ def test_one_encoding_is_compared_with_nothing() -> None:
     single, second = sentences(asked(rows.head(1)))
     assert single.endswith("(one seed).")
     assert second.startswith("It was trained with 1 seed,")
-    assert not [part for part in answer(asked(rows)).parts if isinstance(part, Drawn)]
+    assert not [part for part in answer(asked(rows)).parts if isinstance(part, CaptionedFigure)]
 
 
 def test_what_is_not_finite_is_in_no_mean_of_the_only_encoding() -> None:
@@ -228,7 +228,7 @@ def test_a_baseline_that_is_not_in_all_settings_has_a_figure_of_one_setting() ->
     rows = rows[(rows["pe"] != "rope") | (rows["depth"] == 4)]
     question = asked(rows)
     assert "without 1 encoding that no seed has in all of them" in sentences(question)[0]
-    (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
+    (figure,) = (part for part in answer(question).parts if isinstance(part, CaptionedFigure))
     assert figure.caption.startswith("Differences from rope at depth 4, one of 2 settings")
     assert figure.plot.data["difference"].notna().all()
 
@@ -249,7 +249,7 @@ def test_failed_cells_are_on_the_first_screen() -> None:
 
 
 def test_the_figure_is_that_of_the_answer() -> None:
-    (drawn,) = (part for part in answer(asked(cells())).parts if isinstance(part, Drawn))
+    (drawn,) = (part for part in answer(asked(cells())).parts if isinstance(part, CaptionedFigure))
     compared = asked(cells()).compared
     pooled = compared.compare("pooled over settings")
     assert dict(zip(drawn.plot.data["pe"], drawn.plot.data["difference"], strict=True)) == dict(
@@ -264,8 +264,8 @@ def test_of_many_encodings_the_figure_has_the_best() -> None:
     losses = {"base": 1.0} | {f"pe{number}": 2.0 - 0.05 * number for number in range(20)}
     question = asked(cells(losses, (4,)), "base")
     drawn = forest(question.compared).data
-    assert list(drawn["pe"]) == [f"pe{number}" for number in range(19, 19 - MOST_DRAWN, -1)]
-    (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
+    assert list(drawn["pe"]) == [f"pe{number}" for number in range(19, 19 - MAX_DRAWN, -1)]
+    (figure,) = (part for part in answer(question).parts if isinstance(part, CaptionedFigure))
     assert "the best 12 of 20 by mean" in figure.caption
     accurate = asked(cells(losses, (4,)), "base", "accuracy")
     assert forest(accurate.compared).data["pe"].iloc[0] == "pe19"
@@ -276,7 +276,7 @@ def test_a_few_settings_that_cannot_be_averaged_are_all_drawn() -> None:
     question = asked(rows.drop(columns=list(FLOORS)))
     counts = SettingCounts.of(by_setting(question.compared))
     assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"], ["rope", "none"])
-    (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
+    (figure,) = (part for part in answer(question).parts if isinstance(part, CaptionedFigure))
     assert set(figure.plot.data["setting"]) == {"copy", "sort"}
     assert len(figure.plot.data) == 4
 
@@ -359,7 +359,7 @@ def test_differences_in_many_settings_are_not_all_drawn_on_top() -> None:
     rows = [cells(depths=(1,), data=task) for task in ("copy", "sort", "reverse", "repeat", "addition")]
     for count in (4, 5):
         question = asked(pd.concat(rows[:count], ignore_index=True).drop(columns=list(FLOORS)))
-        (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
+        (figure,) = (part for part in answer(question).parts if isinstance(part, CaptionedFigure))
         assert (figure.plot.data["setting"].nunique() == count) == (count == 4)
 
 

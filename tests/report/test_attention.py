@@ -10,8 +10,8 @@ from pe_lab.experiment import sweep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import WEIGHTS_FILE
 from pe_lab.report.attention import attention, heads
-from pe_lab.report.parts import Drawn
-from pe_lab.report.question import ReportSubject
+from pe_lab.report.parts import CaptionedFigure
+from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results import frame
 
 TINY = ["model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu", "logger=none"]
@@ -33,9 +33,9 @@ def asked(results: frame.Results) -> ReportSubject:
 def test_attention_of_the_last_setting_is_drawn_from_the_ledger(ledger: Path) -> None:
     results = frame.load(ledger, "mine")
     parts = attention(asked(results)).parts
-    assert [isinstance(part, Drawn) for part in parts] == [True, True]
+    assert [isinstance(part, CaptionedFigure) for part in parts] == [True, True]
     first = parts[0]
-    assert isinstance(first, Drawn)
+    assert isinstance(first, CaptionedFigure)
     assert len(first.plot.data) == 4  # two layers with two heads
     assert first.caption.startswith("Attention of alibi")
     (run,) = results.cells.loc[(results.cells["pe"] == "alibi") & (results.cells["depth"] == 2), "run"]
@@ -53,7 +53,7 @@ def test_a_folder_of_tables_has_no_attention_and_lost_weights_are_named(ledger: 
         drawn, lost = attention(asked(results)).parts
     finally:
         (tmp_path / "kept").rename(weights)
-    assert isinstance(drawn, Drawn)
+    assert isinstance(drawn, CaptionedFigure)
     assert isinstance(lost, str)
     assert "rope" in lost
     assert str(weights.parent) in lost
@@ -64,7 +64,7 @@ def test_cells_counted_in_steps_beside_cells_counted_in_epochs_are_drawn(tmp_pat
     for count in ("steps=3", "epochs=1"):
         sweep.run_cells(in_ledger(tmp_path, *short, count))
     drawn = attention(ReportSubject(frame.load(tmp_path), "", "", "rope", "loss", pd.DataFrame())).parts
-    assert [isinstance(part, Drawn) for part in drawn] == [True]
+    assert [isinstance(part, CaptionedFigure) for part in drawn] == [True]
 
 
 @pytest.mark.long

@@ -10,15 +10,15 @@ import pytest
 from matplotlib.figure import Figure
 
 from pe_lab.report.inline_svg import inline_svg
-from pe_lab.report.page import LONGEST, html
-from pe_lab.report.parts import Code, Drawn, ReportTable, Section
+from pe_lab.report.page import MAX_OPEN_ROWS, html
+from pe_lab.report.parts import CaptionedFigure, Code, ReportTable, Section
 from pe_lab.results.plots import Plot
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.system.drawing import svg
 
 
-def drawn(width: float = 4.0) -> Drawn:
-    return Drawn(Plot(Figure(figsize=(width, 2)), pd.DataFrame({"a": [1]})), "a figure", "code()")
+def drawn(width: float = 4.0) -> CaptionedFigure:
+    return CaptionedFigure(Plot(Figure(figsize=(width, 2)), pd.DataFrame({"a": [1]})), "a figure", "code()")
 
 
 def page(*parts, opening: bool = True) -> str:
@@ -192,7 +192,7 @@ def test_colours_stand_out_from_the_paper_in_both_schemes() -> None:
             assert contrast >= (4.5 if name in ("ink", "quiet", "link") else least), name
 
 
-@pytest.mark.parametrize(("rows", "folded"), [(LONGEST, 0), (LONGEST + 1, 1)])
+@pytest.mark.parametrize(("rows", "folded"), [(MAX_OPEN_ROWS, 0), (MAX_OPEN_ROWS + 1, 1)])
 def test_a_long_table_is_folded_with_all_its_rows(rows: int, folded: int) -> None:
     text = page(ReportTable(pd.DataFrame({"a": [f"row {number}" for number in range(rows)]}), "many"))
     assert text.count("<details>") == folded

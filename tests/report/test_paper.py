@@ -15,7 +15,7 @@ from latex_tables import parsed
 from pe_lab import statistics
 from pe_lab.report import paper
 from pe_lab.report.__main__ import main
-from pe_lab.report.question import ReportSubject
+from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results import frame
 from pe_lab.results.learned import not_learned
 from pe_lab.results.summary_table import summarise

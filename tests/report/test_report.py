@@ -20,20 +20,20 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from frames import results_of
 from paged import text_of
 from pe_lab import statistics
-from pe_lab.report import answer, choice
+from pe_lab.report import answer, recommendations
 from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import command_of, main
 from pe_lab.report.answer import study_question
-from pe_lab.report.choice import BLIND, GUESS, NOBODY, POOLED, choices, families
+from pe_lab.report.best_candidates import overall
 from pe_lab.report.comparing import methods
 from pe_lab.report.layers import layer_parts
 from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.page import as_text, html
-from pe_lab.report.parts import Code, Drawn, Folded, Part, ReportTable, Section
-from pe_lab.report.question import ReportSubject, cautions
+from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, Part, ReportTable, Section
 from pe_lab.report.rates import rates
+from pe_lab.report.recommendations import BLIND, GUESS, NOBODY, POOLED, choices, families
+from pe_lab.report.report_subject import ReportSubject, cautions
 from pe_lab.report.sections import figures, sections
-from pe_lab.report.standing import overall
 from pe_lab.results import columns, frame, panels, plots, pooling, sensitivity, specification, tuned_rates
 from pe_lab.results import learned as learned_module
 from pe_lab.results.learned import filter_learned_comparisons, not_learned
@@ -159,7 +159,7 @@ def test_one_setting_has_its_figure_once(cells):
     for rows, count in ((one, 0), (cells, 1)):
         found = [part for part in sections(question(results_of(rows))) if part.title == "Differences"]
         assert len(found) == count
-        assert all(sum(isinstance(part, Drawn) for part in section.parts) == 1 for section in found)
+        assert all(sum(isinstance(part, CaptionedFigure) for part in section.parts) == 1 for section in found)
 
 
 def test_one_validation_of_each_model_is_no_curve(tmp_path, cells):
@@ -201,7 +201,13 @@ def test_a_study_has_every_section(study, cells):
 @pytest.mark.long
 def test_every_line_that_a_figure_names_draws_it_again(study):
     results = frame.load(study)
-    names = {"results": results, "plots": plots, "statistics": statistics, "tuned_rates": tuned_rates, "choice": choice}
+    names = {
+        "results": results,
+        "plots": plots,
+        "statistics": statistics,
+        "tuned_rates": tuned_rates,
+        "recommendations": recommendations,
+    }
     names |= {
         "learned": learned_module,
         "columns": columns,
@@ -213,12 +219,12 @@ def test_every_line_that_a_figure_names_draws_it_again(study):
     name, line = asked.compares.split(" = ")
     names[name] = eval(line, names)
     for section in sections(asked):
-        folded = [inner for part in section.parts if isinstance(part, Folded) for inner in part.parts]
+        folded = [inner for part in section.parts if isinstance(part, Collapsible) for inner in part.parts]
         for part in [*section.parts, *folded]:
-            if isinstance(part, (str, Code, Folded)) or not part.code:
+            if isinstance(part, (str, Code, Collapsible)) or not part.code:
                 continue
             again = eval(part.code, names)
-            data, expected = (part.plot.data, again.data) if isinstance(part, Drawn) else (part.data, again)
+            data, expected = (part.plot.data, again.data) if isinstance(part, CaptionedFigure) else (part.data, again)
             pd.testing.assert_frame_equal(data.reset_index(drop=True), expected.reset_index(drop=True)[list(data)])
             count += 1
     assert count >= 10
@@ -385,7 +391,7 @@ def in_setting(line: Mapping[str, Any] | pd.Series) -> str:
 
 def unfolded(parts: list[Part]) -> list[Part]:
     """Return parts, with those of folded ones in their place."""
-    return [inner for part in parts for inner in (unfolded(part.parts) if isinstance(part, Folded) else [part])]
+    return [inner for part in parts for inner in (unfolded(part.parts) if isinstance(part, Collapsible) else [part])]
 
 
 def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[str]]]:
@@ -399,7 +405,7 @@ def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[
         said.add_comparison(POOLED, line, baseline)
     on_top = next(iter(shown.values()))  # of one setting, whose figure is not repeated
     with_figure = (shown.get("Differences", on_top), on_top)
-    drawn = [part for section in with_figure for part in unfolded(section.parts) if isinstance(part, Drawn)]
+    drawn = [part for section in with_figure for part in unfolded(section.parts) if isinstance(part, CaptionedFigure)]
     drawn = [part for part in drawn if "verdict" in part.plot.data]  # on top may stand what was measured first
     said.add_forest(drawn[0].plot.data.to_dict("records"), baseline)
     said.add_ranking(next(table for caption, table in tables.items() if caption.startswith("Best mean first")))
@@ -439,7 +445,7 @@ def test_the_studies_that_are_compared_have_something_to_differ_in():
 def test_differences_are_those_of_the_families(study):
     results = frame.load(study)
     found = {section.title: section for section in sections(question(results))}
-    (drawn,) = (part for part in found["Differences"].parts if isinstance(part, Drawn))
+    (drawn,) = (part for part in found["Differences"].parts if isinstance(part, CaptionedFigure))
     compared = filter_learned_comparisons(statistics.compare_cells(results.cells, "rope"), results.cells)
     assert len(compared) == 3  # of one setting
     family = question(results).compared.compare()
@@ -483,9 +489,9 @@ def test_settings_are_ascending_in_tables_and_figures(cells):
         if section.opening or section.title == "Does it hold elsewhere?":
             continue  # over all settings; sorted by difference
         for part in section.parts:
-            if not isinstance(part, (Drawn, ReportTable)):
+            if not isinstance(part, (CaptionedFigure, ReportTable)):
                 continue
-            data = part.plot.data if isinstance(part, Drawn) else part.data
+            data = part.plot.data if isinstance(part, CaptionedFigure) else part.data
             if "depth" in data:
                 assert data["depth"].is_monotonic_increasing, section.title
             if "setting" in data:
@@ -982,7 +988,7 @@ def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):
     assert "5 seeds" in setting
     assert set(meaning.parts[0].data["R² of position"]) == {"1.00 → 0.33"}
     pd.testing.assert_frame_equal(drawn.plot.data, plots.length_curves(results.records, "loss").data)
-    assert isinstance(folded, Folded)
+    assert isinstance(folded, Collapsible)
     assert answer.sentences(question(results))[0] in folded.parts
     first, *_ = answer.answer(replace(question(results), metric="accuracy")).parts
     assert far != first
@@ -1094,7 +1100,7 @@ def test_comparisons_in_settings_that_were_not_learned_are_folded(cells) -> None
     levels = {"floor_bayes_loss": -9.0, "floor_position_blind_loss": np.where(cells["depth"] == 1, -8.0, 9.0)}
     studied = question(results_of(cells.assign(**levels)))
     (section,) = (part for part in sections(studied) if part.title == "Differences")
-    learned, folded = (part for part in section.parts if isinstance(part, Folded))
+    learned, folded = (part for part in section.parts if isinstance(part, Collapsible))
     assert len(learned.parts[0].data) == len(studied.compared.lines[GRID_TABLE].query("depth != 1"))
     lines = folded.parts[0].data
     assert len(lines) == len(studied.compared.lines[GRID_TABLE].query("depth == 1"))

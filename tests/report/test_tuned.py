@@ -15,9 +15,9 @@ from latex_tables import parsed
 from pe_lab.report import paper
 from pe_lab.report.__main__ import main
 from pe_lab.report.answer import sentences
-from pe_lab.report.parts import Code, Drawn, Folded, ReportTable
+from pe_lab.report.best_candidates import by_setting
+from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.sections import sections
-from pe_lab.report.standing import by_setting
 from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned
@@ -79,15 +79,15 @@ def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> 
     assert len(lines) == len(study.compared.compare()) == 4 * 4
     both = study.compared.compare().merge(lines, on=["depth", "steps", "pe"])
     pd.testing.assert_series_equal(both["p_corrected_x"], both["p_corrected_y"], check_names=False)
-    best, _ = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
+    best, _ = [part for part in next(iter(found.values())) if isinstance(part, CaptionedFigure)]
     assert set(best.plot.data["pe"]) == set(LOSS) - {"alibi"}  # differences from alibi, the best
-    (drawn,) = [part for part in found["Differences"] if isinstance(part, Drawn)]
+    (drawn,) = [part for part in found["Differences"] if isinstance(part, CaptionedFigure)]
     table = drawn.plot.data
     assert len(table) == len(lines)
     assert set(table.loc[table["pe"] == "alibi", "verdict"]) == {"better"}
     assert set(table.loc[table["pe"] == "lrope", "verdict"]) == {"equivalent"}
     opening = next(iter(found.values()))
-    _, figure = [part for part in opening if isinstance(part, Drawn)]
+    _, figure = [part for part in opening if isinstance(part, CaptionedFigure)]
     assert len(figure.plot.data) == 5 * 4  # encodings, at two depths after two lengths of training
     assert "Learning curves" not in found  # without curves
 
@@ -114,7 +114,7 @@ def test_steps_to_solve_are_compared_with_the_shares_that_solved(tmp_path: Path)
     assert ranked.loc[(1, "none"), "solved"].startswith("0 [")
     assert ranked.loc[(1, "alibi"), "ranks"] == "1"
     assert ranked.loc[(4, "none"), "ranks"] == "5"
-    (figure,) = [part for part in found["Values and ranks"] if isinstance(part, Drawn)]
+    (figure,) = [part for part in found["Values and ranks"] if isinstance(part, CaptionedFigure)]
     drawn = figure.plot.data
     assert len(drawn) == len(study.outcomes)
     assert not drawn.loc[drawn["pe"] == "none", "reached"].any()
@@ -134,7 +134,7 @@ def test_settings_that_no_run_solved_are_told_apart(tmp_path: Path) -> None:
     assert "4 both unsolved" in how
     assert subject.compared.rule in how
     answer, *_ = sections(subject)
-    (figure,) = [part for part in answer.parts if isinstance(part, Drawn)]
+    (figure,) = [part for part in answer.parts if isinstance(part, CaptionedFigure)]
     assert figure.plot.data["setting"].str.startswith("depth 4").all()
 
 
@@ -150,7 +150,9 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     assert "3 tries" in next(iter(found))
     assert any("0.003 with starting scale 0.14" in str(part) for part in next(iter(found.values())))
     study, _ = parts(folder)
-    best = next(standing for standing in by_setting(study.compared) if standing.setting == "at depth 1, steps 400")
+    best = next(
+        candidates for candidates in by_setting(study.compared) if candidates.setting == "at depth 1, steps 400"
+    )
     best = replace(best, means={name: best.means[name] for name in ("alibi", "learnable")}, behind=["learnable"])
     assert best.decided == [("learnable", "alibi")]  # alibi chose 0.01
     assert "5 of 5 seeds of `alibi` chose 0.01, not tried with `learnable`." in study.doubts(best)
@@ -168,7 +170,7 @@ def test_cells_that_are_named_by_their_scale_are_of_one_encoding(tmp_path: Path)
     rows.loc[chosen, "pe"] = "learnable std=0.14"
     rows.to_csv(folder / "rows.csv", index=False)
     _, found = parts(folder)
-    _, figure = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
+    _, figure = [part for part in next(iter(found.values())) if isinstance(part, CaptionedFigure)]
     assert set(figure.plot.data["pe"]) == set(LOSS)
     assert set(figure.plot.data["seeds"]) == {5}
 
@@ -210,7 +212,7 @@ def test_of_two_rates_each_is_an_edge_and_the_answer_says_so(tmp_path: Path) -> 
 @pytest.mark.parametrize("baseline", ["rope", None])
 def test_one_setting_has_each_figure_once(tmp_path: Path, baseline: str | None) -> None:
     study, found = parts(one_setting(tmp_path / "study", baseline))
-    drawn = [part for section in found.values() for part in section if isinstance(part, Drawn)]
+    drawn = [part for section in found.values() for part in section if isinstance(part, CaptionedFigure)]
     assert len({part.plot.data.to_csv() for part in drawn}) == len(drawn)
     assert [part.code.partition("(")[0] for part in drawn] == ["overview_figures.forest", "plots.runs"]
     assert "Differences" not in found  # the first figure has all
@@ -226,11 +228,11 @@ def test_losses_stand_beside_their_floors(tmp_path: Path) -> None:
     ranked = study.summary.set_index("depth")
     assert ranked["floor: position-blind"].groupby("depth").unique().explode().tolist() == pytest.approx([0.12, 0.42])
     assert set(ranked["floor: bayes"]) == {0}
-    (folded,) = [part for part in found["Values and ranks"] if isinstance(part, Folded)]
+    (folded,) = [part for part in found["Values and ranks"] if isinstance(part, Collapsible)]
     texts = " ".join(map(str, folded.parts))
     assert "`bayes` is" in texts
     assert "`position-blind` is" in texts
-    (figure,) = [part for part in found["Values and ranks"] if isinstance(part, Drawn)]
+    (figure,) = [part for part in found["Values and ranks"] if isinstance(part, CaptionedFigure)]
     (panel,) = [axes for axes in figure.plot.figure.axes if axes.get_title() == "depth 4, steps 400"]
     upright = [line.get_xdata()[0] for line in panel.lines if tuple(line.get_ydata()) == (0, 1)]
     assert sorted(upright) == pytest.approx([0, 0.42])
@@ -254,7 +256,7 @@ def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
     (code,) = [part.lines for part in found if isinstance(part, Code)]
     names: dict[str, object] = {}
     exec(code, names)
-    drawn = [part for part in found if isinstance(part, Drawn)]
+    drawn = [part for part in found if isinstance(part, CaptionedFigure)]
     assert len(drawn) == 5
     for part in drawn:
         assert isinstance(eval(part.code, names), plots.Plot)
@@ -265,7 +267,7 @@ def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
 
 def test_lengths_of_training_are_steps_where_they_are_counted_in_steps(tmp_path: Path) -> None:
     _, found = parts(written(tmp_path / "study", solvable=False))
-    _, figure = [part for part in next(iter(found.values())) if isinstance(part, Drawn)]
+    _, figure = [part for part in next(iter(found.values())) if isinstance(part, CaptionedFigure)]
     (axes, *_) = figure.plot.figure.axes
     assert axes.get_xlabel() == "steps of training"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["100", "400"]

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_lab.report.standing import (
+from pe_lab.report.best_candidates import (
+    BestCandidates,
     SettingCounts,
-    Standing,
     amount,
     by_setting,
     in_each_setting,
@@ -22,8 +22,10 @@ from pe_lab.report.standing import (
 from pe_lab.statistics import GRID_TABLE, REMAINING_METRIC, Families, Margin
 
 
-def standing(means: dict[str, float], metric: str = "loss", what: str = "test loss", **verdicts: str) -> Standing:
-    """Return the standing of encodings, best mean first; verdicts are of the first minus the second, as a_b."""
+def candidates(
+    means: dict[str, float], metric: str = "loss", what: str = "test loss", **verdicts: str
+) -> BestCandidates:
+    """Return BestCandidates, best mean first; verdicts are of the first minus the second, as a_b."""
     ranked = pd.DataFrame({"pe": list(means), "mean": list(means.values())})
     lines = []
     for one, other in combinations(means, 2):
@@ -31,26 +33,26 @@ def standing(means: dict[str, float], metric: str = "loss", what: str = "test lo
         verdict = verdicts.get(f"{one}_{other}", "undecided")
         lines.append([one, other, difference, difference - 0.1, difference + 0.1, verdict])
     columns = ["pe", "baseline", "difference", "low", "high", "verdict"]
-    return Standing.of(ranked, pd.DataFrame(lines, columns=columns), metric, what)
+    return BestCandidates.of(ranked, pd.DataFrame(lines, columns=columns), metric, what)
 
 
 def test_the_best_is_named_only_if_it_is_better_than_each_other() -> None:
     means = {"a": 1.0, "b": 1.5, "c": 2.0}
-    best = standing(means, a_b="better", a_c="better")
+    best = candidates(means, a_b="better", a_c="better")
     assert (best.case, best.open, best.behind, best.notes) == ("best", ["a"], ["b", "c"], [])
     assert all(text in best.words() for text in ("`a`", "1 nats", "`b`", "0.5 nats", "0.4 to 0.6"))
-    both = standing(means, a_c="better", b_c="better")
+    both = candidates(means, a_c="better", b_c="better")
     assert (both.case, both.open, both.behind, both.notes) == ("open", ["a", "b"], ["c"], ["behind"])
-    assert standing(means, a_b="better").case == "open"
+    assert candidates(means, a_b="better").case == "open"
 
 
 def test_nothing_decided_leaves_all_open() -> None:
-    neither = standing({"a": 1.0, "b": 1.5})
+    neither = candidates({"a": 1.0, "b": 1.5})
     assert (neither.case, neither.open, neither.notes) == ("open", ["a", "b"], [])
 
 
 def test_of_two_one_may_significantly_be_better() -> None:
-    assert standing({"a": 1.0, "b": 1.5}, a_b="better").case == "better"
+    assert candidates({"a": 1.0, "b": 1.5}, a_b="better").case == "better"
 
 
 def test_a_comparison_may_have_the_best_as_its_baseline() -> None:
@@ -58,14 +60,14 @@ def test_a_comparison_may_have_the_best_as_its_baseline() -> None:
     ranked = pd.DataFrame({"pe": ["base", "other"], "mean": [0.9, 0.7]})
     lines = [["other", "base", -0.2, -0.3, -0.1, "worse"]]
     lines = pd.DataFrame(lines, columns=["pe", "baseline", "difference", "low", "high", "verdict"])
-    better = Standing.of(ranked, lines, "accuracy", "test accuracy")
+    better = BestCandidates.of(ranked, lines, "accuracy", "test accuracy")
     assert (better.case, better.open) == ("better", ["base"])
     assert all(text in better.words() for text in ("`base`", "0.9", "`other`", "by 0.2", "0.1 to 0.3"))
 
 
 def test_every_case_and_every_note_can_be_said() -> None:
-    """A template names only what a standing knows, and says which encodings it is about."""
-    found = standing(
+    """A template names only what BestCandidates knows, and says which encodings it is about."""
+    found = candidates(
         {"a": 1.0, "b": 1.01, "c": 1.02, "d": 2.0},
         a_b="equivalent", b_c="slightly better", a_d="better", b_d="better", c_d="better",
     )  # fmt: skip
@@ -74,7 +76,7 @@ def test_every_case_and_every_note_can_be_said() -> None:
 
 
 def test_one_that_is_behind_by_less_than_the_margin_may_be_the_best() -> None:
-    found = standing({"a": 1.0, "b": 1.01, "c": 2.0}, a_b="slightly better", a_c="better", b_c="better")
+    found = candidates({"a": 1.0, "b": 1.01, "c": 2.0}, a_b="slightly better", a_c="better", b_c="better")
     assert (found.open, found.near, found.behind) == (["a", "b"], ["b"], ["c"])
     assert (found.case, found.notes) == ("open", ["near", "behind"])  # not alike: the difference is significant
 
@@ -96,18 +98,18 @@ def test_the_answer_leaves_open_what_the_ranks_leave_open(seed: int) -> None:
 
 
 def test_one_that_is_behind_one_by_more_than_the_margin_is_behind() -> None:
-    found = standing({"a": 1.0, "b": 1.01, "c": 1.1}, a_b="undecided", a_c="better", b_c="slightly better")
+    found = candidates({"a": 1.0, "b": 1.01, "c": 1.1}, a_b="undecided", a_c="better", b_c="slightly better")
     assert (found.open, found.near, found.behind) == (["a", "b"], [], ["c"])
 
 
 def test_a_comparison_is_turned_with_its_interval() -> None:
-    found = standing({"a": 1.0, "b": 1.5}, a_b="better")
+    found = candidates({"a": 1.0, "b": 1.5}, a_b="better")
     assert found.line("b", "a") == {"difference": 0.5, "low": 0.4, "high": 0.6, "verdict": "worse"}
     assert found.line("a", "b")["low"] == pytest.approx(-0.6)
 
 
 def test_slightly_worse_turns_to_the_other_one() -> None:
-    found = standing({"a": 1.0, "b": 1.01}, a_b="slightly worse")
+    found = candidates({"a": 1.0, "b": 1.01}, a_b="slightly worse")
     assert (found.open, found.near) == (["a", "b"], ["a"])
     assert found.line("b", "a")["verdict"] == "slightly better"
 
@@ -115,37 +117,37 @@ def test_slightly_worse_turns_to_the_other_one() -> None:
 def test_equivalence_is_said_only_if_every_two_are_equivalent() -> None:
     means = {"a": 1.0, "b": 1.01, "c": 1.02}
     all_three = dict.fromkeys(("a_b", "a_c", "b_c"), "equivalent")
-    assert standing(means, **all_three).notes == ["all alike"]
-    some = standing(means, a_b="equivalent", a_c="equivalent")
+    assert candidates(means, **all_three).notes == ["all alike"]
+    some = candidates(means, a_b="equivalent", a_c="equivalent")
     assert (some.notes, some.alike, some.all_alike) == (["alike"], ["b", "c"], False)
-    assert standing(means, b_c="equivalent").notes == []
-    assert standing(means, **all_three | {"b_c": "equal"}).notes == ["all alike"]
+    assert candidates(means, b_c="equivalent").notes == []
+    assert candidates(means, **all_three | {"b_c": "equal"}).notes == ["all alike"]
 
 
 def test_ties_to_the_bit_are_said() -> None:
-    same = standing({"a": 1.0, "b": 1.0, "c": 1.0}, a_b="equal", a_c="equal", b_c="equal")
+    same = candidates({"a": 1.0, "b": 1.0, "c": 1.0}, a_b="equal", a_c="equal", b_c="equal")
     assert same.case == "equal"
-    two = standing({"a": 1.0, "b": 1.0, "c": 2.0}, a_b="equal", a_c="better", b_c="better")
+    two = candidates({"a": 1.0, "b": 1.0, "c": 2.0}, a_b="equal", a_c="better", b_c="better")
     assert (two.case, two.open, two.notes) == ("open", ["a", "b"], ["bitwise", "behind"])
 
 
 def test_one_seed_decides_nothing() -> None:
     pairs = {"a_b": "one seed", "a_c": "no shared seed", "b_c": "one seed"}
-    assert standing({"a": 1.0, "b": 1.5, "c": 2.0}, **pairs).case == "untested"
+    assert candidates({"a": 1.0, "b": 1.5, "c": 2.0}, **pairs).case == "untested"
 
 
 def test_contradictions_of_unequal_seeds_name_no_best() -> None:
-    circle = standing({"a": 1.0, "b": 1.1, "c": 1.2}, a_b="better", b_c="better", a_c="worse")
+    circle = candidates({"a": 1.0, "b": 1.1, "c": 1.2}, a_b="better", b_c="better", a_c="worse")
     assert (circle.case, circle.open) == ("contradictory", [])
-    turned = standing({"a": 1.0, "b": 1.1}, a_b="worse")
+    turned = candidates({"a": 1.0, "b": 1.1}, a_b="worse")
     assert (turned.case, turned.open, turned.behind) == ("only", ["b"], ["a"])
 
 
 def test_the_highest_accuracy_and_the_smallest_rest_are_the_best() -> None:
-    text = standing({"a": 0.9, "b": 0.8}, "accuracy", "test accuracy", a_b="undecided").words()
+    text = candidates({"a": 0.9, "b": 0.8}, "accuracy", "test accuracy", a_b="undecided").words()
     assert "highest" in text
     assert "lowest" not in text
-    rest = standing({"a": 0.01, "b": 0.2}, REMAINING_METRIC, "share of the gap", a_b="better").words()
+    rest = candidates({"a": 0.01, "b": 0.2}, REMAINING_METRIC, "share of the gap", a_b="better").words()
     assert "lower" in rest
     assert all(value in rest for value in ("0.01 of the gap", "0.19 of the gap"))
 
@@ -184,7 +186,7 @@ def cells(tasks=("copy", "sort"), turned: bool = False) -> pd.DataFrame:
 
 
 def families(rows: pd.DataFrame) -> Families:
-    from pe_lab.report.choice import families
+    from pe_lab.report.recommendations import families
 
     return families(rows, pd.DataFrame(), "b")
 
@@ -203,10 +205,10 @@ def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
     assert SettingCounts.of(by_setting(families(rows))) == SettingCounts(2, {}, ["a", "c", "b"], [])
 
 
-def left_open(*names: str) -> Standing:
+def left_open(*names: str) -> BestCandidates:
     """Return what is open in a setting where these encodings can be the best."""
     lines = pd.DataFrame(columns=["pe", "baseline", "verdict"])
-    return Standing("loss", "test loss", "", dict.fromkeys(names, 1.0), lines, list(names), [], [])
+    return BestCandidates("loss", "test loss", "", dict.fromkeys(names, 1.0), lines, list(names), [], [])
 
 
 @pytest.mark.parametrize(
@@ -224,9 +226,9 @@ def left_open(*names: str) -> Standing:
     ],
 )
 def test_settings_are_summed_up_by_counts(found: list[str], expected: SettingCounts, said: list[str]) -> None:
-    standings = [left_open(*names) for names in found]
-    assert SettingCounts.of(standings) == expected
-    assert re.findall("`[a-z]`|[0-9]|W", in_each_setting(standings, "W")) == said
+    per_setting = [left_open(*names) for names in found]
+    assert SettingCounts.of(per_setting) == expected
+    assert re.findall("`[a-z]`|[0-9]|W", in_each_setting(per_setting, "W")) == said
 
 
 def test_of_settings_with_one_encoding_each_nothing_is_said() -> None:
@@ -262,20 +264,20 @@ def test_a_setting_with_one_encoding_says_nothing() -> None:
 
 
 def test_encodings_that_are_behind_in_all_settings_are_named() -> None:
-    standings = [replace(left_open("a", "b"), behind=behind) for behind in (["c", "d"], ["d"])]
-    assert SettingCounts.of(standings).never == ["d"]
-    assert SettingCounts.of(standings).words("").endswith("`d` is significantly worse than another encoding.")
+    per_setting = [replace(left_open("a", "b"), behind=behind) for behind in (["c", "d"], ["d"])]
+    assert SettingCounts.of(per_setting).never == ["d"]
+    assert SettingCounts.of(per_setting).words("").endswith("`d` is significantly worse than another encoding.")
 
 
 def test_few_settings_are_told_one_by_one_with_what_is_decided() -> None:
-    def at(setting: str, opened: str, behind: str) -> Standing:
+    def at(setting: str, opened: str, behind: str) -> BestCandidates:
         lines = pd.DataFrame({"pe": ["a", "b"], "baseline": ["b", "c"], "verdict": "undecided"})
         lines[["difference", "low", "high"]] = 0.0
         means = dict.fromkeys(opened + behind, 1.0)
         return replace(left_open(*opened), means=means, lines=lines, behind=list(behind), setting=setting)
 
     some = [at("at depth 1", "ab", "c"), at("at depth 4", "abc", "")]
-    said = one_by_one(some, lambda standing: "Mind." * (standing.setting == "at depth 4")).split("\n")
+    said = one_by_one(some, lambda candidates: "Mind." * (candidates.setting == "at depth 4")).split("\n")
     assert [line.partition("**: ")[0] for line in said] == ["", "- **At depth 1", "- **At depth 4"]
     assert ["Mind." in line for line in said] == [False, False, True]
     assert "`c`" in said[1]

@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from pe_lab.report.choice import POOLED
-from pe_lab.report.parts import Drawn, Part, ReportTable, Section
-from pe_lab.report.question import ReportSubject, varied_columns
+from pe_lab.report.parts import CaptionedFigure, Part, ReportTable, Section
+from pe_lab.report.recommendations import POOLED
+from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.results import specification
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
@@ -12,7 +12,7 @@ from pe_lab.results.sensitivity import sensitivity, shares
 from pe_lab.statistics import GRID_TABLE, Families
 
 
-def elsewhere(subject: ReportSubject) -> Section:
+def sensitivity_section(subject: ReportSubject) -> Section:
     """Return the sensitivity of one difference, where two settings or more vary: a specification curve and its shares.
 
     Compared with the baseline is `subject.against`, or the best of the other encodings by mean. Unless it is asked for
@@ -34,7 +34,7 @@ def elsewhere(subject: ReportSubject) -> Section:
     if differences.lines["difference"].notna().any():
         caption = f"Specification curve of {pe} minus {subject.baseline}: each setting, with 95 % t intervals"
         parts.append(
-            Drawn(
+            CaptionedFigure(
                 specification.curve(differences),
                 caption,
                 f"specification.curve(sensitivity.sensitivity({pair}))",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.report.choice import POOLED
+from pe_lab.report.recommendations import POOLED
 from pe_lab.results.columns import (
     REMAINING_METRIC,
     STEPS_METRIC,
@@ -25,12 +25,12 @@ from pe_lab.statistics.cells import unit_of
 from pe_lab.statistics.comparisons import comparisons_of, exchange_pairs
 
 FEW_SETTINGS = 4  # that are named one by one
-MOST_LEFT_OUT = 2  # encodings that are named instead of the others
-MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
+MAX_LEFT_OUT = 2  # encodings that are named instead of the others
+MAX_NAMED = 6  # encodings that are named in a sentence; more are counted
 SAME = {Verdict.EQUIVALENT, Verdict.EQUAL}  # verdicts without a significant difference, and within the margin
 UNDECIDABLE = {Verdict.ONE_SEED, Verdict.NO_SEED, Verdict.EQUAL}  # verdicts without a test
 MEAN = "`{first}` has the {superlative} mean {what}, {value}."
-SENTENCES = {  # by what is decided: see `Standing.case`
+SENTENCES = {  # by what is decided: see `BestCandidates.case`
     "unsolved": "No run of any encoding solved the task.",
     "equal": "The {count} encodings have the same {what}, to the bit in every seed: {value}.",
     "untested": f"Nothing can be decided without two shared seeds. {MEAN}",
@@ -60,7 +60,7 @@ IN_NONE = "In each of them, {names} {is_or_are} significantly worse than another
 
 
 @dataclass(frozen=True)
-class Standing:
+class BestCandidates:
     """What the verdicts on the encodings of one table and setting leave open.
 
     Attributes:
@@ -87,7 +87,7 @@ class Standing:
     setting: str = ""
 
     @classmethod
-    def of(cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str, where: str = "") -> "Standing":
+    def of(cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str, where: str = "") -> "BestCandidates":
         """Sort the encodings of one setting by what their comparisons leave open.
 
         Args:
@@ -159,7 +159,7 @@ class Standing:
     def decided(self) -> list[tuple[str, str]]:
         """The encodings that are worse, each with the best better one, where they are few; of the best, the next."""
         names = [name for name in self.means if name not in self.open]
-        worse = names if len(names) <= MOST_LEFT_OUT else names[: self.case == "best"]
+        worse = names if len(names) <= MAX_LEFT_OUT else names[: self.case == "best"]
         return self._pairs(worse, Verdict.WORSE)
 
     @property
@@ -171,7 +171,7 @@ class Standing:
         """Return encodings, each with the best one compared with which it has a verdict; of more than a few, none."""
         found = {
             name: next((other for other in self.means if self.line(name, other)["verdict"] == verdict), None)
-            for name in (names if len(names) <= MOST_LEFT_OUT else [])
+            for name in (names if len(names) <= MAX_LEFT_OUT else [])
         }
         return [(name, other) for name, other in found.items() if other is not None]
 
@@ -206,7 +206,7 @@ class Standing:
         return f"{self.where}: {text}" if self.where else text
 
 
-def overall(compared: Families) -> Standing | None:
+def overall(compared: Families) -> BestCandidates | None:
     """Return what is open in the only setting, or averaged over all; None where settings cannot be averaged."""
     rows, metric = compared.tables[GRID_TABLE]
     name = table_of(compared)
@@ -221,7 +221,7 @@ def overall(compared: Families) -> Standing | None:
         if left := rows["pe"].nunique() - len(ranked):
             where += f" and without {left} encoding{'s' * (left > 1)} that no seed has in all of them"
         what = f"share of the gap in {what} that remains" if pooled == REMAINING_METRIC else what
-    return Standing.of(ranked, compared.lines[name], pooled, what, where)
+    return BestCandidates.of(ranked, compared.lines[name], pooled, what, where)
 
 
 def table_of(compared: Families) -> str | None:
@@ -237,19 +237,19 @@ def table_of(compared: Families) -> str | None:
     return POOLED if POOLED in compared.tables and len(compared.lines[POOLED]) else None
 
 
-def by_setting(compared: Families) -> list[Standing]:
+def by_setting(compared: Families) -> list[BestCandidates]:
     """Return what is open in each setting that has two encodings or more, and in which the task was learned."""
     (rows, metric), lines = compared.tables[GRID_TABLE], compared.lines[GRID_TABLE]
     names = setting_columns(rows)
     at = "on" if "data" in names and rows["data"].nunique() > 1 else "at"
     ranked = merge_tables(compared.ranks(GRID_TABLE), filter_learned_cells(rows)[names].drop_duplicates(), names)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
-    standings, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
+    per_setting, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
     for key, part in ranked.groupby(names, sort=False, dropna=False):
         if len(part) > 1:
-            standing = Standing.of(part, groups[_key(key)], metric, measured(metric))
-            standings.append(replace(standing, setting=f"{at} {words[part.index[0]]}"))
-    return standings
+            candidates = BestCandidates.of(part, groups[_key(key)], metric, measured(metric))
+            per_setting.append(replace(candidates, setting=f"{at} {words[part.index[0]]}"))
+    return per_setting
 
 
 @dataclass(frozen=True)
@@ -269,13 +269,13 @@ class SettingCounts:
     never: list[str]
 
     @classmethod
-    def of(cls, standings: Sequence[Standing]) -> "SettingCounts":
-        alone = Counter(standing.open[0] for standing in standings if len(standing.open) == 1)
-        first = standings[0].open if standings else []
-        always = [name for name in first if all(name in standing.open for standing in standings)]
-        behind = standings[0].behind if standings else []
-        never = [name for name in behind if all(name in standing.behind for standing in standings)]
-        return cls(len(standings), dict(alone), always, never)
+    def of(cls, per_setting: Sequence[BestCandidates]) -> "SettingCounts":
+        alone = Counter(candidates.open[0] for candidates in per_setting if len(candidates.open) == 1)
+        first = per_setting[0].open if per_setting else []
+        always = [name for name in first if all(name in candidates.open for candidates in per_setting)]
+        behind = per_setting[0].behind if per_setting else []
+        never = [name for name in behind if all(name in candidates.behind for candidates in per_setting)]
+        return cls(len(per_setting), dict(alone), always, never)
 
     def words(self, why: str) -> str:
         """Say so.
@@ -298,25 +298,25 @@ class SettingCounts:
 
 
 def in_each_setting(
-    standings: Sequence[Standing], why: str = ", which cannot be averaged", only: str = "", where: str = ""
+    per_setting: Sequence[BestCandidates], why: str = ", which cannot be averaged", only: str = "", where: str = ""
 ) -> str:
     """Say which encodings are the best or may be in settings that are not averaged.
 
     Args:
-        standings: of each setting that has two encodings or more.
+        per_setting: of each setting that has two encodings or more.
         why: they are not averaged, with what stands before it.
         only: what is true of them alone, for a single setting.
         where: what it is, for a single setting.
     """
-    if not standings:
+    if not per_setting:
         return "No setting has results of two encodings."
-    solved = [standing for standing in standings if standing.case != "unsolved"]
-    if solved and len(solved) < len(standings):
+    solved = [candidates for candidates in per_setting if candidates.case != "unsolved"]
+    if solved and len(solved) < len(per_setting):
         which = " in which a run solved the task"
-        return in_each_setting(solved, f"{which}, of {len(standings)}{why}", which)
-    if len(standings) == 1:
-        return replace(standings[0], where=where or f"In the only setting with two encodings or more{only}").words()
-    return SettingCounts.of(standings).words(why)
+        return in_each_setting(solved, f"{which}, of {len(per_setting)}{why}", which)
+    if len(per_setting) == 1:
+        return replace(per_setting[0], where=where or f"In the only setting with two encodings or more{only}").words()
+    return SettingCounts.of(per_setting).words(why)
 
 
 def capitalised(text: str) -> str:
@@ -324,36 +324,36 @@ def capitalised(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def one_by_one(standings: Sequence[Standing], more: Callable[[Standing], str]) -> str:
+def one_by_one(per_setting: Sequence[BestCandidates], more: Callable[[BestCandidates], str]) -> str:
     """Return an item of a list for each of a few settings: which encodings may be the best.
 
     Args:
-        standings: with their settings.
+        per_setting: with their settings.
         more: what is said behind each; it may be empty.
     """
-    told = {standing.setting: f"{standing.words()} {more(standing)}".rstrip() for standing in standings}
+    told = {candidates.setting: f"{candidates.words()} {more(candidates)}".rstrip() for candidates in per_setting}
     return "".join(f"\n- **{capitalised(setting)}**: {words}" for setting, words in told.items())
 
 
-def in_all(standings: Sequence[Standing]) -> str:
+def in_all(per_setting: Sequence[BestCandidates]) -> str:
     """Say which encodings may be the best in each of a few settings, and which in none."""
-    counts, which = SettingCounts.of(standings), "both" if len(standings) == 2 else "all"
+    counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else "all"
     always, never = (listed(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
     best = f"In {which}, the best may be {always}" if always else f"No encoding may be the best in {which}"
     return f"{best}{f'; not {never}' if never else ''}:"
 
 
-def best_means(standings: Sequence[Standing]) -> str:
+def best_means(per_setting: Sequence[BestCandidates]) -> str:
     """Say which encodings have the best means, in how many settings, and what these are; nothing of one setting."""
-    standings = [standing for standing in standings if standing.case != "unsolved"]
-    if len(standings) < 2:
+    per_setting = [candidates for candidates in per_setting if candidates.case != "unsolved"]
+    if len(per_setting) < 2:
         return ""
-    metric, values = standings[0].metric, [next(iter(standing.means.values())) for standing in standings]
-    counts = Counter(next(iter(standing.means)) for standing in standings).most_common()
-    leads = [f"`{name}` in {count}" for name, count in counts[:MOST_NAMED]]
-    leads += [f"others in {sum(count for _, count in counts[MOST_NAMED:])}"] if len(counts) > MOST_NAMED else []
+    metric, values = per_setting[0].metric, [next(iter(candidates.means.values())) for candidates in per_setting]
+    counts = Counter(next(iter(candidates.means)) for candidates in per_setting).most_common()
+    leads = [f"`{name}` in {count}" for name, count in counts[:MAX_NAMED]]
+    leads += [f"others in {sum(count for _, count in counts[MAX_NAMED:])}"] if len(counts) > MAX_NAMED else []
     extent = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
-    return f"The {superlative(metric)} mean {standings[0].what} ({extent}) is that of {joined(leads)}."
+    return f"The {superlative(metric)} mean {per_setting[0].what} ({extent}) is that of {joined(leads)}."
 
 
 def measured(metric: str) -> str:
@@ -396,7 +396,7 @@ def comparative(metric: str) -> str:
 
 def listed(names: list[str], among: int | None) -> str:
     """Return encodings in words: their names; of many, some and the number of the others; `the n` for all."""
-    if len(names) <= MOST_NAMED:
+    if len(names) <= MAX_NAMED:
         return joined([f"`{name}`" for name in names])
     if among == len(names):
         return f"the {among}"

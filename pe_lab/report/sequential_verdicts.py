@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from pe_lab.report.standing import Standing
+from pe_lab.report.best_candidates import BestCandidates
 from pe_lab.results.columns import in_words, merge_tables, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
@@ -73,7 +73,7 @@ def with_one(decided: pd.DataFrame, name: str) -> pd.DataFrame:
     return comparisons_of(name, decided, "baseline").reset_index(drop=True)
 
 
-def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
+def sequential(compared: Families, decided: pd.DataFrame) -> list[BestCandidates]:
     """Return what the sequential verdicts leave open in each setting that has cells of two encodings or more.
 
     Args:
@@ -82,9 +82,9 @@ def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
     """
     rows, metric = compared.tables[GRID_TABLE]
     names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID_TABLE)
-    standings = []
+    per_setting = []
     for _, lines in decided.groupby(names, sort=False, dropna=False):
         means = merge_tables(ranked, lines[names].head(1), names)
         if len(means) > 1:
-            standings.append(Standing.of(means, lines, metric, f"test {in_words(metric)}"))
-    return standings
+            per_setting.append(BestCandidates.of(means, lines, metric, f"test {in_words(metric)}"))
+    return per_setting

@@ -8,12 +8,11 @@ import pandas as pd
 import pytest
 
 from frames import results_of
-from pe_lab.report import answer, decided, overview_figures
-from pe_lab.report.decided import CAUTION, decisions
-from pe_lab.report.parts import Drawn
-from pe_lab.report.question import ReportSubject
-from pe_lab.report.question import question as question_section
-from pe_lab.report.standing import SettingCounts
+from pe_lab.report import answer, overview_figures, sequential_verdicts
+from pe_lab.report.best_candidates import SettingCounts
+from pe_lab.report.parts import CaptionedFigure
+from pe_lab.report.report_subject import ReportSubject, cells_and_comparisons
+from pe_lab.report.sequential_verdicts import CAUTION, decisions
 from pe_lab.results import frame
 from pe_lab.statistics import Margin
 
@@ -51,7 +50,7 @@ def lines(depths=(1, 4), verdicts=("undecided", "worse"), pairs=(("alibi", "rope
 def asked(
     folder: Path, rows: pd.DataFrame, table: pd.DataFrame, metric: str = "loss", baseline="rope"
 ) -> ReportSubject:
-    table.to_csv(folder / decided.FILE, index=False)
+    table.to_csv(folder / sequential_verdicts.FILE, index=False)
     return ReportSubject(results_of(rows, folder), "", "", baseline, metric, pd.DataFrame())
 
 
@@ -60,7 +59,7 @@ def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,)))
     assert set(question.compared.compare()["verdict"]) == {"better", "worse"}
     first, second = answer.sentences(question)
-    (found,) = decided.sequential(question.compared, question.decided)
+    (found,) = sequential_verdicts.sequential(question.compared, question.decided)
     assert (found.case, found.open, found.behind) == ("open", ["alibi", "rope"], ["none"])
     assert first == found.words()
     assert second == (
@@ -77,7 +76,7 @@ def test_seeds_of_the_first_look_are_not_called_added(tmp_path) -> None:
 
 def test_encodings_that_were_not_compared_are_not_called_alike(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,), ("equivalent", "equivalent")))
-    (found,) = decided.sequential(question.compared, question.decided)
+    (found,) = sequential_verdicts.sequential(question.compared, question.decided)
     assert (found.open, found.alike, found.all_alike) == (["alibi", "rope", "none"], ["rope"], False)
 
 
@@ -85,7 +84,7 @@ def test_several_settings_are_answered_one_by_one(tmp_path) -> None:
     table = lines(verdicts=("better", "worse"))
     question = asked(tmp_path, cells(), table)
     first, second = answer.sentences(question)
-    counts = SettingCounts.of(decided.sequential(question.compared, question.decided))
+    counts = SettingCounts.of(sequential_verdicts.sequential(question.compared, question.decided))
     assert counts == SettingCounts(2, {"alibi": 2}, ["alibi"], ["rope", "none"])
     assert first == counts.words(", each decided on its own")
     assert second.startswith("Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse.")
@@ -97,9 +96,9 @@ def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
     first, second = answer.sentences(question)
     assert first.startswith("`alibi` has the lowest test loss")
     assert second.startswith("Verdicts on 3 comparisons of all pairs: 2 better and 1 worse.")
-    (figure,) = (part for part in answer.answer(question).parts if isinstance(part, Drawn))
+    (figure,) = (part for part in answer.answer(question).parts if isinstance(part, CaptionedFigure))
     assert figure.caption.startswith("Differences from rope")
-    drawn = decided.with_one(question.decided, "alibi").set_index("pe")
+    drawn = sequential_verdicts.with_one(question.decided, "alibi").set_index("pe")
     assert drawn["baseline"].tolist() == ["alibi"] * 2
     assert drawn["verdict"].to_dict() == {"rope": "worse", "none": "worse"}
     assert drawn.loc["rope", ["difference", "low", "high"]].tolist() == pytest.approx([0.4, -0.5, 0.6])
@@ -115,23 +114,23 @@ def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None
     question = asked(tmp_path, cells((4,)), lines((4,)))
     parts = answer.answer(question).parts
     assert f"**Note.** {CAUTION}" in parts
-    (figure,) = (part for part in parts if isinstance(part, Drawn))
+    (figure,) = (part for part in parts if isinstance(part, CaptionedFigure))
     assert figure.caption == "Differences from rope, with intervals that hold under the looking"
     assert figure.plot.data["verdict"].tolist() == ["undecided", "worse"]
     again = eval(
         figure.code,
         {
             "overview_figures": overview_figures,
-            "decided": decided,
+            "sequential_verdicts": sequential_verdicts,
             "compared": question.compared,
             "results": question.results,
         },
     )
     assert again.data.equals(figure.plot.data)
-    (families,) = (part for part in question_section(question).parts if "Families of comparisons" in str(part))
+    (families,) = (part for part in cells_and_comparisons(question).parts if "Families of comparisons" in str(part))
     assert "All verdicts below the first screen are from these families." in families
     fixed = asked(tmp_path, cells((4,)), lines((4,)), metric="accuracy")
-    (families,) = (part for part in question_section(fixed).parts if "Families of comparisons" in str(part))
+    (families,) = (part for part in cells_and_comparisons(fixed).parts if "Families of comparisons" in str(part))
     assert "All verdicts on this page are from these families." in families
 
 
@@ -143,11 +142,11 @@ def test_an_encoding_that_failed_has_a_decision_and_no_cells(tmp_path) -> None:
     rows = cells((4,))
     question = asked(tmp_path, rows[rows["pe"] != "none"], table)
     _, second = answer.sentences(question)
-    (found,) = decided.sequential(question.compared, question.decided)
+    (found,) = sequential_verdicts.sequential(question.compared, question.decided)
     assert (found.case, found.open, found.notes) == ("open", ["alibi", "rope"], [])
     assert second.startswith("Verdicts on 2 comparisons with `rope`: all undecided. ")
     assert "paired over 0 to 6 seeds" in second
-    assert [part for part in answer.answer(question).parts if isinstance(part, Drawn)]
+    assert [part for part in answer.answer(question).parts if isinstance(part, CaptionedFigure)]
 
 
 def test_a_study_in_which_all_but_one_failed_names_nothing(tmp_path) -> None:
@@ -172,12 +171,12 @@ def test_another_margin_than_that_of_the_decisions_is_refused(tmp_path) -> None:
 
 def test_a_study_that_is_still_deciding_says_that_its_verdicts_do_not_hold(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,)))
-    (tmp_path / decided.FILE).unlink()
-    assert f"**Note.** {decided.UNFINISHED}" not in answer.answer(question).parts
+    (tmp_path / sequential_verdicts.FILE).unlink()
+    assert f"**Note.** {sequential_verdicts.UNFINISHED}" not in answer.answer(question).parts
     (tmp_path / "declared.json").write_text('{"decide": {"seeds": "3..6"}}')
     results = results_of(question.results.cells, tmp_path, tmp_path.name, kind=frame.StudyFolderResults)
     parts = answer.answer(replace(question, results=results)).parts
-    assert f"**Note.** {decided.UNFINISHED}" in parts
+    assert f"**Note.** {sequential_verdicts.UNFINISHED}" in parts
 
 
 def test_a_study_without_decisions_has_none(tmp_path) -> None:

@@ -6,10 +6,10 @@ from functools import cached_property
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.report import choice
-from pe_lab.report.decided import decisions
+from pe_lab.report import recommendations
+from pe_lab.report.best_candidates import BestCandidates, measured
 from pe_lab.report.parts import Code, Part, ReportTable, Section
-from pe_lab.report.standing import Standing, measured
+from pe_lab.report.sequential_verdicts import decisions
 from pe_lab.results.columns import displayed_settings, lower_is_better, setting_columns, value_text
 from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
@@ -19,7 +19,7 @@ from pe_lab.system.names import unknown_name
 
 IMPORTS = """\
 from pe_lab import statistics
-from pe_lab.report import attention, choice, decided, overview_figures, tuned
+from pe_lab.report import attention, overview_figures, recommendations, sequential_verdicts, tuned
 from pe_lab.results import columns, frame, learned, plots, tuned_rates, sensitivity, specification, wandb_project
 """
 
@@ -53,7 +53,7 @@ class ReportSubject:
     def compared(self) -> Families:
         """All comparisons of the report; every verdict in it is one of these."""
         margins = self.results.declared.margin if self.margin is None else {self.metric: self.margin}
-        return choice.families(self.results.cells, self.results.records, self.baseline, self.metric, margins)
+        return recommendations.families(self.results.cells, self.results.records, self.baseline, self.metric, margins)
 
     def require(self) -> None:
         """Require another encoding than the baseline as `against`, and the margin of a sequential study.
@@ -78,9 +78,8 @@ class ReportSubject:
     def compares(self) -> str:
         """The line of code that makes the comparisons."""
         margin = f"statistics.Margin.parse({str(self.margin)!r})" if self.margin else "results.declared.margin"
-        return (
-            f"compared = choice.families(results.cells, results.records, {self.baseline!r}, {self.metric!r}, {margin})"
-        )
+        settings = f"results.cells, results.records, {self.baseline!r}, {self.metric!r}, {margin}"
+        return f"compared = recommendations.families({settings})"
 
     @property
     def declared_margin(self) -> object:
@@ -92,8 +91,8 @@ class ReportSubject:
         """What a reader must know before any number, a line each."""
         return cautions(self.results, self.baseline)
 
-    def doubts(self, standing: Standing) -> str:
-        """Say what else may explain that encodings are worse than others in a setting, see `Standing.decided`."""
+    def doubts(self, candidates: BestCandidates) -> str:
+        """Say what else may explain that encodings are worse than others in a setting, see `BestCandidates.decided`."""
         return ""
 
     def margin_notes(self) -> list[str]:
@@ -107,7 +106,7 @@ class ReportSubject:
         ]
 
 
-def question(subject: ReportSubject, verdicts: bool = True) -> Section:
+def cells_and_comparisons(subject: ReportSubject, verdicts: bool = True) -> Section:
     """Return the section on cells, metric, baseline, families and the command.
 
     Args:

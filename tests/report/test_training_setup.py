@@ -9,8 +9,8 @@ import pytest
 
 from pe_lab.data.text.clm import CLM
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.report.decided import decisions
-from pe_lab.report.effort import CORPORA, rates_in_words, setting_in_words
+from pe_lab.report.sequential_verdicts import decisions
+from pe_lab.report.training_setup import CORPORA, rates_in_words, setting_in_words
 from pe_lab.results import frame
 from pe_lab.results.frame import Results, StudyFolderResults
 from pe_lab.results.tuned_rates import LR

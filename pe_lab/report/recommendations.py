@@ -22,7 +22,7 @@ from pe_lab.statistics.margins import Margins
 from pe_lab.statistics.verdicts import Verdict
 
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
-MOST_NAMED = 5  # ties that are named; further ones are counted
+MAX_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
 BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
 NONE_RIGHT = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
@@ -179,8 +179,8 @@ def _certainty(first: pd.Series, tied: list[str], alike: dict[str, str], count: 
 
 def _named(names: list[str]) -> str:
     """Return names as text, those beyond the first few as a number."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
 
 
 def _pooled(compared: Families, pool: pooling.Pool, metric: str) -> list[list[Any]]:

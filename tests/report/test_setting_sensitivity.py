@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from frames import results_of
-from pe_lab.report.elsewhere import best_other, elsewhere
-from pe_lab.report.parts import Drawn, ReportTable
-from pe_lab.report.question import ReportSubject
+from pe_lab.report.parts import CaptionedFigure, ReportTable
+from pe_lab.report.report_subject import ReportSubject
+from pe_lab.report.setting_sensitivity import best_other, sensitivity_section
 from pe_lab.results import frame
 from pe_lab.results.sensitivity import sensitivity
 
@@ -32,14 +32,14 @@ def asked(
 
 
 def test_the_best_other_by_mean_is_compared_with_the_baseline() -> None:
-    section = elsewhere(asked())
+    section = sensitivity_section(asked())
     assert section.title == "Does it hold elsewhere?"
     assert section.parts[0].startswith("`alibi` (the best of the others by mean; ")
     assert "It depends on `depth`: `alibi` is better at 4; worse at 1." in section.parts[0]
 
 
 def test_another_encoding_can_be_asked_for() -> None:
-    section = elsewhere(asked("none"))
+    section = sensitivity_section(asked("none"))
     assert section.parts[0].startswith("`none` (as asked) against `rope`. The mean of `none` is better")
     assert "worse in 4 (significantly in 4). The direction is the same in all of these settings" in section.parts[0]
 
@@ -53,7 +53,7 @@ def test_an_encoding_that_cannot_be_compared_is_refused(against) -> None:
 def test_the_verdicts_are_those_of_the_report() -> None:
     """In a family of four comparisons, more of them would be certain."""
     question = asked(noise=0.2)
-    (drawn,) = (part for part in elsewhere(question).parts if isinstance(part, Drawn))
+    (drawn,) = (part for part in sensitivity_section(question).parts if isinstance(part, CaptionedFigure))
     alone = sensitivity(question.results.cells, "alibi", "rope").lines["verdict"]
     assert drawn.plot.data["verdict"].tolist() != alone.tolist()
     lines = question.compared.compare()
@@ -62,14 +62,14 @@ def test_the_verdicts_are_those_of_the_report() -> None:
 
 
 def test_shares_and_values_are_tables() -> None:
-    levels, shares = (part.data for part in elsewhere(asked()).parts if isinstance(part, ReportTable))
+    levels, shares = (part.data for part in sensitivity_section(asked()).parts if isinstance(part, ReportTable))
     assert shares["share"].sum() == pytest.approx(1)
     assert shares.set_index("effect")["share"].idxmax() == "depth"
     assert levels.set_index("name").loc["depth", "certainly better"].tolist() == [0, 2]
 
 
 def test_one_varied_setting_has_no_section() -> None:
-    assert elsewhere(asked(depths=(4,))).parts == []
+    assert sensitivity_section(asked(depths=(4,))).parts == []
 
 
 def test_without_a_pooled_mean_the_best_other_is_that_of_the_mean_rank() -> None:
@@ -93,7 +93,7 @@ def test_the_page_on_sensitivity_quotes_the_report() -> None:
     root = Path(__file__).parents[2]
     results = frame.load(root / "sweeps/results/depth_epochs_pe")
     question = ReportSubject(results, "", "", "rope", "loss", pd.DataFrame(), "sininit")
-    parts = elsewhere(question).parts
+    parts = sensitivity_section(question).parts
     text = (root / "docs/sensitivity.md").read_text().replace("\n> ", " ")  # a quotation of several lines
     assert parts[0].removeprefix("`sininit` (as asked) against `rope`. ") in text
     (shares,) = (part.data for part in parts if isinstance(part, ReportTable) and "share" in part.data)
