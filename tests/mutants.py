@@ -363,9 +363,9 @@ MUTANTS = [
         "tupe.py",
         "tupe",
         ("(2 * self.sizes.head_dim) ** -0.5", "self.sizes.head_dim**-0.5"),
-        ("(distance < 0)", "(distance > 0)"),
         ("first_key[:, None, None], added)", "first_query[:, None, None], added)"),
     ),
+    *of("tupe", "bias_learned.py", "tupe", ("(distance < 0)", "(distance > 0)")),
     *of(
         "dape",
         "dape.py",

@@ -1,8 +1,6 @@
 """The promises of an encoding by itself: what it declares, what it draws, in which precision it computes."""
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +12,7 @@ from pe_lab.attention.shapes import check_inputs
 from pe_lab.check.case import B, EncodingCase, T, at_positions, same_terms, tensors_in, whole_layout
 from pe_lab.check.promise import Check, InapplicableError, largest_difference, refusal_message, require
 from pe_lab.data.seeding import initialise_parameters
-from pe_lab.encodings.base import PositionalEncoding, UnfitError
+from pe_lab.encodings.base import PositionalEncoding, UnfitError, default_dtype
 from pe_lab.encodings.layout import Layout
 
 LONG_LENGTH = 400  # bfloat16 cannot count past 256
@@ -171,7 +169,7 @@ def stays_in_float32_when_cast(case: EncodingCase) -> float:
         state = torch.get_rng_state()
         encoding = case.encoding(LONG_LENGTH)
         torch.set_rng_state(state)
-        with _default_dtype(dtype):
+        with default_dtype(dtype):
             model = nn.ModuleList([case.encoding(LONG_LENGTH)]).to(dtype)
             worst = max(worst, _same_state(model[0], encoding, f"made and cast where {dtype} is the default"))
             _move_off(encoding)
@@ -192,7 +190,7 @@ def stays_in_float32_when_cast(case: EncodingCase) -> float:
                 expected = _results(encoding, x.to(activations), qkv.to(activations), layout)
             except ValueError:  # it takes no such activations
                 continue
-            with _default_dtype(dtype):
+            with default_dtype(dtype):
                 results = _results(cast, x.to(activations), qkv.to(activations), cast_layout)
             for hook, want in expected.items():
                 worst = max(
@@ -209,16 +207,6 @@ def _move_off(encoding: PositionalEncoding) -> None:
         for parameter in encoding.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     encoding.constrain()
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _same_state(module: nn.Module, expected: nn.Module, when: str, at_most: float = 0.0) -> float:

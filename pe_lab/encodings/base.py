@@ -214,9 +214,10 @@ def _raise_what_was_assigned(module: nn.Module, _keys: object) -> None:
 
 
 @contextmanager
-def _default_of_float32() -> Iterator[None]:
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make a dtype the default of torch for a while."""
     default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.promote_types(default, torch.float32))
+    torch.set_default_dtype(dtype)
     try:
         yield
     finally:
@@ -228,7 +229,7 @@ def _in_float32(init: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(init)
     def wide(*args: Any, **options: Any) -> None:
-        with _default_of_float32():
+        with default_dtype(torch.promote_types(torch.get_default_dtype(), torch.float32)):
             init(*args, **options)
 
     return wide

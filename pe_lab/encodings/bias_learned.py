@@ -64,6 +64,32 @@ def t5_buckets(num_buckets: int, max_distance: int) -> list[int]:
     return [n if n < exact else exact + bisect_right(borders, n**rest) for n in range(max_distance + 1)]
 
 
+def bucket_tables(num_buckets: int, max_distance: int, causal: bool) -> Tensor:
+    """Return the buckets of the distances 0 ... max_distance, [2, max_distance + 1]: bidirectional, then causal.
+
+    Raises:
+        OptionError: not all buckets are of use in this attention.
+    """
+    near = num_buckets // 2 if causal else num_buckets // 4
+    if max_distance <= near:
+        raise OptionError(
+            f"max_distance must be above the {near} distances that have a bucket each, got "
+            f"max_distance={max_distance}, num_buckets={num_buckets}"
+        )
+    return torch.tensor([t5_buckets(count, max_distance) for count in (num_buckets // 2, num_buckets)])
+
+
+def bucket_of(distance: Tensor, buckets: Tensor, num_buckets: int, causal: bool) -> Tensor:
+    """Return the bucket of integer distances; in causal attention, that of 0 for those below.
+
+    Args:
+        buckets: as `bucket_tables` returns them.
+    """
+    size = distance.clamp(min=0) if causal else distance.abs()
+    bucket = buckets[int(causal)].to(distance.device)[size.clamp(max=buckets.shape[1] - 1)]
+    return bucket if causal else bucket + (distance < 0) * (num_buckets // 2)
+
+
 class T5(PositionalEncoding):
     """The relative bias of T5 (Raffel et al. 2020, arXiv:1910.10683, section 2.1; buckets as in its code).
 
@@ -96,14 +122,7 @@ class T5(PositionalEncoding):
         self.std = sizes.width**-0.5 if std is None else std
         self.num_buckets = num_buckets
         self.max_distance = max_distance
-        near = num_buckets // 2 if sizes.causal else num_buckets // 4
-        if max_distance <= near:
-            raise OptionError(
-                f"max_distance must be above the {near} distances that have a bucket each, got "
-                f"max_distance={max_distance}, num_buckets={num_buckets}"
-            )
-        one_side, two_sides = (t5_buckets(count, max_distance) for count in (num_buckets, num_buckets // 2))
-        self.register_buffer("buckets", torch.tensor([two_sides, one_side]), persistent=False)  # by `causal`
+        self.register_buffer("buckets", bucket_tables(num_buckets, max_distance, sizes.causal), persistent=False)
         self.table = nn.Parameter(torch.empty(num_buckets, sizes.num_heads))
         self.reset_parameters()
 
@@ -111,12 +130,7 @@ class T5(PositionalEncoding):
         nn.init.normal_(self.table, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        offset = distances(self.max_distance, h.device)
-        of_distance = self.buckets[int(layout.causal)].to(h.device)
-        if layout.causal:
-            bucket = of_distance[offset.clamp(min=0)]
-        else:
-            bucket = of_distance[offset.abs()] + (offset < 0) * (self.num_buckets // 2)
+        bucket = bucket_of(distances(self.max_distance, h.device), self.buckets, self.num_buckets, layout.causal)
         return Terms(distance_bias=self.table.to(at_least_float32(h))[bucket].T, clip=True)
 
 

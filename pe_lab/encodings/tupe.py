@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.bias_learned import t5_buckets
+from pe_lab.encodings.bias_learned import bucket_of, bucket_tables
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Distance, OptionError, PositionCount, even_integers
+from pe_lab.encodings.options import Distance, PositionCount, even_integers
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
 from pe_lab.encodings.terms import Terms, prepare_pair_term
@@ -56,19 +56,13 @@ class Tupe(PositionalEncoding):
         require_rows(max_len, sizes.length)
         self.max_len, self.untied_first = max_len, untied_first
         self.relative, self.num_buckets, self.max_distance = relative, num_buckets, max_distance
-        near = num_buckets // 2 if sizes.causal else num_buckets // 4
-        if max_distance <= near:
-            raise OptionError(
-                f"max_distance must be above the {near} distances that have a bucket each, got "
-                f"max_distance={max_distance}, num_buckets={num_buckets}"
-            )
+        buckets = bucket_tables(num_buckets, max_distance, sizes.causal)
         self.table = nn.Parameter(torch.empty(max_len + untied_first, sizes.width))
         self.norm_gain, self.norm_bias = (nn.Parameter(torch.empty(sizes.width)) for _ in range(2))
         self.weight = nn.Parameter(torch.empty(2, sizes.heads_width, sizes.width))  # of U_q and U_k
         self.bias = nn.Parameter(torch.empty(2, sizes.heads_width))
         if relative:
-            one_side, two_sides = (t5_buckets(count, max_distance) for count in (num_buckets, num_buckets // 2))
-            self.register_buffer("buckets", torch.tensor([two_sides, one_side]), persistent=False)  # by `causal`
+            self.register_buffer("buckets", buckets, persistent=False)
             self.distance_bias = nn.Parameter(torch.empty(num_buckets + untied_first, sizes.num_heads))
         self.reset_parameters()
 
@@ -127,10 +121,7 @@ class Tupe(PositionalEncoding):
 
     def _of_distance(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         """Return b for all pairs, [B|1, H, T, S]."""
-        distance = layout.distance
-        bucket = self.buckets[int(layout.causal)].to(distance.device)[distance.abs().clamp(max=self.max_distance)]
-        if not layout.causal:
-            bucket = bucket + (distance < 0) * (self.num_buckets // 2)
+        bucket = bucket_of(layout.distance, self.buckets, self.num_buckets, layout.causal)
         return self.distance_bias.to(dtype)[bucket].permute(0, 3, 1, 2)
 
     def _of_first(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
