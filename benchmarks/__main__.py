@@ -4,7 +4,7 @@ import importlib
 import sys
 
 from pe_lab.system.errors import escape_control
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 BENCHMARKS = {
     "encoding_steps": "time a training step with each encoding on one thread of a CPU",
@@ -38,7 +38,7 @@ def main() -> None:
         sys.argv = [f"python -m benchmarks {name}", *arguments]
         importlib.import_module(f"benchmarks.{name}").main()
     else:
-        print(f"error: {escape_control(unknown_name('NAME', BENCHMARKS, name))}", file=sys.stderr)
+        print(f"error: {escape_control(unknown_name_message('NAME', BENCHMARKS, name))}", file=sys.stderr)
         sys.exit(1)
 
 

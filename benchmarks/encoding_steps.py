@@ -21,7 +21,7 @@ from statistics import median
 import torch
 
 from benchmarks import CONFIGS, run_benchmark
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import UnfitError
@@ -29,7 +29,7 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
 from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.arguments import Parser
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 from pe_lab.training.metrics import cross_entropy
 from pe_lab.training.optimization import Optimization
 
@@ -45,7 +45,7 @@ def step_of(name: str, batch: int, length: int) -> Callable[[int], None]:
     Raises:
         UnfitError: the encoding is not defined for causal attention on a line, or needs more layers.
     """
-    cfg = expand([f"pe={name}", "model=pe_bench"], False)[0]
+    cfg = expand_overrides([f"pe={name}", "model=pe_bench"], False)[0]
     task = Task(VOCABULARY, length, VOCABULARY, causal=True)
     model = Transformer(cfg.model, Cell.from_config(cfg).encoding, task)
     initialise_parameters(model, 0)
@@ -110,7 +110,7 @@ def _time(arguments: Namespace) -> None:
     chosen = arguments.encodings.split(",") if arguments.encodings else every
     for name in chosen:
         if name not in every:
-            raise ValueError(unknown_name("--encodings", every, name))
+            raise ValueError(unknown_name_message("--encodings", every, name))
     sizes = [size(text) for text in arguments.sizes.split(",")]
     torch.set_num_threads(1)
     keep_freed_memory()  # as a run does

@@ -18,7 +18,7 @@ from benchmarks.transformers_models import with_encoding
 from pe_lab.encodings import UNMARKED, PaTH, Randomized
 from pe_lab.encodings.named import encodings
 from pe_lab.system.arguments import Parser
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 LENGTHS = (8, 12)  # of the traced input, and of another that the same program takes
 MIN_LENGTH, MAX_LENGTH = 4, 512  # lengths that a program is exported for
@@ -210,7 +210,7 @@ def write_table(names: Sequence[str], columns: Sequence[str], path: Path) -> Non
     """
     for what, chosen, choices in (("pe", names, list(encodings())), ("--columns", columns, list(COLUMNS))):
         if unknown := [name for name in chosen if name not in choices]:
-            raise ValueError(unknown_name(what, choices, unknown[0]))
+            raise ValueError(unknown_name_message(what, choices, unknown[0]))
     rows = read_table(path)
     for name in names or encodings():
         row = rows.setdefault(name, {})

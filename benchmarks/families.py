@@ -15,7 +15,7 @@ from benchmarks import RESULTS, run_benchmark
 from benchmarks.transformers_models import DEPTH, KINDS, LENGTH, NO_LENGTH, VOCABULARY, logits, padded, small
 from pe_lab.encodings.named import encodings
 from pe_lab.system.arguments import Parser
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 TABLE = RESULTS / "families.csv"
 OWN = {  # the encoding that a model has itself
@@ -63,9 +63,9 @@ def main() -> None:
 def write_table(kinds: Sequence[str], names: Sequence[str], to: Path) -> None:
     """Measure types of models with encodings, and write them over those in the table."""
     if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise ValueError(unknown_name("kind", KINDS, unknown[0]))
+        raise ValueError(unknown_name_message("kind", KINDS, unknown[0]))
     if unknown := [name for name in names if name not in encodings()]:
-        raise ValueError(unknown_name("encoding", encodings(), unknown[0]))
+        raise ValueError(unknown_name_message("encoding", encodings(), unknown[0]))
     there = read(to) if to.exists() else {}
     for kind in kinds:
         measured = {name: cell(kind, name) for name in names or encodings()}

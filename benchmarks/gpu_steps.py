@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks import run_benchmark
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.experiment.cell import Cell
 from pe_lab.system.arguments import Parser
 from pe_lab.training.graph import CapturedStep
@@ -58,7 +58,7 @@ def measure(encoding: str, attention: str, overrides: list[str]) -> dict[str, An
     row: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {"encoding": encoding, "attention": attention}
     words = [f"pe={encoding}", f"attention={attention}", "trainer.device=cuda", "trainer.graph=true", *overrides]
     try:
-        training = Cell.from_config(expand(words, False)[0]).training()
+        training = Cell.from_config(expand_overrides(words, False)[0]).lightning_module()
         training.model.to("cuda")
         training.choose_graph(torch.device("cuda"))
         training.train()

@@ -20,14 +20,14 @@ import torch
 
 from benchmarks import CONFIGS, run_benchmark
 from pe_lab.attention import IMPLEMENTATIONS, resolve, sdpa
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
 from pe_lab.system.arguments import Parser
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 from pe_lab.training.metrics import cross_entropy
 
 VOCABULARY = 32
@@ -55,7 +55,7 @@ def _measure(arguments: Namespace) -> None:
     ):
         for name in values:
             if name not in allowed:
-                raise ValueError(unknown_name(setting, allowed, name))
+                raise ValueError(unknown_name_message(setting, allowed, name))
     lengths = arguments.lengths.split(",")
     if not all(length.isdecimal() and int(length) > WARM_UP for length in lengths):
         raise ValueError(f"--lengths must be integers above {WARM_UP}, got {arguments.lengths!r}")
@@ -107,7 +107,7 @@ def step(name: str, length: int, implementation: str, limit: float) -> dict[str,
     overrides = [f"pe={name}", "model=pe_bench"]
     if "\nmax_len:" in (CONFIGS / "pe" / f"{name}.yaml").read_text(encoding="utf-8"):
         overrides.append(f"pe.max_len={length}")
-    cfg = expand(overrides, False)[0]
+    cfg = expand_overrides(overrides, False)[0]
     task = Task(VOCABULARY, length, VOCABULARY, causal=True)
     model = Transformer(cfg.model, Cell.from_config(cfg).encoding, task)
     initialise_parameters(model, 0)

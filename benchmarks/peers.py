@@ -24,7 +24,7 @@ from benchmarks import run_benchmark
 from benchmarks.encoding_steps import VOCABULARY, step_of
 from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.arguments import Parser
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 WIDTH, DEPTH, HEADS = 64, 2, 4
 WARM_UP = 5  # rounds that are not counted
@@ -45,7 +45,7 @@ def _time(arguments: Namespace) -> None:
     names = arguments.encodings.split(",")
     for name in names:
         if name not in X_TRANSFORMERS:
-            raise ValueError(unknown_name("--encodings", [*X_TRANSFORMERS], name))
+            raise ValueError(unknown_name_message("--encodings", [*X_TRANSFORMERS], name))
     sizes = [size.split("x") for size in arguments.sizes.split(",")]
     if not all(len(size) == 2 and all(part.isdecimal() and int(part) for part in size) for size in sizes):
         raise ValueError(f"--sizes must be sequences x tokens, as 8x128, got {arguments.sizes}")

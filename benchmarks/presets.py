@@ -13,7 +13,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 
 def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable[[Sizes], PositionalEncoding]]:
@@ -31,7 +31,7 @@ def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable
     known = sorted(single, key=lambda name: name != "none")
     for name in names or ():
         if name not in known:
-            raise ValueError(unknown_name("pe", known, name))
+            raise ValueError(unknown_name_message("pe", known, name))
     return {name: _constructor(options[name]) for name in names or known}
 
 

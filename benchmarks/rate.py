@@ -18,14 +18,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import CONFIGS, run_benchmark
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
 from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.arguments import Parser
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 from pe_lab.training.metrics import cross_entropy
 
 SIZE = 1024  # of the matrices
@@ -46,7 +46,7 @@ def main() -> None:
 def _compare(arguments: Namespace) -> None:
     models = sorted(path.stem for path in (CONFIGS / "model").glob("*.yaml"))
     if arguments.model not in models:
-        raise ValueError(unknown_name("--model", models, arguments.model))
+        raise ValueError(unknown_name_message("--model", models, arguments.model))
     for name, least in (("length", 2), ("batch", 1), ("vocabulary", 2), ("rounds", 2)):
         if vars(arguments)[name] < least:
             raise ValueError(f"--{name} must be at least {least}, got {vars(arguments)[name]}")
@@ -71,7 +71,7 @@ def _compare(arguments: Namespace) -> None:
 
 def step_of(preset: str, batch: int, length: int, vocabulary: int) -> Callable[[], None]:
     """Return a function that takes the forward and the backward pass of a model with `rope`."""
-    cfg = expand(["pe=rope", f"model={preset}"], False)[0]
+    cfg = expand_overrides(["pe=rope", f"model={preset}"], False)[0]
     model = Transformer(cfg.model, Cell.from_config(cfg).encoding, Task(vocabulary, length, vocabulary, causal=True))
     initialise_parameters(model, 0)
     tokens = torch.randint(vocabulary, (batch, length), generator=torch.Generator().manual_seed(0))

@@ -22,7 +22,7 @@ from benchmarks.presets import presets, terms_of
 from pe_lab.attention.triton.operators import OPTIONAL_TERMS
 from pe_lab.encodings.terms import Softmax
 from pe_lab.system.arguments import Parser
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 ARCHITECTURES = tuple(SHARED_MEMORY)
 COLUMNS = (
@@ -54,7 +54,7 @@ def main() -> None:
 def _list(arguments: Namespace) -> int:
     for name in arguments.architecture:
         if name not in ARCHITECTURES:
-            raise ValueError(unknown_name("--architecture", ARCHITECTURES, name))
+            raise ValueError(unknown_name_message("--architecture", ARCHITECTURES, name))
     return 0 if list_resources(arguments.architecture, CONFIGS / "pe", arguments.full, arguments.to) else 1
 
 

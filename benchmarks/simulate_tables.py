@@ -15,7 +15,7 @@ from pe_lab.results.frame import load
 from pe_lab.results.summary_table import as_markdown
 from pe_lab.statistics import (
     LEVEL,
-    NOTHING_KNOWN,
+    NO_PRIOR,
     Tests,
     all_pairs,
     benjamini_hochberg,
@@ -134,7 +134,7 @@ def _study(rng: np.random.Generator, noise: Noise, means: np.ndarray, seeds: int
     used = prior_of(values, 0.0, keep_small=True)
     whole = replace(used, dof=used.dof / DOF_SHARE)
     results = []
-    for prior in (NOTHING_KNOWN, used, whole):
+    for prior in (NO_PRIOR, used, whole):
         tests = t_tests(values, (first, second), MARGIN, prior=prior, keep_small=True)
         results.append((*_judge(tests, true), *_ranks(len(means), tests.difference, tests.p, true)))
     return results

@@ -19,7 +19,7 @@ from benchmarks.simulated_looks import sequential
 from benchmarks.simulated_runs import Cells, Design, Runs, Truth, cell_residuals, laws, population, race, studies_of
 from pe_lab.statistics import (
     Endpoint,
-    Prior,
+    VariancePrior,
     Verdict,
     all_pairs,
     decide_pairs,
@@ -35,14 +35,14 @@ WINS, LOSES = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER), (Verdict.WORSE, Verdict
 CHUNK = {2: 1000, 8: 250, 60: 25}  # studies that are simulated at once
 
 
-def prior_for(runs: Runs, n: int, design: Design) -> Prior:
+def prior_for(runs: Runs, n: int, design: Design) -> VariancePrior:
     """Return what a design knows about variances."""
     y, solved, noise_std = runs.y[:, :n], runs.solved[:, :n], design.noise_std
     prior = prior_of(y, noise_std, solved)
     if design.moderation == "used":
         return prior
     if design.moderation == "plain t":
-        return Prior(*(np.zeros(len(y)) for _ in range(4)))
+        return VariancePrior(*(np.zeros(len(y)) for _ in range(4)))
     if design.moderation == "no least variance":
         return replace(prior, min_variance=np.zeros(len(y)))
     pairs = all_pairs(y.shape[-1])

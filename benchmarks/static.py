@@ -22,7 +22,7 @@ from benchmarks.ahead import KernelCase, build, disassemble, resources
 from pe_lab.attention.triton import launch_parameters
 from pe_lab.attention.triton.launch_parameters import INTERPRETER, Blocks
 from pe_lab.system.arguments import Parser
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 LOADS = {"plain": (), "table": ("BIAS",), "mixed": ("BIAS", "GATE", "DECAY", "DROPOUT")}
 STICK = ("DOWN", "SELF")
@@ -77,7 +77,7 @@ def main() -> None:
 def _count(arguments: Namespace) -> None:
     for name in arguments.architecture:
         if name not in launch_parameters.load_blocks():
-            raise ValueError(unknown_name("--architecture", launch_parameters.load_blocks(), name))
+            raise ValueError(unknown_name_message("--architecture", launch_parameters.load_blocks(), name))
     if arguments.choose:
         from benchmarks.choosing import choose  # which counts by this module
 

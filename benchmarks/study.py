@@ -36,7 +36,7 @@ def main() -> None:
 
 def _compare(arguments: Namespace) -> None:
     try:
-        cfgs = config.expand(arguments.overrides, multirun=True)
+        cfgs = config.expand_overrides(arguments.overrides, multirun=True)
     except Exception as error:  # of Hydra
         raise ValueError(in_one_line(error)) from None
     check_plain(cfgs)
@@ -50,7 +50,7 @@ def _compare(arguments: Namespace) -> None:
 
 def check_plain(cfgs: list[DictConfig]) -> None:
     """Raise ValueError if a cell has a setting that the plain loop lacks, or if two cells have one name."""
-    usual = _settings(config.expand([], multirun=False)[0])
+    usual = _settings(config.expand_overrides([], multirun=False)[0])
     for cfg in cfgs:
         for key, value in _settings(cfg).items():
             if not key.startswith(PLAIN) and value != usual.get(key, value):

@@ -7,7 +7,7 @@ import importlib
 import sys
 
 from pe_lab.system.errors import escape_control
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 COMMANDS = {
     "run": ("pe_lab.run", "train a cell, or with -m a sweep of cells"),
@@ -36,7 +36,7 @@ def main() -> None:
         sys.argv = [f"pe-lab {name}", *arguments]
         importlib.import_module(COMMANDS[name][0]).main()
     else:
-        print(f"error: {escape_control(unknown_name('COMMAND', COMMANDS, name))}", file=sys.stderr)
+        print(f"error: {escape_control(unknown_name_message('COMMAND', COMMANDS, name))}", file=sys.stderr)
         sys.exit(1)
 
 

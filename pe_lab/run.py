@@ -63,7 +63,7 @@ class HydraTask:
         overrides = list(job.overrides.task)
         try:
             _require_used(job, alone)
-            cfg = config.checked_cell(cfg, overrides, job.sweeper.get("params") if alone else None)
+            cfg = config.complete_cell(cfg, overrides, job.sweeper.get("params") if alone else None)
             self._prepare([cfg], job.job.chdir)
             from pe_lab.experiment import sweep
 
@@ -100,18 +100,18 @@ class HydraTask:
 
         devices = max(devices_of(cfg.trainer) for cfg in cfgs)
         shared = [] if launcher.gives_gpus or cfgs[0].trainer.device == "cpu" else gpu_groups(gpus(), devices)
-        parent = None if launcher.elsewhere else os.getpid()  # those elsewhere are ended by a scheduler
+        parent = None if launcher.remote else os.getpid()  # those elsewhere are ended by a scheduler
         fixed = config.single_valued_overrides(overrides, multirun=True)
 
         def start(served: list[DictConfig], workers: int) -> None:
             # a single worker may be this process
-            sweep_name = register_process(Path(served[0].ledger)) if launcher.elsewhere else None
+            sweep_name = register_process(Path(served[0].ledger)) if launcher.remote else None
             gpus_of_workers = shared if workers > 1 else []
             work = Worker(served, gpus_of_workers, parent, list(sys.path), SAFE_PATH_VARIABLE in os.environ, sweep_name)
             with safe_path():
                 launch(work, fixed, workers)
 
-        sweep.run_cells(cfgs, self.words, start, launcher.workers, launcher.elsewhere, self.train)
+        sweep.run_cells(cfgs, self.words, start, launcher.workers, launcher.remote, self.train)
 
     def _prepare(self, cfgs: list[DictConfig], chdir: bool | None) -> None:
         """Check what a W&B agent asks for, and the ledger; then say that the program has begun.
@@ -180,7 +180,7 @@ class _WithoutOverrides:
 def _with_hydra(task: TaskFunction, arguments: list[str]) -> None:
     """Let Hydra run a task, or show what the arguments ask for."""
     sys.argv[1:] = arguments
-    config.tell_hydra()
+    config.register_search_path()
     with redirect_stderr(sys.stderr):  # restored at the end
         hydra.main(version_base="1.3", config_path=str(config.config_folder()), config_name="config")(task)()
 
@@ -393,7 +393,7 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
     from pe_lab.experiment.sweep_report import CellsMissingError
 
     for words in studies:
-        cfgs = config.expand(config.sweep_overrides(words), multirun=True)
+        cfgs = config.expand_overrides(config.sweep_overrides(words), multirun=True)
         chosen = [word.partition("=")[2] for word in words if word.startswith("hydra/launcher=")]
         config.make_launcher(chosen[-1] if chosen else "cores", cfgs[0])
         split_fitting(cfgs)

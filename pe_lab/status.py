@@ -16,13 +16,13 @@ from pe_lab import config
 from pe_lab.data.score import uses_position
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive
-from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot, Upcoming
+from pe_lab.ledger.progress import Progress, RequestedCell, RunningCell, Snapshot, Upcoming
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import escape_control, in_one_line
 from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, folder_entries, read_json, unread_message
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
-LOOK_SECONDS = 2.0  # seconds between two looks with --follow
+POLL_SECONDS = 2.0  # seconds between two looks with --follow
 MAX_LINES = 10  # of a kind, per command
 
 
@@ -71,7 +71,7 @@ def main() -> None:
                     print(f"partial: {unknown} cells or commands could not be read", file=sys.stderr)
                 complete = all(_is_complete(*pair) for pair in zip(commands, snapshots, strict=True))
                 return int(bool(left_out) or not complete)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     run_program(program)
 
@@ -104,7 +104,7 @@ def read_commands(folder: Path, study: str | None = None, left_out: list[Path] |
     selected = [command for command in commands if command.study == study]
     if not selected:
         names = sorted({command.study for command in commands if command.study})
-        raise ValueError(unknown_name("--study", names, study, f" in {folder}"))
+        raise ValueError(unknown_name_message("--study", names, study, f" in {folder}"))
     return selected
 
 
@@ -191,7 +191,7 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
     return has_floor
 
 
-def _running(running: Running) -> str:
+def _running(running: RunningCell) -> str:
     owner = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
     latest = f"   {running.latest}" if running.latest else ""
     return f"{running.cell.name:28} at {running.place / running.cell.target:4.0%}   {owner}{latest}"

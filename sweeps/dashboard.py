@@ -319,7 +319,7 @@ def study_of(overrides: list[str]) -> Study:
     """
     if studies := config.study_overrides(["-m", *overrides]):
         raise ValueError(f"a dashboard shows one study, got {len(studies)}: give the overrides of one, {studies[0]}")
-    return Study(config.expand(config.sweep_overrides(config.as_lists(overrides)), multirun=True))
+    return Study(config.expand_overrides(config.sweep_overrides(config.as_lists(overrides)), multirun=True))
 
 
 def spec(made: "ws.Workspace | wr.Report") -> dict[str, Any]:

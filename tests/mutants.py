@@ -502,10 +502,10 @@ MUTANTS = [
     *of_model(
         "gemma3_text",
         "settings.py",
-        ("Rotation(part, name))", "Rotation(part, config.layer_types[0]))"),
+        ("RotaryPositions(part, name))", "RotaryPositions(part, config.layer_types[0]))"),
         (
-            "ByLayer([types[name] for name in config.layer_types])",
-            "ByLayer([types[name] for name in config.layer_types[::-1]])",
+            "LayerwisePositions([types[name] for name in config.layer_types])",
+            "LayerwisePositions([types[name] for name in config.layer_types[::-1]])",
         ),
         ("alike[0] if alike else", "alike[0] if alike or types else"),
         ("self.name is not None and name in self.others", "self.name is not None and name == self.name"),
@@ -574,8 +574,8 @@ MUTANTS = [
         "families.py",
         ("passes_zeros=True", "passes_zeros=False"),
         (
-            "TableSettings(part.embeddings.position_embeddings.weight)",
-            "TableSettings(part.embeddings.position_embeddings.weight.flip(0))",
+            "TablePositions(part.embeddings.position_embeddings.weight)",
+            "TablePositions(part.embeddings.position_embeddings.weight.flip(0))",
         ),
         ('remove=_table("embeddings.position_embeddings")', "remove=_nothing"),
         ('value="value",', 'value="query",'),
@@ -583,7 +583,7 @@ MUTANTS = [
     *of_model(
         "gpt2",
         "families.py",
-        ("TableSettings(part.wpe.weight)", "TableSettings(part.wpe.weight.flip(0))"),
+        ("TablePositions(part.wpe.weight)", "TablePositions(part.wpe.weight.flip(0))"),
         ('remove=_table("wpe")', "remove=_nothing"),
         ('value="c_attn",\n        fused="blocks"', 'value="c_attn",\n        fused="heads"'),
     ),

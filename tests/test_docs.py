@@ -129,7 +129,7 @@ def test_commands_of_the_readme_are_not_cut() -> None:
 
 
 def test_the_default_cell_has_learned_its_task() -> None:
-    default = config.expand(config.sweep_overrides([]), multirun=True)[0]
+    default = config.expand_overrides(config.sweep_overrides([]), multirun=True)[0]
     rows = read_csv(ROOT / "sweeps/results/depth_epochs_pe_2/rows.csv")
     cell = (rows["pe"] == default.pe.name) & (rows["depth"] == default.model.depth) & (rows["epochs"] == default.epochs)
     losses = rows[cell & (rows["data"] == default.data.name)]

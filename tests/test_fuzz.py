@@ -284,7 +284,7 @@ def composed(words: list[str], multirun: bool = False) -> list[Cell] | None:
     try:
         return [
             Cell.from_config(cfg)
-            for cfg in config.expand(config.sweep_overrides(given) if multirun else given, multirun)[:3]
+            for cfg in config.expand_overrides(config.sweep_overrides(given) if multirun else given, multirun)[:3]
         ]
     except Exception as error:
         require_one_line(error)

@@ -56,9 +56,9 @@ def test_the_first_steps_of_every_encoding_stand(name, golden):
     for setting, value in (TINY | {"model.depth": LAYERS.get(name, 1)}).items():
         OmegaConf.update(cfg, setting, value)
     cell = Cell.from_config(cfg)
-    training = cell.training()
+    training = cell.lightning_module()
     found = [sum(parameter.double().sum().item() for parameter in training.model.parameters())]
-    for batch, _ in zip(cell.sequences().train_dataloader(), range(3), strict=False):
+    for batch, _ in zip(cell.data_module().train_dataloader(), range(3), strict=False):
         loss = training.training_step(batch, 0)
         training.optimizer.zero_grad()
         loss.backward()

@@ -377,7 +377,7 @@ def half_done(*given):
         raise AttributeError("it is half done")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-config.checked_cell = half_done
+config.complete_cell = half_done
 sys.argv[1:] = []
 run.main()
 """
@@ -403,7 +403,7 @@ def cell(*given):
     thread.join()
     raise ValueError("that is all")
 
-config.checked_cell = cell
+config.complete_cell = cell
 sys.argv[1:] = []
 run.main()
 """
@@ -469,7 +469,7 @@ ELSEWHERE = """
 import dataclasses, sys
 from pe_lab import config, run
 usual = config.make_launcher
-config.make_launcher = lambda *given: dataclasses.replace(usual(*given), elsewhere=True)
+config.make_launcher = lambda *given: dataclasses.replace(usual(*given), remote=True)
 sys.argv[1:] = [*{words}, *sys.argv[1:]]
 run.main()
 """

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
-from pe_lab.system.names import HELP_COMMAND, did_you_mean, unknown_name
+from pe_lab.system.names import HELP_COMMAND, did_you_mean, unknown_name_message
 from pe_lab.system.termination import no_exit
 
 
@@ -74,8 +74,8 @@ def read_arguments(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     names = names_known if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
     for name in names:
         if name not in names_known:
-            raise ValueError(unknown_name("pe", names_known, name, listing=HELP_COMMAND))
-    return settings, [config.expand([f"pe={name}", *options], multirun=False)[0] for name in names]
+            raise ValueError(unknown_name_message("pe", names_known, name, listing=HELP_COMMAND))
+    return settings, [config.expand_overrides([f"pe={name}", *options], multirun=False)[0] for name in names]
 
 
 def run_audit(settings: Settings, cfgs: list[DictConfig]) -> None:
@@ -87,11 +87,11 @@ def run_audit(settings: Settings, cfgs: list[DictConfig]) -> None:
 
     from pe_lab.audit import report
     from pe_lab.audit.cost import measure_costs
-    from pe_lab.audit.subject import Subject
+    from pe_lab.audit.subject import AuditedEncoding
     from pe_lab.system.paths import safe_path
 
     out = Path(settings.out)
-    none = config.expand(["pe=none"], multirun=False)[0]
+    none = config.expand_overrides(["pe=none"], multirun=False)[0]
     pictures = {cfg.pe.name: f"pictures/{cfg.pe.name}.png" for cfg in cfgs if settings.pictures}
     jobs = [delayed(measure_encoding)(cfg, none, out / pictures[cfg.pe.name] if pictures else None) for cfg in cfgs]
     workers = max(1, min(cpu_count(), len(jobs) // 8))  # starting a process takes as long as measuring some encodings
@@ -100,7 +100,7 @@ def run_audit(settings: Settings, cfgs: list[DictConfig]) -> None:
         rows, reasons = map(list, zip(*described, strict=True))
     torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free
     for cfg, row, why_not in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
-        subject, without = (Subject(each.pe.name, instantiate(each.pe)) for each in (cfg, none))
+        subject, without = (AuditedEncoding(each.pe.name, instantiate(each.pe)) for each in (cfg, none))
         for columns, more in zip((row, why_not), measure_costs(subject, without, settings.seconds), strict=True):
             columns.update(more)
     table = report.tabulate_rows([cfg.pe.name for cfg in cfgs], rows)
@@ -120,15 +120,15 @@ def measure_encoding(
     from hydra.utils import instantiate
 
     from pe_lab.audit.measures import measure_properties
-    from pe_lab.audit.subject import Subject
+    from pe_lab.audit.subject import AuditedEncoding
 
     torch.set_num_threads(1)  # the number of threads changes rounding; processes use the other cores
     with no_exit():
-        subject = Subject(cfg.pe.name, instantiate(cfg.pe))
+        subject = AuditedEncoding(cfg.pe.name, instantiate(cfg.pe))
         if picture:
             from pe_lab.audit.pictures import save_picture
 
-            save_picture(subject, Subject("none", instantiate(none.pe)), picture)
+            save_picture(subject, AuditedEncoding("none", instantiate(none.pe)), picture)
         return measure_properties(subject)
 
 

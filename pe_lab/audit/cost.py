@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pe_lab.attention import resolve
-from pe_lab.audit.subject import LENGTH, WIDTH, Subject
+from pe_lab.audit.subject import LENGTH, WIDTH, AuditedEncoding
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 FLOPS_LENGTH = 512
@@ -71,7 +71,7 @@ class Meter(TorchDispatchMode):
         self.alive -= count
 
 
-def attention_layers(subject: Subject, depth: int, length: int, implementation: str) -> Callable[[], Tensor]:
+def attention_layers(subject: AuditedEncoding, depth: int, length: int, implementation: str) -> Callable[[], Tensor]:
     """Return a function that runs attention layers on random tokens, positions included, in float32.
 
     Args:
@@ -80,7 +80,7 @@ def attention_layers(subject: Subject, depth: int, length: int, implementation: 
     Raises:
         ValueError: when the function runs, if the encoding is not defined at these positions.
     """
-    subject = subject.reaching(length)
+    subject = subject.with_length(length)
     model = subject.model(depth=depth, dtype=torch.float32)
     attentions = [model.layer(index).attention for index in range(depth)]
     x = torch.randn(1, length, WIDTH, generator=torch.Generator().manual_seed(length))
@@ -95,7 +95,9 @@ def attention_layers(subject: Subject, depth: int, length: int, implementation: 
     return forward
 
 
-def measure_costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
+def measure_costs(
+    subject: AuditedEncoding, none: AuditedEncoding, seconds: float
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the cost columns of one row, and the reason for each empty one.
 
     Args:
@@ -112,11 +114,11 @@ def measure_costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict
 
 
 @torch.no_grad()
-def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: float) -> str:
+def _measure(cells: dict[str, Any], subject: AuditedEncoding, none: AuditedEncoding, seconds: float) -> str:
     """Fill the cells in order; return the reason for those that stay empty."""
     cells["attention"] = _implementation(subject)
     depth = len(subject.model().layers)  # a round of layers, if they differ
-    flops = [s.reaching(FLOPS_LENGTH).model(depth=depth).flops_per_token(FLOPS_LENGTH) for s in (subject, none)]
+    flops = [s.with_length(FLOPS_LENGTH).model(depth=depth).flops_per_token(FLOPS_LENGTH) for s in (subject, none)]
     cells["extra_flops"] = (flops[0] - flops[1]) / depth
     elements = [_meter(attention_layers(s, depth, FLOPS_LENGTH, "reference")).elements for s in (subject, none)]
     cells["extra_elements"] = (elements[0] - elements[1]) / FLOPS_LENGTH / depth
@@ -159,7 +161,7 @@ def _meter(forward: Callable[[], Tensor]) -> Meter:
     return meter
 
 
-def _implementation(subject: Subject) -> str:
+def _implementation(subject: AuditedEncoding) -> str:
     """Return the implementation that attention=auto chooses on a CPU; all of them where layers differ."""
     model = subject.model(dtype=torch.float32)
     h, positions = model.encodings(torch.zeros(1, LENGTH, WIDTH), subject.layout(LENGTH))

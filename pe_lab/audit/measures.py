@@ -16,7 +16,7 @@ from pe_lab.audit.subject import (
     LENGTH,
     SEED,
     VOCABULARY,
-    Subject,
+    AuditedEncoding,
     equal_tokens,
     random_tokens,
     squared_distances,
@@ -29,7 +29,7 @@ EDGE = 8
 MANY_POSITIONS = 512  # positions: more than dimensions, so that a linear map cannot fit arbitrary vectors
 
 
-def uniqueness(subject: Subject) -> float:
+def uniqueness(subject: AuditedEncoding) -> float:
     """Smallest distance between the signatures of two of 64 positions, all tokens equal; 0: two positions are the same.
     The signature of a position: its token vector, its attention inputs, and its logits (weights for stick-breaking) to
     and from every token that both positions may see. The output of attention is left out, so that the causal mask
@@ -44,7 +44,7 @@ def smallest_distance(squared: Tensor) -> float:
     return squared.clone().fill_diagonal_(torch.inf).min().clamp(min=0).sqrt().item()
 
 
-def consistency(subject: Subject) -> float:
+def consistency(subject: AuditedEncoding) -> float:
     """Largest distance between the signatures of one position in sequences of 64 and of 128 equal tokens; 0: a position
     has the same signature in both."""
     squared = []
@@ -55,20 +55,20 @@ def consistency(subject: Subject) -> float:
     return torch.stack(squared).mean(0).max().sqrt().item()
 
 
-def order_causal(subject: Subject) -> float:
+def order_causal(subject: AuditedEncoding) -> float:
     """Change of the last output of two causal layers when the 63 tokens before it are shuffled, over its change when
     they are replaced; 0: blind to order."""
     return _order(subject, causal=True)
 
 
-def order_bidirectional(subject: Subject) -> float:
+def order_bidirectional(subject: AuditedEncoding) -> float:
     """The same without a causal mask."""
     if subject.causal_only:
         raise ValueError("defined under a causal mask only")
     return _order(subject, causal=False)
 
 
-def _order(subject: Subject, causal: bool) -> float:
+def _order(subject: AuditedEncoding, causal: bool) -> float:
     """Return the effect of shuffling over that of replacing."""
     model, draw = subject.model(depth=2, causal=causal), make_generator(SEED, "order")
     tokens, others = torch.randint(VOCABULARY, (2, 16, LENGTH), generator=draw)
@@ -78,7 +78,7 @@ def _order(subject: Subject, causal: bool) -> float:
     return float((after_shuffle - last).norm() / (replaced - last).norm())
 
 
-def reach(subject: Subject) -> float:
+def reach(subject: AuditedEncoding) -> float:
     """Largest of 1, 2, 4 ... 64 times a training length of 16 up to which, in float32, all values are finite and all
     positions have distinct signatures (at least 1e-5 of their size apart); 0: not even at the training length."""
     reached = 0
@@ -97,7 +97,7 @@ def reach(subject: Subject) -> float:
     return reached
 
 
-def size(subject: Subject) -> float:
+def size(subject: AuditedEncoding) -> float:
     """RMS of the change of random token vectors N(0, 1), or of the attention's input, over their own RMS; 0: neither is
     changed."""
     views = subject.views(random_tokens(LENGTH, batch=4))
@@ -105,7 +105,7 @@ def size(subject: Subject) -> float:
     return max(float((after - before).norm() / before.norm()) for before, after in pairs)
 
 
-def translation(subject: Subject) -> float:
+def translation(subject: AuditedEncoding) -> float:
     """Share of the attention within a phrase of 16 random tokens (rows scaled to 1, causal) that changes when the
     phrase is shifted from position 16 to 32 among equal tokens; 0: attention follows the content; at most 1."""
     filler, phrase = equal_tokens(LENGTH), random_tokens(16, batch=8)
@@ -119,7 +119,7 @@ def translation(subject: Subject) -> float:
     return float((inside[0] - inside[1]).abs().sum(-1).mean() / 2)
 
 
-def linear_shift(subject: Subject) -> float:
+def linear_shift(subject: AuditedEncoding) -> float:
     """Residual of the best affine map from a position's vector to that of the position k further on, over 512
     positions, relative to the spread of the vectors, the worse of k = 8 and 64; the property claimed for sinusoids.
     The vector is what is added to equal tokens or to the attention's input, or else a rotated query."""
@@ -137,7 +137,7 @@ def linear_shift(subject: Subject) -> float:
     return max(residuals)
 
 
-def distance_decay(subject: Subject) -> float:
+def distance_decay(subject: AuditedEncoding) -> float:
     """Rank correlation (Spearman) of distance with the mean logit (weight for stick-breaking) between equal tokens,
     keys projected like queries, the first 8 positions left out; -1: it only falls with distance."""
     _, scores = by_distance(subject)
@@ -147,7 +147,7 @@ def distance_decay(subject: Subject) -> float:
     return float(stats.spearmanr(range(len(mean)), mean).statistic)
 
 
-def by_distance(subject: Subject) -> tuple[Tensor, Tensor]:
+def by_distance(subject: AuditedEncoding) -> tuple[Tensor, Tensor]:
     """Return the distances [n] of pairs, and the mean score [H, n] of equal tokens at each; keys are projected like
     queries, and the first positions are left out."""
     pos = subject.layout(LENGTH).pos.reshape(LENGTH, -1)
@@ -159,7 +159,7 @@ def by_distance(subject: Subject) -> tuple[Tensor, Tensor]:
     return torch.arange(total.shape[1]), total / distance.bincount()
 
 
-def causality_leak(subject: Subject) -> float:
+def causality_leak(subject: AuditedEncoding) -> float:
     """Largest change of an output of two causal layers when later tokens change at equal length; must be 0."""
     model, draw = subject.model(depth=2), make_generator(SEED, "leak")
     tokens = torch.randint(VOCABULARY, (4, LENGTH), generator=draw)
@@ -170,18 +170,18 @@ def causality_leak(subject: Subject) -> float:
     return leak
 
 
-def row_mass_low(subject: Subject) -> float:
+def row_mass_low(subject: AuditedEncoding) -> float:
     """Smallest sum of a token's attention weights, random tokens, causal mask: 1 for a softmax, less where
     stick-breaking drops the remainder."""
     return min(view.weights.sum(-1).min().item() for view in subject.views(random_tokens(LENGTH, batch=4)))
 
 
-def row_mass_high(subject: Subject) -> float:
+def row_mass_high(subject: AuditedEncoding) -> float:
     """Largest such sum: never above 1."""
     return max(view.weights.sum(-1).max().item() for view in subject.views(random_tokens(LENGTH, batch=4)))
 
 
-def norm_change(subject: Subject) -> float:
+def norm_change(subject: AuditedEncoding) -> float:
     """Largest relative change of the norm of a token vector, an attention input, a query or a key; 0 for a rotation,
     and where none is changed."""
     pairs: list[tuple[Tensor, Tensor]] = []
@@ -191,13 +191,13 @@ def norm_change(subject: Subject) -> float:
     return max(float((after.norm(dim=-1) / before.norm(dim=-1) - 1).abs().max()) for before, after in pairs)
 
 
-def parameters(subject: Subject) -> int:
+def parameters(subject: AuditedEncoding) -> int:
     """Trained numbers that it adds to a model of one layer (of one round, where layers differ), width 64, 4 heads, with
     the options in conf/pe."""
     return subject.model().positional_parameters()
 
 
-def parameters_per_layer(subject: Subject) -> float:
+def parameters_per_layer(subject: AuditedEncoding) -> float:
     """Trained numbers that every further layer adds; where layers differ, on average over a round."""
     first = subject.model()
     depth = len(first.layers)
@@ -205,7 +205,7 @@ def parameters_per_layer(subject: Subject) -> float:
     return added // depth if added % depth == 0 else added / depth
 
 
-MEASURES: tuple[Callable[[Subject], float], ...] = (
+MEASURES: tuple[Callable[[AuditedEncoding], float], ...] = (
     uniqueness,
     consistency,
     order_causal,
@@ -224,7 +224,7 @@ MEASURES: tuple[Callable[[Subject], float], ...] = (
 )
 
 
-def measure_properties(subject: Subject) -> tuple[dict[str, float], dict[str, str]]:
+def measure_properties(subject: AuditedEncoding) -> tuple[dict[str, float], dict[str, str]]:
     """Return the property columns of one row, and the reason for each empty one."""
     cells, reasons = {}, {}
     for column in MEASURES:

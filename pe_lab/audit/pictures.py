@@ -16,20 +16,22 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pe_lab.audit.measures import MANY_POSITIONS, by_distance
-from pe_lab.audit.subject import LENGTH, Subject, View, equal_tokens, random_tokens
+from pe_lab.audit.subject import LENGTH, AuditedEncoding, LayerView, equal_tokens, random_tokens
 from pe_lab.encodings.terms import Stick
 
 HEAD_LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#7F7F7F", ":"))  # a head each
 SHOWN_TOKENS = 24  # shown in attention matrices
 
 
-def save_picture(subject: Subject, none: Subject, path: Path) -> None:
+def save_picture(subject: AuditedEncoding, none: AuditedEncoding, path: Path) -> None:
     """Save the figure of an encoding beside `none`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draw_picture(subject, none).savefig(path)
 
 
-def draw_picture(subject: Subject, none: Subject, layout: Literal["constrained"] | None = "constrained") -> Figure:
+def draw_picture(
+    subject: AuditedEncoding, none: AuditedEncoding, layout: Literal["constrained"] | None = "constrained"
+) -> Figure:
     """Return the figure of an encoding beside `none`.
 
     Args:
@@ -49,7 +51,7 @@ def draw_picture(subject: Subject, none: Subject, layout: Literal["constrained"]
     return figure
 
 
-def _values(axes: Axes, view: View) -> None:
+def _values(axes: Axes, view: LayerView) -> None:
     """Draw the vectors that mark positions, or else the scores between equal tokens."""
     marks, sticks = view.marks(), isinstance(view.terms.normalizer, Stick)
     if marks is not None:
@@ -64,7 +66,7 @@ def _values(axes: Axes, view: View) -> None:
         _does_not_apply(axes, "Values", "equal tokens are treated\nalike at all positions")
 
 
-def _similarity(axes: Axes, view: View) -> None:
+def _similarity(axes: Axes, view: LayerView) -> None:
     """Draw the cosine similarity of every two positions."""
     marks, title = view.marks(), "Cosine similarity of positions"
     if marks is not None:
@@ -79,7 +81,7 @@ def _similarity(axes: Axes, view: View) -> None:
     _signed(axes, similarity, limit=1)
 
 
-def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
+def _against_distance(axes: Axes, subject: AuditedEncoding, view: LayerView) -> None:
     """Draw the mean score between equal tokens against their distance, a line per head."""
     distances, scores = by_distance(subject)
     sticks = isinstance(view.terms.normalizer, Stick)
@@ -98,7 +100,7 @@ def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
     axes.legend()
 
 
-def _attention(without: Axes, with_it: Axes, subject: Subject, none: Subject) -> None:
+def _attention(without: Axes, with_it: Axes, subject: AuditedEncoding, none: AuditedEncoding) -> None:
     """Draw attention between random tokens without and with the encoding."""
     x = random_tokens(SHOWN_TOKENS)
     views = none.view(x), subject.view(x)
@@ -108,7 +110,7 @@ def _attention(without: Axes, with_it: Axes, subject: Subject, none: Subject) ->
         _weights(axes, weight)
 
 
-def _clipping(before: Axes, after: Axes, subject: Subject) -> None:
+def _clipping(before: Axes, after: Axes, subject: AuditedEncoding) -> None:
     """Draw distances, and those that the encoding distinguishes."""
     title = "Distances after clipping"
     if subject.on_grid:

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from pe_lab.attention import attend, reference
-from pe_lab.config import Model, expand
+from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import derive_seed, initialise_parameters, make_generator
 from pe_lab.encodings.base import PositionalEncoding
@@ -36,7 +36,7 @@ def random_tokens(count: int, batch: int = 1) -> Tensor:
 
 
 @dataclass(frozen=True)
-class View:
+class LayerView:
     """The intermediate values of a layer.
 
     Attributes:
@@ -126,7 +126,7 @@ class View:
         return None
 
 
-def squared_distances(views: list[View]) -> Iterator[Tensor]:
+def squared_distances(views: list[LayerView]) -> Iterator[Tensor]:
     """Yield [T, T] squared distances between signatures in all layers together, as a growing sum."""
     before = torch.zeros(())
     for view in views:
@@ -137,7 +137,7 @@ def squared_distances(views: list[View]) -> Iterator[Tensor]:
         before = squared
 
 
-class Subject:
+class AuditedEncoding:
     """An encoding with its initial parameters, on a sequence, or on a square grid if it needs one.
 
     Queries and keys are projected by N(0, 1 / D), so that the logits of random tokens are of size 1. A parameter that
@@ -156,17 +156,17 @@ class Subject:
         self.causal_only = self.model().encodings.first.causal_only
 
     @classmethod
-    def of(cls, name: str, *options: str) -> "Subject":
+    def of(cls, name: str, *options: str) -> "AuditedEncoding":
         """Return the subject for an encoding of conf/pe, with options such as "pe.theta=100".
 
         Raises:
             HydraException: there is no such encoding or option.
         """
-        return cls(name, instantiate(expand([f"pe={name}", *options], multirun=False)[0].pe))
+        return cls(name, instantiate(expand_overrides([f"pe={name}", *options], multirun=False)[0].pe))
 
-    def reaching(self, length: int) -> "Subject":
+    def with_length(self, length: int) -> "AuditedEncoding":
         """Return the same subject with tables that cover `length` positions."""
-        return Subject(self.name, _with_rows(self.make, length))
+        return AuditedEncoding(self.name, _with_rows(self.make, length))
 
     def model(
         self, length: int = LENGTH, depth: int = 1, causal: bool = True, dtype: torch.dtype = torch.float64
@@ -216,11 +216,11 @@ class Subject:
         views = self.views(equal_tokens(LENGTH))
         return next((i for i, view in enumerate(views) if len(views) > 1 and view.distinguished()), 0)
 
-    def view(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> View:
+    def view(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> LayerView:
         """Return the intermediate values of the layer `shown`; arguments and errors are those of `views`."""
         return self.views(x, length, causal, tied)[self.shown]
 
-    def views(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> list[View]:
+    def views(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> list[LayerView]:
         """Return the intermediate values of each layer of a round for token vectors x [B, T, D].
 
         Every layer gets the token vectors themselves, and not what the layers before it make of them.
@@ -249,7 +249,7 @@ class Subject:
                 )
                 out = attend(q, k, v, terms, layout, "reference").transpose(1, 2).flatten(2)
                 scored = reference.queries_and_keys(q, k, terms)
-                views.append(View(x, embedded, h, h_qk, h_v, q, k, *scored, terms, layout, out))
+                views.append(LayerView(x, embedded, h, h_qk, h_v, q, k, *scored, terms, layout, out))
         return views
 
 

@@ -15,7 +15,7 @@ from pe_lab import config
 from pe_lab.benchmark.tasks import task_names
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"an encoding must be trained by {study} and added by --pack ledger, got it here")
     for name in arguments.tasks:
         if name not in (choices := task_names()):
-            raise ValueError(unknown_name("TASK", choices, name))
+            raise ValueError(unknown_name_message("TASK", choices, name))
     modes = {"--export": arguments.export is not None, "--pack": arguments.pack is not None}
     modes["--replication"] = arguments.replication
     chosen = [mode for mode, is_given in modes.items() if is_given]

@@ -75,7 +75,7 @@ def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> t
     """Return the rows of the seeds whose tuning has ended, and the number of others."""
     new_rows, left_out = [], 0
     for name in sorted({name for name, _ in present} & set(config.find_folders().names("pe"))):
-        (base,) = config.expand([f"pe={name}"], multirun=False)
+        (base,) = config.expand_overrides([f"pe={name}"], multirun=False)
         for seed in sorted(seed for other, seed in present if other == name):
             cfg = deepcopy(task.cfg)
             cfg.pe, cfg.seed, cfg.ledger = base.pe, seed, str(ledger)

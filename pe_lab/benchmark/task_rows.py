@@ -275,16 +275,16 @@ def merge_rows(
         before, after = (f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], by_pe.loc[pe]))
         _refused(f"rows of {pe} on {task.name}", before, after, where, replace)
     dropped |= stale
-    left = shipped[~dropped].set_index(KEY_COLUMNS)
+    remaining_rows = shipped[~dropped].set_index(KEY_COLUMNS)
     for row in new.to_dict("records"):
         key = (row["pe"], row["seed"])
-        if key in left.index and (name := _difference(left.loc[key], row)):
-            what = f"{name} {left.loc[key].get(name)}", f"{row[name]}"
+        if key in remaining_rows.index and (name := _difference(remaining_rows.loc[key], row)):
+            what = f"{name} {remaining_rows.loc[key].get(name)}", f"{row[name]}"
             _refused(f"{row['pe']}, seed {row['seed']}, of {task.name}", *what, where, replace)
-            left = left.drop(index=key)
-    both = pd.concat([part for part in (left.reset_index(), new) if len(part)], ignore_index=True)
-    kept = both.drop_duplicates(KEY_COLUMNS).sort_values(KEY_COLUMNS, kind="stable", ignore_index=True)
-    return kept[[*(name for name in new if name in kept), *(name for name in kept if name not in new)]]
+            remaining_rows = remaining_rows.drop(index=key)
+    both = pd.concat([part for part in (remaining_rows.reset_index(), new) if len(part)], ignore_index=True)
+    merged = both.drop_duplicates(KEY_COLUMNS).sort_values(KEY_COLUMNS, kind="stable", ignore_index=True)
+    return merged[[*(name for name in new if name in merged), *(name for name in merged if name not in new)]]
 
 
 def _refused(what: str, shipped: str, new: str, where: str, replace: bool) -> bool:

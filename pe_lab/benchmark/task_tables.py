@@ -9,7 +9,7 @@ from pe_lab.benchmark import task_rows, task_statistics
 from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds, training_commands
 from pe_lab.benchmark.measured import TaskResults
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
-from pe_lab.benchmark.twins import called_different, placebo
+from pe_lab.benchmark.twins import count_false_positives, placebo
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
 
@@ -135,7 +135,7 @@ def _placebo(results: Mapping[str, pd.DataFrame]) -> str:
     lines = placebo(results)
     parts = []
     for column, words in (("same", "with the same seeds"), ("shifted", "with other seeds")):
-        wrong, pairs, low, high = called_different(lines, column)
+        wrong, pairs, low, high = count_false_positives(lines, column)
         parts.append(f"{wrong} of {pairs} [{low:.1%}, {high:.1%}] {words}")
     return f"Twins, the placebo: pairs that are called different: {', '.join(parts)}\n{_shown(lines)}"
 

@@ -72,7 +72,7 @@ def _task(study: str) -> BenchmarkTask:
     few = OmegaConf.select(
         OmegaConf.merge(*map(OmegaConf.create, (shared, file.read_text(encoding="utf-8")))), "hydra.sweeper.params.pe"
     )
-    (cfg,) = config.expand(config.sweep_overrides([f"+study={study}", "pe=none"]), multirun=True)
+    (cfg,) = config.expand_overrides(config.sweep_overrides([f"+study={study}", "pe=none"]), multirun=True)
     return BenchmarkTask(
         study, asks, question, tuple(encoding_names()) if few.startswith("glob(") else tuple(few.split(",")), cfg
     )

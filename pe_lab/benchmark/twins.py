@@ -71,7 +71,7 @@ def _verdict(verdicts: pd.DataFrame, pe: str, other: str) -> str:
     return str(here["verdict"].iloc[0])
 
 
-def called_different(lines: pd.DataFrame, column: str) -> tuple[int, int, float, float]:
+def count_false_positives(lines: pd.DataFrame, column: str) -> tuple[int, int, float, float]:
     """Return how many of the lines of twins say *different* in a column, of how many, with the exact interval."""
     words = lines.loc[lines["kind"] == "twins", column]
     wrong = int(words.isin(DIFFERENT_VERDICTS).sum())

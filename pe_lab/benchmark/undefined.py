@@ -62,7 +62,7 @@ def measure_undefined(names: list[str] | None = None) -> pd.DataFrame:
         for name in sorted(task.encodings):
             if names is not None and name not in names:
                 continue
-            configs[name] = configs.get(name) or config.expand([f"pe={name}"], multirun=False)[0].pe
+            configs[name] = configs.get(name) or config.expand_overrides([f"pe={name}"], multirun=False)[0].pe
             cfg = deepcopy(task.cfg)
             cfg.pe = configs[name]
             reason = unfit_reason(cfg)

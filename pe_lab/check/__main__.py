@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.names import HELP_COMMAND, unknown_name
+from pe_lab.system.names import HELP_COMMAND, unknown_name_message
 
 SMALL_MODEL = ["model.width=16", "model.num_heads=2"]  # each overridden by one that is given
 # the settings that each kind of check reads; of pe and data, with all of their options
@@ -57,8 +57,10 @@ def read_overrides(overrides: list[str]) -> tuple[str, list[DictConfig]]:
     listed, names_of_kind = list(dict.fromkeys(names.split(","))), config.find_folders().names(kind)
     for name in listed:
         if name not in names_of_kind:
-            raise ValueError(unknown_name(kind, names_of_kind, name, listing=HELP_COMMAND))
-    return kind, [config.expand([*SMALL_MODEL, f"{kind}={name}", *others], multirun=False)[0] for name in listed]
+            raise ValueError(unknown_name_message(kind, names_of_kind, name, listing=HELP_COMMAND))
+    return kind, [
+        config.expand_overrides([*SMALL_MODEL, f"{kind}={name}", *others], multirun=False)[0] for name in listed
+    ]
 
 
 def print_check(kind: str, cfg: DictConfig) -> bool:

@@ -3,7 +3,7 @@
 Nothing here imports torch: a wrong config is answered before anything heavy is loaded.
 """
 
-from pe_lab.config.compose import checked_cell, compose_cells, expand, single_valued_overrides
+from pe_lab.config.compose import complete_cell, compose_cells, expand_overrides, single_valued_overrides
 from pe_lab.config.overrides import (
     Launcher,
     as_lists,
@@ -26,12 +26,12 @@ from pe_lab.config.schema import (
 )
 from pe_lab.config.users import (
     HELP,
-    Folders,
+    ConfigFolders,
     add_config_dirs,
     add_path_of_callbacks,
     config_dir_flags,
     find_folders,
-    tell_hydra,
+    register_search_path,
 )
 
 __all__ = [
@@ -39,7 +39,7 @@ __all__ = [
     "HELP",
     "LR",
     "Config",
-    "Folders",
+    "ConfigFolders",
     "Launcher",
     "Model",
     "Trainer",
@@ -47,22 +47,22 @@ __all__ = [
     "add_path_of_callbacks",
     "as_lists",
     "check_config",
-    "checked_cell",
+    "complete_cell",
     "compose_cells",
     "config_dir_flags",
     "config_folder",
-    "expand",
     "expand_checkpoint_override",
+    "expand_overrides",
     "find_folders",
     "flatten_settings",
     "head_dim",
     "hidden_width",
     "make_launcher",
+    "register_search_path",
     "resolve_config",
     "single_valued_overrides",
     "study_overrides",
     "study_settings",
     "sweep_overrides",
-    "tell_hydra",
     "without_study_settings",
 ]

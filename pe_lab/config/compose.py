@@ -17,13 +17,13 @@ from pe_lab.config import trainer
 from pe_lab.config.overrides import NULL_SWEEP, expand_checkpoint_override, parse_overrides
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.rules import check_config
-from pe_lab.config.schema import OF_STUDIES, config_folder, require_setting
-from pe_lab.config.users import Folders, find_folders, tell_hydra
+from pe_lab.config.schema import STUDY_SETTINGS, config_folder, require_setting
+from pe_lab.config.users import ConfigFolders, find_folders, register_search_path
 from pe_lab.encodings.options import show_value
 
 Composed = tuple[DictConfig, Mapping[str, Any] | None]  # a config, and the parameters of its study's sweep
 State = tuple[tuple[str, int, int, int], ...]  # of all files
-OF_SWEEPERS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a cell; others need one of them
+SWEEPER_SETTINGS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a cell; others need one of them
 # configs that Hydra composed, 0.5 MB each: it takes 0.13 s for one, and a cell of the same files then 0.03 s (one core
 # of 2026). A study with more combinations of files composes each cell again: 640 cells of 64 encodings took 100 s with
 # 64 configs, and 21 s with 128
@@ -31,7 +31,7 @@ CACHED_CONFIGS = 128
 _composed: dict[tuple[tuple[str, ...], State], Composed] = {}  # by words
 
 
-def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
+def expand_overrides(overrides: list[str], multirun: bool) -> list[DictConfig]:
     """Return the configs that overrides ask for: one, or those of a sweep's jobs in the order of Hydra's sweeper.
 
     For programs that Hydra does not start.
@@ -44,12 +44,12 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     from hydra import initialize_config_dir
 
     overrides = expand_checkpoint_override(overrides)
-    tell_hydra()
+    register_search_path()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
         conf = find_folders()
         _require_new_names(conf)
         whole, params = _compose(_fixed(overrides, multirun, conf), conf, _fingerprint(conf))
-        return compose_cells(params, overrides) if multirun else [checked_cell(whole, overrides, params)]
+        return compose_cells(params, overrides) if multirun else [complete_cell(whole, overrides, params)]
 
 
 def single_valued_overrides(overrides: list[str], multirun: bool) -> list[str]:
@@ -59,7 +59,7 @@ def single_valued_overrides(overrides: list[str], multirun: bool) -> list[str]:
     return [override.input_line for override in _fixed(overrides, multirun, conf)]
 
 
-def _fixed(overrides: list[str], multirun: bool, conf: Folders) -> list[Any]:
+def _fixed(overrides: list[str], multirun: bool, conf: ConfigFolders) -> list[Any]:
     """Return the overrides that have one value, parsed; raises ValueError as `single_valued_overrides`."""
     elements = parse_overrides(overrides, conf)
     for override in [] if multirun else elements:
@@ -69,7 +69,7 @@ def _fixed(overrides: list[str], multirun: bool, conf: Folders) -> list[Any]:
     return [override for override in elements if not override.is_sweep_override()]
 
 
-def checked_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None = None) -> DictConfig:
+def complete_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None = None) -> DictConfig:
     """Complete and check the config that Hydra composed for one cell.
 
     Args:
@@ -86,7 +86,7 @@ def checked_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any
     fill_parts(cfg.pe, "pe", conf, partial(_written, state=_fingerprint(conf)))
     _settle(cfg, keys)
     check_config(cfg, conf)
-    for setting in OF_SWEEPERS:
+    for setting in SWEEPER_SETTINGS:
         value = OmegaConf.select(cfg, setting)
         if value is not None:
             value = list(value) if OmegaConf.is_list(value) else value
@@ -112,7 +112,7 @@ def compose_cells(params: Mapping[str, Any] | None, overrides: list[str]) -> lis
     override_keys, params = _keys(parse_overrides(overrides, conf)), params or {}
     keys = [*params, *override_keys]
     cfgs = _compose_jobs([*(f"{key}={value}" for key, value in params.items()), *overrides], conf, keys)
-    for setting in ("ledger", "study_name", *OF_STUDIES):
+    for setting in ("ledger", "study_name", *STUDY_SETTINGS):
         values = list(dict.fromkeys(str(cfg[setting]) for cfg in cfgs))
         if len(values) > 1:
             raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(values)}")
@@ -178,7 +178,7 @@ def _settle(cfg: DictConfig, keys: list[str]) -> None:
         cfg.epochs = None
 
 
-def _compose_jobs(overrides: list[str], conf: Folders, keys: list[str]) -> list[DictConfig]:
+def _compose_jobs(overrides: list[str], conf: ConfigFolders, keys: list[str]) -> list[DictConfig]:
     """Return the configs of a sweep's jobs, each checked.
 
     Args:
@@ -198,7 +198,7 @@ def _compose_jobs(overrides: list[str], conf: Folders, keys: list[str]) -> list[
     return cfgs
 
 
-def _jobs(overrides: list[str], conf: Folders) -> Iterator[tuple[str, ...]]:
+def _jobs(overrides: list[str], conf: ConfigFolders) -> Iterator[tuple[str, ...]]:
     """Yield the overrides of each job of a sweep, in the order of Hydra's basic sweeper.
 
     Raises:
@@ -220,7 +220,7 @@ def _jobs(overrides: list[str], conf: Folders) -> Iterator[tuple[str, ...]]:
     return product(*words.values())
 
 
-def _compose(overrides: list[Any], conf: Folders, state: State) -> Composed:
+def _compose(overrides: list[Any], conf: ConfigFolders, state: State) -> Composed:
     """Return the config of parsed overrides, and the parameters of the study's sweep.
 
     Files are composed once for all overrides that choose the same; the other settings are put into a copy.
@@ -243,7 +243,7 @@ def _compose(overrides: list[Any], conf: Folders, state: State) -> Composed:
     return cfg, params
 
 
-def _fingerprint(conf: Folders) -> State:
+def _fingerprint(conf: ConfigFolders) -> State:
     """Return what tells that no file that can be chosen was written since: paths, inodes, times and sizes."""
     stats = [(path, path.stat()) for files in conf.files.values() for path in files.values()]
     return tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
@@ -274,7 +274,7 @@ def _written(name: str, state: State) -> DictConfig:
     return written
 
 
-def _require_new_names(conf: Folders) -> None:
+def _require_new_names(conf: ConfigFolders) -> None:
     """Raise ValueError if a user's file has the name of a launcher of Hydra or of a plugin, which would be taken."""
     Plugins.instance()  # reads those of plugins
     for group, files in conf.files.items():

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from textwrap import fill
 
 from pe_lab.config.reference import Setting, common_settings, of_config, read_settings
-from pe_lab.config.users import Folders
+from pe_lab.config.users import ConfigFolders
 
 WIDTH = 100
 REGISTRY = "replication"  # its files are tables of published numbers, and no choices
@@ -17,7 +17,7 @@ USAGE = """usage: pe-lab run [key=value ...]                     train one cell
        pe-lab run --cfg job pe=yarn                   the config of a command"""
 
 
-def help_text(conf: Folders, overrides: list[str], every: bool) -> str:
+def help_text(conf: ConfigFolders, overrides: list[str], every: bool) -> str:
     """Return the text of --help.
 
     Args:

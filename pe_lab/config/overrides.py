@@ -13,12 +13,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from pe_lab.config.trainer import devices_of
-from pe_lab.config.users import FLAGS, Folders, find_folders
+from pe_lab.config.users import FLAGS, ConfigFolders, find_folders
 from pe_lab.encodings.hf_config import read_encoding
 from pe_lab.encodings.options import MAX_SHOWN_CHARACTERS, prefix_errors, show_value
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.names import HELP_COMMAND, unknown_name
+from pe_lab.system.names import HELP_COMMAND, unknown_name_message
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
 LIST_SETTINGS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe", "callbacks", "logger")
@@ -95,7 +95,7 @@ def study_overrides(words: list[str]) -> list[list[str]]:
         elif word not in (*chosen, "-m", "--multirun"):
             others.append(word)
     if size not in made_of:
-        raise ValueError(unknown_name("size", made_of, size))
+        raise ValueError(unknown_name_message("size", made_of, size))
     return [[*as_lists(line.split()), *others] for line in made_of[size]]
 
 
@@ -119,7 +119,7 @@ def sweep_overrides(overrides: list[str]) -> list[str]:
     return jobs
 
 
-def parse_overrides(overrides: list[str], conf: Folders, loader: ConfigLoader | None = None) -> list[Any]:
+def parse_overrides(overrides: list[str], conf: ConfigFolders, loader: ConfigLoader | None = None) -> list[Any]:
     """Return overrides as Hydra parses them.
 
     Args:
@@ -183,7 +183,7 @@ class Override:
     parsed: Any
     key: str
     value: Any
-    conf: Folders
+    conf: ConfigFolders
     earlier: list[Any]
 
 
@@ -280,7 +280,7 @@ def _choice(override: Override) -> str | None:
     written = all(isinstance(name, str) and "${" not in name for name in names)
     if not written or (isinstance(value, list) and not set(names) <= set(options)):
         wrong = next((name for name in names if name not in options), value)
-        return unknown_name(key, options, wrong, listing=HELP_COMMAND)
+        return unknown_name_message(key, options, wrong, listing=HELP_COMMAND)
     return None
 
 
@@ -311,12 +311,12 @@ class Launcher:
 
     Attributes:
         workers: how many at most.
-        elsewhere: whether they run on machines of their own, so that this one is not to train.
+        remote: whether they run on machines of their own, so that this one is not to train.
         gives_gpus: whether the launcher says which GPUs each worker sees.
     """
 
     workers: int
-    elsewhere: bool
+    remote: bool
     gives_gpus: bool
 
 
@@ -333,8 +333,8 @@ def make_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None
     """
     ray = name in ("ray", "pe_lab_ray")
     address = (settings or {}).get("address") if ray else None
-    elsewhere = name in ("submitit", "submitit_slurm") or address is not None
-    if elsewhere and cfg.workers is None:
+    remote = name in ("submitit", "submitit_slurm") or address is not None
+    if remote and cfg.workers is None:
         setting = f"hydra/launcher={name}" if address is None else f"hydra.launcher.address={address}"
         raise ValueError(f"workers must be given with {setting}, the number of jobs to submit: got none")
     if name == "basic" and cfg.workers not in (None, 1):
@@ -342,7 +342,7 @@ def make_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None
     places = 1.0 if name == "basic" else _places(cfg.trainer.device, devices_of(cfg.trainer))
     if ray and settings is not None:
         places *= _per_place(settings, cfg.trainer)
-    return Launcher(cfg.workers or max(1, int(places)), elsewhere, gives_gpus=elsewhere or ray)
+    return Launcher(cfg.workers or max(1, int(places)), remote, gives_gpus=remote or ray)
 
 
 def _places(device: str, devices: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any, TypeGuard
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from pe_lab.config.users import Folders
+from pe_lab.config.users import ConfigFolders
 from pe_lab.encodings.options import OptionError, show_value
 from pe_lab.system.names import did_you_mean
 
@@ -32,7 +32,7 @@ def inner_encodings(leaf: DictConfig) -> Iterator[tuple[str, DictConfig]]:
             yield from ((f"{key}.{i}", part) for i, part in enumerate(value) if is_encoding(part))
 
 
-def fill_parts(leaf: DictConfig, path: str, conf: Folders, written: Callable[[str], DictConfig]) -> None:
+def fill_parts(leaf: DictConfig, path: str, conf: ConfigFolders, written: Callable[[str], DictConfig]) -> None:
     """Replace each part of an encoding that is a name, or a name with some settings, by all of its settings.
 
     The same holds for another encoding that is a setting of a part, as `encoding` of `dape`.
@@ -59,7 +59,7 @@ def fill_parts(leaf: DictConfig, path: str, conf: Folders, written: Callable[[st
         leaf[PARTS] = filled
 
 
-def _filled(part: Any, path: str, conf: Folders, written: Callable[[str], DictConfig]) -> DictConfig:
+def _filled(part: Any, path: str, conf: ConfigFolders, written: Callable[[str], DictConfig]) -> DictConfig:
     if is_encoding(part):
         return part
     leaf = {"name": part} if isinstance(part, str) else OmegaConf.to_container(part) if OmegaConf.is_dict(part) else {}

@@ -15,7 +15,7 @@ from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config, Decide, Model, Solve, Tune, require_setting
 from pe_lab.config.trainer import check_trainer
-from pe_lab.config.users import Folders, find_classes, find_folders, is_package
+from pe_lab.config.users import ConfigFolders, add_import_paths, find_folders, is_package
 from pe_lab.encodings import options
 from pe_lab.encodings.options import show_value
 from pe_lab.system.errors import unknown_setting
@@ -25,7 +25,7 @@ DECAY_FRACTION = 0.2  # of optimizer.decay_fraction, the default
 OPTIMIZER_SETTINGS = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
 
 
-def check_config(cfg: DictConfig, conf: Folders | None = None) -> None:
+def check_config(cfg: DictConfig, conf: ConfigFolders | None = None) -> None:
     """Check every rule that can be checked from the config alone.
 
     Args:
@@ -34,7 +34,7 @@ def check_config(cfg: DictConfig, conf: Folders | None = None) -> None:
     Raises:
         ValueError: the first rule that is broken, in one line.
     """
-    find_classes(OmegaConf.to_container(cfg))
+    add_import_paths(OmegaConf.to_container(cfg))
     _check_keys(cfg, conf or find_folders())
     for setting in RANGES:
         missing = object()
@@ -222,7 +222,7 @@ def _encodings(leaf: DictConfig, path: str) -> Iterator[str]:
             yield from _encodings(part, f"{path}.{option}[{i}]")
 
 
-def _check_keys(cfg: DictConfig, files: Folders) -> None:
+def _check_keys(cfg: DictConfig, files: ConfigFolders) -> None:
     """Refuse missing and unknown settings, which Hydra permits with ~ and +."""
     for setting in OmegaConf.missing_keys(cfg):
         raise ValueError(f"{setting} must be set, got nothing")
@@ -245,7 +245,7 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
         _require_known(OmegaConf.select(cfg, leaf) if leaf else cfg, leaf, names)
 
 
-def _check_choice(leaf: str, settings: DictConfig, files: Folders) -> dict[str, set[str]]:
+def _check_choice(leaf: str, settings: DictConfig, files: ConfigFolders) -> dict[str, set[str]]:
     """Raise ValueError unless a choice of a group is as its file says; return the settings that it has, by leaf."""
     group = leaf.partition(".")[0]
     if not NAME.holds(settings.get("name")):
@@ -269,7 +269,7 @@ def _check_choice(leaf: str, settings: DictConfig, files: Folders) -> dict[str, 
     return {leaf: (set(written) | taken) - {"defaults"}}
 
 
-def _check_loggers(loggers: DictConfig, files: Folders) -> dict[str, set[str]]:
+def _check_loggers(loggers: DictConfig, files: ConfigFolders) -> dict[str, set[str]]:
     """Raise ValueError unless loggers are made later, and none stands alone; return their settings, by leaf."""
     for name, leaf in loggers.items():
         if leaf.get("_partial_") is not True:
@@ -280,7 +280,7 @@ def _check_loggers(loggers: DictConfig, files: Folders) -> dict[str, set[str]]:
     return {f"logger.{name}": set(_settings(files, "logger", name)) - {"defaults"} for name in names}
 
 
-def _check_named(group: str, settings: DictConfig, files: Folders) -> None:
+def _check_named(group: str, settings: DictConfig, files: ConfigFolders) -> None:
     """Raise ValueError unless each of a group has a class, and one of a file the class of the file."""
     for key, leaf in settings.items():
         name = str(key)
@@ -308,7 +308,7 @@ def _require_known(settings: DictConfig, leaf: str, names: set[str]) -> None:
             raise ValueError(f"{leaf}{'.' if leaf else ''}{key} must be set, got nothing")
 
 
-def _settings(files: Folders, group: str, name: str) -> dict[str, Any]:
+def _settings(files: ConfigFolders, group: str, name: str) -> dict[str, Any]:
     """Return what a file says, and before it the files of its group that it begins with."""
     file = files.file(group, name)
     if file is None:

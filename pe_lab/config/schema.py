@@ -216,7 +216,7 @@ TYPED_GROUPS = (
     ("evaluate", Evaluate),
     ("decide", Decide),
 )
-OF_STUDIES = tuple(each.name for each in fields(Study))
+STUDY_SETTINGS = tuple(each.name for each in fields(Study))
 LR = "optimizer.lr"  # the learning rate, a setting and a column of tables
 LIST_GROUPS = (
     "probe",
@@ -236,13 +236,13 @@ def config_folder() -> Path:
 
 def study_settings(cfg: DictConfig) -> DictConfig:
     """Return what a config has of `Study`; for that of a cell, the defaults."""
-    sections = OmegaConf.masked_copy(cfg, list(OF_STUDIES))
+    sections = OmegaConf.masked_copy(cfg, list(STUDY_SETTINGS))
     return DictConfig(OmegaConf.merge(OmegaConf.structured(Study), sections))
 
 
 def without_study_settings(cfg: DictConfig) -> DictConfig:
     """Return a copy of a config without what only its study reads."""
-    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in OF_STUDIES])
+    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in STUDY_SETTINGS])
 
 
 def flatten_settings(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:

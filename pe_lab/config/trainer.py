@@ -27,7 +27,7 @@ DECIDED_ARGUMENTS: dict[
     "min_epochs": (NO_VALUES, "callbacks that end a training have a patience of their own"),
     "min_steps": (NO_VALUES, "callbacks that end a training have a patience of their own"),
     "model_registry": (NO_VALUES, "there is none"),
-    "num_nodes": ((1,), "a run is trained on one machine, and cell.training() by any Trainer"),
+    "num_nodes": ((1,), "a run is trained on one machine, and cell.lightning_module() by any Trainer"),
     "plugins": (NO_VALUES, "the lab writes its own checkpoints, and trainer.precision chooses the precision"),
     "sync_batchnorm": (NO_VALUES, "there is no batch norm"),
     "use_distributed_sampler": (NO_VALUES, "batches are split by the lab"),
@@ -183,7 +183,7 @@ def check_trainer(cfg: DictConfig) -> None:
     if trainer._target_ != "lightning.Trainer":
         raise ValueError(
             f"trainer._target_ must be lightning.Trainer, got {trainer._target_}: "
-            f"cell.training() trains with any Trainer"
+            f"cell.lightning_module() trains with any Trainer"
         )
     if trainer.gradient_clip_algorithm is not None and trainer.clip is None:
         raise ValueError(

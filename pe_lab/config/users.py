@@ -43,7 +43,7 @@ MAX_FOLDER_DEPTH = 2  # levels of folders in which files are looked for, as hydr
 
 
 @dataclass(frozen=True)
-class Folders:
+class ConfigFolders:
     """All files that can be chosen.
 
     Attributes:
@@ -68,7 +68,7 @@ class Folders:
         return None if file is None else OmegaConf.load(file)
 
 
-def find_folders() -> Folders:
+def find_folders() -> ConfigFolders:
     """Find the files of this package, of PE_LAB_CONFIG_DIR and of installed packages.
 
     Raises:
@@ -92,15 +92,15 @@ def find_folders() -> Folders:
                     f"give yours a name of its own"
                 )
             names[file.stem] = file
-    return Folders(tuple(users), files)
+    return ConfigFolders(tuple(users), files)
 
 
 @contextmanager
 def add_config_dirs(arguments: list[str]) -> Iterator[list[str]]:
     """Add the folders of --config-dir to the configuration within the block; yield the other arguments.
 
-    Their files are found by this process and by those that it starts. What `find_classes` adds to the path within the
-    block is taken off again.
+    Their files are found by this process and by those that it starts. What `add_import_paths` adds to the path
+    within the block is taken off again.
 
     Raises:
         ValueError: a folder is not there, or cannot be used.
@@ -120,7 +120,7 @@ def add_config_dirs(arguments: list[str]) -> Iterator[list[str]]:
             os.environ[CONFIG_DIR_VARIABLE] = before
 
 
-def find_classes(settings: Any) -> None:
+def add_import_paths(settings: Any) -> None:
     """Add the folders of users' modules to the path, after all others, if settings name a class that needs them.
 
     Programs that need no class of a user import nothing from these folders.
@@ -141,8 +141,8 @@ def add_path_of_callbacks(overrides: list[str]) -> None:
     chosen = [word.partition("=")[2] for word in overrides if word.startswith("+study=")]
     files = [file for name in chosen if (file := find_folders().file("study", name))]
     targets = [word.partition("=")[2] for word in overrides if "hydra.callbacks" in word and "_target_" in word]
-    find_classes([{"_target_": target} for target in targets])
-    find_classes([OmegaConf.to_container(OmegaConf.load(file)) for file in files])
+    add_import_paths([{"_target_": target} for target in targets])
+    add_import_paths([OmegaConf.to_container(OmegaConf.load(file)) for file in files])
 
 
 def import_paths() -> list[str]:
@@ -184,7 +184,7 @@ class UsersFolders(SearchPathPlugin):
             search_path.append("pe_lab.users", f"file://{place}")
 
 
-def tell_hydra() -> None:
+def register_search_path() -> None:
     """Let Hydra search users' folders, whenever it composes."""
     Plugins.instance().register(UsersFolders)
 

@@ -60,7 +60,7 @@ def read_arguments(words: list[str]) -> tuple[Path, DictConfig]:
     if not any(word.startswith("data=") for word in overrides):
         names = config.find_folders().names("data")
         raise ValueError(f"data must be one of {', '.join(names)}, got nothing")
-    cfg = config.expand(overrides, multirun=False)[0]
+    cfg = config.expand_overrides(overrides, multirun=False)[0]
     require_writable("out", Path(out))
     return Path(out) / cfg.data.name, cfg
 

@@ -46,7 +46,7 @@ class Bag(SampledLabelled):
         task = Task(vocabulary, length, outputs=vocabulary, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
         needed = train + validation + test + demo
-        there = with_majority(length, vocabulary, enough=2 * needed)  # twice as many as needed, so that drawing ends
+        there = count_majorities(length, vocabulary, enough=2 * needed)  # twice as many as needed, so that drawing ends
         if path is None and there < 2 * needed:
             raise OptionError(
                 f"length and vocabulary must allow for {2 * needed:,} sequences with a majority, twice as "
@@ -77,7 +77,7 @@ class Bag(SampledLabelled):
         return token_counts(tokens, torch.ones_like(tokens), self.task.vocabulary)
 
 
-def with_majority(length: int, vocabulary: int, enough: int) -> int:
+def count_majorities(length: int, vocabulary: int, enough: int) -> int:
     """Count the sequences with a token in more than half of their places, up to `enough`."""
     there = 0
     for others in range((length + 1) // 2):

@@ -125,7 +125,7 @@ class Dataset(CheckedOptions, ABC):
         generates: whether the headline answers of a sequence are its next tokens, one after the other, so that a model
             can write them itself.
         seeded: whether the seed changes the sequences or what is asked; of a fixed text it may change nothing.
-        draws: whether its training sequences are drawn, so that there are others: see `anew`.
+        draws: whether its training sequences are drawn, so that there are others: see `with_epoch`.
     """
 
     revision: ClassVar[int] = 1
@@ -188,7 +188,7 @@ class Dataset(CheckedOptions, ABC):
             f"one text, got {stride}"
         )
 
-    def anew(self, epoch: int) -> "Dataset":
+    def with_epoch(self, epoch: int) -> "Dataset":
         """Return the same task with new training sequences for this epoch; epoch 0 has those of `self`.
 
         Validation and test stay as they are, and no training sequence is in them.
@@ -202,7 +202,7 @@ class Dataset(CheckedOptions, ABC):
         """Return options whose content, not value, is part of the identity, such as the digest of a path's files."""
         return {}
 
-    def spelled(self, tokens: Tensor) -> list[str]:
+    def token_texts(self, tokens: Tensor) -> list[str]:
         """Return tokens [T] for people to read: numbers, unless the task has words for them."""
         return [str(token) for token in tokens.tolist()]
 
@@ -215,7 +215,7 @@ class Dataset(CheckedOptions, ABC):
         return {}
 
 
-class InMemory(Dataset):
+class InMemoryDataset(Dataset):
     """A dataset in memory. Every split is made once, as one batch.
 
     Attributes:
@@ -241,9 +241,9 @@ class InMemory(Dataset):
     def batch(self, split: str, index: Tensor, epoch: int = 0) -> Batch:
         return self.whole(split)[index]
 
-    def anew(self, epoch: int) -> Self:
+    def with_epoch(self, epoch: int) -> Self:
         if not self.draws:
-            super().anew(epoch)  # refuses
+            super().with_epoch(epoch)  # refuses
         if epoch == self.epoch:
             return self
         other = copy(self)
@@ -256,7 +256,7 @@ class InMemory(Dataset):
         return (split, "epoch", self.epoch) if split == "train" and self.epoch else (split,)
 
 
-def surprise(batch: Batch, ordered: bool = True) -> Tensor:
+def surprisal(batch: Batch, ordered: bool = True) -> Tensor:
     """Return [B, T], -ln P(target | prefix) for equally likely sequences of the batch; 0 where nothing is asked.
 
     Its mean over the batch is the lowest loss that any function of the prefix can have on it.

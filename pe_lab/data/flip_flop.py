@@ -86,7 +86,7 @@ class FlipFlop(HashSplitDataset):
         if not self.published_tests:
             return super().make(split)
         parts = [self.ignore, *PUBLISHED_SPLITS.values()] if split == "test" else [self.ignore]
-        batches = [self._alike(ignore=ignore).anew(self.epoch).whole(split) for ignore in parts]
+        batches = [self._alike(ignore=ignore).with_epoch(self.epoch).whole(split) for ignore in parts]
         batch = self.write(torch.cat([part.tokens for part in batches]))
         number = torch.arange(len(batches)).repeat_interleave(len(batches[0]))[:, None]
         return replace(batch, role=number.expand_as(batch.role).clone(), headline=batch.headline & (number == 0))
@@ -109,7 +109,7 @@ class FlipFlop(HashSplitDataset):
         self.require_longer(factor, length, "length", self.task.length)
         return self._alike(length=length, published_tests=self.published_tests)
 
-    def spelled(self, tokens: Tensor) -> list[str]:
+    def token_texts(self, tokens: Tensor) -> list[str]:
         return ["wri01"[token] for token in tokens.tolist()]  # in the order of WRITE, READ, PASS, ZERO, ONE
 
     def draw(self, source: torch.Generator) -> Tensor:

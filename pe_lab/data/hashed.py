@@ -6,13 +6,13 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, InMemory, mean_metrics, unseen_rows
+from pe_lab.data.base import IGNORE, Batch, InMemoryDataset, mean_metrics, unseen_rows
 from pe_lab.data.problem import MAX_IDLE_DRAWS, MIN_PROBLEMS, PROBLEMS_PER_SEQUENCE, split_of
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import MAX_LENGTH, OptionError
 
 
-class HashSplitDataset(InMemory):
+class HashSplitDataset(InMemoryDataset):
     """Base of datasets whose sequences are drawn and assigned to a split by a hash of (seed, sequence).
 
     A tenth of the sequences go to the test, a tenth to validation; there none comes twice. Training draws with

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task, unseen_rows
+from pe_lab.data.base import Batch, Dataset, Floors, InMemoryDataset, Task, unseen_rows
 from pe_lab.data.labelled_csv import Rows, read_splits
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.layout import PADDING
@@ -20,7 +20,7 @@ MAX_DRAWN_SEQUENCES = 4096  # most sequences of a draw
 MAX_DRAWN_TOKENS = 2**24  # most tokens of a draw
 
 
-class Labelled(InMemory):
+class Labelled(InMemoryDataset):
     """Sequences with one class each, asked of the whole sequence.
 
     For instance 13 2 19 5 0 ... 6 -> class 0: the batch has targets [[0]], and every answer is in the headline. "demo"

@@ -56,7 +56,7 @@ class Majority(RandomProblems):
         return prompt
 
     def prompts(self, n: int) -> int:
-        return with_a_majority(self.symbols, n)
+        return count_pluralities(self.symbols, n)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
         return self._counts(n, prompt).argmax(1, keepdim=True)
@@ -163,7 +163,7 @@ class InterleavedMajority(RandomProblems):
         return torch.stack([_without_tie(n, self.n[-1], source) for _ in range(self.streams)], 2).flatten(1)
 
     def prompts(self, n: int) -> int:
-        prompts: int = with_a_majority(2, n) ** self.streams
+        prompts: int = count_pluralities(2, n) ** self.streams
         return prompts
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ def _sum_of(distributions: list[Tensor]) -> Tensor:
 
 
 @cache
-def with_a_majority(symbols: int, n: int) -> int:
+def count_pluralities(symbols: int, n: int) -> int:
     """Return how many sequences of n symbols have one that occurs more often than any other."""
     if symbols == 2:
         sequences: int = 2**n - (math.comb(n, n // 2) if n % 2 == 0 else 0)

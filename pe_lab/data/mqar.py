@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, mean_metrics
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemoryDataset, Task, mean_metrics
 from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS, split_of
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import Count, Length, OptionError, Range, integers, is_number
@@ -16,7 +16,7 @@ BLANK_TOKEN = 0
 WEIGHT_SCALE = 2**20  # weights of gaps as integers
 
 
-class MQAR(InMemory):
+class MQAR(InMemoryDataset):
     """Multi-query associative recall (Arora et al. 2023, arXiv:2312.04927, after the generator published with it).
 
     Pairs of a key and a value, then every key once more, where its value is asked; slots between are blank. With
@@ -99,7 +99,7 @@ class MQAR(InMemory):
             )
         return MQAR(self.seed, self.name, length, pairs, self.task.vocabulary, self.power, **self.sizes)
 
-    def spelled(self, tokens: Tensor) -> list[str]:
+    def token_texts(self, tokens: Tensor) -> list[str]:
         return ["·" if token == BLANK_TOKEN else str(token) for token in tokens.tolist()]
 
     def size(self, split: str) -> int:

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, mean_metrics, unseen_rows
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemoryDataset, Task, mean_metrics, unseen_rows
 from pe_lab.data.seeding import derive_seed, make_generator
 from pe_lab.encodings.options import OptionError
 
@@ -24,7 +24,7 @@ ANSWER, LAST = range(2)
 MARKERS = ("START", "SEP", "END", "PAD")  # the tokens after the symbols
 
 
-class Problems(InMemory):
+class Problems(InMemoryDataset):
     """Base of tasks with problems of size n and their answers: START prompt SEP answer END, then padding.
 
     The headline is the answer with END; nothing else is asked. The prompt determines it: the Bayes loss is 0.
@@ -117,7 +117,7 @@ class Problems(InMemory):
         """Whether the problems are longer than those of training; then all are in the test split."""
         return self.n[0] > self.longest
 
-    def spelled(self, tokens: Tensor) -> list[str]:
+    def token_texts(self, tokens: Tensor) -> list[str]:
         words = [*map(str, range(self.symbols)), *MARKERS]
         return [words[token] for token in tokens.tolist()]
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import Floors, mean_metrics, surprise
+from pe_lab.data.base import Floors, mean_metrics, surprisal
 from pe_lab.data.problem import NUM_SHARES, Problems, RandomProblems
 from pe_lab.data.seeding import derive_seed
 from pe_lab.encodings.options import Count, Length, OptionError, PositionCount, integers
@@ -177,7 +177,7 @@ class Repeat(Problems):
         No function of the unordered tokens has a lower mean loss on the split.
         """
         batch = self.whole(split)
-        level = mean_metrics(surprise(batch, ordered=False), batch, self.roles)
+        level = mean_metrics(surprisal(batch, ordered=False), batch, self.roles)
         return super().floors(split) | {"position_blind_split_known": level}
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import torch
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, mean_metrics, surprise
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemoryDataset, Task, mean_metrics, surprisal
 from pe_lab.data.seeding import derive_seed
 from pe_lab.encodings.options import Length, OptionError, integers
 
@@ -45,7 +45,7 @@ def split_pairs(seed: int, parts: tuple[Part, ...]) -> Parts:
     return {name: list(islice(rest, size)) for name, size in sizes.items()}
 
 
-class Structured(InMemory):
+class Structured(InMemoryDataset):
     """Next-token prediction of START, 4 terms, MID, 4 to 8 more terms, END, padded to T.
 
     The terms are a, a+s, a+2s, ... with values 0 ... 127 and a step s of either sign, for instance with a = 30, s = -2
@@ -160,9 +160,9 @@ class Structured(InMemory):
         rows = {tuple(row): index for index, row in enumerate(everything.tokens.tolist())}
         index = torch.tensor([rows[tuple(row)] for row in chosen.tokens.tolist()])
         return {
-            "bayes": mean_metrics(surprise(everything)[index], chosen, self.roles),
-            "position_blind": mean_metrics(surprise(everything, ordered=False)[index], chosen, self.roles),
-            "position_blind_split_known": mean_metrics(surprise(chosen, ordered=False), chosen, self.roles),
+            "bayes": mean_metrics(surprisal(everything)[index], chosen, self.roles),
+            "position_blind": mean_metrics(surprisal(everything, ordered=False)[index], chosen, self.roles),
+            "position_blind_split_known": mean_metrics(surprisal(chosen, ordered=False), chosen, self.roles),
         }
 
 

@@ -162,7 +162,7 @@ class AfterStep(Checkpoint):
             self.act(trainer)
 
 
-class Every(AfterStep):
+class PeriodicAction(AfterStep):
     """Does something about every so many seconds, at the end of a step, on all ranks together."""
 
     def __init__(self, seconds: float, do: Callable[[], None], clock: StepTime, late: bool, ranks: Ranks) -> None:
@@ -171,7 +171,7 @@ class Every(AfterStep):
         self.done = time.perf_counter()
 
     def _act(self, trainer: L.Trainer) -> None:
-        if self.ranks.agree(lambda: time.perf_counter() - self.done >= self.seconds):
+        if self.ranks.broadcast(lambda: time.perf_counter() - self.done >= self.seconds):
             self.do()
             self.done = time.perf_counter()
 

@@ -25,7 +25,7 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.experiment import trainer
 from pe_lab.experiment.identity import identity_options
-from pe_lab.experiment.memory import naming_memory
+from pe_lab.experiment.memory import explain_memory_errors
 from pe_lab.experiment.requests import check_requests, requested_measurements
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
@@ -106,14 +106,14 @@ class Cell:
                 f"{dataset.size('train')} in {cfg.data.name}, got {cfg.trainer.batch_size}"
             )
         if cfg.trainer.fresh:
-            dataset.anew(1)  # refuses a fixed set
+            dataset.with_epoch(1)  # refuses a fixed set
         if dataset.task.length > MAX_LENGTH:
             raise ValueError(
                 f"data={cfg.data.name} must have sequences of at most {MAX_LENGTH} tokens, got {dataset.task.length}"
             )
         sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads, cfg.model.head_dim)
         encoding = _partial(cfg, "pe", sizes)
-        with naming_memory(cfg, dataset.task.length):
+        with explain_memory_errors(cfg, dataset.task.length):
             with prefix_errors("pe"):
                 stack = Stack.build(encoding, sizes, cfg.model.depth, whole=False)
             attention = _attention(cfg, dataset, stack.to(device))
@@ -255,13 +255,13 @@ class Cell:
         """Return the resolved config as plain data, with the length of another checkpoint of the same run if given."""
         return resolve_config(self.cfg) | ({self.unit: target} if target else {})
 
-    def training(self) -> "Training":
+    def lightning_module(self) -> "Training":
         """Return the LightningModule of this cell, with its initial weights."""
         from pe_lab.training.module import Training  # loads Lightning, which takes seconds
 
         return Training(self.cfg, self.implementation)
 
-    def sequences(self, dataset: Dataset | None = None) -> "Sequences":
+    def data_module(self, dataset: Dataset | None = None) -> "Sequences":
         """Return the LightningDataModule of this cell.
 
         Args:

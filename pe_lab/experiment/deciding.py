@@ -11,21 +11,21 @@ from pe_lab.config import flatten_settings, resolve_config
 from pe_lab.config.looks import looks_of
 from pe_lab.experiment.declaration import DECIDING_METRIC
 from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe_cells, settings_of
 from pe_lab.results.summary_table import as_markdown, as_text
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margin, margins
-from pe_lab.statistics.sequential import Arm, Decision, SequentialDesign, decide_cells
+from pe_lab.statistics.sequential import Arm, SequentialDesign, StudyDecision, decide_cells
 from pe_lab.statistics.verdicts import Verdict
 
 SECONDS_PER_HOUR = 3600.0
 MAX_NAMED_ENCODINGS = 8  # undecided encodings that are named in a line
 
 
-def decides(cfg: DictConfig) -> bool:
+def adds_seeds(cfg: DictConfig) -> bool:
     """Return whether a study adds seeds to what is undecided."""
     return cfg.decide.baseline is not None
 
@@ -104,11 +104,11 @@ class _StudyState:
                         f"{before.get(name)} and {mine.get(name)} for {pe}"
                     )
 
-    def decide(self) -> Decision:
+    def decide(self) -> StudyDecision:
         most = None if self.ended_before is None else self.ended_before - 1
         return decide_cells(self.design, self.looks, self.values, self.margins, most)
 
-    def cells(self, decision: Decision) -> list[DictConfig]:
+    def cells(self, decision: StudyDecision) -> list[DictConfig]:
         """Return the configs of the cells that a look needs, seed by seed."""
         needed = sorted(decision.needed, key=self._place)
         self.requested |= {(cell, seed): with_settings(self.cfgs[cell], {"seed": seed}) for cell, seed in needed}
@@ -154,7 +154,7 @@ class _StudyState:
         """Return the core-hours of training of all runs so far, each counted once."""
         return sum(cost_of(self.outcomes.values()).values()) / SECONDS_PER_HOUR
 
-    def exceeds_budget(self, decision: Decision) -> bool:
+    def exceeds_budget(self, decision: StudyDecision) -> bool:
         """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far.
 
         Cells that are checkpoints of one run with one seed are with every seed: such a run costs what its last costs.
@@ -173,7 +173,7 @@ class _StudyState:
 
     # -- what is shown and written ------------------------------------------------------------------------------------
 
-    def text(self, decision: Decision) -> str:
+    def text(self, decision: StudyDecision) -> str:
         """Describe how far the study is, in one line."""
         lines, looks = decision.lines, self.looks
         done = sum(line.verdict != Verdict.UNDECIDED for line in lines)
@@ -192,7 +192,7 @@ class _StudyState:
         cells = f"{len(self.requested)} cells on {len(runs)} runs instead of {fixed} cells"
         return f"{cells}, {self.spent:.3g} core-hours of training"
 
-    def write(self, decision: Decision) -> None:
+    def write(self, decision: StudyDecision) -> None:
         """Print the verdicts, and write them into the study's folder, if it has one."""
         text = self.text(decision)
         margin = self.margin_in_words or ("the default of the task" if self.margin is None else str(self.margin))
@@ -204,10 +204,10 @@ class _StudyState:
         print(printed)
         cfg = next(iter(self.cfgs.values()))
         for name, content in files.items() if cfg.study_name else ():
-            Tree(Path(cfg.ledger)).write(Path(cfg.ledger) / "studies" / cfg.study_name / name, content)
+            LedgerFiles(Path(cfg.ledger)).write(Path(cfg.ledger) / "studies" / cfg.study_name / name, content)
 
 
-def decision_tables(decision: Decision, names: list[str], words: str) -> tuple[dict[str, str], str]:
+def decision_tables(decision: StudyDecision, names: list[str], words: str) -> tuple[dict[str, str], str]:
     """Return the files of a study's verdicts, by name, and the text for the terminal.
 
     Args:

@@ -8,9 +8,9 @@ from omegaconf import DictConfig
 
 from pe_lab.config import resolve_config, study_settings
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory import naming_memory
+from pe_lab.experiment.memory import explain_memory_errors
 from pe_lab.ledger.studies import has_trained_cell
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import digest, is_file, read_json
 
 DECLARATION_FILE = "declared.json"
@@ -53,7 +53,7 @@ def require_margin(text: str | None, cells: list[Cell]) -> None:
     margin.require_metric(DECIDING_METRIC)
     tasks = {digest(resolve_config(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
     for cell in tasks.values():
-        with naming_memory(cell.cfg, cell.dataset.task.length):
+        with explain_memory_errors(cell.cfg, cell.dataset.task.length):
             floors = Datasets(cell).floors()
         bayes, blind = (
             floors.get(level, {}).get(DECIDING_METRIC, float("nan")) for level in ("bayes", "position_blind")
@@ -89,4 +89,4 @@ def write_declaration(cfg: DictConfig) -> None:
             f"study_name={cfg.study_name} declared {json.dumps(content)} before its first cell was trained, "
             f"got {json.dumps(wanted)}: use the same settings, or another study_name"
         )
-    Tree(ledger).write_json(path, wanted)
+    LedgerFiles(ledger).write_json(path, wanted)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config.users import find_classes
+from pe_lab.config.users import add_import_paths
 from pe_lab.ledger.run import Run
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError, end_with
@@ -134,7 +134,7 @@ def train_as_process(folder: Path, cfg: DictConfig, run: Path) -> None:
 
     ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     try:
-        find_classes(OmegaConf.to_container(cfg))
+        add_import_paths(OmegaConf.to_container(cfg))
         cell = Cell.from_config(cfg)
         if cell.device.type == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -151,7 +151,7 @@ def train_as_process(folder: Path, cfg: DictConfig, run: Path) -> None:
             json.dumps({"time": time.time(), "error": in_one_line(error)}), encoding="utf-8"
         )
         raise
-    if ranks.leads:
+    if ranks.is_rank_zero:
         (folder / "logged.json").write_text(json.dumps(executor.logs.delivered), encoding="utf-8")
 
 

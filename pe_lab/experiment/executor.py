@@ -13,21 +13,29 @@ from omegaconf import OmegaConf
 
 from pe_lab.data.base import Floors
 from pe_lab.data.score import exact_range, score
-from pe_lab.experiment.callbacks import HEARTBEAT_SECONDS, Checkpoints, Curve, Divergence, Every, StepTime, Validation
+from pe_lab.experiment.callbacks import (
+    HEARTBEAT_SECONDS,
+    Checkpoints,
+    Curve,
+    Divergence,
+    PeriodicAction,
+    StepTime,
+    Validation,
+)
 from pe_lab.experiment.cell import Cell, grid_of_steps
-from pe_lab.experiment.logs import Logs
+from pe_lab.experiment.logs import CheckpointLoggers
 from pe_lab.experiment.measurement import Datasets, measure_cell, prepare_cpu
-from pe_lab.experiment.memory import naming_memory
+from pe_lab.experiment.memory import explain_memory_errors
 from pe_lab.experiment.ranks import Ranks, core_seconds
 from pe_lab.experiment.trainer import silence_lightning
 from pe_lab.ledger.run import DIVERGED, ERROR, WEIGHTS_FILE, Run
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError, write_json
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors
-from pe_lab.tracking.loggers import Forwarding, is_delivered
+from pe_lab.tracking.loggers import ForwardingLogger, is_delivered
 from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
 from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
@@ -85,7 +93,7 @@ class Executor:
         prepare_cpu(cell.device)
         self.cell, self.run, self.ranks = cell, run, ranks
         self.datasets = Datasets(cell)
-        self.logs = Logs(cell, run, self.datasets)
+        self.logs = CheckpointLoggers(cell, run, self.datasets)
         self.spent = {"steps": 0.0, "evaluation": 0.0, "checkpoints": 0}  # seconds and checkpoints, by this executor
         self.target: int | None = None
         self.state: Path | None = None
@@ -129,7 +137,7 @@ class Executor:
             with sigterm_raises():
                 self._train_requested()
         finally:
-            if self.ranks.leads:
+            if self.ranks.is_rank_zero:
                 spent = self.spent | {"total": time.perf_counter() - began}
                 self.run.account(
                     {name: x * (1 if name == "checkpoints" else self.ranks.size) for name, x in spent.items()}
@@ -137,10 +145,10 @@ class Executor:
 
     def _train_requested(self) -> None:
         _ = self.exact_range  # refused before the first step
-        while requested := self.ranks.agree(self.run.requested):
+        while requested := self.ranks.broadcast(self.run.requested):
             started = False
             try:
-                with no_exit(), naming_memory(self.cell.cfg, self.cell.dataset.task.length):
+                with no_exit(), explain_memory_errors(self.cell.cfg, self.cell.dataset.task.length):
                     self._start(requested[0])
                     started = True
                     if self._proceed():
@@ -154,7 +162,7 @@ class Executor:
                 # an error that every attempt would repeat fails all later checkpoints too; others fail this cell
                 repeats = isinstance(error, (NotFiniteError, ValueError))
                 step = error.step if isinstance(error, NotFiniteError) else self.clock.steps if started else None
-                if self.ranks.leads:
+                if self.ranks.is_rank_zero:
                     self._fail(self.run.requested() if repeats else [self.cell.target], error, step)
                 raise
             finally:
@@ -175,18 +183,18 @@ class Executor:
         """Make the training at the newest stored state before the target, or at step 0."""
         self.state = None
         while True:
-            self.training = self.cell.training()
+            self.training = self.cell.lightning_module()
             self.clock = StepTime()
             self.curve = Curve(self.clock, self.cell.steps_per_epoch)
             self.flops_per_token = self.training.model.flops_per_token()
-            stored = self.ranks.agree(lambda: self.run.states.newest(self.cell.steps_to(target)))
+            stored = self.ranks.broadcast(lambda: self.run.states.newest(self.cell.steps_to(target)))
             if stored is None:
                 break
             reason = self._restored(stored[1])
-            self.ranks.agree(lambda: None)  # all have read it
+            self.ranks.broadcast(lambda: None)  # all have read it
             if reason is None:
                 break
-            if self.ranks.leads:
+            if self.ranks.is_rank_zero:
                 self.run.set_aside(stored[1], reason)
         self.training.model.to(self.cell.device)
         self.target, self.solved = None, self._solved()
@@ -218,7 +226,7 @@ class Executor:
         """Finish the requested checkpoints that are reached; return whether the training goes on to another."""
         while True:
             if self.target is None:
-                requested = self.ranks.agree(self.run.requested)
+                requested = self.ranks.broadcast(self.run.requested)
                 if not requested or self._passed_or_stored(requested[0]):
                     return False
                 self._set_target(requested[0])
@@ -229,7 +237,7 @@ class Executor:
             try:
                 self._complete_checkpoint(target)
             except CheckpointNotFiniteError as error:
-                if self.ranks.leads:
+                if self.ranks.is_rank_zero:
                     self._fail([target], error, error.step)
                 if target == self.cell.target:
                     raise
@@ -247,7 +255,7 @@ class Executor:
     def _passed_or_stored(self, target: int) -> bool:
         """Return whether the training is past the target, or a stored state lies between it and the target."""
         end = self.cell.steps_to(target)
-        stored = self.ranks.agree(lambda: self.run.states.newest(end))
+        stored = self.ranks.broadcast(lambda: self.run.states.newest(end))
         return self.clock.steps > end or (stored is not None and self.clock.steps < stored[0])
 
     def _set_target(self, target: int) -> None:
@@ -255,7 +263,7 @@ class Executor:
         self._close("success")
         self.target = target
         self._heartbeat()
-        self.curve.loggers = self.logs.make(target) if self.ranks.leads else []
+        self.curve.loggers = self.logs.make(target) if self.ranks.is_rank_zero else []
         log_floors(self.curve.loggers, self.floors, 0, 0)
         log_curve(self.curve.loggers, self.curve.rows)
 
@@ -270,7 +278,7 @@ class Executor:
     def _complete_checkpoint(self, target: int) -> None:
         """Evaluate at a checkpoint, write it, and measure what is asked for."""
         self._write(target)
-        if self.ranks.leads:
+        if self.ranks.is_rank_zero:
             measure_cell(self.cell, self.run, target, self.training.model, self.datasets)
         self.logs.log_measurements(self.curve.loggers, target)
         self.logs.log_pictures(self.curve.loggers, target, self.training.model)
@@ -290,8 +298,8 @@ class Executor:
             Divergence(),
             self.curve,
             Validation(self._due, self._validate, self.clock),
-            Every(HEARTBEAT_SECONDS, self._on_heartbeat, self.clock, bool(users), self.ranks),
-            Every(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users), self.ranks),
+            PeriodicAction(HEARTBEAT_SECONDS, self._on_heartbeat, self.clock, bool(users), self.ranks),
+            PeriodicAction(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users), self.ranks),
             Checkpoints(self._reached, self._proceed, self._stopped, self.clock, bool(users)),
         ]
         arguments = QUIET_ARGUMENTS | self._for_callbacks(users) | options
@@ -300,7 +308,7 @@ class Executor:
         warn_only, benchmark = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
         try:
             self.trainer = L.Trainer(**arguments, callbacks=callbacks, plugins=[SafeTensorsIO()])
-            self.trainer.fit(self.training, datamodule=self.cell.sequences(self.datasets.at()), ckpt_path=self.state)
+            self.trainer.fit(self.training, datamodule=self.cell.data_module(self.datasets.at()), ckpt_path=self.state)
             if not self._reached():  # Lightning has found nothing to do
                 self._stopped()
         except SystemExit as end:
@@ -316,9 +324,9 @@ class Executor:
         if not users:
             return {}
         folder = self.run.folder.parent / "callbacks"
-        Tree(folder.parent).refuse_links(folder / self.run.name)
+        LedgerFiles(folder.parent).refuse_links(folder / self.run.name)
         return {
-            "logger": Forwarding(self.curve.log, folder, self.run.name),
+            "logger": ForwardingLogger(self.curve.log, folder, self.run.name),
             "default_root_dir": str(folder / self.run.name),
             "limit_val_batches": 1.0,
         }
@@ -335,7 +343,7 @@ class Executor:
             for callback in trainer.callbacks
             if isinstance(callback, L.pytorch.callbacks.Timer)
         ]
-        self.clock.ended = self.ranks.agree(lambda: all(time is None or time > 0 for time in left))
+        self.clock.ended = self.ranks.broadcast(lambda: all(time is None or time > 0 for time in left))
         if self._proceed():
             assert self.target is not None
             if self.clock.spent:
@@ -347,14 +355,14 @@ class Executor:
 
     def _save(self, finished: bool = False) -> None:
         """Write the full state. After a checkpoint it is kept only if no stored state is later."""
-        temporary = self.ranks.agree(self.run.states.temporary_file)
+        temporary = self.ranks.broadcast(self.run.states.temporary_file)
         self.trainer.save_checkpoint(temporary, storage_options={"run": self.run.name})
-        if self.ranks.leads:
+        if self.ranks.is_rank_zero:
             self.run.states.keep(temporary, self.clock.steps, finished)
 
     def _heartbeat(self) -> None:
         assert self.target is not None
-        if self.ranks.leads:
+        if self.ranks.is_rank_zero:
             place = self.clock.steps if self.cell.unit == "steps" else self.curve.epoch
             self.run.heartbeat(place, self.target, self.curve.latest)
 
@@ -365,7 +373,7 @@ class Executor:
             AbandonedError: nobody waits for the checkpoint; the state is saved.
         """
         self._heartbeat()
-        if self.target not in self.ranks.agree(self.run.requested):
+        if self.target not in self.ranks.broadcast(self.run.requested):
             self._save()
             raise AbandonedError
 
@@ -415,7 +423,7 @@ class Executor:
             rows = rows + self.curve.emit("validation", self.evaluate("validation", CheckpointNotFiniteError))
         test = self.evaluate("test", CheckpointNotFiniteError)
         summary = self._summary(target, test, solved=self._solved(rows))
-        if self.ranks.leads:
+        if self.ranks.is_rank_zero:
             place = {"split": "test", "step": step, "epoch": summary["epochs"]}
             self._record(target, summary, rows + [place | {"metric": name, "value": test[name]} for name in test])
         self.spent["checkpoints"] += 1

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory import naming_memory
+from pe_lab.experiment.memory import explain_memory_errors
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -63,14 +63,14 @@ class Job:
         return Records(self.run, self.cell.target)
 
     @property
-    def trained(self) -> bool:
+    def is_trained(self) -> bool:
         """Whether the cell is in the ledger."""
         return self.refused is None and self.run.done(self.cell.target)
 
     @property
     def missing(self) -> bool:
         """Whether the cell, or a measurement that it asks for, is not in the ledger."""
-        return not self.trained or not all(map(self.records.has, self.cell.requests))
+        return not self.is_trained or not all(map(self.records.has, self.cell.requests))
 
     @property
     def validation_loss(self) -> float:
@@ -85,7 +85,7 @@ class Job:
         """Why the cell is not trained, or why all its missing measurements failed; None otherwise."""
         if self.refused is not None:
             return {"reason": self.refused}
-        if not self.trained:
+        if not self.is_trained:
             return self.run.failure(self.cell.target)
         records = self.records
         failures = [records.failure(request) for request in self.cell.requests if not records.has(request)]
@@ -96,7 +96,7 @@ class Job:
         """Set aside damaged entries of the cell."""
         self._make_run()
         self.run.set_aside_if_damaged(self.cell.target)
-        if self.trained:
+        if self.is_trained:
             for request in self.cell.requests:
                 self.records.set_aside_if_damaged(request)
 
@@ -105,7 +105,7 @@ class Job:
         """Record that this process requests the cell, and clear records of earlier failures."""
         self._make_run()
         self.run.request(self.cell.target)
-        if self.trained:
+        if self.is_trained:
             for request in self.cell.requests:
                 self.records.clear_failure(request)
 
@@ -120,7 +120,7 @@ class Job:
 
     def fail(self, reason: str) -> None:
         """Record why the cell is not trained, or why its missing measurements failed."""
-        if not self.trained:
+        if not self.is_trained:
             self._make_run()
             self.run.fail(self.cell.target, reason, None)
             return
@@ -142,10 +142,10 @@ class Job:
         """
         if self.refused is not None:
             return
-        if not self.trained and self.failure is None:
+        if not self.is_trained and self.failure is None:
             self._make_run()
         while self.missing and self.failure is None:
-            if self.trained:
+            if self.is_trained:
                 if self._measure():
                     continue
             else:
@@ -159,7 +159,7 @@ class Job:
                 if not wait:
                     return
                 time.sleep(POLL_SECONDS)
-        if self.trained and self._agent_waits:
+        if self.is_trained and self._agent_waits:
             from pe_lab.experiment.logs import replay_logs
 
             replay_logs(self.cell, self.run)
@@ -172,7 +172,7 @@ class Job:
         if free:  # checked before the model is loaded
             from pe_lab.experiment.logs import measure_trained
 
-            with naming_memory(self.cell.cfg, self.cell.dataset.task.length):
+            with explain_memory_errors(self.cell.cfg, self.cell.dataset.task.length):
                 measure_trained(self.cell, self.run, log=not self._agent_waits)
         return free
 

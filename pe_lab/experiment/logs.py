@@ -19,7 +19,7 @@ from pe_lab.tracking.loggers import close_at_end, import_loggers
 from pe_lab.tracking.pictures import MAX_DRAWN_TOKENS, Picture, attention_picture, encoding_picture, log_pictures
 
 
-class Logs:
+class CheckpointLoggers:
     """Makes the loggers of a run's checkpoints, and logs to them what was measured and drawn.
 
     Attributes:
@@ -79,7 +79,7 @@ class Logs:
 def replay_logs(cell: Cell, run: Run) -> None:
     """Open the W&B run of a cell that is in the ledger, and log it from there. Delivery is not retried."""
     prepare_cpu(cell.device)
-    logs = Logs(cell, run, Datasets(cell))
+    logs = CheckpointLoggers(cell, run, Datasets(cell))
     with sigterm_raises(), close_at_end(logs.make(cell.target, names=["wandb"])) as loggers:
         log_stored(loggers, run, cell.target, cell.dataset.task.length, cell.requests)
         logs.log_pictures(loggers, cell.target)
@@ -94,7 +94,7 @@ def measure_trained(cell: Cell, run: Run, log: bool) -> None:
     """
     prepare_cpu(cell.device)
     with sigterm_raises():
-        logs = Logs(cell, run, datasets := Datasets(cell))
+        logs = CheckpointLoggers(cell, run, datasets := Datasets(cell))
         measure_cell(cell, run, cell.target, load_model(cell, run), datasets)
         if log:
             job_type = f"evaluation-{digest({'requests': cell.requests})}"

@@ -12,7 +12,7 @@ from pe_lab.data.base import Dataset, Floors, flat_floors
 from pe_lab.encodings.policies import apply_policy
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory import naming_memory
+from pe_lab.experiment.memory import explain_memory_errors
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -76,7 +76,7 @@ def measure_cell(cell: Cell, run: Run, target: int, model: Transformer, datasets
             factor = request.get("length", 1)
             purpose = f"probe={request['probe']}" if request["kind"] == "probe" else f"evaluate.lengths={factor:g}"
             try:
-                with naming_memory(cell.cfg, datasets.at(factor).task.length, purpose):
+                with explain_memory_errors(cell.cfg, datasets.at(factor).task.length, purpose):
                     rows = _answer(cell, model, request, datasets)
             except TerminatedError:
                 raise
@@ -94,7 +94,7 @@ def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: D
         return probe(model, datasets.at(request.get("length", 1)), cell.cfg.seed)
     factor = request["length"]
     dataset = datasets.at(factor)
-    with use_policy(model, request["policy"], factor), asked_attention(model, cell):
+    with use_policy(model, request["policy"], factor), configured_attention(model, cell):
         if request["kind"] == "decode":
             metrics = exact_match_generated(model, dataset, "test", cell.autocast(), request["offset"])
         elif request["kind"] == "stride":
@@ -120,7 +120,7 @@ def load_model(cell: Cell, run: Run) -> Transformer:
 
 
 @contextmanager
-def asked_attention(model: Transformer, cell: Cell) -> Iterator[None]:
+def configured_attention(model: Transformer, cell: Cell) -> Iterator[None]:
     """Compute attention within the block as the config says: auto chooses again, for a length, a policy or a cache."""
     trained_implementation = model.implementation
     model.implementation = cell.cfg.attention.implementation

@@ -17,7 +17,7 @@ class NoMemoryError(MemoryError):
 
 
 @contextmanager
-def naming_memory(cfg: DictConfig, length: int, purpose: str | None = None) -> Iterator[None]:
+def explain_memory_errors(cfg: DictConfig, length: int, purpose: str | None = None) -> Iterator[None]:
     """Name the settings on which memory depends, if there is none within the block.
 
     Args:

@@ -15,16 +15,16 @@ class Ranks:
     size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_rank_zero(self) -> bool:
         return self.rank == 0
 
-    def agree(self, ask: Callable[[], T]) -> T:
+    def broadcast(self, ask: Callable[[], T]) -> T:
         """Return on all ranks what the first gets."""
         if self.size == 1:
             return ask()
         import torch
 
-        answer = [ask() if self.leads else None]
+        answer = [ask() if self.is_rank_zero else None]
         torch.distributed.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
         return answer[0]  # type: ignore[return-value]
 

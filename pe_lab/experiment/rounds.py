@@ -119,7 +119,7 @@ def read_outcome(job: Job) -> Outcome:
 
     failure, run = job.failure, job.run
     checkpoint = run.checkpoint(job.cell.target)
-    if not job.trained:
+    if not job.is_trained:
         failure = failure or {"reason": "not reached"}
         cost = failure.get("core_seconds")
         if type(cost) is not float:  # it was killed

@@ -60,22 +60,22 @@ def requested_cell(cell: Cell, varied: Sequence[str] = ()) -> RequestedCell:
     return RequestedCell(cell.run.name, cell.target, " ".join(words), cell.cfg.model.depth, cell.requests)
 
 
-def start_workers(jobs: list[Job], launch: Launch, workers: int, elsewhere: bool) -> None:
+def start_workers(jobs: list[Job], launch: Launch, workers: int, remote: bool) -> None:
     """Start workers for what is missing, and again when one of them dies and takes the others with it.
 
     A run on which workers died twice, without anything finished in between, is then served alone. If its worker dies
-    again, its cells fail: they would kill this process too. Workers elsewhere are started once: if one dies, this
+    again, its cells fail: they would kill this process too. Remote workers are started once: if one dies, this
     process waits for the others.
 
     Raises:
         ValueError: the launcher refuses its settings.
-        Exception: workers elsewhere cannot be started.
+        Exception: remote workers cannot be started.
     """
     deaths = Deaths()
-    while left := [job for job in jobs if job.missing and job.failure is None]:
-        suspect = deaths.suspect(left)
-        chosen = [job for job in left if suspect in (None, job.run.name)]
-        count = min(workers, len({job.run.name for job in left})) if suspect is None else 1
+    while remaining := [job for job in jobs if job.missing and job.failure is None]:
+        suspect = deaths.suspect(remaining)
+        chosen = [job for job in remaining if suspect in (None, job.run.name)]
+        count = min(workers, len({job.run.name for job in remaining})) if suspect is None else 1
         try:
             # joblib runs n_jobs=1 in this process: start two, so that a crash stays outside
             launch([job.cell.cfg for job in chosen], max(count, 2) if deaths.processes else count)
@@ -86,13 +86,13 @@ def start_workers(jobs: list[Job], launch: Launch, workers: int, elsewhere: bool
         except ValueError:
             raise
         except Exception as error:
-            if elsewhere and not _wait_for_others(jobs, left):
+            if remote and not _wait_for_others(jobs, remaining):
                 raise
             print(f"the launcher stopped: {in_one_line(error).partition('. ')[0]}", file=sys.stderr)
-        if elsewhere:
+        if remote:
             return
         finished = {job.run.name for job in chosen if not job.missing}
-        victims = deaths.record(left, finished)
+        victims = deaths.record(remaining, finished)
         if suspect in victims:
             for job in chosen:
                 job.fail("the process that trained or measured it was killed three times: is there enough memory?")

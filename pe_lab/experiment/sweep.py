@@ -19,20 +19,20 @@ from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive_stage, read_outcome
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
 from pe_lab.experiment.sweep_report import report_jobs, require_complete
-from pe_lab.experiment.watch import Watch
+from pe_lab.experiment.watch import ProgressDisplay
 from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.run import DIVERGED
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
 
 MAX_ROUND_ATTEMPTS = 3  # times that a round is served, while other processes clear failures of its cells
 
 
-Kept = tuple[DictConfig, Cell]  # a config with the settings of its study, and its cell
+FittingCell = tuple[DictConfig, Cell]  # a config with the settings of its study, and its cell
 
 
-class Unfit(NamedTuple):
+class UnfitPair(NamedTuple):
     """A pair of encoding and task that do not fit each other, and why."""
 
     pe: str
@@ -45,7 +45,7 @@ def run_cells(
     overrides: Sequence[str] = (),
     launch: Launch | None = None,
     workers: int = 1,
-    elsewhere: bool = False,
+    remote: bool = False,
     train: bool = True,
 ) -> list[Job]:
     """Bring cells into the ledger, with all their measurements, and print their tables. Returns their jobs.
@@ -57,7 +57,7 @@ def run_cells(
         overrides: of the command line, shown by pe_lab.status; empty when called from Python.
         launch: starts workers in other processes; None: everything runs in this process, and a failure ends it.
         workers: at most so many.
-        elsewhere: whether workers have machines of their own; this process then trains nothing.
+        remote: whether workers have machines of their own; this process then trains nothing.
         train: missing cells; otherwise they are an error.
 
     Raises:
@@ -70,7 +70,7 @@ def run_cells(
     cfgs, cells = [cfg for cfg, _ in kept], [cell for _, cell in kept]
     study, ledger, name = study_settings(cfgs[0]), Path(cfgs[0].ledger), cfgs[0].study_name
     if name:
-        Tree(ledger).refuse_links(ledger / "studies" / name)
+        LedgerFiles(ledger).refuse_links(ledger / "studies" / name)
     tunes, decides = study.tune.rates is not None, study.decide.baseline is not None
     if not train and not tunes and not decides:
         _require_trained(cells)
@@ -82,11 +82,11 @@ def run_cells(
         from pe_lab.experiment.tuning import tuned_seeds
 
         tuned_seeds(cfgs)  # refuses settings that cannot be tuned
-    if train and not elsewhere:
+    if train and not remote:
         require_margin(study.margin, cells)
     write_declaration(cfgs[0])
     settle_wandb(cfgs[0])
-    study_jobs = _Rounds(overrides, kept, unfit, _Workers(launch, workers, elsewhere), train)
+    study_jobs = _Rounds(overrides, kept, unfit, _Workers(launch, workers, remote), train)
     jobs = study_jobs.jobs_of(drive_stage(study_rounds(cfgs), study_jobs.complete_round))
     report_jobs(jobs, evaluated=not train, tuned=tunes)
     return jobs
@@ -118,7 +118,7 @@ class _Workers:
 
     launch: Launch | None
     count: int
-    elsewhere: bool
+    remote: bool
 
 
 class _Rounds:
@@ -130,7 +130,7 @@ class _Rounds:
     """
 
     def __init__(
-        self, overrides: Sequence[str], kept: list[Kept], unfit: list[Unfit], workers: _Workers, train: bool
+        self, overrides: Sequence[str], kept: list[FittingCell], unfit: list[UnfitPair], workers: _Workers, train: bool
     ) -> None:
         self.overrides, self.unfit, self.workers, self.train = overrides, unfit, workers, train
         self.cells = dict(kept)
@@ -178,7 +178,7 @@ class _Rounds:
         if jobs:
             whole = current.later is not None
             shown = [*requested.values()] if whole else [requested[job] for job in jobs]
-            with Watch(self.ledger, shown, current.later, quiet=self.watched):
+            with ProgressDisplay(self.ledger, shown, current.later, quiet=self.watched):
                 _complete_jobs(jobs, self.workers, in_rounds=current.awaited)
             self.watched = True
 
@@ -204,16 +204,16 @@ def _complete_jobs(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
             failure another process clears, to train it again, is waited for.
     """
     if workers.launch:
-        start_workers(jobs, workers.launch, workers.count, workers.elsewhere)
-    here = [] if workers.elsewhere else jobs
+        start_workers(jobs, workers.launch, workers.count, workers.remote)
+    local_jobs = [] if workers.remote else jobs
     for _ in range(MAX_ROUND_ATTEMPTS if in_rounds else 1):
-        for job in here:
+        for job in local_jobs:
             with printing_errors(job.cell.cfg) if workers.launch or in_rounds else nullcontext():
                 job.complete(wait=True)
-        here = [job for job in here if job.missing and job.failure is None]
+        local_jobs = [job for job in local_jobs if job.missing and job.failure is None]
 
 
-def split_fitting(cfgs: list[DictConfig]) -> tuple[list[Kept], list[Unfit]]:
+def split_fitting(cfgs: list[DictConfig]) -> tuple[list[FittingCell], list[UnfitPair]]:
     """Return the cells of a sweep, and the pairs that are left out: their encoding is not made for their task.
 
     Raises:
@@ -224,14 +224,14 @@ def split_fitting(cfgs: list[DictConfig]) -> tuple[list[Kept], list[Unfit]]:
         try:
             kept.append((cfg, Cell.from_config(cfg)))
         except UnfitError as error:
-            unfit.append(Unfit(cfg.pe.name, cfg.data.name, in_one_line(error)))
+            unfit.append(UnfitPair(cfg.pe.name, cfg.data.name, in_one_line(error)))
     if not kept:
         pe, data, reason = unfit[0]
         raise UnfitError(f"pe={pe} data={data}: {reason}")
     return kept, list(dict.fromkeys(unfit))
 
 
-def _write_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:
+def _write_unfit(unfit: list[UnfitPair], ledger: Path, study: str | None) -> None:
     """Print which pairs are left out and why, and write the list into the study's folder."""
     if unfit:
         first, *others = unfit
@@ -241,8 +241,8 @@ def _write_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:
             print(f"skipped as well: {', '.join(f'{pair.pe} on {pair.data}' for pair in others)}", file=sys.stderr)
     if study is not None:
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([Unfit._fields, *unfit])
-        Tree(ledger).write(ledger / "studies" / study / "skipped.csv", text.getvalue())
+        csv.writer(text, lineterminator="\n").writerows([UnfitPair._fields, *unfit])
+        LedgerFiles(ledger).write(ledger / "studies" / study / "skipped.csv", text.getvalue())
 
 
 def _diverged(cell: Cell) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.run import DIVERGED
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 
 EVALUATION_FOLDER = "evaluation"  # the folder in a ledger for what was measured on cells of no study
 MAX_MAPS = 8  # cells whose attention is drawn
@@ -28,10 +28,10 @@ def report_jobs(jobs: list[Job], evaluated: bool = False, tuned: bool = False) -
         OSError: the tables cannot be written.
         LedgerError: a checkpoint is damaged.
     """
-    present = [job for job in jobs if job.trained]
+    present = [job for job in jobs if job.is_trained]
     try:
         if present:
-            lost = [job for job in jobs if not job.trained and job.failure]
+            lost = [job for job in jobs if not job.is_trained and job.failure]
             _write_tables(present, lost, evaluated and bool(present[0].cell.requests), tuned)
     finally:  # also when the tables cannot be made
         absent = _name([job for job in jobs if job.missing])
@@ -92,7 +92,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     figures: dict[str, str] = {}
     texts, files = study.study_tables(Results(ledger, name, rows, lost), records)
     if evaluated and len(records):
-        print(study.in_short(records))
+        print(study.summary_text(records))
         figures = study.study_figures(records) | _attention(present)
         files |= figures
     elif not tuned:
@@ -103,7 +103,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     if name or evaluated:
         try:
             for file, content in files.items():
-                Tree(ledger).write(folder / file, content)
+                LedgerFiles(ledger).write(folder / file, content)
         except OSError as error:
             what = f"study_name={name}" if name else "the evaluation"
             line = f"the tables of {what} must be written to {folder}, got {error.strerror or error}"

@@ -19,21 +19,21 @@ from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.experiment.sweep_report import CellsMissingError
 from pe_lab.ledger.progress import Upcoming, unit_cost
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
-from pe_lab.results.learned import not_learned
+from pe_lab.results.learned import not_learned_note
 from pe_lab.results.rows import STARTING_SCALES, describe_cells, settings_of
 from pe_lab.results.summary_table import as_text
 from pe_lab.results.tuned_outcomes import endpoint_of
 from pe_lab.statistics import (
     Candidate,
     NeededTrial,
-    Plan,
     Trial,
     TrialProgress,
     TunedOutcome,
     TunedTask,
+    TuningPlan,
     plan_outcomes,
 )
 
@@ -102,7 +102,7 @@ class TunedSeed:
 
     cfg: DictConfig
     scale: str | None
-    plan: Plan
+    plan: TuningPlan
     progress: dict[Trial, TrialProgress] = field(default_factory=dict)
     curves: dict[Trial, dict[int, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class TunedSeed:
             tries = [Candidate(float(rate), float(start)) for rate, start in cfg.tune.scaled]
         grid = evaluation_steps(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
         task = TunedTask(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction(cfg, grid))
-        plan = Plan({cfg.pe.name: tries}, [task], [cfg.seed])
+        plan = TuningPlan({cfg.pe.name: tries}, [task], [cfg.seed])
         return cls(cfg, scale, plan)
 
     @property
@@ -346,7 +346,7 @@ def write_outcomes(seeds: list[TunedSeed]) -> None:
     """
     outcomes, losses, cfg = outcome_table(seeds), loss_table(seeds), seeds[0].cfg
     tables = {"outcomes.csv": outcomes, "tries.csv": try_table(seeds)}
-    if len(losses) and (warning := not_learned(losses)):
+    if len(losses) and (warning := not_learned_note(losses)):
         print(warning)
     shown = tuned_outcomes.with_floors(outcomes, losses) if len(losses) else outcomes
     summary, names = (
@@ -376,4 +376,4 @@ def write_outcomes(seeds: list[TunedSeed]) -> None:
     if cfg.study_name:
         ledger = Path(cfg.ledger)
         for file, table in tables.items():
-            Tree(ledger).write(ledger / "studies" / cfg.study_name / file, table.to_csv(index=False))
+            LedgerFiles(ledger).write(ledger / "studies" / cfg.study_name / file, table.to_csv(index=False))

@@ -21,7 +21,7 @@ LOG_EVERY = 60  # seconds between lines where standard error is no terminal
 LOG_FIRST = 10  # seconds before the first of these
 
 
-class Watch:
+class ProgressDisplay:
     """Shows the progress of cells on standard error within the block: a bar, or lines where it is no terminal.
 
     Args:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pe_lab.gallery.definitions import definitions
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
-from pe_lab.system.names import HELP_COMMAND, unknown_name
+from pe_lab.system.names import HELP_COMMAND, unknown_name_message
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
             raise ValueError("--pe must be names of encodings with commas between them, got ''")
         for name in chosen or []:
             if name not in every:
-                raise ValueError(unknown_name("--pe", every, name, listing=HELP_COMMAND))
+                raise ValueError(unknown_name_message("--pe", every, name, listing=HELP_COMMAND))
         out, cache = Path(arguments.out), Path(arguments.cache)
         for name, folder in (("out", out), ("cache", cache)):
             if name == "out" or not folder.is_dir():  # a cache may have all that is needed

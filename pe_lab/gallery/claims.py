@@ -17,7 +17,7 @@ from pe_lab.replication.findings import PARTS, Finding
 from pe_lab.replication.studies import RAW_CONDITIONS
 from pe_lab.replication.universe import quantity
 from pe_lab.results.columns import cut_interval
-from pe_lab.results.learned import MIN_RIGHT, not_learned, partly_learned
+from pe_lab.results.learned import MIN_RIGHT, not_learned_note, partly_learned
 from pe_lab.statistics import Agreement, Comparison
 from pe_lab.system.exact_csv import read_csv
 
@@ -234,7 +234,7 @@ def unlearned(entry: Entry, studies: Path) -> dict[str, str]:
     """
     files = {name: studies / name / "rows.csv" for name in entry.studies}
     tables = {name: read_csv(file) for name, file in files.items() if file.is_file()}
-    sentences = {name: not_learned(rows, advice=False) or partly_learned(rows) for name, rows in tables.items()}
+    sentences = {name: not_learned_note(rows, advice=False) or partly_learned(rows) for name, rows in tables.items()}
     return {name: text for name, text in sentences.items() if text}
 
 
@@ -252,5 +252,5 @@ def tasks_of(entry: Entry, test: Claimed) -> list[str]:
 def _tasks(words: tuple[str, ...]) -> list[str]:
     """Return the tasks of a study, from its cells of one encoding and seed."""
     others = [word for word in words if not word.startswith(("pe=", "seed="))]
-    cells = config.expand(config.sweep_overrides([*others, "pe=none", "seed=0"]), multirun=True)
+    cells = config.expand_overrides(config.sweep_overrides([*others, "pe=none", "seed=0"]), multirun=True)
     return list(dict.fromkeys(str(cell.data.name) for cell in cells))

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any, TypedDict
 
 from pe_lab.audit.measures import by_distance
-from pe_lab.audit.subject import Subject, equal_tokens
+from pe_lab.audit.subject import AuditedEncoding, equal_tokens
 from pe_lab.encodings.terms import Stick
 
 DIGITS = 4  # significant digits of a score
@@ -38,7 +38,7 @@ class Curves(TypedDict):
     curves: dict[str, list[list[float]] | str]
 
 
-def curves(subject: Subject, sliders: Mapping[str, tuple[Any, ...]]) -> Curves:
+def curves(subject: AuditedEncoding, sliders: Mapping[str, tuple[Any, ...]]) -> Curves:
     """Return a curve per head for each combination of values.
 
     Args:
@@ -61,7 +61,7 @@ def curves(subject: Subject, sliders: Mapping[str, tuple[Any, ...]]) -> Curves:
     return {"sliders": listed, "quantity": quantity, "unit": unit, "distances": distances, "curves": by_indices}
 
 
-def _slider(subject: Subject, name: str, values: tuple[Any, ...]) -> Slider:
+def _slider(subject: AuditedEncoding, name: str, values: tuple[Any, ...]) -> Slider:
     """Return an option with its values and the index of its default."""
     default = getattr(subject.make, "keywords", {}).get(name)
     if default not in values:
@@ -69,14 +69,14 @@ def _slider(subject: Subject, name: str, values: tuple[Any, ...]) -> Slider:
     return {"name": name, "values": list(values), "default": list(values).index(default)}
 
 
-def _with(subject: Subject, options: Mapping[str, Any]) -> Subject:
+def _with(subject: AuditedEncoding, options: Mapping[str, Any]) -> AuditedEncoding:
     """Return the subject with other options."""
     make = subject.make
     assert isinstance(make, partial)  # that is what Hydra makes of conf/pe
-    return Subject(subject.name, partial(make.func, *make.args, **{**make.keywords, **options}))
+    return AuditedEncoding(subject.name, partial(make.func, *make.args, **{**make.keywords, **options}))
 
 
-def _curve(subject: Subject, relative: bool) -> tuple[list[int], list[list[float]]]:
+def _curve(subject: AuditedEncoding, relative: bool) -> tuple[list[int], list[list[float]]]:
     """Return distances, and the scores of each head at each; `relative`: less that at distance 0."""
     distances, scores = by_distance(subject)
     if relative:

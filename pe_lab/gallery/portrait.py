@@ -26,7 +26,7 @@ from pe_lab import config
 from pe_lab.attention import triton
 from pe_lab.audit.measures import measure_properties
 from pe_lab.audit.pictures import draw_picture
-from pe_lab.audit.subject import LENGTH, Subject, random_tokens
+from pe_lab.audit.subject import LENGTH, AuditedEncoding, random_tokens
 from pe_lab.gallery.kernels import Curves, curves
 from pe_lab.system.files import canonical_form, digest, is_writable, parse_json, read_bytes, write_json
 from pe_lab.system.plain import is_of
@@ -134,7 +134,7 @@ def _read(path: Path, name: str) -> Portrait | None:
 def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> Portrait:
     """Return a portrait that is made now."""
     leaf = _leaf(name)
-    subject = Subject(name, instantiate(leaf))
+    subject = AuditedEncoding(name, instantiate(leaf))
     target, maker = leaf._target_, unwrap(get_object(leaf._target_))
     kind: Any = maker if isinstance(maker, type) else type(subject.model().encodings[0])
     properties, reasons = ({}, {}) if audited else measure_properties(subject)
@@ -158,7 +158,7 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> P
     )
 
 
-def _drawn(subject: Subject) -> bytes:
+def _drawn(subject: AuditedEncoding) -> bytes:
     """Return the picture of an encoding as PNG, in places that are fixed: to find them takes longer than to draw."""
     content = BytesIO()
     with mpl.rc_context(LOOK):
@@ -174,7 +174,7 @@ def _leaf(name: str) -> DictConfig:
     assert isinstance(leaf, DictConfig)
     if not {"defaults", "parts"} & set(leaf):
         return leaf
-    (cfg,) = config.expand([f"pe={name}"], multirun=False)
+    (cfg,) = config.expand_overrides([f"pe={name}"], multirun=False)
     composed: DictConfig = cfg.pe
     return composed
 
@@ -186,7 +186,7 @@ def _family(kind: type) -> str:
     return str(__import__(kind.__module__, fromlist=["_"]).__doc__).strip().splitlines()[0].rstrip(".")
 
 
-def _fused(subject: Subject) -> str:
+def _fused(subject: AuditedEncoding) -> str:
     """Return what of an encoding the Triton kernels have no place for; empty: nothing."""
     views = subject.views(random_tokens(LENGTH).float())
     with _interpreted():
@@ -220,8 +220,8 @@ def _one_thread() -> Iterator[None]:
 
 
 @cache
-def _none() -> Subject:
-    return Subject.of("none")
+def _none() -> AuditedEncoding:
+    return AuditedEncoding.of("none")
 
 
 @cache

@@ -61,7 +61,7 @@ def _data(name: str) -> TaskData:
     batch = first[(first.layout.segment != PADDING).sum(1).argmax()[None]]
     there = batch.layout.segment[0] != PADDING
     targets = batch.targets[0] if dataset.task.pooled else batch.targets[0][there]
-    words = dataset.spelled(targets.clamp(min=0)) if not dataset.task.pooled else list(map(str, targets.tolist()))
+    words = dataset.token_texts(targets.clamp(min=0)) if not dataset.task.pooled else list(map(str, targets.tolist()))
     lengths = {
         float(factor): (dataset if factor == 1 else dataset.longer(factor)).task.length
         for factor in cfg.evaluate.lengths
@@ -74,7 +74,7 @@ def _data(name: str) -> TaskData:
         vocabulary=dataset.task.vocabulary,
         rates=sorted(float(rate) for rate in cfg.tune.rates),
         training=dataset.size("train"),
-        tokens=dataset.spelled(batch.tokens[0][there]),
+        tokens=dataset.token_texts(batch.tokens[0][there]),
         answers=["" if target == IGNORE else word for target, word in zip(targets.tolist(), words, strict=True)],
         pooled=dataset.task.pooled,
     )

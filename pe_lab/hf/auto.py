@@ -43,7 +43,9 @@ class AutoLoader:
         if not folder.is_dir():
             raise ValueError(f"path must be a folder on this machine, got {path}: download it first")
         dtype = cls._dtype(args, options)
-        model = load_saved(folder, cls._described(config) if config else read_description(folder), wanted=cls._wanted())
+        model = load_saved(
+            folder, cls._described(config) if config else read_description(folder), model_class=cls._wanted()
+        )
         return _cast(model, dtype)
 
     @classmethod

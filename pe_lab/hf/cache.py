@@ -27,7 +27,7 @@ class CachedTokens:
 
     stack: Stack
     cache: Cache | None
-    why: str | None = field(default=None)
+    refusal: str | None = field(default=None)
 
 
 class CachedLayer(CacheLayerMixin):
@@ -130,8 +130,8 @@ def tokens_in(past: object, stack: Stack) -> CachedTokens:
         return tokens
     if layers[0].tokens.stack is not stack:
         raise ValueError("the cache must be of this model, got that of another replaced model")
-    if layers[0].tokens.why is not None:
-        raise ValueError(f"the cache must keep tokens: {layers[0].tokens.why}")
+    if layers[0].tokens.refusal is not None:
+        raise ValueError(f"the cache must keep tokens: {layers[0].tokens.refusal}")
     return layers[0].tokens
 
 

@@ -14,10 +14,17 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from pe_lab.hf.configs import REPLACED_CONFIGS
 from pe_lab.hf.rewritten import Bloom, DebertaContent, Mpt
-from pe_lab.hf.settings import Buckets, ModelPositions, Slopes, TableSettings, Unknown, rotations
+from pe_lab.hf.settings import (
+    BucketPositions,
+    ModelPositions,
+    SlopePositions,
+    TablePositions,
+    UnknownPositions,
+    rotations,
+)
 
 
-class NoVectors(nn.Module):
+class ZeroVectors(nn.Module):
     """Returns zero in the place of a table of position vectors."""
 
     def forward(self, ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -46,7 +53,7 @@ class PositionMethod(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """What models of a type have in common.
 
     Args:
@@ -146,7 +153,7 @@ def windows(part: PreTrainedModel, attentions: list[Any]) -> set[int]:
 
 
 def _table(path: str) -> Callable[[Any], None]:
-    return lambda part: part.set_submodule(path, NoVectors())
+    return lambda part: part.set_submodule(path, ZeroVectors())
 
 
 def _rotation(part: Any) -> None:
@@ -206,20 +213,20 @@ def _require_one_width(part: Any) -> None:
 
 def _of_opt(part: Any) -> ModelPositions:
     _require_one_width(part)
-    return TableSettings(part.embed_positions.weight[part.embed_positions.offset :])
+    return TablePositions(part.embed_positions.weight[part.embed_positions.offset :])
 
 
 def _of_roberta(part: Any) -> ModelPositions:
-    return TableSettings(part.embeddings.position_embeddings.weight[part.embeddings.padding_idx + 1 :])
+    return TablePositions(part.embeddings.position_embeddings.weight[part.embeddings.padding_idx + 1 :])
 
 
-def _rotating(kind: str, **others: Any) -> Family:
-    return Family(kind, rotations, _rotation, **others)
+def _rotating(kind: str, **others: Any) -> ModelFamily:
+    return ModelFamily(kind, rotations, _rotation, **others)
 
 
-_BERT = Family(
+_BERT = ModelFamily(
     kind="BertModel",
-    positions=lambda part: TableSettings(part.embeddings.position_embeddings.weight),
+    positions=lambda part: TablePositions(part.embeddings.position_embeddings.weight),
     remove=_table("embeddings.position_embeddings"),
     layers="encoder.layer",
     attention="attention.self",
@@ -227,9 +234,9 @@ _BERT = Family(
     causal=None,
     passes_zeros=True,
 )
-_T5 = Family(
+_T5 = ModelFamily(
     kind="T5Stack",
-    positions=Buckets,
+    positions=BucketPositions,
     remove=_buckets("t5"),
     layers="block",
     attention="layer.0.SelfAttention",
@@ -238,9 +245,9 @@ _T5 = Family(
 )
 FAMILIES = {  # by config.model_type
     "bert": _BERT,
-    "bloom": Family(
+    "bloom": ModelFamily(
         kind="BloomModel",
-        positions=Slopes,
+        positions=SlopePositions,
         remove=_nothing,
         layers="h",
         attention="self_attention",
@@ -254,7 +261,7 @@ FAMILIES = {  # by config.model_type
     "deberta-v2": replace(
         _BERT,
         kind="DebertaV2Model",
-        positions=Unknown,
+        positions=UnknownPositions,
         remove=_disentangled,
         value="value_proj",
         causal=False,
@@ -265,9 +272,9 @@ FAMILIES = {  # by config.model_type
     ),
     "gemma2": _rotating("Gemma2Model"),
     "gemma3_text": _rotating("Gemma3TextModel"),
-    "gpt2": Family(
+    "gpt2": ModelFamily(
         kind="GPT2Model",
-        positions=lambda part: TableSettings(part.wpe.weight),
+        positions=lambda part: TablePositions(part.wpe.weight),
         remove=_table("wpe"),
         layers="h",
         attention="attn",
@@ -278,9 +285,9 @@ FAMILIES = {  # by config.model_type
     "llama": _rotating("LlamaModel"),
     "mistral": _rotating("MistralModel"),
     "modernbert": _rotating("ModernBertModel", attention="attn", value="Wqkv", fused="blocks", causal=False),
-    "mpt": Family(
+    "mpt": ModelFamily(
         kind="MptModel",
-        positions=Slopes,
+        positions=SlopePositions,
         remove=_nothing,
         layers="blocks",
         attention="attn",
@@ -293,7 +300,7 @@ FAMILIES = {  # by config.model_type
     ),
     "mt5": replace(_T5, kind="MT5Stack", remove=_buckets("mt5")),
     "olmo2": _rotating("Olmo2Model"),
-    "opt": Family("OPTDecoder", _of_opt, _table("embed_positions")),
+    "opt": ModelFamily("OPTDecoder", _of_opt, _table("embed_positions")),
     "phi3": _rotating("Phi3Model", value="qkv_proj", fused="blocks"),
     "qwen2": _rotating("Qwen2Model"),
     "qwen3": _rotating("Qwen3Model"),
@@ -305,9 +312,9 @@ FAMILIES = {  # by config.model_type
     ),
     "smollm3": _rotating("SmolLM3Model"),
     "t5": _T5,
-    "vit": Family(
+    "vit": ModelFamily(
         kind="ViTModel",
-        positions=lambda part: TableSettings(part.embeddings.position_embeddings[0]),
+        positions=lambda part: TablePositions(part.embeddings.position_embeddings[0]),
         remove=_patches,
         attention="attention",
         causal=False,
@@ -317,7 +324,7 @@ FAMILIES = {  # by config.model_type
 }
 
 
-def family_of(model: PreTrainedModel) -> Family:
+def family_of(model: PreTrainedModel) -> ModelFamily:
     """Return the family of a model.
 
     Raises:

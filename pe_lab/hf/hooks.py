@@ -38,7 +38,7 @@ class InputHook:
     Args:
         stack: the encodings of the layers.
         passes_zeros: whether the model gets zeros as position_ids, because it indexes tables of its own with them.
-        mask: that the model gets, as that of `Family`.
+        mask: that the model gets, as that of `ModelFamily`.
         replaced: takes positions to the layers; None: an argument does.
     """
 
@@ -201,7 +201,7 @@ class AttentionHook:
     Args:
         index: of the layer.
         implementation: as that of `attend`.
-        fused: as that of `Family`.
+        fused: as that of `ModelFamily`.
         argument: that has positions.
         head_dim: dimensions of a head.
         num_values: of a token, those of all heads.

@@ -68,7 +68,7 @@ def load_saved(
     described: Description,
     encoding: str | Stack | None = None,
     options: dict[str, Any] | None = None,
-    wanted: type[PreTrainedModel] | None = None,
+    model_class: type[PreTrainedModel] | None = None,
 ) -> PreTrainedModel:
     """Return a model of a folder.
 
@@ -85,8 +85,8 @@ def load_saved(
     if (folder / GENERATION).exists():
         settings = {**_json(folder / GENERATION), "disable_compile": True}  # as in `replace`
         model.generation_config = _checked(folder / GENERATION, GenerationConfig.from_dict, settings)
-    if wanted is not None and type(model) is not wanted:
-        model = _of_class(wanted, model, make_new(described, encoding, options, wanted))
+    if model_class is not None and type(model) is not model_class:
+        model = _of_class(model_class, model, make_new(described, encoding, options, model_class))
     evaluated: PreTrainedModel = model.eval()
     return evaluated
 

@@ -13,9 +13,9 @@ from pe_lab.encodings.named import factory, make
 from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import ATTENTION_NAME
 from pe_lab.hf.configs import mark_replaced
-from pe_lab.hf.families import Family, family_of, uses_interface, windows
+from pe_lab.hf.families import ModelFamily, family_of, uses_interface, windows
 from pe_lab.hf.hooks import AttentionHook, ImageHook, InputHook, Preparation, ReplacedMethod
-from pe_lab.hf.settings import ModelPositions, head_dim_of, with_settings
+from pe_lab.hf.settings import ModelPositions, complete_options, head_dim_of
 
 SIZE_ARGUMENTS = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
 
@@ -90,7 +90,7 @@ def stacks(model: PreTrainedModel) -> list[Stack]:
 
 
 def _stack(
-    family: Family,
+    family: ModelFamily,
     part: PreTrainedModel,
     encoding: str | Stack,
     length: int | None,
@@ -138,7 +138,7 @@ def _with_settings(positions: ModelPositions, encoding: str, options: dict[str, 
     """Return the encodings of layers with the model's settings, which may differ by layer."""
     layers = positions.of_layers(sizes["depth"])
     kinds = list(dict.fromkeys(layers))
-    encodings = [with_settings(kind, encoding, options) for kind in kinds]
+    encodings = [complete_options(kind, encoding, options) for kind in kinds]
     name, completed = encodings[0]
     if all(each == encodings[0] for each in encodings):
         stack = make(name, **sizes, **completed)
@@ -176,7 +176,7 @@ def _require_windows(stack: Stack, part: PreTrainedModel, attentions: list[Any])
         )
 
 
-def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation: str) -> None:
+def _install(family: ModelFamily, part: PreTrainedModel, stack: Stack, implementation: str) -> None:
     """Put encodings into a part of a model."""
     attentions = family.attentions(part)
     family.remove(part)

@@ -54,14 +54,14 @@ class ModelPositions:
         raise NotImplementedError
 
 
-class Unknown(ModelPositions):
+class UnknownPositions(ModelPositions):
     """Positions that no encoding of the lab computes."""
 
     def __init__(self, part: nn.Module) -> None:
         pass
 
 
-class TableSettings(ModelPositions):
+class TablePositions(ModelPositions):
     """The trained vectors of GPT-2, BERT, RoBERTa, OPT and ViT.
 
     Args:
@@ -79,7 +79,7 @@ class TableSettings(ModelPositions):
         encoding.table.copy_(self.vectors)
 
 
-class Slopes(ModelPositions):
+class SlopePositions(ModelPositions):
     """The linear biases of BLOOM and MPT, whose slopes are those of the paper's code for any number of heads."""
 
     name = "alibi"
@@ -91,7 +91,7 @@ class Slopes(ModelPositions):
         """There are no weights."""
 
 
-class Buckets(ModelPositions):
+class BucketPositions(ModelPositions):
     """The bias of T5."""
 
     name = "t5"
@@ -117,7 +117,7 @@ class Buckets(ModelPositions):
         encoding.table.copy_(self.attention.relative_attention_bias.weight)
 
 
-class Rotation(ModelPositions):
+class RotaryPositions(ModelPositions):
     """The rotations of Llama and of others, in all layers or in those of a type.
 
     Args:
@@ -185,7 +185,7 @@ class Rotation(ModelPositions):
         raise ValueError(f"rope parameters of the model must be such that {name} can represent them, got {listed}")
 
 
-class Unrotated(ModelPositions):
+class NoPositions(ModelPositions):
     """Layers without positions in a model that rotates in others, as in SmolLM3: they stay without a rotation."""
 
     name = "none"
@@ -199,14 +199,14 @@ class Unrotated(ModelPositions):
         """There are no weights."""
 
 
-class ByLayer(ModelPositions):
+class LayerwisePositions(ModelPositions):
     """Positions that differ by layer."""
 
     def __init__(self, layers: list[ModelPositions]) -> None:
         self.layers = layers
-        names = {layer.name for layer in layers if isinstance(layer, Rotation)}
+        names = {layer.name for layer in layers if isinstance(layer, RotaryPositions)}
         for layer in layers:
-            if isinstance(layer, Rotation):
+            if isinstance(layer, RotaryPositions):
                 layer.others = names
 
     def of_layers(self, depth: int) -> list[ModelPositions]:
@@ -221,13 +221,13 @@ def rotations(part: Any) -> ModelPositions:
         types: dict[str, ModelPositions] = {}
         for name in config.layer_types:
             alike = [positions for other, positions in types.items() if parameters[other] == parameters[name]]
-            types.setdefault(name, alike[0] if alike else Rotation(part, name))
-        return ByLayer([types[name] for name in config.layer_types])
+            types.setdefault(name, alike[0] if alike else RotaryPositions(part, name))
+        return LayerwisePositions([types[name] for name in config.layer_types])
     rotated = getattr(config, "no_rope_layers", None)
     if rotated is None or all(rotated):
-        return Rotation(part)
-    kinds = [Unrotated(), Rotation(part)]
-    return ByLayer([kinds[bool(each)] for each in rotated])
+        return RotaryPositions(part)
+    kinds = [NoPositions(), RotaryPositions(part)]
+    return LayerwisePositions([kinds[bool(each)] for each in rotated])
 
 
 def head_dim_of(config: PretrainedConfig) -> int:
@@ -236,7 +236,7 @@ def head_dim_of(config: PretrainedConfig) -> int:
     return int(head_dim or config.hidden_size // config.num_attention_heads)
 
 
-def with_settings(positions: ModelPositions, name: str, options: Options) -> tuple[str, Options]:
+def complete_options(positions: ModelPositions, name: str, options: Options) -> tuple[str, Options]:
     """Return the name and options of the encoding of layers, where those that are not given are the model's, in what it
     is made of too.
 

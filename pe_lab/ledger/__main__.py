@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from pe_lab.ledger.maintenance import Counts, damaged_entries, removable_entries, remove_entry, set_aside
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import escape_control
 
@@ -53,7 +53,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     folder, counts, damages, aside = Path(arguments.ledger), Counts(), 0, 0
     for damage in damaged_entries(folder, counts):
         damages += 1
-        if arguments.repair and set_aside(Tree(folder), damage):
+        if arguments.repair and set_aside(LedgerFiles(folder), damage):
             aside += 1
         else:
             print(escape_control(damage.reason))

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import LedgerError, is_file, kind_of_path, open_file, parse_json
 
 FORMAT = 2
@@ -48,7 +48,7 @@ def write_format(folder: Path) -> None:
     require_format(folder)
     path = folder / FORMAT_FILE
     if not is_file(path):
-        Tree(folder).write_json(path, {"format": FORMAT})
+        LedgerFiles(folder).write_json(path, {"format": FORMAT})
 
 
 def read_format(path: Path) -> int | None:

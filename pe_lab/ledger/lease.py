@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.ledger.processes import register_process, try_lock
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import LedgerError, read_json
 
 OWNER_FILE = "owner.json"  # which process holds the lease of a folder, while it does
@@ -18,7 +18,7 @@ OWNER_FILE = "owner.json"  # which process holds the lease of a folder, while it
 class LeasedFolder:
     """A folder of the ledger that one process at a time works in: the owner of its lease."""
 
-    def __init__(self, tree: Tree, folder: Path) -> None:
+    def __init__(self, tree: LedgerFiles, folder: Path) -> None:
         self.tree = tree
         self.folder = folder
         self._start: dict[str, float] | None = None  # when this process started to train, and at which epoch or step

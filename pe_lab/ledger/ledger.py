@@ -41,7 +41,7 @@ from typing import Any
 from pe_lab.ledger.format import RUN_NAME, require_format, write_format
 from pe_lab.ledger.processes import PROCESSES_FOLDER, try_lock
 from pe_lab.ledger.run import Run
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import (
     ASIDE_FOLDER,
     COMMANDS_FOLDER,
@@ -64,7 +64,7 @@ class Ledger:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        self.tree = Tree(folder)
+        self.tree = LedgerFiles(folder)
         require_format(self.folder)
 
     def prepare(self) -> None:

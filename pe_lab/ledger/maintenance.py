@@ -17,7 +17,7 @@ from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_NAME, IDENTITY_FILE, Run, read_cost
 from pe_lab.ledger.states import verify_state
 from pe_lab.ledger.studies import read_cells, study_names
-from pe_lab.ledger.tree import REMOVE_ADVICE, Tree
+from pe_lab.ledger.tree import REMOVE_ADVICE, LedgerFiles
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import (
     ASIDE_FOLDER,
@@ -30,7 +30,7 @@ from pe_lab.system.files import (
     unread_message,
     verify_files,
 )
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 SHARED_FOLDERS = (".", "floors", COMMANDS_FOLDER, "studies/*")  # folders of files that belong to no run
 TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{32}")  # the name of a file while it is written
@@ -93,7 +93,7 @@ def verify_entries(folder: Path, counts: Counts) -> Iterator[str]:
         yield damage.reason
 
 
-def set_aside(tree: Tree, damage: Damage) -> bool:
+def set_aside(tree: LedgerFiles, damage: Damage) -> bool:
     """Move a damaged entry to .aside and return whether it was moved; the command that made it makes it again.
 
     The identity of a run stays: its checkpoints belong to it. So does what a live process uses.
@@ -227,7 +227,7 @@ class Removable:
     reason: str
     path: Path
     size: int
-    tree: Tree
+    tree: LedgerFiles
 
 
 def removable_entries(folder: Path, keep: list[str], forget: bool = False) -> Iterator[Removable]:
@@ -303,11 +303,11 @@ def _runs_of(folder: Path, names: list[str]) -> set[str]:
     stored_studies = study_names(folder)
     for name in names:
         if name not in stored_studies:
-            raise ValueError(unknown_name("--keep", stored_studies, name, f" in {folder}"))
+            raise ValueError(unknown_name_message("--keep", stored_studies, name, f" in {folder}"))
     return {run for name in names for run, _ in read_cells(folder, name)}
 
 
-def _entries(tree: Tree, reason: str, *paths: Path) -> Iterator[Removable]:
+def _entries(tree: LedgerFiles, reason: str, *paths: Path) -> Iterator[Removable]:
     for path in paths:
         with suppress(LedgerError, FileNotFoundError):  # behind a link, or another process has just removed it
             tree.refuse_links(path)

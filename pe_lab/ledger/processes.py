@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import LedgerError, folder_entries, is_file
 
 PROCESSES_FOLDER = ".processes"  # the folder of a ledger with a locked file per live process
@@ -22,7 +22,7 @@ def register_process(ledger: Path) -> str:
     """Return this process's name in a ledger; other processes see under it that this one is alive."""
     key = (ledger.absolute(), os.getpid())
     if key not in _REGISTERED:
-        tree = Tree(ledger.absolute())
+        tree = LedgerFiles(ledger.absolute())
         lock = tree.lock(tree.prepare_file(tree.root / PROCESSES_FOLDER / uuid.uuid4().hex))
         lock.acquire()
         _REGISTERED[key] = lock
@@ -43,7 +43,7 @@ def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
         return True
     if not PROCESS_FILE.fullmatch(process):
         return False
-    tree = Tree(ledger.absolute())
+    tree = LedgerFiles(ledger.absolute())
     path = tree.root / PROCESSES_FOLDER / process
     try:
         if not is_file(path):
@@ -61,7 +61,7 @@ def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
 @contextmanager
 def working_for(ledger: Path, process: str) -> Iterator[None]:
     """Let the process of that name see, within the block, that this one works for it."""
-    tree = Tree(ledger.absolute())
+    tree = LedgerFiles(ledger.absolute())
     path = tree.root / PROCESSES_FOLDER / f"{process}.{register_process(ledger)}"
     tree.write(path, "")
     try:
@@ -82,7 +82,7 @@ def worker_of(file: Path) -> str:
 
 
 @contextmanager
-def try_lock(tree: Tree, path: Path) -> Iterator[bool]:
+def try_lock(tree: LedgerFiles, path: Path) -> Iterator[bool]:
     """Try to lock a file; yield whether this process now holds the lock, until the block ends.
 
     Raises:

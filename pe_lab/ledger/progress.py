@@ -11,7 +11,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive, register_process
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_NAME, Run, read_cost
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, digest, folder_entries, read_json, unread_message
 
 LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
@@ -78,7 +78,7 @@ class RequestedCell:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningCell:
     """A cell that is being trained, and the last heartbeat of its run's owner.
 
     Attributes:
@@ -117,7 +117,7 @@ class Snapshot:
     """
 
     done: list[RequestedCell]
-    running: list[Running]
+    running: list[RunningCell]
     failed: list[tuple[RequestedCell, str]]
     waiting: list[RequestedCell]
     missing: list[RequestedCell]
@@ -154,7 +154,7 @@ class Progress:
                 if self._is_done(cell):
                     self.open.remove(cell)
                     self.estimator.reached[cell.run] = max(cell.target, self.estimator.reached.get(cell.run, 0))
-        active: dict[str, Running] = {}
+        active: dict[str, RunningCell] = {}
         requested: dict[str, set[int]] = {}
         for name in dict.fromkeys(cell.run for cell in self.open):
             with _noting(unreadable, name):
@@ -253,7 +253,7 @@ class Progress:
         except OSError:  # locks cannot be tried in a read-only ledger: use the last heartbeat
             return heartbeat is not None and time.time() - heartbeat < SILENT_SECONDS
 
-    def _running(self, run: Run) -> Running | None:
+    def _running(self, run: Run) -> RunningCell | None:
         """Return what a live owner of a run trains, or None; also if owner.json is damaged."""
         owner = run.owner() or {}
         try:
@@ -264,7 +264,7 @@ class Progress:
                 return None
             name, value = owner.get("latest") or ("", 0.0)
             latest = f"{name} {value:.3g}" if name else ""
-            running = Running(cell, str(owner["host"]), int(owner["pid"]), **times, latest=latest)
+            running = RunningCell(cell, str(owner["host"]), int(owner["pid"]), **times, latest=latest)
             return running if self._is_alive(str(owner["process"]), running.heartbeat) else None
         except (TypeError, KeyError, ValueError, OverflowError):
             return None
@@ -284,7 +284,7 @@ class TimeEstimator:
         self.reached: dict[str, float] = {}  # epochs or steps that are done, by run
         self._costs: dict[str, tuple[float, float]] = {}  # epochs or steps, and seconds, of runs without an owner
 
-    def estimate(self, active: dict[str, Running], unfinished: set[str]) -> tuple[float, float | None]:
+    def estimate(self, active: dict[str, RunningCell], unfinished: set[str]) -> tuple[float, float | None]:
         """Return the fraction of the work that is done, and the seconds that unfinished runs will take.
 
         Args:
@@ -361,4 +361,4 @@ def write_command(
     processes = list(dict.fromkeys([*others, register_process(ledger)]))
     content = {"overrides": list(overrides), "study": study, "since": time.time(), "processes": processes}
     rounds: dict[str, Any] = ({"text": text} if text else {}) | ({"later": asdict(later)} if later else {})
-    Tree(ledger).write_json(path, content | {"cells": requested} | rounds)
+    LedgerFiles(ledger).write_json(path, content | {"cells": requested} | rounds)

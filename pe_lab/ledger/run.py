@@ -11,8 +11,8 @@ from typing import Any
 
 from pe_lab.ledger.lease import LeasedFolder, read_owner
 from pe_lab.ledger.processes import is_alive, register_process
-from pe_lab.ledger.states import States, read_metadata
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.states import TrainingStates, read_metadata
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import (
     CHECKSUMS_FILE,
     NOT_READ,
@@ -43,8 +43,8 @@ class Run(LeasedFolder):
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(Tree(folder.parent), folder)
-        self.states = States(self.tree, folder)
+        super().__init__(LedgerFiles(folder.parent), folder)
+        self.states = TrainingStates(self.tree, folder)
 
     @property
     def name(self) -> str:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import NOT_READ, LedgerError, file_digest, folder_entries
 
 STATE_FILE = re.compile(r"state-([0-9]+)-([0-9a-f]{16})\.safetensors")  # steps, digest of the content
 
 
-class States:
+class TrainingStates:
     """The states in the folder of a run. Only the owner of its lease changes them."""
 
-    def __init__(self, tree: Tree, folder: Path) -> None:
+    def __init__(self, tree: LedgerFiles, folder: Path) -> None:
         self.tree = tree
         self.folder = folder
 

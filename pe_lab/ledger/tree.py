@@ -32,7 +32,7 @@ ASIDE_LOCK = ".lock"  # in .aside: held while an entry is set aside
 REMOVE_ADVICE = "remove it"
 
 
-class Tree:
+class LedgerFiles:
     """The folder of a ledger.
 
     Args:
@@ -186,7 +186,7 @@ class Tree:
             yield
 
 
-def _move_aside(tree: Tree, entry: Path, reason: object) -> None:
+def _move_aside(tree: LedgerFiles, entry: Path, reason: object) -> None:
     tree.refuse_links(entry.parent)
     folder = tree.root / ASIDE_FOLDER / uuid.uuid4().hex[:8]
     target = folder / entry.relative_to(tree.root)

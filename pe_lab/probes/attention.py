@@ -15,7 +15,7 @@ from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import Transformer
 from pe_lab.model.blocks import MultiHeadAttention
 from pe_lab.probes.base import Probe, ProbeRow, make_row
-from pe_lab.probes.states import at_rest, sample_batches
+from pe_lab.probes.states import evaluation_mode, sample_batches
 
 
 class AttentionProbe(Probe):
@@ -39,7 +39,7 @@ class AttentionProbe(Probe):
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
         num_heads = model.layer(0).attention.num_heads
         sums = [torch.zeros(6, num_heads, dtype=torch.float64) for _ in model.layers]
-        with torch.no_grad(), at_rest(model):
+        with torch.no_grad(), evaluation_mode(model):
             for batch in sample_batches(model, dataset, "test", seed):
                 distance = distances(batch.layout)
                 for total, (weight, terms, layout) in zip(sums, layer_weights(model, batch), strict=True):

@@ -14,7 +14,7 @@ from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes.attention import layer_weights
 from pe_lab.probes.position import PositionProbe
-from pe_lab.probes.states import at_rest
+from pe_lab.probes.states import evaluation_mode
 from pe_lab.system.drawing import STYLE
 
 MAX_DRAWN_TOKENS = 512  # tokens of a sequence whose attention is drawn
@@ -50,7 +50,7 @@ def attention_maps(model: Transformer, dataset: Dataset, seed: int, sequence: in
     device = model.tokens.weight.device
     batch, is_token = _sequence(dataset, sequence, device)
     maps = []
-    with torch.no_grad(), at_rest(model):
+    with torch.no_grad(), evaluation_mode(model):
         seed_all(derive_seed(seed, "picture"), device)
         for weights, _, layout in layer_weights(model, batch):
             shown = weights[0][:, is_token][:, :, is_token].double().clamp(0, 1)

@@ -62,7 +62,7 @@ class PositionProbe(Probe):
         return rows + _scores(predicted, answers[:, :axes], "_from_token")
 
 
-def ridge_predictions(x: np.ndarray, wanted: np.ndarray, others: np.ndarray) -> np.ndarray:
+def ridge_predictions(x: np.ndarray, targets: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Fit a ridge regression, with a penalty per column, and return its predictions.
 
     Args:
@@ -77,7 +77,7 @@ def ridge_predictions(x: np.ndarray, wanted: np.ndarray, others: np.ndarray) -> 
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    regression = make_pipeline(StandardScaler(), RidgeCV(ALPHAS, alpha_per_target=True)).fit(x, wanted)
+    regression = make_pipeline(StandardScaler(), RidgeCV(ALPHAS, alpha_per_target=True)).fit(x, targets)
     predicted: np.ndarray = regression.predict(others)
     return predicted
 

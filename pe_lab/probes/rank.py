@@ -6,7 +6,7 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.model import Transformer
 from pe_lab.probes.base import Probe, ProbeRow, make_row
-from pe_lab.probes.states import at_rest, capture_states, sample_batches, watch_states
+from pe_lab.probes.states import capture_states, evaluation_mode, sample_batches, watch_states
 from pe_lab.training.metrics import slot_losses
 
 EQUALITY_TOLERANCE = 1e-6  # states that differ by less than this share of their norm differ by rounding only
@@ -93,7 +93,7 @@ def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow
     summed = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in flat]
     squared = [0.0] * (1 + len(model.layers))
     count = 0
-    with torch.enable_grad(), at_rest(model), watch_states(model) as hidden:
+    with torch.enable_grad(), evaluation_mode(model), watch_states(model) as hidden:
         for batch in sample_batches(model, dataset, "test", seed):
             loss = slot_losses(model(batch.tokens, batch.layout), batch.targets).sum()
             gradients = torch.autograd.grad(loss, [*hidden, *flat], materialize_grads=True)

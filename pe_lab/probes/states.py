@@ -41,7 +41,7 @@ class HiddenStates:
 
 
 @contextmanager
-def at_rest(model: Transformer) -> Iterator[None]:
+def evaluation_mode(model: Transformer) -> Iterator[None]:
     """Put the model into evaluation mode; restore modes and torch's global generators in the end."""
     device = model.tokens.weight.device
     training = [(module, module.training) for module in model.modules()]
@@ -76,8 +76,8 @@ def sample_batches(
 ) -> Iterator[Batch]:
     """Yield batches of sequences of a split that the seed chooses: all, or up to MAX_SEQUENCES and MAX_TOKENS.
 
-    They are on the model's device. Use it within `at_rest`: torch's generators and the layout are seeded before each
-    batch, so that random draws of an encoding depend only on (seed, split, half, batch).
+    They are on the model's device. Use it within `evaluation_mode`: torch's generators and the layout are seeded before
+    each batch, so that random draws of an encoding depend only on (seed, split, half, batch).
 
     Args:
         offset: added to all positions; on a grid, to the rows.
@@ -115,7 +115,7 @@ def capture_states(
     """
     parts: list[tuple[Tensor, ...]] = []
     seen = 0
-    with torch.no_grad(), at_rest(model), watch_states(model) as hidden:
+    with torch.no_grad(), evaluation_mode(model), watch_states(model) as hidden:
         for batch in sample_batches(model, dataset, split, seed, offset, half):
             model(batch.tokens, batch.layout)
             segment, pos = batch.layout.segment, batch.layout.pos

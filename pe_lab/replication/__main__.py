@@ -22,7 +22,7 @@ from pe_lab.replication.values import SHIPPED_FILE, table_of, values_of
 from pe_lab.statistics import Agreement
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text
-from pe_lab.system.names import nearest_names, unknown_name
+from pe_lab.system.names import nearest_names, unknown_name_message
 
 MACHINE_SETTINGS = (
     "trainer.device",
@@ -129,7 +129,7 @@ def select_entries(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
             table, _, cell = name.partition("/")
             meant = nearest_names(table, tables)[:1] if cell else []
             close = [key for key in entries if key.partition("/")[0] in meant]
-            raise ValueError(unknown_name("NAME", close or tables, name, listing="pe-lab replicate --list"))
+            raise ValueError(unknown_name_message("NAME", close or tables, name, listing="pe-lab replicate --list"))
         chosen |= matches
     return list(chosen.values())
 

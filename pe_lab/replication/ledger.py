@@ -61,7 +61,7 @@ def compose_cell(entry: Entry, overrides: list[str]) -> Cell:
         ValueError: the setting does not compose.
     """
     try:
-        (cfg,) = config.expand([*entry.overrides(), "logger=none", *overrides], multirun=False)
+        (cfg,) = config.expand_overrides([*entry.overrides(), "logger=none", *overrides], multirun=False)
         return Cell.from_config(cfg)
     except Exception as error:
         raise ValueError(f"{entry.name}: {' '.join(str(error).split())}") from None

@@ -19,7 +19,7 @@ from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import require_writable, write_text
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ def report(arguments: argparse.Namespace) -> None:
         others = [name for name in names if name != baseline]
         for setting, choices, name in (("baseline", names, baseline), ("against", others, arguments.against)):
             if name and name not in choices:
-                raise ValueError(unknown_name(setting, choices, name))
+                raise ValueError(unknown_name_message(setting, choices, name))
     print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
     from pe_lab.report.page import html  # loads torch
     from pe_lab.report.report_subject import ReportSubject
@@ -161,7 +161,7 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
         raise ValueError(
             f"source must be a folder, or a study in {ledger}, which has none, got {source!r}: {train} trains one"
         )
-    raise ValueError(unknown_name("source", studies, source, f" (studies in {ledger}), or a folder"))
+    raise ValueError(unknown_name_message("source", studies, source, f" (studies in {ledger}), or a folder"))
 
 
 def command(name: str) -> str:

@@ -52,7 +52,7 @@ from pe_lab.results.learned import (
     filter_learned_cells,
     filter_learned_comparisons,
     level_in_words,
-    not_learned,
+    not_learned_note,
     partly_learned,
 )
 from pe_lab.results.panels import settings_in_words
@@ -80,7 +80,7 @@ def answer(subject: ReportSubject) -> Section:
     cells = subject.results.cells
     longer, (said, how) = at_longer_lengths(subject), sentences(subject)
     opening = _measured(subject, longer)
-    warning = not_learned(cells, advice=not opening)
+    warning = not_learned_note(cells, advice=not opening)
     doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
     references = [f"**Note.** {line}" for line in behind_references(subject)]
@@ -197,7 +197,7 @@ def compares_losses(subject: ReportSubject) -> bool:
     """Whether a report compares encodings by its metric: not where it asks more of models that learned nothing."""
     if not _measures_more(subject, "") or at_longer_lengths(subject):
         return True
-    return not not_learned(subject.results.cells)
+    return not not_learned_note(subject.results.cells)
 
 
 def title(subject: ReportSubject) -> str:

@@ -8,10 +8,10 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads, attention_maps
 from pe_lab.report.parts import CaptionedFigure, Part, Section
 from pe_lab.report.report_subject import ReportSubject
-from pe_lab.results.columns import checkpoint, lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.columns import checkpoint_target, lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.frame import Results, StudyFolderResults
 from pe_lab.results.plots import Plot
-from pe_lab.results.trained_cell import of_checkpoint
+from pe_lab.results.trained_cell import load_checkpoint_cell
 from pe_lab.system.files import LedgerError
 
 MAX_DRAWN_ENCODINGS = 4  # encodings that are drawn: the baseline and the best
@@ -25,7 +25,7 @@ def attention(subject: ReportSubject) -> Section:
     """
     parts: list[Part] = []
     for row in _chosen(subject):
-        name, target = str(row["run"]), checkpoint(row)
+        name, target = str(row["run"]), checkpoint_target(row)
         try:
             plot = heads(subject.results, name, target)
         except (LedgerError, ValueError, OSError) as error:
@@ -47,7 +47,7 @@ def heads(results: Results, run: str, target: int) -> Plot:
         ValueError: the model is too large to be drawn.
         LedgerError: the checkpoint is damaged, or has no weights.
     """
-    cell = of_checkpoint(Ledger(results.source).named(run), target, foreign=False)
+    cell = load_checkpoint_cell(Ledger(results.source).named(run), target, foreign=False)
     model = cell.config.model
     if model.depth * model.num_heads > MAX_HEADS or cell.data.task.length > MAX_DRAWN_TOKENS:
         raise ValueError(f"at most {MAX_HEADS} heads and {MAX_DRAWN_TOKENS} tokens are drawn, {cell.name} has more")

@@ -34,7 +34,7 @@ from pe_lab.results.columns import (
     value_text,
 )
 from pe_lab.results.frame import Results
-from pe_lab.results.learned import not_learned
+from pe_lab.results.learned import not_learned_note
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings
 from pe_lab.results.verdict_marks import few_runs
@@ -219,7 +219,7 @@ def methods(subject: ReportSubject) -> str:
         "shared_variances": compares and subject.compared.share_variances,
         "decided": subject.decided is not None,
         "sequential": results.declared.decide is not None,
-        "notes": [escaped(note) for note in (not_learned(cells, advice=False), few) if note],
+        "notes": [escaped(note) for note in (not_learned_note(cells, advice=False), few) if note],
     }
     if isinstance(subject, TunedSubject):
         return _rendered("tuned.tex", **values | _tuning(subject, identity))
@@ -229,7 +229,7 @@ def methods(subject: ReportSubject) -> str:
 def _tuning(subject: TunedSubject, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return what only a paragraph on seeds that tune for themselves says, in place of what others say."""
     tune, (rates, scaled), outcomes = subject.results.declared.tune or {}, ladders(subject.results), subject.outcomes
-    notes = [not_learned(subject.results.cells, advice=False), seed_note(outcomes, advice=False)]
+    notes = [not_learned_note(subject.results.cells, advice=False), seed_note(outcomes, advice=False)]
     notes.append(edge_note(outcomes, rates, scaled, advice=False))
     encodings = outcomes.groupby(tuned_settings(outcomes), dropna=False)["pe"].nunique().max()
     return {

@@ -15,7 +15,7 @@ from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Families, Margin
 from pe_lab.statistics.comparisons import counted
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 IMPORTS = """\
 from pe_lab import statistics
@@ -63,7 +63,7 @@ class ReportSubject:
         """
         others = [name for name in self.results.cells["pe"].unique() if name != self.baseline]
         if self.against and self.against not in others:
-            raise ValueError(unknown_name("against", others, self.against))
+            raise ValueError(unknown_name_message("against", others, self.against))
         if self.decided is not None and self.margin_notes():
             raise ValueError(
                 f"margin must be the one by which seeds were added to {self.results.name}, got {str(self.margin)!r}"

@@ -16,7 +16,7 @@ from pe_lab.statistics.cells import setting_columns as setting_columns
 from pe_lab.statistics.cells import sort_by_setting as sort_by_setting
 
 LEADING_COLUMNS = ("pe", "data", "depth", "epochs", "seed")  # columns that every row begins with
-COST_COLUMNS = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
+SUMMARY_COLUMNS = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
 # columns that describe where a checkpoint was trained, with their names in its environment.json
 ENVIRONMENT = {
     "python": "python",
@@ -63,7 +63,7 @@ POSSIBLE_RANGES = {
 }
 
 
-def checkpoint(row: Mapping[str, Any]) -> int:
+def checkpoint_target(row: Mapping[str, Any]) -> int:
     """Return what names the checkpoint of a cell in its run: the steps of its training if they are given, or epochs."""
     steps = row.get("steps")
     return int(row["epochs"] if steps is None or pd.isna(steps) else steps)

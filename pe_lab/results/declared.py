@@ -9,7 +9,7 @@ from typing import Any
 from pe_lab.statistics.margins import Margin
 from pe_lab.system.files import read_json
 
-DECLARED_FILE = "declared.json"
+DECLARATION_FILE = "declared.json"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def read_declared(folder: Path) -> StudyDeclaration:
     Raises:
         ValueError: the file is not a declaration.
     """
-    path = folder / DECLARED_FILE
+    path = folder / DECLARATION_FILE
     try:
         if (content := read_json(path)) is None:
             return StudyDeclaration()

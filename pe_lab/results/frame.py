@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from pe_lab.results import declared, from_ledger
-from pe_lab.results.columns import ENVIRONMENT, checkpoint
+from pe_lab.results.columns import ENVIRONMENT, checkpoint_target
 from pe_lab.results.declared import StudyDeclaration
 from pe_lab.results.from_ledger import NO_FAILED
 from pe_lab.results.required_columns import require_curves, require_records, require_rows
 from pe_lab.system.exact_csv import read_csv
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 NO_SKIPPED = pd.DataFrame(columns=["pe", "data", "reason"])
 LOG_FILE = "LOG.md"  # where the findings of the studies below its folder are written down
@@ -134,7 +134,7 @@ def named_cells(folder: Path, study: str) -> list[tuple[str, int]]:
     Raises:
         ValueError: there is no such study.
     """
-    return [(cell["run"], checkpoint(cell)) for cell in _tables_of(folder, study).cells.to_dict("records")]
+    return [(cell["run"], checkpoint_target(cell)) for cell in _tables_of(folder, study).cells.to_dict("records")]
 
 
 def _tables_of(folder: Path, study: str) -> Results:
@@ -142,7 +142,7 @@ def _tables_of(folder: Path, study: str) -> Results:
     rows = folder / "studies" / study / "rows.csv"
     if not rows.is_file():
         names = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
-        raise ValueError(unknown_name("study", names, study, f" in {folder}"))
+        raise ValueError(unknown_name_message("study", names, study, f" in {folder}"))
     return _stored(rows.parent)
 
 

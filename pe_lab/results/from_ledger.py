@@ -14,12 +14,12 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run, target_of
 from pe_lab.results.columns import (
-    COST_COLUMNS,
     CURVE_METRICS,
     LEADING_COLUMNS,
     LENGTH_KINDS,
     RECORD_COLUMNS,
-    checkpoint,
+    SUMMARY_COLUMNS,
+    checkpoint_target,
 )
 from pe_lab.results.rows import Settings, describe_cells, rows_of
 from pe_lab.system.errors import in_one_line
@@ -228,10 +228,10 @@ def summary_and_environment(run: Run, target: int) -> dict[str, Any]:
     floors = summary.get("floors")
     if not isinstance(floors, dict) or not all(map(_are_numbers, (summary.get("test"), *floors.values()))):
         raise LedgerError(f"ledger entry {checkpoint} must have numbers as test metrics and floors, got others")
-    if not summary["test"] or not summary.keys() >= set(COST_COLUMNS):
-        lacking = ", ".join(name for name in COST_COLUMNS if name not in summary) or "test"
+    if not summary["test"] or not summary.keys() >= set(SUMMARY_COLUMNS):
+        lacking = ", ".join(name for name in SUMMARY_COLUMNS if name not in summary) or "test"
         raise LedgerError(
-            f"ledger entry {checkpoint} must have test metrics and {', '.join(COST_COLUMNS)}, got none of {lacking}"
+            f"ledger entry {checkpoint} must have test metrics and {', '.join(SUMMARY_COLUMNS)}, got none of {lacking}"
         )
     return summary | {"environment": environment}
 
@@ -269,7 +269,7 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
     names, lines = _distinguishing(cells), []
     for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
         with _refusing(refused):
-            rows = validation_scores(Run(ledger / cell["run"]).checkpoint(checkpoint(cell)))
+            rows = validation_scores(Run(ledger / cell["run"]).checkpoint(checkpoint_target(cell)))
             values = [cell[name] for name in names]
             lines += [[*values, *row] for row in rows]
     return pd.DataFrame(lines, columns=[*names, "epoch", "metric", "value"])
@@ -317,7 +317,7 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
     names, parts = _distinguishing(cells), []
     for cell in cells.to_dict("records"):
         distinguishing = {name: cell[name] for name in names}
-        records, measured = Records(Run(ledger / cell["run"]), checkpoint(cell)), []
+        records, measured = Records(Run(ledger / cell["run"]), checkpoint_target(cell)), []
         with _refusing(refused):
             for entry in records.entries():
                 with _refusing(refused):

@@ -21,7 +21,7 @@ def uses_position(rows: pd.DataFrame) -> pd.Series:
     return (rows["test_loss"].astype(float) < level).astype(float).where(level - best > NO_GAP)
 
 
-def not_learned(rows: pd.DataFrame, advice: bool = True) -> str:
+def not_learned_note(rows: pd.DataFrame, advice: bool = True) -> str:
     """Return sentences that say on which tasks no model uses position, or has learned much; empty if on none.
 
     Where the best loss without position is unknown or the best possible one, models are compared with a guess instead:
@@ -65,10 +65,10 @@ def partly_learned(rows: pd.DataFrame) -> str:
     if rows.empty:
         return ""
     names = setting_columns(rows)
-    each = rows[names].assign(used=used_in_setting(rows, names)).dropna(subset="used").drop_duplicates(names)
-    if each.empty or not 0 < (without := int((each["used"] == 0).sum())) < len(each):
+    settings = rows[names].assign(used=used_in_setting(rows, names)).dropna(subset="used").drop_duplicates(names)
+    if settings.empty or not 0 < (without := int((settings["used"] == 0).sum())) < len(settings):
         return ""
-    where = f"In {without} of {len(each)} settings"
+    where = f"In {without} of {len(settings)} settings"
     return f"{where} no encoding has learned the task: no mean test loss is below the best without position."
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab.config import LR, flatten_settings, resolve_config
-from pe_lab.results.columns import COST_COLUMNS, ENVIRONMENT, LEADING_COLUMNS
+from pe_lab.results.columns import ENVIRONMENT, LEADING_COLUMNS, SUMMARY_COLUMNS
 from pe_lab.system.files import canonical_form
 
 Settings = dict[str, Any]  # the settings of a cell, by dotted name
@@ -147,7 +147,7 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
         records.append(distinguishing | _outcome(summary) | {name: cell.get(name) for name in extra})
     rows = pd.DataFrame(records).drop_duplicates(["run", "epochs"], ignore_index=True)
     floors = [name for name in rows if name.startswith("floor_")]  # tasks of one sweep have different ones
-    last = [name for name in rows if name in (*COST_COLUMNS, *ENVIRONMENT, *_PER_ENCODING) and name not in described]
+    last = [name for name in rows if name in (*SUMMARY_COLUMNS, *ENVIRONMENT, *_PER_ENCODING) and name not in described]
     return rows[[name for name in rows if name not in (*floors, *last)] + floors + last]
 
 
@@ -156,6 +156,6 @@ def _outcome(summary: dict[str, Any]) -> dict[str, Any]:
     outcome = {f"test_{name}": value for name, value in summary["test"].items()}
     for floor, values in summary["floors"].items():
         outcome |= {f"floor_{floor}_{name}": value for name, value in values.items()}
-    outcome |= {name: summary[name] for name in COST_COLUMNS}
+    outcome |= {name: summary[name] for name in SUMMARY_COLUMNS}
     environment = summary.get("environment", {})
     return outcome | {column: environment.get(name) for column, name in ENVIRONMENT.items()}

@@ -30,7 +30,7 @@ FORMER_SETTINGS = (
 )  # settings in the ledger of the shipped rows of pe-bench 2; they changed no training
 
 
-def read_settings(run: Run, epochs: int) -> dict[str, Any]:
+def read_settings(run: Run, target: int) -> dict[str, Any]:
     """Return the settings of a checkpoint. Nothing in them is resolved, imported or instantiated.
 
     A setting whose name is a file in conf/ must have the class of that file. Any other class is a user's own: its path
@@ -39,7 +39,7 @@ def read_settings(run: Run, epochs: int) -> dict[str, Any]:
     Raises:
         LedgerError: they are damaged, or not the settings of a cell.
     """
-    path = run.checkpoint(epochs) / "config.yaml"
+    path = run.checkpoint(target) / "config.yaml"
     (content,) = read_verified(path.parent, path.name)
     try:
         settings: dict[str, Any] = read_yaml(content)
@@ -51,13 +51,13 @@ def read_settings(run: Run, epochs: int) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in FORMER_SETTINGS}
 
 
-def read_summary(run: Run, epochs: int) -> dict[str, Any]:
+def read_summary(run: Run, target: int) -> dict[str, Any]:
     """Return the summary of a checkpoint, after checking the values that are logged to W&B.
 
     Raises:
         LedgerError: it is damaged, or not the summary of a cell.
     """
-    summary = summary_and_environment(run, epochs)
+    summary = summary_and_environment(run, target)
     tokens = summary.get("tokens_per_sequence")
     if not re.fullmatch(r"[\w.-]+", str(summary.get("name"))) or not NAME.holds(summary["attention"]):
         requirement = "a name and an attention of letters, digits, '_', '.' and '-'"
@@ -67,7 +67,7 @@ def read_summary(run: Run, epochs: int) -> dict[str, Any]:
         requirement = f"the numbers steps, {', '.join(COST_COLUMNS)} and tokens_per_sequence"
     else:
         return summary
-    raise LedgerError(f"ledger entry {run.checkpoint(epochs) / 'summary.json'} must have {requirement}, got others")
+    raise LedgerError(f"ledger entry {run.checkpoint(target) / 'summary.json'} must have {requirement}, got others")
 
 
 def _require_settings(settings: Any) -> None:

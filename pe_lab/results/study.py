@@ -73,7 +73,7 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
     return texts, files | {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}
 
 
-def in_short(records: pd.DataFrame) -> str:
+def summary_text(records: pd.DataFrame) -> str:
     """Return one metric of each measurement as text: a line per encoding and setting.
 
     Args:
@@ -105,7 +105,7 @@ def _first_lines(table: pd.DataFrame, names: list[str]) -> str:
 
 
 def study_figures(records: pd.DataFrame) -> dict[str, str]:
-    """Return figures of later measurements, one metric of each as in `in_short`, as SVG by the name of the file."""
+    """Return figures of later measurements, one metric of each as in `summary_text`, as SVG by the name of the file."""
     drawings = {}
     measured = set(records.loc[records["kind"] == "length", "metric"])
     if metric := next((name for name in CURVE_METRICS if name in measured), None):

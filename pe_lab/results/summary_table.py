@@ -7,14 +7,14 @@ import pandas as pd
 
 from pe_lab.data.score import NO_GAP
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
-from pe_lab.results.learned import not_learned
+from pe_lab.results.learned import not_learned_note
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.comparisons import compare_cells, differences
 from pe_lab.statistics.intervals import interval
 from pe_lab.statistics.margins import Margin
 from pe_lab.system.markup import in_markdown
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 TEST_COLUMNS = [
     "p_corrected",
@@ -42,7 +42,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
     """
     baseline = baseline or rows["pe"].iloc[0]
     if baseline not in set(rows["pe"]):
-        raise ValueError(unknown_name("baseline", rows["pe"].unique(), baseline))
+        raise ValueError(unknown_name_message("baseline", rows["pe"].unique(), baseline))
     floor_names, settings, measured = floors(rows, metric), setting_columns(rows), metric_column(rows, metric)
     compared = _differences(rows, baseline, metric)
     lines = []
@@ -54,7 +54,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in floor_names}
         lines.append(line | compared.get(tuple(map(_present, key)), {}))
     table = _sorted(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
-    table.attrs = {"baseline": baseline, "floors": floor_names, "not_learned": not_learned(rows)}
+    table.attrs = {"baseline": baseline, "floors": floor_names, "not_learned": not_learned_note(rows)}
     return table
 
 

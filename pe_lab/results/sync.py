@@ -14,7 +14,7 @@ from pe_lab.ledger.studies import read_cells, study_names
 from pe_lab.results.stored import read_settings, read_summary
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 from pe_lab.tracking.wandb_mode import wandb_mode
 
 
@@ -52,7 +52,7 @@ def checkpoints_of(folder: Path, study: str | None) -> list[tuple[Run, int]]:
     if study is None:
         return checkpoints
     if study not in (names := study_names(folder)):
-        raise ValueError(unknown_name("--study", names, study, f" in {folder}"))
+        raise ValueError(unknown_name_message("--study", names, study, f" in {folder}"))
     return [(ledger.named(run), epochs) for run, epochs in read_cells(folder, study)]
 
 

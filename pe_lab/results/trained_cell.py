@@ -10,7 +10,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
-from pe_lab.config.users import find_classes
+from pe_lab.config.users import add_import_paths
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.ledger.run import Run
@@ -20,7 +20,7 @@ from pe_lab.results.from_ledger import settings_of_cells
 from pe_lab.results.rows import Settings
 from pe_lab.results.stored import read_settings
 from pe_lab.system.files import LedgerError
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 from pe_lab.system.plain import read_yaml
 from pe_lab.training.checkpoints import load_checkpoint
 from pe_lab.training.data import make_dataset
@@ -57,10 +57,10 @@ class TrainedCell:
 
 def load_cell(ledger: str | PathLike[str], study: str | None, settings: Mapping[str, Any]) -> TrainedCell:
     """Load the one cell of a ledger that has these settings: see `pe_lab.load`."""
-    return of_checkpoint(*find_cell(Path(ledger), study, settings))
+    return load_checkpoint_cell(*find_cell(Path(ledger), study, settings))
 
 
-def of_checkpoint(run: Run, target: int, foreign: bool = True) -> TrainedCell:
+def load_checkpoint_cell(run: Run, target: int, foreign: bool = True) -> TrainedCell:
     """Load the cell of a checkpoint.
 
     Args:
@@ -100,7 +100,9 @@ def find_cell(folder: Path, study: str | None, settings: Mapping[str, Any]) -> t
         kept = [cell for cell in cells if cell[2].get(name, "null") == _flattened(value)]
         if not kept:
             values = _sorted([cell_settings for _, _, cell_settings in cells], name)
-            raise ValueError(unknown_name(setting, values, value, where + "".join(f", {word}" for word in chosen)))
+            raise ValueError(
+                unknown_name_message(setting, values, value, where + "".join(f", {word}" for word in chosen))
+            )
         cells, chosen = kept, [*chosen, f"{setting}={value}"]
     if len(cells) > 1:
         raise ValueError(
@@ -125,7 +127,7 @@ def _setting(setting: str, names: list[str]) -> str:
         last_words = dict.fromkeys(
             full_name.rpartition(".")[2] for full_name in names if full_name not in SHORT_NAMES.values()
         )
-        raise ValueError(unknown_name("setting", same or [*SHORT_NAMES, *last_words], setting))
+        raise ValueError(unknown_name_message("setting", same or [*SHORT_NAMES, *last_words], setting))
     return same[0]
 
 
@@ -160,7 +162,7 @@ def _config(run: Run, target: int, foreign: bool) -> DictConfig:
     """
     settings = read_settings(run, target)
     if foreign:
-        find_classes(settings)
+        add_import_paths(settings)
     for group, base in (("pe", PositionalEncoding), ("data", Dataset)):
         for path in _targets(settings[group]):
             if path in _declared_targets(group):

@@ -137,10 +137,10 @@ def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[f
     """
     complete = outcomes[outcomes[LR].notna() & ~outcomes["solved"].eq(False)]
     shares = complete["edge"].astype(float).groupby(complete["pe"], sort=False).mean()
-    wide = shares[shares > MAX_AT_EDGE]
-    if wide.empty:
+    edge_shares = shares[shares > MAX_AT_EDGE]
+    if edge_shares.empty:
         return ""
-    complete = complete[complete["pe"].isin(wide.index)]
+    complete = complete[complete["pe"].isin(edge_shares.index)]
     grids = tried_rates(complete, rates, scaled)
     at = complete[complete["edge"].astype(bool)]
     is_low = at[LR].astype(float) < at["pe"].map({pe: np.sqrt(tried[0] * tried[-1]) for pe, tried in grids.items()})
@@ -153,7 +153,7 @@ def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[f
     elif (shares == 1).all():
         start = "In every seed the best learning rate is the lowest or the highest that was tried"
     else:
-        where = ", ".join(f"{name} {share:.0%}" for name, share in wide.items())
+        where = ", ".join(f"{name} {share:.0%}" for name, share in edge_shares.items())
         which = "lowest or the highest" if low == high else "lowest" if low else "highest"
         start = f"The {which} learning rate that was tried was best in many seeds: {where}"
     text = f"{start}. The best may lie beyond"

@@ -14,7 +14,7 @@ from pe_lab.statistics.intervals import interval
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedRates:
     """The best learning rates of a study.
 
     Attributes:
@@ -29,7 +29,7 @@ class Tuned:
     agreement: pd.DataFrame
 
 
-def tuned(results: Results) -> Tuned:
+def tuned(results: Results) -> TunedRates:
     """Choose the learning rate of each encoding in each setting by validation loss.
 
     Raises:
@@ -56,7 +56,7 @@ def tuned(results: Results) -> Tuned:
     spread = both.groupby(keys, sort=False, dropna=False)["test_loss"].agg(interval).iloc[best.index]
     best = best.assign(at_edge=edge, low=[low for low, _ in spread], high=[high for _, high in spread])
     columns = ["pe", *settings, LR, "at_edge", "validation_loss", "test_loss", "low", "high", "seeds"]
-    return Tuned(best[columns].reset_index(drop=True), _agreement(means, best, settings))
+    return TunedRates(best[columns].reset_index(drop=True), _agreement(means, best, settings))
 
 
 def _with_validation(cells: pd.DataFrame, curves: pd.DataFrame, settings: list[str]) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from pe_lab.statistics.endpoint import Endpoint
 from pe_lab.statistics.families import GRID_TABLE, Families
 from pe_lab.statistics.intervals import interval
 from pe_lab.statistics.margins import Margin, default_margin, margins
-from pe_lab.statistics.moderation import NOTHING_KNOWN, Prior, fit_prior
+from pe_lab.statistics.moderation import NO_PRIOR, VariancePrior, fit_prior
 from pe_lab.statistics.pairs import (
     Tests,
     all_pairs,
@@ -33,11 +33,11 @@ from pe_lab.statistics.steps import steps_to_solve
 from pe_lab.statistics.tuning import (
     Candidate,
     NeededTrial,
-    Plan,
     Trial,
     TrialProgress,
     TunedOutcome,
     TunedTask,
+    TuningPlan,
     plan_outcomes,
 )
 from pe_lab.statistics.verdicts import (
@@ -56,7 +56,7 @@ __all__ = [
     "GRID_TABLE",
     "LEVEL",
     "MIN_SEEDS",
-    "NOTHING_KNOWN",
+    "NO_PRIOR",
     "REMAINING_METRIC",
     "WITHIN_MARGIN_VERDICTS",
     "Agreement",
@@ -66,8 +66,6 @@ __all__ = [
     "Families",
     "Margin",
     "NeededTrial",
-    "Plan",
-    "Prior",
     "Published",
     "RankCorrelation",
     "Tests",
@@ -75,6 +73,8 @@ __all__ = [
     "TrialProgress",
     "TunedOutcome",
     "TunedTask",
+    "TuningPlan",
+    "VariancePrior",
     "Verdict",
     "add_verdicts",
     "all_pairs",

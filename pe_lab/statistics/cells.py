@@ -35,7 +35,7 @@ def metric_column(rows: pd.DataFrame, metric: str) -> str:
     """
     if f"test_{metric}" not in rows:
         names = [name.removeprefix("test_") for name in rows if name.startswith("test_")]
-        raise ValueError(unknown_message("metric", names, metric))
+        raise ValueError(unknown_name_message("metric", names, metric))
     return f"test_{metric}"
 
 
@@ -64,11 +64,11 @@ def require_baseline(rows: pd.DataFrame, name: str | None) -> str:
     """
     names = list(rows["pe"].unique())
     if name and name not in names:
-        raise ValueError(unknown_message("baseline", names, name))
+        raise ValueError(unknown_name_message("baseline", names, name))
     return name or names[0]
 
 
-def unknown_message(what: str, choices: Iterable[str], name: str, where: str = "") -> str:
+def unknown_name_message(what: str, choices: Iterable[str], name: str, where: str = "") -> str:
     """Return a message about an unknown name, which lists the known ones, nearest first."""
     choices = list(choices)
     rule = f"{what} must be one of {', '.join(choices)}{where}"

@@ -178,9 +178,9 @@ class Families:
         size, ranked = table.shape[1] * (table.shape[1] - 1) // 2, []
         for number, (setting, part) in enumerate(by_setting(table)):
             means = (sign * part.mean()).sort_values(kind="stable").dropna()
-            here = lines.iloc[number * size : (number + 1) * size]
+            setting_lines = lines.iloc[number * size : (number + 1) * size]
             for pe in means.index:
-                verdicts = comparisons_of(pe, here)["verdict"]
+                verdicts = comparisons_of(pe, setting_lines)["verdict"]
                 best, worst = 1 + (verdicts == Verdict.WORSE).sum(), len(means) - (verdicts == Verdict.BETTER).sum()
                 line = {"pe": pe, "mean": sign * means[pe], "seeds": int(part[pe].notna().sum())}
                 line |= {

@@ -19,7 +19,7 @@ def check_looks(looks: tuple[int, ...]) -> None:
         raise ValueError(f"looks must be ascending numbers of seeds from 2, got {list(looks)}")
 
 
-def parts_of(looks: tuple[int, ...]) -> tuple[float, ...]:
+def level_shares(looks: tuple[int, ...]) -> tuple[float, ...]:
     """Return the part of the level that each look spends, in proportion to the square root of its seeds."""
     roots = np.sqrt(looks)
     return SPENT_SHARES if looks == LOOKS else tuple((roots / roots.sum()).tolist())

@@ -28,7 +28,7 @@ _MAX_DOF = 1e6  # degrees of freedom; as many as one cannot tell from infinitely
 
 
 @dataclass(frozen=True)
-class Prior:
+class VariancePrior:
     """A scaled inverse chi-squared distribution of variances, for each family of an array of them.
 
     Attributes:
@@ -61,10 +61,12 @@ class Prior:
         return np.where(ratio > 0, self.variance[..., None] * ratio, -1.0)
 
 
-NOTHING_KNOWN = Prior(np.zeros(()), np.zeros(()), np.zeros(()), np.zeros(()))
+NO_PRIOR = VariancePrior(np.zeros(()), np.zeros(()), np.zeros(()), np.zeros(()))
 
 
-def fit_prior(variances: np.ndarray, dof: np.ndarray, encodings: np.ndarray | int, keep_small: bool = False) -> Prior:
+def fit_prior(
+    variances: np.ndarray, dof: np.ndarray, encodings: np.ndarray | int, keep_small: bool = False
+) -> VariancePrior:
     """Estimate the distribution of variances by the moments of their logarithms.
 
     Args:
@@ -75,7 +77,7 @@ def fit_prior(variances: np.ndarray, dof: np.ndarray, encodings: np.ndarray | in
             than the median.
     """
     if not variances.shape[-1]:
-        return NOTHING_KNOWN
+        return NO_PRIOR
     used = np.isfinite(variances) & (dof > 0)
     if not keep_small:
         prior, enough = _moments(variances, dof, encodings, used)
@@ -89,7 +91,7 @@ def fit_prior(variances: np.ndarray, dof: np.ndarray, encodings: np.ndarray | in
 
 def _moments(
     variances: np.ndarray, dof: np.ndarray, encodings: np.ndarray | int, used: np.ndarray
-) -> tuple[Prior, np.ndarray]:
+) -> tuple[VariancePrior, np.ndarray]:
     """Return the distribution by Smyth's estimators from the variances that are used, and whether there are enough."""
     count = np.maximum(used.sum(-1), 2)
     half, where = np.unique(np.where(used, dof, 1.0) / 2, return_inverse=True)
@@ -102,7 +104,7 @@ def _moments(
     scale = np.exp(mean + _log_bias(estimate / 2))
     enough = (np.asarray(encodings) >= MIN_ENCODINGS) & (used.sum(-1) > 1)
     parts = (scale, DOF_SHARE * np.minimum(estimate, encodings), np.zeros(()), OUTLIER_CHANCE / count)
-    return Prior(*(np.where(enough, part, 0.0) for part in parts)), enough
+    return VariancePrior(*(np.where(enough, part, 0.0) for part in parts)), enough
 
 
 def _log_bias(half: np.ndarray) -> np.ndarray:

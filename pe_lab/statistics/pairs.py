@@ -9,7 +9,7 @@ from scipy import special
 
 from pe_lab.statistics.correction import benjamini_hochberg, holm
 from pe_lab.statistics.endpoint import Endpoint
-from pe_lab.statistics.moderation import Prior, fit_prior
+from pe_lab.statistics.moderation import VariancePrior, fit_prior
 from pe_lab.statistics.verdicts import LEVEL, MIN_SEEDS, Verdict, verdicts_on
 
 NOISE_STD = 0.03  # deviation of a run's measurement error, in margins
@@ -88,7 +88,9 @@ def solved_runs(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> tuple[np.nda
     return first, second
 
 
-def prior_of(y: np.ndarray, noise_std: float, solved: np.ndarray | None = None, keep_small: bool = False) -> Prior:
+def prior_of(
+    y: np.ndarray, noise_std: float, solved: np.ndarray | None = None, keep_small: bool = False
+) -> VariancePrior:
     """Estimate the distribution of the variances of all pairs of encodings.
 
     Args:
@@ -113,7 +115,7 @@ def paired_tests(
     pairs: Pairs,
     endpoint: Endpoint,
     solved: np.ndarray | None = None,
-    prior: Prior | None = None,
+    prior: VariancePrior | None = None,
     confidence: np.ndarray | float = 1 - LEVEL,
     noise_std: float = NOISE_STD,
 ) -> Tests:
@@ -126,7 +128,7 @@ def paired_tests(
         y: values of the endpoint [..., seeds, encodings]; NaN where there is no run.
         pairs: columns of y.
         solved: runs that solved the task [..., seeds, encodings]; None: the endpoint has no level.
-        prior: of the variances; None: estimated from y; NOTHING_KNOWN: each pair's own variance, as in a paired t test.
+        prior: of the variances; None: estimated from y; NO_PRIOR: each pair's own variance, as in a paired t test.
         confidence: of the intervals [..., pairs].
         noise_std: deviation of the measurement error of one run, in margins.
     """
@@ -138,7 +140,7 @@ def t_tests(
     pairs: Pairs,
     margin: float,
     solved: np.ndarray | None = None,
-    prior: Prior | None = None,
+    prior: VariancePrior | None = None,
     confidence: np.ndarray | float = 1 - LEVEL,
     noise_std: float = NOISE_STD,
     keep_small: bool = False,

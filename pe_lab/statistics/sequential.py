@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pe_lab.statistics.cells import unknown_message
+from pe_lab.statistics.cells import unknown_name_message
 from pe_lab.statistics.correction import holm
-from pe_lab.statistics.looks import check_looks, parts_of
+from pe_lab.statistics.looks import check_looks, level_shares
 from pe_lab.statistics.pairs import t_tests
 from pe_lab.statistics.race import Race
 from pe_lab.statistics.verdicts import LEVEL, MIN_SEEDS, Verdict, verdicts_on
@@ -54,7 +54,7 @@ class SequentialDesign:
                 raise ValueError(f"decide needs at least two encodings{where}, got {', '.join(encodings)}")
             if self.baseline not in (ALL_PAIRS, BEST, *encodings):
                 raise ValueError(
-                    unknown_message("decide.baseline", (*encodings, ALL_PAIRS, BEST), self.baseline, where)
+                    unknown_name_message("decide.baseline", (*encodings, ALL_PAIRS, BEST), self.baseline, where)
                 )
             if self.baseline == BEST and not 1 <= self.places < len(encodings):
                 raise ValueError(f"decide.best must be in 1 ... {len(encodings) - 1}{where}, got {self.best}")
@@ -117,7 +117,7 @@ class SequentialComparison:
 
 
 @dataclass(frozen=True)
-class Decision:
+class StudyDecision:
     """The progress of a study.
 
     Attributes:
@@ -147,7 +147,7 @@ def decide_cells(
     values: Values,
     margins: Mapping[Setting, float],
     most: int | None = None,
-) -> Decision:
+) -> StudyDecision:
     """Go through the looks of a study as far as the results allow.
 
     Args:
@@ -168,13 +168,13 @@ def decide_cells(
             break
         needed = [(cell, seed) for cell in cells for seed in range(seeds) if (cell, seed) not in values]
         if needed:
-            return Decision(number + 1, needed, study.lines(margins), study.places())
+            return StudyDecision(number + 1, needed, study.lines(margins), study.places())
         study.take(number, values, margins)
         last = number + 1
     if most is not None and most < len(looks):
         for index in np.flatnonzero(study.open):
             study.notes[index] = "the budget ended"
-    return Decision(last, [], study.lines(margins), study.places())
+    return StudyDecision(last, [], study.lines(margins), study.places())
 
 
 class _Study:
@@ -191,7 +191,7 @@ class _Study:
     """
 
     def __init__(self, design: SequentialDesign, looks: tuple[int, ...]) -> None:
-        self.design, self.looks, self.parts = design, looks, parts_of(looks)
+        self.design, self.looks, self.parts = design, looks, level_shares(looks)
         self.comparisons, settings = design.comparisons, design.settings
         size = len(self.comparisons)
         self.open, self.failed, self.equal = np.ones(size, bool), np.zeros(size, bool), np.zeros(size, bool)

@@ -81,7 +81,7 @@ class TunedTask:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TuningPlan:
     """The declared plan of a study.
 
     Args:
@@ -161,7 +161,7 @@ class TunedOutcome:
     needs: tuple[NeededTrial, ...] = field(default=(), repr=False)
 
 
-def plan_outcomes(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> list[TunedOutcome]:
+def plan_outcomes(plan: TuningPlan, progress: Mapping[Trial, TrialProgress]) -> list[TunedOutcome]:
     """Return the outcomes so far, ordered by seed, task and encoding.
 
     Raises:
@@ -177,7 +177,7 @@ def plan_outcomes(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> list[T
 
 
 def _outcome(
-    plan: Plan, task: TunedTask, encoding: str, seed: int, progress: Mapping[Trial, TrialProgress]
+    plan: TuningPlan, task: TunedTask, encoding: str, seed: int, progress: Mapping[Trial, TrialProgress]
 ) -> TunedOutcome:
     """Return what the tries of one encoding came to, on one task with one seed."""
     tries = plan.tries[encoding]
@@ -253,7 +253,7 @@ def _at_edge(chosen: Candidate, tries: Sequence[Candidate]) -> bool:
     return chosen.rate in (min(rates), max(rates))
 
 
-def _check(plan: Plan, progress: Mapping[Trial, TrialProgress]) -> None:
+def _check(plan: TuningPlan, progress: Mapping[Trial, TrialProgress]) -> None:
     tasks = {task.name: task for task in plan.tasks}
     for trial, state in progress.items():
         tries = plan.tries.get(trial.encoding, ())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.names import did_you_mean, unknown_name
+from pe_lab.system.names import did_you_mean, unknown_name_message
 from pe_lab.system.termination import EndError, no_exit
 
 MISSING_MESSAGE = "the following arguments are required: "
@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse what is none of the choices of an argument, as the name of a command."""
         if action.choices is not None and value not in action.choices:
-            raise ValueError(unknown_name(str(action.metavar or action.dest), map(str, action.choices), value))
+            raise ValueError(unknown_name_message(str(action.metavar or action.dest), map(str, action.choices), value))
 
     def _requirement(self, name: str) -> str:
         """Return a sentence that names a missing argument and what it must be."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pe_lab.system.names import HELP_COMMAND, nearest_names, unknown_name
+from pe_lab.system.names import HELP_COMMAND, nearest_names, unknown_name_message
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -48,7 +48,7 @@ def in_one_line(error: BaseException) -> str:
         if f"{group}={name}" in ("search=fair", "search=pe_bench"):
             rates = "tune.rates=[1e-3,3e-3,1e-2], with which every seed of a training in steps tunes for itself"
             return f"learning rates must be given as {rates}, got search={name}"
-        return unknown_name(group or "config", error.options, name, listing=HELP_COMMAND)
+        return unknown_name_message(group or "config", error.options, name, listing=HELP_COMMAND)
     cause = error.__cause__
     if (file := COMPOSING_PATTERN.match(str(error))) and (line := _of_setting(error.__context__)):
         return escape_control(f"{file[1]}.yaml: {line}")

@@ -9,7 +9,7 @@ SHORTENED_NAMES = 3
 HELP_COMMAND = "pe-lab run --help"  # lists the names of encodings, tasks and all other groups
 
 
-def unknown_name(what: str, choices: Iterable[str], name: object, where: str = "", listing: str = "") -> str:
+def unknown_name_message(what: str, choices: Iterable[str], name: object, where: str = "", listing: str = "") -> str:
     """Return a message about a name that is not one of those that can stand there; the nearest comes first.
 
     Where one is near, a long list is cut after its first names.

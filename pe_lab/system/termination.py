@@ -10,7 +10,7 @@ from traceback import walk_tb
 from types import FrameType
 
 RESEND_SECONDS = 0.01  # seconds until a signal is sent again that arrived where Python swallows exceptions
-LOOK_SECONDS = 1.0  # seconds between two checks that the parent lives
+POLL_SECONDS = 1.0  # seconds between two checks that the parent lives
 WATCH_THREAD = "watching the parent"  # name of the thread
 SWALLOWING_MODULES = (
     "weakref",
@@ -95,7 +95,7 @@ def end_with(parent: int) -> None:
 
     def watch() -> None:
         while os.getppid() == parent if child else _lives(parent):
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         os._exit(1)
 
     with suppress(RuntimeError, MemoryError):  # no memory for a thread

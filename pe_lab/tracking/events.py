@@ -97,7 +97,7 @@ def log_records(
 def log_stored(
     loggers: list[Logger],
     run: Run,
-    epochs: int,
+    target: int,
     tokens: int | None,
     requests: Iterable[dict[str, Any]] | None = None,
 ) -> None:
@@ -110,9 +110,9 @@ def log_stored(
     Raises:
         LedgerError: an entry is damaged.
     """
-    summary, records = run.summary(epochs), Records(run, epochs)
+    summary, records = run.summary(target), Records(run, target)
     log_floors(loggers, summary["floors"], 0, 0)
-    log_curve(loggers, _rows(run.checkpoint(epochs)))
+    log_curve(loggers, _rows(run.checkpoint(target)))
     log_checkpoint(loggers, summary)
     log_records(loggers, summary, records, records.requests() if requests is None else requests, tokens)
 

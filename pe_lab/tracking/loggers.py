@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from omegaconf import DictConfig
 
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.tracking.wandb_mode import agent_run, wandb_mode
 from pe_lab.tracking.wandb_run import WandbRun, open_run
@@ -60,7 +60,7 @@ def wandb_logger(
     """
     if agent_run() and not checkpoint.requested:
         return []  # the process that requested it finds it in the ledger, and logs it
-    Tree(checkpoint.ledger).refuse_links(checkpoint.ledger / "wandb")
+    LedgerFiles(checkpoint.ledger).refuse_links(checkpoint.ledger / "wandb")
     mode = wandb_mode(mode, decide_timeout)
     run = open_run(
         checkpoint,
@@ -114,11 +114,11 @@ def _place(checkpoint: CheckpointInfo, kind: str, job_type: str) -> tuple[Path, 
     """
     folder = checkpoint.ledger / kind
     version = checkpoint.run if job_type == "training" else f"{checkpoint.run}-{job_type}"
-    Tree(checkpoint.ledger).refuse_links(folder / checkpoint.name / version)
+    LedgerFiles(checkpoint.ledger).refuse_links(folder / checkpoint.name / version)
     return folder, checkpoint.name, version
 
 
-class Forwarding(Logger):
+class ForwardingLogger(Logger):
     """Hands what callbacks log through a Trainer to the loggers of the checkpoint that is trained to.
 
     Args:

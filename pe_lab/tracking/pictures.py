@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.model.transformer import Transformer
 from pe_lab.probes.figures import MAX_DRAWN_TOKENS as MAX_DRAWN_TOKENS
 from pe_lab.probes.figures import attention_maps
@@ -63,12 +63,12 @@ def encoding_picture(
         # scipy and matplotlib are loaded for pictures alone
         from pe_lab.audit.measures import MANY_POSITIONS
         from pe_lab.audit.pictures import save_picture
-        from pe_lab.audit.subject import LENGTH, Subject
+        from pe_lab.audit.subject import LENGTH, AuditedEncoding
 
-        subject = Subject(name, encoding).reaching(max(LENGTH, MANY_POSITIONS))
-        tree = Tree(ledger)
+        subject = AuditedEncoding(name, encoding).with_length(max(LENGTH, MANY_POSITIONS))
+        tree = LedgerFiles(ledger)
         temporary = tree.prepare_file(path.with_name(f".{uuid.uuid4().hex}.png"))
-        save_picture(subject, Subject("none", PositionalEncoding), temporary)
+        save_picture(subject, AuditedEncoding("none", PositionalEncoding), temporary)
         tree.rename(temporary, path)
     return path
 

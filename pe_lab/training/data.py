@@ -89,7 +89,7 @@ class SplitBatches(torch.utils.data.Dataset[Batch]):
         dataset = self.dataset
         if self.fresh:
             if self.drawn is None or self.drawn[0] != epoch:
-                self.drawn = epoch, dataset.anew(epoch)
+                self.drawn = epoch, dataset.with_epoch(epoch)
             dataset = self.drawn[1]
         return dataset.batch(self.split, index, epoch)
 

@@ -20,7 +20,7 @@ from pe_lab.audit import __main__ as audit_program
 from pe_lab.audit import cost, measures, report
 from pe_lab.audit.cost import Meter, attention_layers, measure_costs
 from pe_lab.audit.pictures import effective_distance, save_picture
-from pe_lab.audit.subject import HEADS, LENGTH, WIDTH, Subject, equal_tokens, random_tokens
+from pe_lab.audit.subject import HEADS, LENGTH, WIDTH, AuditedEncoding, equal_tokens, random_tokens
 from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
@@ -31,8 +31,8 @@ ROUNDING = 1e-10
 
 
 @cache
-def subject(name: str) -> Subject:
-    return Subject(name, hydra.utils.instantiate(pe_settings(name)))
+def subject(name: str) -> AuditedEncoding:
+    return AuditedEncoding(name, hydra.utils.instantiate(pe_settings(name)))
 
 
 class Leaking(PositionalEncoding):
@@ -104,8 +104,8 @@ class OnQueriesOnly(PositionalEncoding):
         return Terms(pair_bias=(pos[:, None, :, None] * pos[:, None, None, :]).sin())
 
 
-def broken(which: type[PositionalEncoding]) -> Subject:
-    return Subject(which.__name__, which)
+def broken(which: type[PositionalEncoding]) -> AuditedEncoding:
+    return AuditedEncoding(which.__name__, which)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -300,14 +300,14 @@ def test_costs_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_operations_are_those_of_as_many_layers_of_none() -> None:
-    cells, _ = measure_costs(Subject.of("interleave"), subject("none"), seconds=0)
+    cells, _ = measure_costs(AuditedEncoding.of("interleave"), subject("none"), seconds=0)
     assert cells["extra_flops"] == 0
 
 
 def test_all_layers_count_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first layer of two adds nothing."""
     monkeypatch.setattr(cost, "LENGTHS", cost.LENGTHS[:1])
-    late, early = Subject.of("interleave", "pe.parts=[none,shaw]"), subject("shaw")
+    late, early = AuditedEncoding.of("interleave", "pe.parts=[none,shaw]"), subject("shaw")
     assert measures.uniqueness(late) > 0.1
     assert measures.reach(late) == measures.reach(early)
     assert measures.distance_decay(late) != 0
@@ -316,7 +316,7 @@ def test_all_layers_count_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> 
     assert mixed["attention"] == "sdpa, reference"
     assert mixed["extra_elements"] == pytest.approx(whole["extra_elements"] / 2, rel=0.01)
     assert mixed["memory_128"] > 0.5 * whole["memory_128"]
-    rotated = Subject.of("interleave", "pe.parts=[none,yarn]")
+    rotated = AuditedEncoding.of("interleave", "pe.parts=[none,yarn]")
     assert measures.norm_change(rotated) == pytest.approx(0.1 * math.log(4), rel=1e-6)
     assert rotated.view(equal_tokens(LENGTH)).marks() is not None
 

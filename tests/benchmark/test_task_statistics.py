@@ -158,9 +158,9 @@ def test_twins_with_the_same_seeds_are_equal_and_with_other_seeds_alike(monkeypa
     assert (lines["same"]["twins"], lines["seeds"]["twins"]) == ("equal", 5)
     assert lines["shifted"]["twins"] in ("equivalent", "undecided")
     assert lines["same"]["near"] == "better"
-    assert twins.called_different(twins.placebo(found), "same")[:2] == (0, 1)
+    assert twins.count_false_positives(twins.placebo(found), "same")[:2] == (0, 1)
     far = pd.concat([made, copied.assign(y=copied["y"] + 2)], ignore_index=True)
-    assert twins.called_different(twins.placebo({"induction": far}), "shifted")[:2] == (1, 1)
+    assert twins.count_false_positives(twins.placebo({"induction": far}), "shifted")[:2] == (1, 1)
 
 
 def test_a_shift_moves_the_seeds_of_one_encoding_alone() -> None:

@@ -56,13 +56,13 @@ def test_one_task_is_for_every_encoding_that_is_no_combination_and_the_others_sh
 @pytest.mark.long
 def test_cells_of_a_study_are_of_the_encodings_of_its_task() -> None:
     for name in ("induction", "bag"):
-        cfgs = config.expand(config.sweep_overrides([f"+study={STUDY}_{name}"]), multirun=True)
+        cfgs = config.expand_overrides(config.sweep_overrides([f"+study={STUDY}_{name}"]), multirun=True)
         assert [cfg.pe.name for cfg in cfgs] == list(task_named(name).encodings)
 
 
 @pytest.mark.slow  # it composes a config for each
 def test_a_study_without_pe_has_every_encoding_that_can_tune() -> None:
-    cfgs = config.expand(config.sweep_overrides([f"+study={STUDY}_flip_flop"]), multirun=True)
+    cfgs = config.expand_overrides(config.sweep_overrides([f"+study={STUDY}_flip_flop"]), multirun=True)
     assert {cfg.pe.name for cfg in cfgs} == set(encodings()) - {*COMBINATIONS, *UNCHANGED}
 
 

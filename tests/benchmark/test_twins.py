@@ -25,11 +25,11 @@ def trained(names: Iterable[str]) -> dict[str, Trained]:
     found = {}
     for name in names:
         cfg = deepcopy(task_named("induction").cfg)
-        cfg.pe = config.expand([f"pe={name}"], multirun=False)[0].pe
+        cfg.pe = config.expand_overrides([f"pe={name}"], multirun=False)[0].pe
         cfg.data.train, cfg.data.validation, cfg.data.test = 640, 32, 32
         cell = Cell.from_config(cfg)
-        training = cell.training()
-        batches, first, gradients = iter(cell.sequences().train_dataloader()), None, torch.empty(0)
+        training = cell.lightning_module()
+        batches, first, gradients = iter(cell.data_module().train_dataloader()), None, torch.empty(0)
         for _ in range(STEPS):
             batch = next(batches)
             loss = training.training_step(batch, 0)

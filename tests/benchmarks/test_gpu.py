@@ -123,7 +123,7 @@ def test_commands_of_parts_are_programs_that_take_these_words(tmp_path: Path) ->
 def test_the_sweep_of_the_study_is_made_of_cells_that_there_are() -> None:
     from pe_lab import config
 
-    assert len(config.expand([*gpu.STUDY], multirun=True)) == 12
+    assert len(config.expand_overrides([*gpu.STUDY], multirun=True)) == 12
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

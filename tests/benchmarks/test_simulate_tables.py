@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import simulate_tables
-from pe_lab.statistics import NOTHING_KNOWN
+from pe_lab.statistics import NO_PRIOR
 from pe_lab.statistics.pairs import t_tests
 
 SEEDS = np.array([-1.0, 0.0, 1.0])
@@ -25,9 +25,7 @@ def judge(mean: np.ndarray, spread: np.ndarray, true: np.ndarray) -> tuple[float
     """Return what is counted of pairs whose second encoding is at 0."""
     pairs = np.arange(len(mean)), np.full(len(mean), len(mean))
     values = np.column_stack([mean + SEEDS[:, None] * spread, np.zeros(3)])
-    return simulate_tables._judge(
-        t_tests(values, pairs, simulate_tables.MARGIN, prior=NOTHING_KNOWN, keep_small=True), true
-    )
+    return simulate_tables._judge(t_tests(values, pairs, simulate_tables.MARGIN, prior=NO_PRIOR, keep_small=True), true)
 
 
 def test_wrong_and_right_pairs_are_counted_by_hand() -> None:

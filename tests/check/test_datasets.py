@@ -9,12 +9,12 @@ import torch
 
 from pe_lab.check.datasets import PROMISES, DatasetCase
 from pe_lab.check.promise import check_promise, check_promises
-from pe_lab.data.base import IGNORE, Batch, InMemory, Task
+from pe_lab.data.base import IGNORE, Batch, InMemoryDataset, Task
 from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import make_generator
 
 
-class Previous(InMemory):
+class Previous(InMemoryDataset):
     """Asks at every slot but the first for the token before it; sequences have 4 to T tokens. Keeps every promise."""
 
     roles = ("previous",)
@@ -295,7 +295,7 @@ def test_data_that_declare_it_may_be_the_same_for_all_seeds() -> None:
 
 
 class OneLength(Previous):
-    longer = InMemory.longer
+    longer = InMemoryDataset.longer
 
 
 def test_longer_sequences_do_not_concern_a_dataset_of_one_length() -> None:

@@ -24,7 +24,7 @@ from pe_lab.system.errors import in_one_line
 def complaint(*overrides: str, multirun: bool = False) -> str:
     """Return the line with which these overrides are refused."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 whatever it is, it becomes one line
-        config.expand(list(overrides), multirun)
+        config.expand_overrides(list(overrides), multirun)
     line = in_one_line(caught.value)
     assert "\n" not in line
     return line
@@ -164,28 +164,28 @@ def test_a_sweep_with_one_bad_cell_is_refused_whole(overrides):
 def test_a_base_of_mup_is_refused_where_nothing_uses_it(setting, prefix, multirun):
     line = f"{setting} needs model.parametrization=mup, got standard"
     assert complaint("model=base", f"{prefix}{setting}=32", multirun=multirun).endswith(line)
-    (cfg,) = config.expand([f"{prefix}{setting}=32", "model.parametrization=mup"], multirun)
+    (cfg,) = config.expand_overrides([f"{prefix}{setting}=32", "model.parametrization=mup"], multirun)
     assert OmegaConf.select(cfg, setting) == 32
 
 
 def test_a_base_of_mup_is_taken_where_some_cells_of_a_sweep_use_it():
-    cfgs = config.expand(["model.base_width=32", "model.parametrization=standard,mup"], multirun=True)
+    cfgs = config.expand_overrides(["model.base_width=32", "model.parametrization=standard,mup"], multirun=True)
     assert [cfg.model.base_width for cfg in cfgs] == [32, 32]
     assert "model.base_width needs" in complaint("model.base_width=32,64", "seed=0,1", multirun=True)
 
 
 def test_a_sweep_has_the_cells_hydra_makes_of_it():
-    cfgs = config.expand(["+study=depth_epochs_pe"], multirun=True)
+    cfgs = config.expand_overrides(["+study=depth_epochs_pe"], multirun=True)
     cells = [(cfg.pe.name, cfg.model.depth, cfg.epochs, cfg.seed) for cfg in cfgs]
     assert len(set(cells)) == 45
     assert cells[0] == ("sinusoidal", 16, 16, 0)
     assert {cfg.study_name for cfg in cfgs} == {"depth_epochs_pe"}
-    assert len(config.expand(["+study=depth_epochs_pe", "seed=range(2)", "pe=rope"], multirun=True)) == 18
+    assert len(config.expand_overrides(["+study=depth_epochs_pe", "seed=range(2)", "pe=rope"], multirun=True)) == 18
 
 
 @pytest.mark.parametrize("setting", ["data.train_sequences=4096", "data.path=/a-b/c.txt", "data.separator='a, b'"])
 def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
-    cfgs = config.expand(config.sweep_overrides(["data=clm,mlm", setting, "seed=1"]), multirun=True)
+    cfgs = config.expand_overrides(config.sweep_overrides(["data=clm,mlm", setting, "seed=1"]), multirun=True)
     key, _, value = setting.partition("=")
     assert [(cfg.data.name, str(OmegaConf.select(cfg, key))) for cfg in cfgs] == [
         ("clm", value.strip("'")),
@@ -196,7 +196,7 @@ def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
 @pytest.mark.parametrize("null", ["null", "NULL"])
 def test_null_is_taken_by_each_too(null):
     words = config.sweep_overrides(["pe=shape", f"pe.max_shift={null}", "seed=1,2"])
-    cfgs = config.expand(words, multirun=True)
+    cfgs = config.expand_overrides(words, multirun=True)
     assert [(cfg.pe.max_shift, cfg.seed) for cfg in cfgs] == [(None, 1), (None, 2)]
 
 
@@ -205,7 +205,7 @@ def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("data", "logger", "optimizer", "search"):
         for path in (config.config_folder() / group).glob("*.yaml"):
-            cfg = config.expand(config.sweep_overrides([f"{group}={path.stem}"]), multirun=True)[0]
+            cfg = config.expand_overrides(config.sweep_overrides([f"{group}={path.stem}"]), multirun=True)[0]
             seen |= {s for s in RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
     assert seen == set(RANGES)
 
@@ -281,7 +281,7 @@ def test_configs_say_what_they_are_in_their_first_line():
 def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):
     """Cells share what is composed; Hydra composes job by job."""
     monkeypatch.setattr("pe_lab.config.compose.check_config", lambda *_: None)
-    cfgs = iter(config.expand(overrides, multirun=True))
+    cfgs = iter(config.expand_overrides(overrides, multirun=True))
     with initialize_config_dir(str(config.config_folder()), version_base="1.3"):
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())
         fixed = [
@@ -302,7 +302,7 @@ PES = sorted(path.stem for path in config.config_folder().glob("pe/*.yaml"))
     "name", [name if place % 7 == 0 else pytest.param(name, marks=pytest.mark.slow) for place, name in enumerate(PES)]
 )
 def test_the_settings_that_tests_read_of_an_encoding_are_what_is_composed(name):
-    assert pe_settings(name) == config.expand([f"pe={name}"], multirun=False)[0].pe
+    assert pe_settings(name) == config.expand_overrides([f"pe={name}"], multirun=False)[0].pe
 
 
 @pytest.mark.parametrize("multirun", [True, False])
@@ -310,7 +310,7 @@ def test_the_configs_that_tests_change_are_what_is_composed(multirun, tmp_path):
     words = ["pe=none,rope"] if multirun else ["pe=rope"]
     for ledger in (tmp_path / "one", tmp_path / "two"):
         made = in_ledger(ledger, *words, multirun=multirun)
-        assert made == config.expand([*words, f"ledger={ledger}"], multirun)
+        assert made == config.expand_overrides([*words, f"ledger={ledger}"], multirun)
         made[0].seed = 7
 
 
@@ -336,4 +336,4 @@ def test_a_launcher_whose_package_is_missing_is_refused_with_what_to_install(
 ) -> None:
     monkeypatch.setattr(read, "distributions", lambda name: iter([]))
     with pytest.raises(ValueError, match=rf"hydra/launcher={launcher} needs .*pe_lab\[{extra}\]"):
-        config.expand([f"hydra/launcher={launcher}"], multirun=True)
+        config.expand_overrides([f"hydra/launcher={launcher}"], multirun=True)

@@ -12,7 +12,7 @@ BASELINE = "decide.baseline=rope"
 
 def test_seeds_margin_and_budget_are_read_from_the_command_line():
     words = [*PE, "decide.baseline=all pairs", "decide.seeds=2..8", "margin=0.05 gap", "budget=2"]
-    first, second = config.expand(words, multirun=True)
+    first, second = config.expand_overrides(words, multirun=True)
     assert (first.decide.baseline, first.decide.seeds, first.margin, first.budget) == (
         "all pairs",
         "2..8",
@@ -29,14 +29,14 @@ def test_a_study_of_a_users_folder_may_decide(tmp_path, monkeypatch):
         "hydra:\n  sweeper:\n    params:\n      pe: rope,lrope,learnable\n"
     )
     monkeypatch.setenv("PE_LAB_CONFIG_DIR", str(tmp_path))
-    cfgs = config.expand(["+study=mine"], multirun=True)
+    cfgs = config.expand_overrides(["+study=mine"], multirun=True)
     assert [cfg.pe.name for cfg in cfgs] == ["rope", "lrope", "learnable"]
     assert {(cfg.decide.baseline, cfg.decide.seeds, cfg.margin) for cfg in cfgs} == {("rope", "3..8", "0.05 gap")}
 
 
 def test_seeds_of_a_study_can_be_left_out_to_decide():
     words = ["+study=bag", BASELINE, "~hydra.sweeper.params.seed"]
-    assert {cfg.seed for cfg in config.expand(words, multirun=True)} == {0}
+    assert {cfg.seed for cfg in config.expand_overrides(words, multirun=True)} == {0}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_seeds_of_a_study_can_be_left_out_to_decide():
 )
 def test_settings_that_do_not_go_together_are_refused_in_one_line(words, line):
     with pytest.raises(ValueError, match=re.escape(line)) as error:
-        config.expand([*PE, *words], multirun=True)
+        config.expand_overrides([*PE, *words], multirun=True)
     assert str(error.value).startswith(line)
     assert "\n" not in str(error.value)
 
@@ -76,12 +76,12 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(words, line):
 def test_settings_of_a_sweeper_are_refused_for_a_single_cell_by_name(words):
     setting = words[0].partition("=")[0]
     with pytest.raises(ValueError, match=rf"^{re.escape(setting)}\b.* needs ") as error:
-        config.expand(words, multirun=False)
+        config.expand_overrides(words, multirun=False)
     assert "\n" not in str(error.value)
 
 
 def test_a_single_cell_may_declare_the_margin_of_its_study():
-    (cfg,) = config.expand(["margin=0.05 gap", "study_name=mine"], multirun=False)
+    (cfg,) = config.expand_overrides(["margin=0.05 gap", "study_name=mine"], multirun=False)
     assert cfg.margin == "0.05 gap"
 
 
@@ -89,7 +89,7 @@ def test_deciding_is_no_part_of_a_cells_identity():
     from pe_lab.experiment.cell import Cell
 
     plain, decided = (
-        Cell.from_config(config.expand([*PE, "model.depth=1", *words], multirun=True)[0]).identity
+        Cell.from_config(config.expand_overrides([*PE, "model.depth=1", *words], multirun=True)[0]).identity
         for words in ([], [BASELINE, "margin=0.05 gap", "budget=1"])
     )
     assert plain == decided

@@ -7,7 +7,7 @@ import pytest
 
 from configs import compose_config, pe_settings
 from pe_lab import config
-from pe_lab.config import expand, resolve_config
+from pe_lab.config import expand_overrides, resolve_config
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.results.rows import describe_cells, settings_of
@@ -30,13 +30,13 @@ def test_names_become_the_settings_of_their_files() -> None:
 
 
 def test_a_part_inside_of_another_encoding_is_filled_too() -> None:
-    cfg = expand(["pe=randomized_rope", "pe@pe.encoding=sum"], False)[0]
+    cfg = expand_overrides(["pe=randomized_rope", "pe@pe.encoding=sum"], False)[0]
     assert [part.name for part in cfg.pe.encoding.parts] == ["rope", "alibi"]
     assert all("_target_" in part for part in cfg.pe.encoding.parts)
 
 
 def test_a_part_takes_another_encoding_by_its_name_or_with_settings_of_it() -> None:
-    alibi, dape = (dict(resolve_config(expand([f"pe={name}"], False)[0].pe)) for name in ("alibi", "dape"))
+    alibi, dape = (dict(resolve_config(expand_overrides([f"pe={name}"], False)[0].pe)) for name in ("alibi", "dape"))
     assert parts("pe.parts=[{name:dape,encoding:alibi}]") == [dape | {"encoding": alibi}]
     (found,) = parts("pe.parts=[{name:dape,width:8,encoding:{name:alibi,slopes:harmonic}}]")
     assert found == dape | {"width": 8, "encoding": alibi | {"slopes": "harmonic"}}
@@ -49,7 +49,7 @@ def test_a_part_takes_another_encoding_by_its_name_or_with_settings_of_it() -> N
 
 
 def test_cells_of_a_sweep_have_their_own_parts() -> None:
-    cfgs = expand(["pe=sum", "pe.parts=[rope,alibi],[rope,t5]"], True)
+    cfgs = expand_overrides(["pe=sum", "pe.parts=[rope,alibi],[rope,t5]"], True)
     assert [[part.name for part in cfg.pe.parts] for cfg in cfgs] == [["rope", "alibi"], ["rope", "t5"]]
 
 
@@ -59,7 +59,7 @@ def test_a_users_encoding_can_be_a_part(tmp_path: Path) -> None:
         "_target_: pe_lab.encodings.rotary.RoPE\n_partial_: true\nname: mine\ntheta: 7.0\npairing: half\n"
     )
     with config.add_config_dirs(["--config-dir", str(tmp_path / "conf"), *SUM, "pe.parts=[mine,alibi]"]) as words:
-        assert [part.name for part in expand(words, False)[0].pe.parts] == ["mine", "alibi"]
+        assert [part.name for part in expand_overrides(words, False)[0].pe.parts] == ["mine", "alibi"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_users_encoding_can_be_a_part(tmp_path: Path) -> None:
 )
 def test_bad_parts_are_named_before_torch_is_needed(override: str, says: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(says)}") as caught:
-        expand([*SUM, override], False)
+        expand_overrides([*SUM, override], False)
     assert "\n" not in str(caught.value)
 
 
@@ -95,13 +95,13 @@ def test_bad_parts_are_named_before_torch_is_needed(override: str, says: str) ->
 
 
 def identity(*overrides: str) -> dict[str, object]:
-    return Cell.from_config(expand([*SUM, *overrides], False)[0]).identity["pe"]
+    return Cell.from_config(expand_overrides([*SUM, *overrides], False)[0]).identity["pe"]
 
 
 def test_a_part_has_the_identity_that_it_has_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Options, revision; spelled in another way it is the same."""
     found = identity("pe.parts=[rope,alibi]")
-    alone = Cell.from_config(expand(["pe=rope", "trainer.device=cpu"], False)[0]).identity["pe"]
+    alone = Cell.from_config(expand_overrides(["pe=rope", "trainer.device=cpu"], False)[0]).identity["pe"]
     assert found["parts"][0] == alone
     assert identity("pe.parts=[{name:rope,theta:10000},alibi]") == found
     assert identity("pe.parts=[alibi,rope]") != found
@@ -111,7 +111,7 @@ def test_a_part_has_the_identity_that_it_has_alone(monkeypatch: pytest.MonkeyPat
 
 
 def labels(*overrides: str) -> list[str]:
-    return list(describe_cells([settings_of(cfg) for cfg in expand([*SUM, *overrides], True)])["pe"])
+    return list(describe_cells([settings_of(cfg) for cfg in expand_overrides([*SUM, *overrides], True)])["pe"])
 
 
 def test_tables_name_the_parts_and_the_options_that_differ() -> None:

@@ -55,7 +55,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 def complaint(folder: Path, *overrides: str) -> str:
     """Return the line with which a folder is refused."""
     with pytest.raises(Exception) as caught, config.add_config_dirs([f"--config-dir={folder}", *overrides]) as rest:  # noqa: PT011
-        config.expand(rest, multirun=False)
+        config.expand_overrides(rest, multirun=False)
     line = in_one_line(caught.value)
     assert "\n" not in line
     return line
@@ -72,7 +72,7 @@ def installed(place: Path, value: str, distribution: str = "mine-dist", name: st
 def test_a_file_that_has_changed_is_composed_again_and_what_was_composed_may_be_changed(project: Path) -> None:
     def composed() -> DictConfig:
         with config.add_config_dirs([f"--config-dir={project / 'conf'}", "pe=mine", "seed=3"]) as rest:
-            return config.expand(rest, multirun=False)[0]
+            return config.expand_overrides(rest, multirun=False)[0]
 
     first = composed()
     first.pe.rate, first.model.depth = 5.0, 9
@@ -84,13 +84,13 @@ def test_a_file_that_has_changed_is_composed_again_and_what_was_composed_may_be_
 @pytest.mark.parametrize("flag", [["--config-dir={}"], ["--config-dir", "{}"], ["-cd", "{}"], ["-cd={}"]])
 def test_a_folder_adds_names_and_its_modules_are_found_beside_it(project: Path, flag: list[str]) -> None:
     with config.add_config_dirs([*(word.format(project / "conf") for word in flag), "pe=mine"]) as rest:
-        (cfg,) = config.expand(rest, multirun=False)
+        (cfg,) = config.expand_overrides(rest, multirun=False)
         assert str(project) in sys.path
         assert sys.path.index(str(project)) >= len(sys.path) - 2  # after all installed packages
         assert config.config_dir_flags() == [f"--config-dir={project / 'conf'}"]
     assert (cfg.pe._target_, cfg.pe.rate) == ("mine_module.Mine", 1.0)
     with pytest.raises(Exception, match="mine"):
-        config.expand(["pe=mine"], multirun=False)
+        config.expand_overrides(["pe=mine"], multirun=False)
 
 
 def test_the_names_of_a_folder_join_those_of_the_package(project: Path) -> None:
@@ -119,7 +119,7 @@ def test_every_group_of_the_package_takes_names(tmp_path: Path) -> None:
 def test_an_option_with_the_name_of_another_class_s_has_no_rule_of_that(project: Path) -> None:
     write(project / "conf", {"pe/mine.yaml": f"{MINE}pairing: none\n"})
     with config.add_config_dirs([f"--config-dir={project / 'conf'}"]):
-        (cfg,) = config.expand(["pe=mine", "model.head_dim=5"], multirun=False)
+        (cfg,) = config.expand_overrides(["pe=mine", "model.head_dim=5"], multirun=False)
     assert cfg.pe.pairing == "none"
 
 
@@ -127,8 +127,8 @@ def test_files_may_state_a_base_of_mup_that_nothing_uses(project: Path) -> None:
     study = "# @package _global_\nhydra:\n  sweeper:\n    params:\n      model.base_width: 32\n      seed: 0,1\n"
     write(project / "conf", {"study/one.yaml": study, "model/wide.yaml": "defaults: [base]\nbase_head_dim: 8\n"})
     with config.add_config_dirs([f"--config-dir={project / 'conf'}"]):
-        cfgs = config.expand(["+study=one", "model=wide"], multirun=True)
-        (cfg,) = config.expand(["model=wide"], multirun=False)
+        cfgs = config.expand_overrides(["+study=one", "model=wide"], multirun=True)
+        (cfg,) = config.expand_overrides(["model=wide"], multirun=False)
     assert [(one.model.base_width, one.model.base_head_dim) for one in (*cfgs, cfg)] == [(32, 8), (32, 8), (64, 8)]
 
 
@@ -139,7 +139,7 @@ def test_a_study_of_a_folder_is_a_sweep_like_those_of_the_package(project: Path)
     parts = "studies:\n  small:\n    - +study=one seed=range(2)\n"
     write(project / "conf", {"study/one.yaml": study, "study/many.yaml": parts})
     with config.add_config_dirs(["-cd", str(project / "conf")]):
-        cfgs = config.expand(["+study=one"], multirun=True)
+        cfgs = config.expand_overrides(["+study=one"], multirun=True)
         assert [(cfg.pe.name, cfg.seed) for cfg in cfgs] == [("mine", 0), ("mine", 1), ("rope", 0), ("rope", 1)]
         assert {cfg.study_name for cfg in cfgs} == {"mine"}
         assert config.study_overrides(["-m", "+study=many"]) == [["+study=one", "seed=range(2)"]]
@@ -150,7 +150,7 @@ def test_a_file_may_begin_with_another_of_its_group(project: Path) -> None:
     text = "# long\ndefaults:\n  - rope\n  - _self_\nname: long\ntheta: 500_000.0\n"
     write(project / "conf", {"pe/long.yaml": text})
     with config.add_config_dirs(["-cd", str(project / "conf")]):
-        (cfg,) = config.expand(["pe=long"], multirun=False)
+        (cfg,) = config.expand_overrides(["pe=long"], multirun=False)
         assert OmegaConf.to_container(cfg.pe) == {
             "_target_": "pe_lab.encodings.rotary.RoPE",
             "_partial_": True,
@@ -160,9 +160,9 @@ def test_a_file_may_begin_with_another_of_its_group(project: Path) -> None:
             "rotary_dim": None,
         }
         with pytest.raises(ValueError, match=r"pe=long has the settings pairing, rotary_dim, theta: got pe.foo=1"):
-            config.expand(["pe=long", "+pe.foo=1"], multirun=False)
+            config.expand_overrides(["pe=long", "+pe.foo=1"], multirun=False)
         with pytest.raises(ValueError, match=r"pe\._target_ must be pe_lab\.encodings\.rotary\.RoPE for pe=long"):
-            config.expand(["pe=long", "pe._target_=mine_module.Mine"], multirun=False)
+            config.expand_overrides(["pe=long", "pe._target_=mine_module.Mine"], multirun=False)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ def test_the_variable_names_folders_for_processes_that_have_no_arguments(
         patch.setenv(CONFIG_DIR_VARIABLE, f"{project / 'conf'}{os.pathsep}{project / 'more'}")
         assert {"mine", "other"} <= set(config.find_folders().names("pe"))
         with config.add_config_dirs([]):
-            assert config.expand(["pe=other"], multirun=False)[0].pe.name == "other"
+            assert config.expand_overrides(["pe=other"], multirun=False)[0].pe.name == "other"
         patch.syspath_prepend(project / "more")  # restores the path that a notebook's call extends
-        assert config.expand(["pe=mine"], multirun=False)[0].pe.name == "mine"
+        assert config.expand_overrides(["pe=mine"], multirun=False)[0].pe.name == "mine"
         assert str(project) in sys.path
         patch.setenv(CONFIG_DIR_VARIABLE, str(project / "nowhere"))
         with pytest.raises(ValueError, match="PE_LAB_CONFIG_DIR, must be a folder of configs, got .*nowhere"):

@@ -9,7 +9,7 @@ import hydra
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config import config_folder, expand
+from pe_lab.config import config_folder, expand_overrides
 
 NAMES = sorted(path.stem for path in (config_folder() / "pe").glob("*.yaml"))
 # of each kind of term one encoding, for what depends on the kind alone
@@ -27,7 +27,7 @@ def slow_but_for(few: Collection[str] = FEW) -> list:
 @cache
 def compose_config(*overrides: str) -> DictConfig:
     """Return the config of these overrides. It is shared: what changes it raises ReadonlyConfigError."""
-    config = expand(list(overrides), False)[0]
+    config = expand_overrides(list(overrides), False)[0]
     OmegaConf.set_readonly(config, True)
     return config
 
@@ -64,7 +64,7 @@ def pe_class(name: str) -> type:
 
 @cache
 def _expanded(multirun: bool, *overrides: str) -> tuple[DictConfig, ...]:
-    return tuple(expand(list(overrides), multirun))
+    return tuple(expand_overrides(list(overrides), multirun))
 
 
 def in_ledger(ledger: Path | None, *overrides: str, multirun: bool = True) -> list[DictConfig]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pe_lab.data.bag import Bag, with_majority
+from pe_lab.data.bag import Bag, count_majorities
 from pe_lab.training.metrics import batch_metrics
 
 SPLITS = ("train", "validation", "test", "demo")
@@ -85,8 +85,8 @@ def test_longer_sequences_ask_the_same() -> None:
 def test_sequences_with_a_majority_are_counted(length: int, vocabulary: int) -> None:
     rows = product(range(vocabulary), repeat=length)
     there = sum(2 * Counter(row).most_common(1)[0][1] > length for row in rows)
-    assert with_majority(length, vocabulary, enough=10**9) == there
-    assert with_majority(length, vocabulary, enough=there) >= there
+    assert count_majorities(length, vocabulary, enough=10**9) == there
+    assert count_majorities(length, vocabulary, enough=there) >= there
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,6 @@ def test_wrong_options_are_refused_in_one_line(option: dict, message: str) -> No
 
 def test_the_shortest_that_is_allowed_comes_to_an_end() -> None:
     data = Bag(0, length=5, vocabulary=4, train=150, validation=20, test=20, demo=10)
-    assert with_majority(5, 4, 10**9) == 424
+    assert count_majorities(5, 4, 10**9) == 424
     rows = [tuple(row) for split in SPLITS for row in data.whole(split).tokens.tolist()]
     assert len(set(rows)) == 200

@@ -21,7 +21,7 @@ from torch import Tensor
 from everything import FEW, Everything, assignments, haystacks, lists, sums
 from pe_lab.check.datasets import BATCH_FIELDS, PROMISES, DatasetCase, count_tokens, same_batch, whole_split
 from pe_lab.check.promise import check_promise
-from pe_lab.config import config_folder, expand
+from pe_lab.config import config_folder, expand_overrides
 from pe_lab.data.alternation import Alternation
 from pe_lab.data.bag import Bag
 from pe_lab.data.base import IGNORE, Batch, Dataset
@@ -78,7 +78,7 @@ every_dataset = pytest.mark.parametrize("name", NAMES)
 def settings(name: str, place: Path | None = None) -> DictConfig:
     """Return the options of a dataset; with a folder, options that make it small, and the text of the folder."""
     if place is None:
-        return expand([f"data={name}"], False)[0].data
+        return expand_overrides([f"data={name}"], False)[0].data
     options = settings(name)
     small = {option: size for option, size in SIZES.items() if option in options}
     if "corpus" in options:

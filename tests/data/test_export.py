@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 
 from pe_lab import config
 from pe_lab.data import __main__ as program
-from pe_lab.data.base import IGNORE, Batch, Dataset, InMemory, Task
+from pe_lab.data.base import IGNORE, Batch, Dataset, InMemoryDataset, Task
 from pe_lab.data.export import split_sizes, write_dataset
 from pe_lab.data.pattern import Pattern
 from pe_lab.encodings.layout import PADDING, Layout
@@ -31,7 +31,7 @@ OF_TEXT = {"length": 32, "train_sequences": 100, "test_sequences": 8}
 
 def small(name: str, folder: Path) -> list[str]:
     """Return overrides of a small dataset."""
-    options = config.expand([f"data={name}"], False)[0].data
+    options = config.expand_overrides([f"data={name}"], False)[0].data
     settings = {split: size for split, size in SIZES.items() if split in options}
     if "corpus" in options:
         source = Path(email.__file__).parent
@@ -54,7 +54,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 
 
 def make(*overrides: str) -> tuple[Dataset, dict]:
-    cfg = config.expand(list(overrides), False)[0]
+    cfg = config.expand_overrides(list(overrides), False)[0]
     return hydra.utils.instantiate(cfg.data)(seed=cfg.seed), OmegaConf.to_container(cfg.data)
 
 
@@ -163,7 +163,7 @@ def test_structured_is_written_without_padding_and_with_a_mark_where_nothing_is_
         assert targets == [*tokens[1:], "-"]
 
 
-class Packed(InMemory):
+class Packed(InMemoryDataset):
     """Two documents in one sequence, then padding."""
 
     roles = ("next",)

@@ -116,7 +116,7 @@ def test_the_published_tests_have_a_sparse_and_a_dense_part() -> None:
     batch = data.whole("test")
     assert torch.equal(batch.tokens[:100], usual.whole("test").tokens)
     for split in ("train", "validation"):
-        assert torch.equal(data.anew(2).whole(split).tokens, usual.anew(2).whole(split).tokens)
+        assert torch.equal(data.with_epoch(2).whole(split).tokens, usual.with_epoch(2).whole(split).tokens)
     assert data.size("test") == len(batch) == 300
     ignored = (batch.tokens[:, 2:-2:2] == 2).double().mean(1).view(3, 100).mean(1)
     assert ignored.tolist() == pytest.approx([0.8, 0.98, 0.1], abs=0.03)

@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Generator, Tensor
 
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import Labelled, SampledLabelled, predictor_metrics, uniform_log_p
 from pe_lab.data.pattern import Pattern
@@ -245,7 +245,7 @@ def test_a_file_is_known_by_its_content_not_by_its_path(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(exist_ok=True)
         path = csv(tmp_path / folder, HEADER, *ROWS, last)
         overrides = ["data=pattern", f"data.path={path}", "trainer.batch_size=2", f"ledger={tmp_path}"]
-        return Cell.from_config(expand(overrides, False)[0]).identity["data"]
+        return Cell.from_config(expand_overrides(overrides, False)[0]).identity["data"]
 
     here = identity("here", "demo,8,0")
     assert here == identity("there", "demo,8,0")
@@ -320,7 +320,7 @@ def test_padding_is_no_token_of_the_histogram(tmp_path: Path) -> None:
 def test_a_model_answers_once_per_sequence_and_does_not_see_padding(name: str, tmp_path: Path) -> None:
     path = csv(tmp_path, HEADER, *ROWS) if name == "pattern" else "null"
     cell = Cell.from_config(
-        expand(
+        expand_overrides(
             [
                 f"data={name}",
                 "pe=sinusoidal",

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from pe_lab.data.majority import BinaryMajority, InterleavedMajority, Majority, with_a_majority
+from pe_lab.data.majority import BinaryMajority, InterleavedMajority, Majority, count_pluralities
 from prompts import parsed
 
 SPLITS = ("train", "validation", "test")
@@ -32,7 +32,7 @@ def test_the_answer_is_the_symbol_that_occurs_most_often(kind: type[Majority], s
 @pytest.mark.parametrize(("symbols", "n"), [(2, 5), (2, 6), (3, 1), (3, 4), (3, 5), (4, 5), (5, 4)])
 def test_prompts_with_a_majority_are_counted(symbols: int, n: int) -> None:
     found = sum(majority_of(prompt) is not None for prompt in product(range(symbols), repeat=n))
-    assert with_a_majority(symbols, n) == found
+    assert count_pluralities(symbols, n) == found
 
 
 def test_prompts_with_a_majority_are_equally_likely() -> None:

@@ -22,7 +22,7 @@ from emulation.driver import Launch, standing_in
 from emulation.synchronisations import Synchronisations
 from pe_lab.attention import attend, triton
 from pe_lab.check.case import MAX_MARK, marked_layout
-from pe_lab.config import Model, config_folder, expand
+from pe_lab.config import Model, config_folder, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import Layout
@@ -104,7 +104,7 @@ def _class(preset: str) -> Any:
 @cache
 def _options(preset: str) -> Any:
     options = OmegaConf.load(config_folder() / "pe" / f"{preset}.yaml")
-    return expand([f"pe={preset}"], False)[0].pe if {"defaults", "parts"} & options.keys() else options
+    return expand_overrides([f"pe={preset}"], False)[0].pe if {"defaults", "parts"} & options.keys() else options
 
 
 def _model(setting: Setting, length: int, width: int) -> tuple[Transformer, int | None]:

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import loops
 from configs import pe_settings
 from pe_lab.attention import attend
-from pe_lab.config import Model, expand
+from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.absolute import Absolute, Integer, Normalized, Sinusoidal
@@ -385,7 +385,7 @@ def test_a_table_per_layer_must_enter_in_every_layer() -> None:
 @pytest.mark.proves("learnable_per_layer")
 def test_a_table_per_layer_adds_its_rows_to_the_input_of_every_attention() -> None:
     """Values, and gradients of the input and of the table, whose rows are read as often as their position is there."""
-    make = hydra.utils.instantiate(expand(["pe=learnable_per_layer"], False)[0].pe)
+    make = hydra.utils.instantiate(expand_overrides(["pe=learnable_per_layer"], False)[0].pe)
     for layer in (0, 2):
         encoding = make(Sizes(D, 2, 10, depth=3, layer=layer)).double()
         h, upstream = torch.randn(2, B, 5, D, dtype=torch.float64)

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import loops
 from pe_lab.attention import attend, reference
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.encodings import make
 from pe_lab.encodings.bias import Alibi, Sandwich, alibi_slopes
 from pe_lab.encodings.layout import PADDING, Layout
@@ -94,7 +94,7 @@ def test_nape_has_harmonic_slopes_in_the_first_half_of_the_heads(way: str, causa
     if way == "by name":
         nape = make("nape", width=H * d, num_heads=H, depth=1, length=7, causal=causal).first
     else:
-        nape = hydra.utils.instantiate(expand(["pe=nape"], False)[0].pe)(Sizes(H * d, H, 7, causal))
+        nape = hydra.utils.instantiate(expand_overrides(["pe=nape"], False)[0].pe)(Sizes(H * d, H, 7, causal))
     terms = nape.terms(torch.zeros(3, 7, H * d, dtype=torch.float64), layout)
     got = loops.unpadded(attend(q, k, v, terms, layout, "reference"))
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from configs import TINY_MODEL
 from fits import fit
 from pe_lab.attention import attend
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.data.base import Batch
 from pe_lab.encodings import PADDING, DroPE, Layout, Randomized, RoPE, Sizes, make
 from pe_lab.encodings.policies import apply_policy
@@ -103,7 +103,9 @@ def test_parts_and_wrapped_encodings_drop_too() -> None:
 
 
 def training(*overrides: str) -> Training:
-    return Cell.from_config(expand([*TINY, *DATA, "epochs=1", *overrides], multirun=False)[0]).training()
+    return Cell.from_config(
+        expand_overrides([*TINY, *DATA, "epochs=1", *overrides], multirun=False)[0]
+    ).lightning_module()
 
 
 def train(made: Training, steps: int) -> Training:
@@ -155,7 +157,7 @@ def test_a_training_continues_with_the_same_bits_in_either_phase(step: int, tmp_
 def test_a_checkpoint_is_of_its_phase_and_of_a_run_of_its_own(tmp_path: Path) -> None:
     """The number of epochs decides when rotations end, so that it is in the identity, as with a cosine schedule."""
     made = [
-        Job.from_config(expand([*TINY, *DATA, f"ledger={tmp_path}", *more], multirun=False)[0])
+        Job.from_config(expand_overrides([*TINY, *DATA, f"ledger={tmp_path}", *more], multirun=False)[0])
         for more in (
             ("pe=drope", "epochs=1"),
             ("pe=drope", "epochs=2"),

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from configs import pe_settings
 from pe_lab.attention import reference
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.data.base import Batch, Dataset, Task
 from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.data.structured import Structured
@@ -170,7 +170,9 @@ def test_pairings_are_equal_up_to_a_fixed_permutation(kind: type[AxialRoPE]) -> 
 
 
 def test_mixed_rope_has_frequencies_in_every_layer_that_are_not_decayed() -> None:
-    cfg = expand(["pe=rope_mixed", "model.depth=2", "optimizer=adamw", "optimizer.weight_decay=0.1"], False)[0]
+    cfg = expand_overrides(["pe=rope_mixed", "model.depth=2", "optimizer=adamw", "optimizer.weight_decay=0.1"], False)[
+        0
+    ]
     model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), RandomGrid(False).task)
     initialise_parameters(model, seed=0)
     first, second = (encoding.frequency for encoding in model.encodings)
@@ -219,13 +221,13 @@ def structured_is(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
 @pytest.mark.parametrize("name", ["rope_2d", "rope", "randomized_rope"])
 def test_a_cell_gives_the_encoding_the_grid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     structured_is(monkeypatch, grid_width=4)
-    cell = Cell.from_config(expand([f"pe={name}"], False)[0])
+    cell = Cell.from_config(expand_overrides([f"pe={name}"], False)[0])
     assert cell.encoding_class is {"rope_2d": AxialRoPE, "rope": RoPE, "randomized_rope": Randomized}[name]
 
 
 def test_a_cell_and_a_model_give_the_encoding_whether_the_task_is_causal(monkeypatch: pytest.MonkeyPatch) -> None:
     structured_is(monkeypatch, causal=False)
-    cfg = expand(["pe=xpos"], False)[0]
+    cfg = expand_overrides(["pe=xpos"], False)[0]
     with pytest.raises(ValueError, match=r"^xpos is defined for causal attention only"):
         Cell.from_config(cfg)
     with pytest.raises(ValueError, match=r"^xpos is defined for causal attention only"):
@@ -255,7 +257,7 @@ class RandomGrid(Dataset):
 
 
 def training(name: str, causal: bool) -> Training:
-    cfg = expand(
+    cfg = expand_overrides(
         [f"pe={name}", "model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=32"], False
     )[0]
     data = RandomGrid(causal)

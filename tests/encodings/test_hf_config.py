@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 from configs import pe_settings
 from pe_lab.attention import attend
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, of_config, read_encoding
 from pe_lab.encodings.layout import Layout
@@ -352,7 +352,7 @@ def test_a_path_without_a_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def make_encoding(*overrides: str) -> PositionalEncoding:
-    (cfg,) = expand(list(overrides), multirun=False)
+    (cfg,) = expand_overrides(list(overrides), multirun=False)
     encoding = hydra.utils.instantiate(cfg.pe)(Sizes(64, 2, 16))
     assert isinstance(encoding, PositionalEncoding)
     return encoding
@@ -381,7 +381,7 @@ def test_a_checkpoint_is_chosen_on_the_command_line(tmp_path: Path) -> None:
 )
 def test_a_checkpoint_on_the_command_line_needs_a_path(words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        expand(words, multirun=False)
+        expand_overrides(words, multirun=False)
 
 
 def test_llama3_is_yarn_without_its_factor() -> None:

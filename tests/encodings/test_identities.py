@@ -27,7 +27,7 @@ from torch.testing import assert_close
 
 import loops
 from pe_lab.attention import attend
-from pe_lab.config import Model, expand
+from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.contextual import Forgetting
@@ -329,7 +329,7 @@ def model(pe: str, *overrides: str, norm: str = "pre") -> Transformer:
     config = Model(
         depth=3, width=D, num_heads=H, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
-    made = hydra.utils.instantiate(expand([f"pe={pe}", *overrides], False)[0].pe)
+    made = hydra.utils.instantiate(expand_overrides([f"pe={pe}", *overrides], False)[0].pe)
     one = Transformer(config, made, Task(11, T, 11, causal=True), "reference")
     initialise_parameters(one, seed=0)
     return one.double()

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings import PADDING, UNMARKED, Abacus, Coupled, Layout, Sizes, Stack, make
@@ -215,7 +215,9 @@ def test_a_sum_with_rotations_has_the_vectors_and_the_rotations() -> None:
 
 
 def cell(tmp_path, *overrides: str) -> Cell:
-    return Cell.from_config(expand([f"ledger={tmp_path}", "trainer.device=cpu", *overrides], multirun=False)[0])
+    return Cell.from_config(
+        expand_overrides([f"ledger={tmp_path}", "trainer.device=cpu", *overrides], multirun=False)[0]
+    )
 
 
 @pytest.mark.parametrize("pe", [["pe=abacus"], ["pe=coupled"], ["pe=sum", "pe.parts=[abacus,rope]"]])

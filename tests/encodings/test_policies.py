@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from configs import pe_settings
-from pe_lab.config import expand, schema
+from pe_lab.config import expand_overrides, schema
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.layout import Layout
@@ -109,7 +109,7 @@ def test_the_config_accepts_exactly_the_policies_that_exist():
         "leaky_rerope",
     ]
     policies += ["self_extend:8:32", "rerope:32", "leaky_rerope:32:16"]
-    assert expand([f"evaluate.policy=[{','.join(policies)}]"], False)[0].evaluate.policy == policies
+    assert expand_overrides([f"evaluate.policy=[{','.join(policies)}]"], False)[0].evaluate.policy == policies
     for policy in policies:
         assert isinstance(apply_policy(policy, RoPE(SIZES), 2), PositionalEncoding)
 

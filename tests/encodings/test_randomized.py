@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from configs import pe_settings
-from pe_lab.config import Model, expand
+from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding
@@ -152,7 +152,7 @@ def test_an_encoding_that_takes_no_positions_is_refused() -> None:
 def test_options_of_the_other_encoding_are_reached_by_name() -> None:
     assert make_encoding("randomized_rope", "pe.encoding.theta=500").encoding.theta == 500
     with pytest.raises(ValueError, match=r"^pe\.encoding=rope has .* theta: got pe\.encoding\.slope=3$"):
-        expand(["pe=randomized_rope", "+pe.encoding.slope=3"], False)
+        expand_overrides(["pe=randomized_rope", "+pe.encoding.slope=3"], False)
 
 
 def test_any_encoding_of_positions_can_be_named() -> None:
@@ -207,6 +207,6 @@ def test_layers_share_what_those_of_the_other_encoding_share() -> None:
     )
     counts = []
     for settings in (["pe=randomized_rope", "pe@pe.encoding=deberta"], ["pe=deberta"]):
-        encoding = hydra.utils.instantiate(expand(settings, False)[0].pe)
+        encoding = hydra.utils.instantiate(expand_overrides(settings, False)[0].pe)
         counts.append(Transformer(config, encoding, Task(5, 9, 5, causal=True)).positional_parameters())
     assert counts[0] == counts[1]

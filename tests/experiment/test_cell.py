@@ -95,7 +95,9 @@ LEAVES = [
 
 def cell(tmp_path, *overrides: str) -> Cell:
     if overrides:
-        return Cell.from_config(config.expand([f"ledger={tmp_path}", *overrides], multirun=True)[0])  # has all settings
+        return Cell.from_config(
+            config.expand_overrides([f"ledger={tmp_path}", *overrides], multirun=True)[0]
+        )  # has all settings
     return Cell.from_config(in_ledger(tmp_path, multirun=False)[0])
 
 
@@ -323,7 +325,7 @@ def test_the_implementation_that_runs_is_what_auto_came_to(tmp_path):
 
 def test_a_cell_has_nothing_that_only_its_study_reads() -> None:
     words = ["pe=rope", "workers=3", "margin=0.05 gap", "study_name=mine", "decide.baseline=all pairs", "budget=2"]
-    (cfg,) = config.expand(words, multirun=True)
+    (cfg,) = config.expand_overrides(words, multirun=True)
     cell = Cell.from_config(cfg)
     assert not {"tune", "workers", "margin", "decide", "budget"} & cell.settings().keys()
     asked, left = config.study_settings(cfg), config.study_settings(cell.cfg)
@@ -338,7 +340,7 @@ def test_attention_is_chosen_for_all_layers_of_an_encoding_that_alternates(parts
     made = cell(tmp_path, "pe=interleave", f"pe.parts=[{parts}]", f"pe.layers={layers}", "trainer.device=cpu")
     assert made.implementation == "reference"
     batch = made.make_dataset().batch("train", torch.arange(2))
-    made.training().model(batch.tokens, batch.layout)
+    made.lightning_module().model(batch.tokens, batch.layout)
 
 
 def test_layers_that_alternate_get_what_the_layer_before_carries(tmp_path):

@@ -156,7 +156,7 @@ def goes_on(done: Path, ledger: Path) -> None:
 def test_cells_that_others_trained_are_used_up_to_the_look_that_decides(done, tmp_path, monkeypatch):
     """As several machines on one ledger: what is there is not trained, and further seeds do not change a verdict."""
     more = [word for word in STUDY if not word.startswith(("decide.", "margin", "study_name"))]
-    sweep.run_cells(config.expand([*more, f"ledger={tmp_path}", "seed=range(6)"], multirun=True))
+    sweep.run_cells(config.expand_overrides([*more, f"ledger={tmp_path}", "seed=range(6)"], multirun=True))
     monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained again"))
     start(tmp_path)
     decided = [(ledger / "studies" / "s" / "decisions.csv").read_text() for ledger in (done, tmp_path)]
@@ -409,7 +409,7 @@ def test_a_margin_in_gap_is_refused_before_training_where_a_task_has_no_gap(tmp_
         if words[-1] == "decide.baseline=null":
             given = [word for word in given if not word.startswith("decide.seeds")]
         with pytest.raises(ValueError, match="^margin must be in nats for data=(bag|digits), .* got '0.05 gap'"):
-            sweep.run_cells(config.expand(given, multirun=True))
+            sweep.run_cells(config.expand_overrides(given, multirun=True))
     assert not (tmp_path / "studies").exists()
     assert not cells_of(tmp_path)
 
@@ -418,7 +418,7 @@ def test_a_margin_in_another_unit_is_refused_without_decide_too(tmp_path):
     words = [word for word in STUDY if not word.startswith("decide.")]
     for margin, line in (("0.05 share", "must be in gap or nats, got '0.05 share'"), ("2 gap", "below 1, got 2")):
         with pytest.raises(ValueError, match=re.escape(line)):
-            sweep.run_cells(config.expand([*words, f"ledger={tmp_path}", f"margin={margin}"], multirun=True))
+            sweep.run_cells(config.expand_overrides([*words, f"ledger={tmp_path}", f"margin={margin}"], multirun=True))
     assert not (tmp_path / "studies").exists()
 
 

@@ -190,7 +190,7 @@ def test_the_tokens_per_second_of_a_checkpoint_are_of_the_tokens_that_were_read(
 def test_a_restored_training_is_at_its_batch_where_gradients_are_accumulated(length, batches, tmp_path):
     job = serve(tmp_path, length, "trainer.accumulate_grad_batches=2")
     _, path = job.run.states.newest()
-    training = job.cell.training()
+    training = job.cell.lightning_module()
     training.restore(SafeTensorsIO().load_checkpoint(path))
     assert training.step == batches
     assert training.updates == job.run.summary(job.cell.target)["steps"]
@@ -369,7 +369,7 @@ def test_encodings_share_the_order_of_the_data(tmp_path):
     order = {}
     for pe in ("rope", "learnable", "none"):
         (job,) = cells(tmp_path, f"pe={pe}")
-        order[pe] = [batch.tokens for batch in job.cell.sequences().train_dataloader()]
+        order[pe] = [batch.tokens for batch in job.cell.data_module().train_dataloader()]
     for other in ("learnable", "none"):
         assert all(torch.equal(a, b) for a, b in zip(order["rope"], order[other], strict=True))
 
@@ -398,14 +398,14 @@ def test_bf16_mixed_trains_close_to_float32(tmp_path):
 def dropped(tmp_path, name: str) -> list[torch.Tensor]:
     """Return what two training steps drop: the masks of all nn.Dropout, and the seeds of dropped attention weights."""
     (job,) = cells(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
-    training, found = job.cell.training(), []
+    training, found = job.cell.lightning_module(), []
     for module in training.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.register_forward_pre_hook(lambda _, given: torch.ones_like(given[0]))
             module.register_forward_hook(lambda _, given, out: found.append(out == 0))
         if isinstance(module, MultiHeadAttention):
             module.register_forward_pre_hook(lambda _, given: found.append(given[5].seed))
-    for batch, _ in zip(job.cell.sequences().train_dataloader(), range(2), strict=False):
+    for batch, _ in zip(job.cell.data_module().train_dataloader(), range(2), strict=False):
         training.training_step(batch, 0)
         training.step += 1
     return found

@@ -180,7 +180,7 @@ def test_a_function_that_makes_an_encoding_is_part_of_its_identity(folder):
 
     def identity():
         made("mymod.mine")
-        return Cell.from_config(config.expand(words, multirun=False)[0]).identity
+        return Cell.from_config(config.expand_overrides(words, multirun=False)[0]).identity
 
     first = identity()
     assert digest(identity()) == digest(first)
@@ -191,8 +191,10 @@ def test_a_function_that_makes_an_encoding_is_part_of_its_identity(folder):
 def test_a_foreign_class_and_one_of_ours_never_share_a_cell(folder):
     write(folder, mymod=NOTHING)
     made()
-    ours = Cell.from_config(config.expand(["pe=none", f"ledger={folder}"], multirun=False)[0]).identity
-    foreign = Cell.from_config(config.expand([*OWN, "pe.name=mine", f"ledger={folder}"], multirun=False)[0]).identity
+    ours = Cell.from_config(config.expand_overrides(["pe=none", f"ledger={folder}"], multirun=False)[0]).identity
+    foreign = Cell.from_config(
+        config.expand_overrides([*OWN, "pe.name=mine", f"ledger={folder}"], multirun=False)[0]
+    ).identity
     assert foreign["pe"]["class"] == "mymod.Mine"
     assert {**foreign["pe"], "name": "none"} != ours["pe"]
 
@@ -258,4 +260,4 @@ def test_a_class_that_does_not_take_the_options_is_refused_with_a_config_to_star
     with pytest.raises(
         ValueError, match=message + "keyword argument 'theta'; start from pe=none, which has name alone$"
     ):
-        Cell.from_config(config.expand(words, multirun=False)[0])
+        Cell.from_config(config.expand_overrides(words, multirun=False)[0])

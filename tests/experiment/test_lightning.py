@@ -63,9 +63,9 @@ def test_every_argument_is_taken_or_left_to_something_else() -> None:
     for name in DECIDED_ARGUMENTS:
         for value in ("7", "true"):
             with pytest.raises(ValueError, match=rf"^trainer\.{name} must be left out"):
-                config.expand([f"trainer.{name}={value}"], multirun=False)
+                config.expand_overrides([f"trainer.{name}={value}"], multirun=False)
     for word in ("trainer.devices=1", "trainer.num_nodes=1", "trainer.strategy=auto"):
-        config.expand([word], multirun=False)
+        config.expand_overrides([word], multirun=False)
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +120,9 @@ def test_what_does_not_change_numbers_leaves_the_hash(words: list[str], plain: s
 
 def test_clipping_by_lightnings_name_is_that_of_the_lab() -> None:
     assert run("trainer.gradient_clip_val=0.5") == run("trainer.clip=0.5")
-    assert config.expand(["trainer.max_steps=5"], multirun=False)[0].steps == 5
-    assert config.expand(["trainer.accelerator=gpu"], multirun=False)[0].trainer.device == "cuda"
-    swept = config.expand(["trainer.max_epochs=1,2"], multirun=True)
+    assert config.expand_overrides(["trainer.max_steps=5"], multirun=False)[0].steps == 5
+    assert config.expand_overrides(["trainer.accelerator=gpu"], multirun=False)[0].trainer.device == "cuda"
+    swept = config.expand_overrides(["trainer.max_epochs=1,2"], multirun=True)
     assert [cfg.epochs for cfg in swept] == [1, 2]
 
 
@@ -143,7 +143,7 @@ def test_the_source_of_a_callback_of_ones_own_is_part_of_the_identity(
         (tmp_path / f"{name}.py").write_text(OWN.format(line))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PE_LAB_CONFIG_DIR", str(tmp_path / "conf"))
-    (one,) = config.expand([*TINY, "callbacks=own"], multirun=False)
+    (one,) = config.expand_overrides([*TINY, "callbacks=own"], multirun=False)
     found = Cell.from_config(one).identity["callbacks"]["own"]
     assert found["class"] == "own_one.Mine"
     one.callbacks.own._target_ = "own_two.Mine"
@@ -212,7 +212,7 @@ def test_arguments_have_the_bits_of_a_trainer_with_them(tmp_path: Path) -> None:
     given = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.001, "gradient_clip_algorithm": "value"}
     given |= {"limit_train_batches": 5}
     job = serve(tmp_path, "epochs=2", *(f"trainer.{name}={value}" for name, value in given.items()))
-    own = cell("epochs=2").training()
+    own = cell("epochs=2").lightning_module()
     fit(own, max_epochs=2, **given)
     assert same(weights(job), own.model.state_dict())
     rows = pd.read_csv(job.run.checkpoint(2) / "metrics.csv")

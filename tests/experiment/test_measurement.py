@@ -227,8 +227,8 @@ def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measur
     for made in (one, two):
         made.request()
     one.complete(wait=True)
-    assert one.trained
-    assert two.trained
+    assert one.is_trained
+    assert two.is_trained
     assert one.failure == {"reason": "rank cannot"}
     found = [(request.get("probe"), one.records.has(request)) for request in one.cell.requests]
     assert found == [(None, True), *[("rank", False)] * 2, *[("position", True)] * 2]

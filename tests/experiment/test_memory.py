@@ -8,7 +8,7 @@ from faults.sweeps import TINY
 from pe_lab.experiment import measurement
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.memory import NoMemoryError, naming_memory
+from pe_lab.experiment.memory import NoMemoryError, explain_memory_errors
 from pe_lab.training.module import Training
 
 NO_MACHINE_HAS = 2**50  # bytes: more than 47 bits of addresses reach
@@ -48,7 +48,7 @@ def test_a_step_without_room_fails_its_cell(tmp_path, monkeypatch):
     assert one.failure is not None
     monkeypatch.undo()
     serve(one)  # as soon as there is room
-    assert one.trained
+    assert one.is_trained
 
 
 def test_an_encoding_without_room_is_refused_before_anything_is_trained():
@@ -66,7 +66,7 @@ def test_a_length_without_room_fails_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measurement, "evaluate", evaluate)
     serve(one)
-    assert one.trained
+    assert one.is_trained
     reasons = {request["length"]: one.records.failure(request) for request in one.cell.requests}
     assert reasons[2] is None
     assert "evaluate.lengths=3, sequences of 99 tokens (data=pattern), pe=rope" in reasons[3]["reason"]
@@ -86,13 +86,16 @@ def test_every_error_for_lack_of_memory_names_the_settings_once(error, amount):
     (cfg,) = in_ledger("unused", *TINY, "data.length=33", "pe=rope", multirun=False)
     with (
         pytest.raises(NoMemoryError, match=rf"^probe=attention, {SETTINGS}, got none for {amount}$"),
-        naming_memory(cfg, 7),
-        naming_memory(cfg, 33, "probe=attention"),
+        explain_memory_errors(cfg, 7),
+        explain_memory_errors(cfg, 33, "probe=attention"),
     ):
         raise error
 
 
 def test_other_errors_stay_what_they_are():
     (cfg,) = in_ledger("unused", *TINY, multirun=False)
-    with pytest.raises(RuntimeError, match=r"^mat1 and mat2 shapes cannot be multiplied$"), naming_memory(cfg, 33):
+    with (
+        pytest.raises(RuntimeError, match=r"^mat1 and mat2 shapes cannot be multiplied$"),
+        explain_memory_errors(cfg, 33),
+    ):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

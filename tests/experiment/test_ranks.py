@@ -33,7 +33,7 @@ def curve(job: Job) -> pd.Series:
 def require_equal(one: Job, two: Job) -> None:
     """Check that two trained cells differ by rounding: curves by 1e-4, weights by 1e-3 of their largest movement."""
     pd.testing.assert_series_equal(curve(one), curve(two), rtol=1e-4)
-    start = one.cell.training().model.state_dict()
+    start = one.cell.lightning_module().model.state_dict()
     kept = [load_file(job.run.checkpoint(job.cell.target) / "weights.safetensors") for job in (one, two)]
     for name, x in kept[0].items():
         assert (kept[1][name] - x).abs().max() <= 1e-3 * (x - start[name]).abs().max() + 1e-7, name

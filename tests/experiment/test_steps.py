@@ -34,7 +34,7 @@ def serve(ledger, *overrides: str) -> Job:
     job = cell(ledger, *overrides)
     job.request()
     job.complete(wait=True)
-    assert job.trained
+    assert job.is_trained
     return job
 
 
@@ -149,7 +149,7 @@ def test_the_level_and_the_steps_of_evaluation_are_part_of_the_identity(tmp_path
 )
 def test_a_length_that_is_given_twice_or_not_at_all_is_refused(overrides, named):
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        config.expand(overrides, False)
+        config.expand_overrides(overrides, False)
     assert all(word in str(error.value) for word in named)
     assert "\n" not in str(error.value)
 
@@ -164,7 +164,7 @@ def test_a_level_needs_a_task_with_exact_floors(tmp_path, monkeypatch):
 
 
 def test_steps_replace_the_epochs_of_a_preset():
-    (cfg,) = config.expand(["model=pattern_3x128", "data=pattern", "steps=70"], False)
+    (cfg,) = config.expand_overrides(["model=pattern_3x128", "data=pattern", "steps=70"], False)
     assert (cfg.epochs, cfg.steps) == (None, 70)
 
 
@@ -174,31 +174,31 @@ def test_steps_replace_the_epochs_of_a_preset():
 @pytest.mark.parametrize("made", [Induction, Copy, MQAR])
 def test_every_epoch_has_other_training_sequences_and_the_same_tests(made):
     data = made(seed=3, train=200, validation=100, test=100)
-    whole = {epoch: data.anew(epoch).whole("train").tokens for epoch in range(3)}
+    whole = {epoch: data.with_epoch(epoch).whole("train").tokens for epoch in range(3)}
     assert torch.equal(whole[0], data.whole("train").tokens)
-    assert torch.equal(whole[2], made(seed=3, train=200, validation=100, test=100).anew(2).whole("train").tokens)
+    assert torch.equal(whole[2], made(seed=3, train=200, validation=100, test=100).with_epoch(2).whole("train").tokens)
     drawn = [{tuple(row) for row in tokens.tolist()} for tokens in whole.values()]
     assert all(len(a & b) < 10 for a, b in ((drawn[0], drawn[1]), (drawn[0], drawn[2]), (drawn[1], drawn[2])))
     for split in ("validation", "test"):
-        held_out = data.anew(2).whole(split).tokens
+        held_out = data.with_epoch(2).whole(split).tokens
         assert torch.equal(held_out, data.whole(split).tokens)
         assert not any(tuple(row) in epoch for row in held_out.tolist() for epoch in drawn)
 
 
 def test_a_training_reads_the_sequences_of_its_epoch(tmp_path):
     job = cell(tmp_path, "epochs=3", "trainer.fresh=true")
-    data = job.cell.sequences()
+    data = job.cell.data_module()
     loader = data.train_dataloader()
     for epoch in range(3):
         loader.order.set_epoch(epoch)
         read = sorted(tuple(row) for batch in loader for row in batch.tokens.tolist())
-        expected = copy.copy(data.dataset).anew(epoch).whole("train").tokens.tolist()
+        expected = copy.copy(data.dataset).with_epoch(epoch).whole("train").tokens.tolist()
         assert read == sorted(map(tuple, expected))
 
 
 def test_a_fixed_set_cannot_be_drawn_anew(tmp_path):
     with pytest.raises(ValueError, match=r"trainer\.fresh=true.*data=pattern"):
-        Pattern(0).anew(1)
+        Pattern(0).with_epoch(1)
     (cfg,) = in_ledger(tmp_path, *TINY, "data=pattern", "trainer.fresh=true", multirun=False)
     with pytest.raises(ValueError, match=r"trainer\.fresh=true.*data=pattern"):
         Job.from_config(cfg)
@@ -229,7 +229,7 @@ def test_the_evaluation_at_the_end_counts(tmp_path, monkeypatch):
 
 def test_a_sweep_over_epochs_and_steps_is_refused():
     with pytest.raises(ValueError, match="counted in epochs or in steps"):
-        config.expand(["pe=none,alibi", "steps=null,8"], True)
+        config.expand_overrides(["pe=none,alibi", "steps=null,8"], True)
 
 
 def test_a_ledger_with_both_kinds_is_read(tmp_path):

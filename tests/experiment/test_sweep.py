@@ -52,7 +52,7 @@ def launches(cells: list[Job], each: Callable[[int, list[int]], None]) -> list[t
         started.append(([cfg.seed for cfg in cfgs], workers))
         each(len(started), started[-1][0])
 
-    scheduler.start_workers(cells, launch, 3, elsewhere=False)
+    scheduler.start_workers(cells, launch, 3, remote=False)
     return started
 
 
@@ -107,7 +107,7 @@ def test_workers_elsewhere_are_waited_for_between_two_of_their_cells(cells, tmp_
 
     monkeypatch.setattr(scheduler, "time", SimpleNamespace(sleep=sleep))
     with ExitStack() as worker:
-        scheduler.start_workers(cells, launch, 2, elsewhere=True)
+        scheduler.start_workers(cells, launch, 2, remote=True)
     assert len(waited) == 3
     assert capsys.readouterr().err == "the launcher stopped: a worker was terminated\n"
 
@@ -117,7 +117,7 @@ def test_where_no_worker_elsewhere_has_begun_the_error_of_the_launcher_is_raised
         raise RuntimeError("there is no such partition")
 
     with pytest.raises(RuntimeError, match="no such partition"):
-        scheduler.start_workers(cells, launch, 2, elsewhere=True)
+        scheduler.start_workers(cells, launch, 2, remote=True)
 
 
 def test_a_launcher_that_refuses_its_settings_is_not_replaced_by_this_process(cells):
@@ -133,7 +133,7 @@ PAIRS = ["pe=none,cope,rope_2d", "data=copy,pattern", "model.depth=1", "logger=n
 
 
 def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsys, monkeypatch):
-    cfgs = config.expand([*PAIRS, f"ledger={tmp_path}", "study_name=s", "seed=0,1"], multirun=True)
+    cfgs = config.expand_overrides([*PAIRS, f"ledger={tmp_path}", "study_name=s", "seed=0,1"], multirun=True)
     served = []
     monkeypatch.setattr(
         Job, "complete", lambda job, wait: served.append((job.cell.cfg.pe.name, job.cell.cfg.data.name))
@@ -157,21 +157,21 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
 def test_a_sweep_in_which_nothing_fits_is_refused_as_one_cell_is(tmp_path):
     for words, multirun in ((["pe=cope", "data=pattern"], False), (["pe=cope,forgetting", "data=pattern"], True)):
         with pytest.raises(ValueError, match="^pe=cope data=pattern: cope is defined for causal attention only"):
-            sweep.run_cells(config.expand([*words, f"ledger={tmp_path / 'none'}"], multirun))
+            sweep.run_cells(config.expand_overrides([*words, f"ledger={tmp_path / 'none'}"], multirun))
     assert not (tmp_path / "none").exists()
 
 
 def test_what_is_wrong_with_a_setting_still_refuses_the_whole_sweep(tmp_path):
     words = ["pe=none,cope", "data=copy,pattern", "trainer.batch_size=1000000", f"ledger={tmp_path / 'none'}"]
     with pytest.raises(ValueError, match=r"^trainer\.batch_size must be at most"):
-        sweep.run_cells(config.expand(words, multirun=True))
+        sweep.run_cells(config.expand_overrides(words, multirun=True))
 
 
 def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, capsys):
     words = [*TINY, "pe=none,cope", "epochs=1", f"ledger={tmp_path}", "study_name=s", "logger=none"]
-    sweep.run_cells(config.expand(words, multirun=True))
+    sweep.run_cells(config.expand_overrides(words, multirun=True))
     assert "skipped: cope on pattern: " in capsys.readouterr().err
-    sweep.run_cells(config.expand([*words, "pe=none"], multirun=True))
+    sweep.run_cells(config.expand_overrides([*words, "pe=none"], multirun=True))
     assert "skipped" not in capsys.readouterr().err
     assert (tmp_path / "studies" / "s" / "skipped.csv").read_text() == "pe,data,reason\n"
 
@@ -282,7 +282,7 @@ def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells
 
 
 def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):
-    monkeypatch.setattr(watch.Watch, "_watch", _no_memory)
+    monkeypatch.setattr(watch.ProgressDisplay, "_watch", _no_memory)
     monkeypatch.setattr(Job, "complete", lambda job, wait: None)
     with pytest.raises(sweep_report.CellsMissingError):
         sweep.run_cells([job.cell.cfg for job in cells])

@@ -249,14 +249,14 @@ def test_settings_that_make_no_study_are_refused(overrides, named):
     given = {word.split("=")[0]: word for word in ["steps=3840", "solve.level=0.95", LADDER]}
     given |= {word.split("=")[0]: word for word in overrides}
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        config.expand(["pe=rope,none", *given.values()], True)
+        config.expand_overrides(["pe=rope,none", *given.values()], True)
     assert all(word in str(error.value) for word in named)
     assert "\n" not in str(error.value)
 
 
 def test_one_cell_alone_does_not_tune():
     with pytest.raises(ValueError, match=r"tune\.rates=.*-m"):
-        config.expand(["steps=3840", LADDER], False)
+        config.expand_overrides(["steps=3840", LADDER], False)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_no_losses_are_compared_where_steps_are(tmp_path, monkeypatch, scores):
 
 
 def test_a_choice_between_two_evaluations_is_refused():
-    (cfg,) = config.expand(["steps=3000", "solve.level=0.9", LADDER, "pe=rope"], True)
+    (cfg,) = config.expand_overrides(["steps=3000", "solve.level=0.9", LADDER, "pe=rope"], True)
     with pytest.raises(ValueError, match=r"steps=3000 x tune\.fraction=0\.25.*got 750.*steps=3840"):
         TunedSeed.from_config(cfg)
 

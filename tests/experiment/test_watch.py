@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.ledger import identity, record
-from pe_lab.experiment.watch import Watch
+from pe_lab.experiment.watch import ProgressDisplay
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import RequestedCell, Upcoming
 
@@ -17,6 +17,6 @@ from pe_lab.ledger.progress import RequestedCell, Upcoming
 )
 def test_a_try_of_tuning_ends_with_the_loss_that_decides(tmp_path, capsys, later, said):
     run = Ledger(tmp_path).run(identity({"name": "rope"}, 1))
-    with Watch(tmp_path, [RequestedCell(run.name, 4, "rope-s0", 1)], later):
+    with ProgressDisplay(tmp_path, [RequestedCell(run.name, 4, "rope-s0", 1)], later):
         record(run, 4, 0.6)
     assert said in capsys.readouterr().err

@@ -24,7 +24,7 @@ from faults.sweeps import Sweep, many_cells, require_no_trace, undisturbed
 from pe_lab.ledger.lease import OWNER_FILE
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.system.files import ASIDE_FOLDER, write_json
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import unknown_name_message
 
 
 def signalled(sweep: Sweep, signum: int, twice: bool = False) -> int:
@@ -273,7 +273,7 @@ def print_faults(only: list[str], factor: float, path: Path | None) -> bool:
 
     for prefix in only:
         if not any(name.startswith(prefix) for name in FAULTS):
-            raise ValueError(unknown_name("FAULT", FAULTS, prefix))
+            raise ValueError(unknown_name_message("FAULT", FAULTS, prefix))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         sound = undisturbed(Path(folder) / "sound")

@@ -1309,7 +1309,7 @@ def test_the_page_of_a_task_has_its_data_and_a_sequence(content: Content, name: 
     lines = {head: re.findall(r"<td[^>]*>(.*?)</td>", cells) for head, cells in SAMPLE.findall(html)}
     first = {"copy": "START", "reverse": "START", "flip_flop": "w"}  # its words, not their numbers
     assert lines["tokens"][0] == first.get(name, lines["tokens"][0])
-    assert lines.pop("tokens") == [escape(word) for word in dataset.spelled(batch.tokens[0, :size])]
+    assert lines.pop("tokens") == [escape(word) for word in dataset.token_texts(batch.tokens[0, :size])]
     (answers,) = lines.values()
     asked = batch.targets[0, :size] != IGNORE
     assert [bool(answer) for answer in answers] == asked.tolist()

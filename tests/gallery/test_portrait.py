@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pe_lab import config
-from pe_lab.audit.subject import Subject
+from pe_lab.audit.subject import AuditedEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.gallery import portrait as made_by
 from pe_lab.gallery.content import Content
@@ -66,13 +66,13 @@ def test_what_portraits_depend_on_has_all_that_they_are_made_of(monkeypatch: pyt
     ("name", "lacks"), [("alibi", ""), ("stick_breaking", ""), ("shaw", "content_bias"), ("cope", "content_bias")]
 )
 def test_fused_kernels_are_those_that_have_a_place_for_all_of_it(name: str, lacks: str) -> None:
-    found = made_by._fused(Subject.of(name))
+    found = made_by._fused(AuditedEncoding.of(name))
     assert (lacks in found) if lacks else found == "", found
 
 
 @pytest.mark.parametrize("name", ["alibi", "heads", "dape", "randomized_rope", "rope_mixed"])
 def test_settings_are_those_that_are_composed(name: str) -> None:
-    (cfg,) = config.expand([f"pe={name}"], multirun=False)
+    (cfg,) = config.expand_overrides([f"pe={name}"], multirun=False)
     assert made_by._leaf(name) == cfg.pe
 
 

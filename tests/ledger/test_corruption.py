@@ -30,7 +30,7 @@ from pe_lab.experiment import scheduler
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, damaged_entries, set_aside, verify_entries
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.status import read_commands
 from pe_lab.system.files import ASIDE_FOLDER, CHECKSUMS_FILE, file_digest, is_file, kind_of_path
 
@@ -311,7 +311,7 @@ def command(ledger: Path) -> int:
 @cache
 def composed() -> list[DictConfig]:
     words = config.sweep_overrides(config.as_lists(WORDS))
-    return config.expand([word for word in words if word != "-m"], multirun=True)
+    return config.expand_overrides([word for word in words if word != "-m"], multirun=True)
 
 
 class HangsError(BaseException):
@@ -477,7 +477,7 @@ def test_what_verify_reports_is_repaired_without_the_command(place, damage, trai
     moved = {}
     try:
         for found in damaged_entries(ledger, Counts()):  # an entry that is moved is not reported again
-            moved[found.reason] = set_aside(Tree(ledger), found)
+            moved[found.reason] = set_aside(LedgerFiles(ledger), found)
     except ValueError:  # its format cannot be read
         assert place == "format.json"
         return

@@ -27,7 +27,7 @@ from pe_lab.ledger.progress import RequestedCell, write_command
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.ledger.states import read_metadata
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, file_digest
 from pe_lab.tracking.loggers import csv_logger, tensorboard_logger, wandb_logger
 from pe_lab.tracking.pictures import encoding_picture
@@ -69,7 +69,7 @@ def state_of(run: Run, step: int) -> None:
 
 def everything(ledger: Path, identity: dict) -> list[Callable[[], object]]:
     """Return functions that together call everything that changes a ledger."""
-    run, tree = Ledger(ledger).find(identity), Tree(ledger)
+    run, tree = Ledger(ledger).find(identity), LedgerFiles(ledger)
     records, rows = Records(run, 4), pd.DataFrame({"metric": ["loss"], "value": [2.0]})
     study = ledger / "studies" / "question"
 
@@ -204,7 +204,7 @@ def test_loggers_and_pictures_do_not_write_through_a_link(folder, tmp_path):
     (tmp_path / "victim").mkdir()
     (tmp_path / "ledger").mkdir()
     (tmp_path / "ledger" / folder).symlink_to(tmp_path / "victim")
-    (cfg,) = config.expand([*TINY, f"ledger={tmp_path / 'ledger'}", "logger=none"], multirun=True)
+    (cfg,) = config.expand_overrides([*TINY, f"ledger={tmp_path / 'ledger'}", "logger=none"], multirun=True)
     cell = Cell.from_config(cfg)
     info = cell.checkpoint_info(1)
     writes = {
@@ -263,7 +263,9 @@ def test_verify_finds_states_of_other_runs_odd_names_and_incomplete_checksums(ru
 
 
 def serve(ledger: Path, *words: str) -> Job:
-    (cfg,) = config.expand([*TINY, "trainer.batch_size=256", f"ledger={ledger}", "logger=none", *words], multirun=True)
+    (cfg,) = config.expand_overrides(
+        [*TINY, "trainer.batch_size=256", f"ledger={ledger}", "logger=none", *words], multirun=True
+    )
     job = Job.from_config(cfg)
     job.set_aside_if_damaged()
     job.request()

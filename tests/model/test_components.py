@@ -227,7 +227,7 @@ def test_linear_maps_start_normal_with_a_weight_std_and_all_else_as_without(mlp:
     ],
 )
 def test_a_preset_has_as_many_parameters_as_its_source(preset, pe, vocabulary, length, parameters) -> None:
-    (cfg,) = config.expand([f"model={preset}", *pe, "data=clm"], multirun=False)
+    (cfg,) = config.expand_overrides([f"model={preset}", *pe, "data=clm"], multirun=False)
     with torch.device("meta"):
         model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), Task(vocabulary, length, vocabulary, True))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
@@ -252,7 +252,7 @@ def test_a_preset_has_as_many_parameters_as_its_source(preset, pe, vocabulary, l
 )
 def test_parts_that_do_not_fit_are_refused(overrides: list[str], named: list[str]) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        config.expand(overrides, multirun=False)
+        config.expand_overrides(overrides, multirun=False)
     assert all(word in str(error.value) for word in named)
     assert "\n" not in str(error.value)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from configs import pe_settings
 from pe_lab.attention import reference
 from pe_lab.config import Model
-from pe_lab.data.base import Batch, Floors, InMemory, Task
+from pe_lab.data.base import Batch, Floors, InMemoryDataset, Task
 from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
@@ -26,7 +26,7 @@ Values = dict[str, float]
 ROUNDING = {"rel": 1e-5, "abs": 1e-6}
 
 
-class Words(InMemory):
+class Words(InMemoryDataset):
     """40 random sequences of 4 to 9 tokens, padded on the right; next token or class."""
 
     roles = ("next",)

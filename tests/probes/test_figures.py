@@ -22,7 +22,7 @@ def cell() -> Cell:
 
 
 def test_maps_are_the_weights_of_every_head(cell: Cell) -> None:
-    model = cell.training().model
+    model = cell.lightning_module().model
     maps = attention_maps(model, cell.dataset, seed=0, sequence=3)
     batch = cell.dataset.batch("test", torch.tensor([3]))
     length = int((batch.layout.segment[0] == 0).sum())
@@ -37,7 +37,7 @@ def test_maps_are_the_weights_of_every_head(cell: Cell) -> None:
 
 
 def test_the_figure_has_a_map_per_head_with_one_scale(cell: Cell) -> None:
-    model = cell.training().model
+    model = cell.lightning_module().model
     figure = attention_heads(model, cell.dataset)
     shown = [image for axes in figure.axes for image in axes.get_images()]
     assert len(shown) == 4
@@ -48,7 +48,7 @@ def test_the_figure_has_a_map_per_head_with_one_scale(cell: Cell) -> None:
 
 
 def test_layers_and_heads_count_from_one_and_tokens_stand_at_the_axes(cell: Cell) -> None:
-    figure = attention_heads(cell.training().model, cell.dataset, sequence=3)
+    figure = attention_heads(cell.lightning_module().model, cell.dataset, sequence=3)
     maps = [axes for axes in figure.axes if axes.get_images()]
     assert [axes.get_title() for axes in maps] == [f"layer {n}, head {h}" for n in (1, 2) for h in (1, 2)]
     batch = cell.dataset.batch("test", torch.tensor([3]))
@@ -58,7 +58,7 @@ def test_layers_and_heads_count_from_one_and_tokens_stand_at_the_axes(cell: Cell
 
 
 def test_every_label_lies_within_the_figure_and_the_title_names_encoding_and_task(cell: Cell) -> None:
-    figure = attention_heads(cell.training().model, cell.dataset)
+    figure = attention_heads(cell.lightning_module().model, cell.dataset)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     labels = [label for axes in figure.axes for label in (axes.yaxis.label, axes.xaxis.label) if label.get_text()]
@@ -76,7 +76,7 @@ def test_tokens_of_a_long_sequence_are_counted_and_heads_stand_in_lines() -> Non
             *words, "data=induction", "data.length=64", "data.train=10", "data.test=2", "trainer.batch_size=10"
         )
     )
-    figure = attention_heads(cell.training().model, cell.dataset)
+    figure = attention_heads(cell.lightning_module().model, cell.dataset)
     maps = [axes for axes in figure.axes if axes.get_images()]
     assert len(maps) == 8
     assert len({axes.get_subplotspec().rowspan.start for axes in maps}) == 2
@@ -86,11 +86,11 @@ def test_tokens_of_a_long_sequence_are_counted_and_heads_stand_in_lines() -> Non
 def test_a_sequence_that_is_not_there_is_refused(cell: Cell) -> None:
     size = cell.dataset.size("test")
     with pytest.raises(ValueError, match=rf"sequence must be in 0 ... {size - 1} of the test split, got {size}"):
-        attention_maps(cell.training().model, cell.dataset, 0, sequence=size)
+        attention_maps(cell.lightning_module().model, cell.dataset, 0, sequence=size)
 
 
 def test_lines_are_those_of_the_position_probe(cell: Cell) -> None:
-    model = cell.training().model
+    model = cell.lightning_module().model
     figure, rows = position_by_layer(model, cell.dataset, seed=1)
     pd.testing.assert_frame_equal(rows, pd.DataFrame(PositionProbe()(model, cell.dataset, 1)))
     lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}

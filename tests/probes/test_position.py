@@ -10,7 +10,7 @@ from torch import Tensor
 from configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.arithmetic import Addition
-from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task
+from pe_lab.data.base import Batch, Dataset, Floors, InMemoryDataset, Task
 from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.data.structured import Structured
 from pe_lab.model import Transformer
@@ -23,7 +23,7 @@ WIDTH, T, SEQUENCES = 16, 12, 300
 CHANCE = 0.02
 
 
-class Words(InMemory):
+class Words(InMemoryDataset):
     """Random sequences of 12 tokens: only the encoding or the mask depends on the position of a token.
 
     Args:

@@ -12,9 +12,9 @@ from torch.testing import assert_close
 
 from configs import FEW, NAMES, TINY_MODEL, compose_config, pe_class, pe_settings
 from pe_lab.check.case import MAX_MARK, marked_layout
-from pe_lab.config import Model, config_folder, expand
+from pe_lab.config import Model, config_folder, expand_overrides
 from pe_lab.data.arithmetic import Addition
-from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, InMemory, Task
+from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, InMemoryDataset, Task
 from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.layout import PADDING, Layout
@@ -23,7 +23,7 @@ from pe_lab.experiment.job import Job
 from pe_lab.model import Transformer
 from pe_lab.probes import Probe, ProbeRow, make_row, states
 from pe_lab.probes.base import probe_class
-from pe_lab.probes.states import at_rest, capture_states, permute_tokens, sample_batches, watch_states
+from pe_lab.probes.states import capture_states, evaluation_mode, permute_tokens, sample_batches, watch_states
 from pe_lab.results.curves import CellMeasurements, gather_records
 from pe_lab.results.rows import settings_of
 
@@ -33,7 +33,7 @@ DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 MARK = 10  # the token of padding
 
 
-class Toy(InMemory):
+class Toy(InMemoryDataset):
     """24 sequences of up to 9 random tokens.
 
     Args:
@@ -138,7 +138,7 @@ TINY = (*TINY_MODEL, "trainer.batch_size=512", "epochs=1", "logger=none")
 
 
 def cell(ledger: Path, *overrides: str) -> Cell:
-    return Cell.from_config(expand([*TINY, "trainer.device=cpu", f"ledger={ledger}", *overrides], False)[0])
+    return Cell.from_config(expand_overrides([*TINY, "trainer.device=cpu", f"ledger={ledger}", *overrides], False)[0])
 
 
 def test_the_request_of_a_probe_of_ours_is_its_name_and_revision(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_probe_of_the_users_is_measured_by_its_path_and_source(
 @pytest.mark.parametrize("words", ["+probe._target_=probe_of_mine.Mean", "+probe.mine=3"])
 def test_a_probe_without_a_class_is_refused(words: str) -> None:
     with pytest.raises(ValueError, match=r"must be settings with a _target_, got .*begins with # @package probe"):
-        expand([words], False)
+        expand_overrides([words], False)
 
 
 def test_a_class_that_is_no_probe_is_refused() -> None:
@@ -303,7 +303,7 @@ def test_positions_are_those_of_the_dataset_not_those_drawn() -> None:
 def test_the_sample_is_bounded_and_drawn_by_the_seed() -> None:
     data = Structured(0)
     model = transformer(data)
-    with at_rest(model):
+    with evaluation_mode(model):
         batches = [list(sample_batches(model, data, "test", seed)) for seed in (0, 0, 1)]
     tokens = [torch.cat([batch.tokens for batch in of_seed]) for of_seed in batches]
     assert len(tokens[0]) == states.MAX_SEQUENCES
@@ -321,7 +321,7 @@ def test_the_halves_of_a_split_have_no_sequence_in_common_and_random_draws_of_th
     model, size = transformer(data), data.size("test")
 
     def halves(seed: int) -> list[list[Batch]]:
-        with at_rest(model):
+        with evaluation_mode(model):
             return [list(sample_batches(model, data, "test", seed, half=half)) for half in range(2)]
 
     def lines(of_half: list[Batch]) -> set[tuple[int, ...]]:
@@ -350,7 +350,7 @@ def test_there_are_fewer_sequences_where_they_are_long(monkeypatch: pytest.Monke
     model = transformer(data)
 
     def count() -> int:
-        with at_rest(model):
+        with evaluation_mode(model):
             return sum(len(batch) for batch in sample_batches(model, data, "test", 0))
 
     monkeypatch.setattr(states, "MAX_TOKENS", 16 * 40)
@@ -358,7 +358,7 @@ def test_there_are_fewer_sequences_where_they_are_long(monkeypatch: pytest.Monke
     monkeypatch.setattr(states, "MAX_TOKENS", 16)
     assert count() == states.MIN_SEQUENCES
     monkeypatch.setattr(states, "MAX_BATCH_PAIRS", 16 * 16 * 3)
-    with at_rest(model):
+    with evaluation_mode(model):
         assert [len(batch) for batch in sample_batches(model, data, "test", 0)] == [3] * 5 + [1]
 
 
@@ -367,7 +367,7 @@ def test_an_offset_moves_the_positions_and_nothing_else(kind: str, step: int | T
     data = Toy(kind)
     model = transformer(data)
     whole = data.whole("test").layout.pos.clone()
-    with at_rest(model):
+    with evaluation_mode(model):
         pairs = zip(
             sample_batches(model, data, "test", 0), sample_batches(model, data, "test", 0, offset=4), strict=True
         )
@@ -409,7 +409,7 @@ def test_a_probe_that_fails_leaves_the_model_as_it_was() -> None:
     before = torch.random.get_rng_state()
 
     def fail() -> None:
-        with at_rest(model), watch_states(model):
+        with evaluation_mode(model), watch_states(model):
             torch.rand(1)
             assert not model.training
             raise KeyError

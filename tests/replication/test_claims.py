@@ -298,7 +298,7 @@ def test_the_studies_of_claims_name_the_tasks_of_the_shipped_rows() -> None:
         pytest.skip("not a checkout")
     for name, file in shipped.items():
         one = [word for word in studies[name] if not word.startswith("pe=")]
-        cells = config.expand(config.sweep_overrides([*one, "pe=none", "seed=0"]), multirun=True)
+        cells = config.expand_overrides(config.sweep_overrides([*one, "pe=none", "seed=0"]), multirun=True)
         assert {cell.data.name for cell in cells} == set(read_csv(file)["data"]), name
 
 

@@ -200,7 +200,7 @@ def test_every_study_of_a_claim_composes_at_both_ends_of_its_universe(name: str)
         for words in entry.studies.values():
             pe = [] if any(word.startswith("pe=") for word in words) else ["pe=rope"]
             jobs = config.sweep_overrides([*words, *grid, *pe, "seed=0", "trainer.device=cpu"])
-            assert config.expand(jobs, multirun=True), name
+            assert config.expand_overrides(jobs, multirun=True), name
 
 
 @pytest.mark.parametrize("text", ["a: [", "", "- 1", "a"])
@@ -253,7 +253,7 @@ def test_settings_are_taken_by_a_sweep_of_seeds() -> None:
     by_keys = {tuple(word.partition("=")[0] for word in entry.overrides()): entry for entry in RUN.values()}
     for entry in by_keys.values():
         words = config.sweep_overrides([*entry.overrides(), "seed=range(2)", "trainer.device=cpu"])
-        assert [cfg.seed for cfg in config.expand(words, multirun=True)] == [0, 1], entry.name
+        assert [cfg.seed for cfg in config.expand_overrides(words, multirun=True)] == [0, 1], entry.name
 
 
 def test_numbers_that_were_seen_have_a_paper() -> None:

@@ -17,7 +17,7 @@ from pe_lab.report import paper
 from pe_lab.report.__main__ import main
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results import frame
-from pe_lab.results.learned import not_learned
+from pe_lab.results.learned import not_learned_note
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.verdict_marks import few_runs
 
@@ -182,7 +182,7 @@ def test_the_methods_say_what_was_not_learned_and_that_seeds_are_few(study: Path
     text = paper.methods(asked)
     assert ("has learned the task" in text) == (blind < 1)
     assert "With 3 encodings and 4 seeds" in " ".join(text.split())
-    for note in (not_learned, lambda _, **given: few_runs(3, 4, **given)):  # what to do is not for a paper
+    for note in (not_learned_note, lambda _, **given: few_runs(3, 4, **given)):  # what to do is not for a paper
         assert note(rows, advice=False) in text
         assert not note(rows) or note(rows) not in text
 

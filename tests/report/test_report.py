@@ -36,7 +36,7 @@ from pe_lab.report.report_subject import ReportSubject, cautions
 from pe_lab.report.sections import figures, sections
 from pe_lab.results import columns, frame, panels, plots, pooling, sensitivity, specification, tuned_rates
 from pe_lab.results import learned as learned_module
-from pe_lab.results.learned import filter_learned_comparisons, not_learned
+from pe_lab.results.learned import filter_learned_comparisons, not_learned_note
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID_TABLE, Margin, interval
 
@@ -1028,7 +1028,7 @@ def test_of_layers_of_models_that_have_not_learned_the_task_losses_are_not_compa
     records = made_records(cells)
     for kind, compares in (("probe", False), ("length", True)):
         studied = question(results_of(cells.assign(test_loss=9.0), records=records[records["kind"] == kind]))
-        assert not_learned(studied.results.cells)
+        assert not_learned_note(studied.results.cells)
         assert answer.compares_losses(studied) == compares
         titles = {section.title for section in sections(studied)}
         assert ({"Seeds needed", "Ranks, with ties", "Differences"} <= titles) == compares

@@ -20,7 +20,7 @@ from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.sections import sections
 from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import frame, plots
-from pe_lab.results.learned import not_learned
+from pe_lab.results.learned import not_learned_note
 from pe_lab.results.tuned_outcomes import compare_all_pairs, compare_with_baseline, edge_note, endpoint, tried_rates
 from pe_lab.results.verdict_marks import few_runs
 
@@ -425,8 +425,8 @@ def test_the_methods_of_a_paper_have_the_protocol_and_no_advice(tmp_path: Path) 
     edges = edge_note(study.outcomes, RATES, advice=False).replace("%", r"\%")
     assert edges
     assert edges in text
-    assert not_learned(study.results.cells, advice=False) in text
-    for advice in (not_learned(study.results.cells), edge_note(study.outcomes, RATES), few_runs(4, 5)):
+    assert not_learned_note(study.results.cells, advice=False) in text
+    for advice in (not_learned_note(study.results.cells), edge_note(study.outcomes, RATES), few_runs(4, 5)):
         assert advice.replace("%", r"\%") not in text
 
 

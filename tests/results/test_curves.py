@@ -14,7 +14,7 @@ from pe_lab.results.rows import settings_of
 
 
 def served(ledger, *overrides: str) -> list[Job]:
-    cfgs = config.expand([*TINY, "logger=none", "epochs=1", f"ledger={ledger}", *overrides], multirun=True)
+    cfgs = config.expand_overrides([*TINY, "logger=none", "epochs=1", f"ledger={ledger}", *overrides], multirun=True)
     cells = [Job.from_config(cfg) for cfg in cfgs]
     for job in cells:
         job.request()

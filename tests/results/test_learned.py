@@ -44,28 +44,28 @@ def test_the_lower_level_counts(loss: float, left_out: tuple[str, ...], used: bo
 def test_where_position_wins_nothing_nothing_has_to_be_learned() -> None:
     floors = {"bayes": {"loss": 0.3}, "position_blind": {"loss": 0.3}}
     assert uses_position(0.5, floors) is None
-    assert learned.not_learned(rows(bag=0.5).assign(floor_bayes_loss=0.3)) == ""
+    assert learned.not_learned_note(rows(bag=0.5).assign(floor_bayes_loss=0.3)) == ""
 
 
 def test_it_is_said_first_and_for_the_tasks_where_no_cell_has_learned() -> None:
-    assert learned.not_learned(rows(copy=0.1)) == ""
-    only = learned.not_learned(rows(copy=0.1, sort=0.4))
+    assert learned.not_learned_note(rows(copy=0.1)) == ""
+    only = learned.not_learned_note(rows(copy=0.1, sort=0.4))
     assert "sort" in only
     assert "copy" not in only
     table = rows(copy=0.4)
-    assert learned.not_learned(table)
-    assert render_table(summarise(table)).splitlines()[0] == learned.not_learned(table)
-    assert learned.not_learned(table).startswith(f"{learned.not_learned(table, advice=False)} ")
+    assert learned.not_learned_note(table)
+    assert render_table(summarise(table)).splitlines()[0] == learned.not_learned_note(table)
+    assert learned.not_learned_note(table).startswith(f"{learned.not_learned_note(table, advice=False)} ")
     table.loc[0, "test_loss"] = 0.1  # one cell is enough
-    assert learned.not_learned(table) == ""
+    assert learned.not_learned_note(table) == ""
     assert not render_table(summarise(table)).startswith("None")
 
 
 def test_rows_of_some_tasks_may_lack_floors() -> None:
     table = rows(copy=0.4, text=0.1)
     table.loc[table["data"] == "text", [name for name in table if name.startswith("floor")]] = np.nan
-    assert "copy" not in learned.not_learned(table)  # the only task for which it is known
-    assert learned.not_learned(table)
+    assert "copy" not in learned.not_learned_note(table)  # the only task for which it is known
+    assert learned.not_learned_note(table)
 
 
 @pytest.mark.parametrize(("loss", "share"), [(0.9, 0.0), (0.75, 0.1), (0.5, 0.6)])
@@ -73,17 +73,17 @@ def test_where_position_wins_nothing_a_guess_is_the_level(loss: float, share: fl
     bag = rows(bag=loss).assign(floor_bayes_loss=0.3, floor_position_blind_loss=0.3, floor_prior_loss=0.8)
     bag = bag.assign(floor_position_blind_split_known_loss=0.3)
     assert learned.learned_share(bag).max() == pytest.approx(share) if share else learned.learned_share(bag).max() <= 0
-    assert bool(learned.not_learned(bag)) == (loss > 0.8)
+    assert bool(learned.not_learned_note(bag)) == (loss > 0.8)
     assert learned.has_learned(bag).max() == (loss < 0.8)
     barely = bag.assign(test_loss=0.77)  # 6 % of the way
-    assert learned.not_learned(barely)
+    assert learned.not_learned_note(barely)
 
 
 def test_settings_without_a_learned_one_are_counted() -> None:
     mixed = pd.concat([rows(copy=0.2), rows(copy=0.4).assign(depth=4), rows(copy=0.45).assign(depth=16)])
     assert learned.partly_learned(mixed).startswith("In 2 of 3 settings no encoding has learned")
     assert learned.partly_learned(mixed[mixed["depth"] == 1]) == ""
-    assert learned.partly_learned(mixed[mixed["depth"] > 1]) == ""  # of all, `not_learned` speaks
+    assert learned.partly_learned(mixed[mixed["depth"] > 1]) == ""  # of all, `not_learned_note` speaks
     one = mixed["pe"].eq("rope") & mixed["depth"].gt(1)
     assert learned.partly_learned(mixed.assign(test_loss=mixed["test_loss"].where(~one, 0.1))) == ""
     assert learned.partly_learned(mixed.iloc[:0][["pe", "data", "depth", "seed"]]) == ""  # every cell failed

@@ -25,7 +25,9 @@ from pe_lab.system.plain import complaint, read_yaml
 from pe_lab.tracking.wandb_config import flat_settings
 
 SECRET = "5ec2e7-hush-hush"
-SOUND = OmegaConf.to_yaml(config.expand(["pe=rope", "data=pattern", "logger=wandb"], multirun=False)[0], resolve=True)
+SOUND = OmegaConf.to_yaml(
+    config.expand_overrides(["pe=rope", "data=pattern", "logger=wandb"], multirun=False)[0], resolve=True
+)
 
 
 def replaced(leaf: str, block: str) -> str:
@@ -403,7 +405,7 @@ FILES = sorted(path for group in ("pe", "data", "logger") for path in (config.co
 def test_every_file_of_conf_is_read_as_it_was_written(path, checkpoint, sign):
     cfg, leaf = OmegaConf.create(SOUND), OmegaConf.load(path)
     if "defaults" in leaf:  # of other files
-        leaf = config.expand([f"{path.parent.name}={path.stem}"], multirun=False)[0][path.parent.name]
+        leaf = config.expand_overrides([f"{path.parent.name}={path.stem}"], multirun=False)[0][path.parent.name]
     cfg[path.parent.name] = {path.stem: leaf} if path.parent.name == "logger" else leaf
     (checkpoint / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
     sign(checkpoint)
@@ -491,7 +493,7 @@ def test_values_that_omegaconf_writes_are_read_unchanged(value):
 )
 def test_settings_that_could_not_be_read_back_are_refused_before_training(overrides):
     with pytest.raises(ValueError, match="the config must have") as error:
-        config.expand(overrides, multirun=False)
+        config.expand_overrides(overrides, multirun=False)
     assert SECRET not in str(error.value)
 
 

@@ -20,7 +20,7 @@ from configs import TINY_MODEL, in_ledger
 from frames import results_of
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.sweep_report import CellsMissingError, report_jobs
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.results import study
 from pe_lab.results.columns import LEADING_COLUMNS, setting_columns
 from pe_lab.results.frame import load
@@ -196,9 +196,9 @@ def test_on_a_full_disk_tables_are_lost_and_missing_cells_are_still_named(traine
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Tree, "write", full)
+    monkeypatch.setattr(LedgerFiles, "write", full)
     with pytest.raises(OSError, match="^the tables of study_name=g must be written to .*g, got No space left"):
-        report_jobs([job for job in asked(trained) if job.trained] if whole else asked(trained))
+        report_jobs([job for job in asked(trained) if job.is_trained] if whole else asked(trained))
     out, err = capsys.readouterr()
     assert err == ("" if whole else MISSING)
     assert "floor: bayes" in out

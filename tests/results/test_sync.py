@@ -32,7 +32,7 @@ def logged(tmp_path_factory) -> Path:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
-        cells = [Job.from_config(cfg) for cfg in config.expand([*words, *ASKED], multirun=True)]
+        cells = [Job.from_config(cfg) for cfg in config.expand_overrides([*words, *ASKED], multirun=True)]
         for job in cells:
             job.request()
         for job in cells:

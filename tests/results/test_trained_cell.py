@@ -16,7 +16,7 @@ from pe_lab.experiment.measurement import load_model
 from pe_lab.ledger.run import WEIGHTS_FILE
 from pe_lab.probes.attention import AttentionProbe
 from pe_lab.results import trained_cell
-from pe_lab.results.trained_cell import of_checkpoint
+from pe_lab.results.trained_cell import load_checkpoint_cell
 from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, file_digest, write_json
 from pe_lab.training.metrics import evaluate
 
@@ -137,4 +137,4 @@ def test_a_report_imports_no_class_that_only_a_ledger_names(damaged: Path, monke
     sign(run.checkpoint(1))
     monkeypatch.setattr(trained_cell, "get_object", lambda path: pytest.fail(f"{path} is imported"))
     with pytest.raises(LedgerError, match=r"elsewhere\.Encoding"):
-        of_checkpoint(run, 1, foreign=False)
+        load_checkpoint_cell(run, 1, foreign=False)

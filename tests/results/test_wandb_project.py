@@ -50,7 +50,7 @@ def run_of(ledger: Path, job: Job) -> Run:
 def cells(tmp_path_factory) -> list[Job]:
     ledger = tmp_path_factory.mktemp("ledger")
     words = [*TINY, "logger=none", f"ledger={ledger}", "pe=rope,none", "seed=0,1", "epochs=1,2"]
-    made = [Job.from_config(cfg) for cfg in config.expand(words, multirun=True)]
+    made = [Job.from_config(cfg) for cfg in config.expand_overrides(words, multirun=True)]
     for job in made:
         job.request()
     for job in made:

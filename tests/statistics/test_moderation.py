@@ -10,10 +10,10 @@ from scipy import special, stats
 
 from pe_lab.statistics import (
     GRID_TABLE,
-    NOTHING_KNOWN,
+    NO_PRIOR,
     Families,
     Margin,
-    Prior,
+    VariancePrior,
     compare_cells,
     differences,
     fit_prior,
@@ -36,7 +36,7 @@ def rows_of(values: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def prior_of(values: np.ndarray) -> Prior:
+def prior_of(values: np.ndarray) -> VariancePrior:
     return fitted(values, 0.0, keep_small=True)
 
 
@@ -94,7 +94,7 @@ def test_equal_variances_count_as_many_degrees_of_freedom_as_half_the_encodings(
 @pytest.mark.parametrize("encodings", [2, 4])
 def test_few_encodings_share_nothing(encodings):
     values = drawn(1, encodings=encodings)
-    assert prior_of(values) == NOTHING_KNOWN
+    assert prior_of(values) == NO_PRIOR
     line = differences(rows_of(values), [("e1", "e0")]).iloc[0]
     expected = stats.ttest_rel(values[:, 1], values[:, 0])
     assert (line["p"], line["freedom"]) == pytest.approx((expected.pvalue, expected.df))
@@ -197,7 +197,7 @@ def test_five_encodings_share():
     assert prior_of(drawn(1, encodings=5)).dof > 0
     missing = drawn(1, encodings=5)
     missing[1:, 4] = np.nan
-    assert prior_of(missing) == NOTHING_KNOWN
+    assert prior_of(missing) == NO_PRIOR
 
 
 def test_many_settings_at_once_are_those_of_each():

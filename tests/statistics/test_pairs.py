@@ -12,7 +12,7 @@ from scipy import optimize, special, stats
 
 from pe_lab.statistics import (
     COMPARISON_COLUMNS,
-    NOTHING_KNOWN,
+    NO_PRIOR,
     Endpoint,
     Verdict,
     all_pairs,
@@ -38,7 +38,7 @@ def draw(seed: int, seeds: int = 5, encodings: int = 8) -> np.ndarray:
 @pytest.mark.parametrize("seeds", [2, 3, 5, 12])
 def test_without_moderation_and_measurement_error_it_is_the_paired_t_test(seeds: int) -> None:
     y, pairs = draw(0, seeds), all_pairs(8)
-    tests = paired_tests(y, pairs, STEPS, prior=NOTHING_KNOWN, noise_std=0.0)
+    tests = paired_tests(y, pairs, STEPS, prior=NO_PRIOR, noise_std=0.0)
     for number, (first, second) in enumerate(combinations(range(8), 2)):
         expected = stats.ttest_rel(y[:, first], y[:, second])
         interval = expected.confidence_interval(0.95)
@@ -100,7 +100,7 @@ def test_no_variance_is_below_the_median_of_the_family() -> None:
 
 def test_fewer_than_five_encodings_share_nothing() -> None:
     y = draw(3)[:, :4]
-    moderated, alone = (paired_tests(y, all_pairs(4), STEPS, prior=prior) for prior in (None, NOTHING_KNOWN))
+    moderated, alone = (paired_tests(y, all_pairs(4), STEPS, prior=prior) for prior in (None, NO_PRIOR))
     np.testing.assert_array_equal(moderated.p, alone.p)
 
 
@@ -116,7 +116,7 @@ def test_missing_runs_leave_the_shared_seeds() -> None:
     y[3:, 2] = np.nan
     solved = np.ones(y.shape, bool)
     solved[4, 0] = False  # not a shared seed of 0 and 2
-    tests = paired_tests(y, with_baseline(8, 2), STEPS, solved, NOTHING_KNOWN, noise_std=0.0)
+    tests = paired_tests(y, with_baseline(8, 2), STEPS, solved, NO_PRIOR, noise_std=0.0)
     np.testing.assert_array_equal(tests.seeds, 3)
     np.testing.assert_allclose(tests.p[0], stats.ttest_rel(y[:3, 0], y[:3, 2]).pvalue)
     assert tests.solved is not None

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.simulated_looks import sequential
 from pe_lab.statistics import COMPARISON_COLUMNS, Endpoint, holm
-from pe_lab.statistics.looks import SPENT_SHARES, parts_of
+from pe_lab.statistics.looks import SPENT_SHARES, level_shares
 from pe_lab.statistics.race import Race
-from pe_lab.statistics.sequential import Arm, Decision, SequentialDesign, Values, decide_cells
+from pe_lab.statistics.sequential import Arm, SequentialDesign, StudyDecision, Values, decide_cells
 
 LOOKS = (3, 4, 6, 8)
 SETTING = (4,)
@@ -27,7 +27,7 @@ def draw(means: dict[str, float], seeds: int = 8, noise: float = 1.0, seed: int 
 
 def run(
     question: SequentialDesign, results: Values, margin: float = 1.0, most: int | None = None
-) -> tuple[Decision, list]:
+) -> tuple[StudyDecision, list]:
     """Run a study on results that come as they are asked for; return its end, and the cells asked for at each look."""
     known: dict = {}
     asked = []
@@ -121,7 +121,7 @@ def test_a_study_decides_as_the_looks_of_the_protocol_do(number, looks):
     names = [f"e{n}" for n in range(8)]
     values: dict = {((SETTING, pe), seed): y[seed, n] for n, pe in enumerate(names) for seed in range(looks[-1])}
     end = decide_cells(SequentialDesign([(SETTING, pe) for pe in names], "e0"), looks, values, {SETTING: 1.0})
-    fast = sequential(y, 0, Endpoint("loss", 1.0), looks=looks, spent=parts_of(looks))
+    fast = sequential(y, 0, Endpoint("loss", 1.0), looks=looks, spent=level_shares(looks))
     assert [line.seeds for line in end.lines] == fast.seeds.tolist()
     for name, array in {"p_corrected": fast.p, "p_equivalent_corrected": fast.p_equivalent, "low": fast.low}.items():
         np.testing.assert_allclose([getattr(line, name) for line in end.lines], array, rtol=1e-12)
@@ -132,14 +132,14 @@ def test_a_study_decides_as_the_looks_of_the_protocol_do(number, looks):
 
 @pytest.mark.parametrize("looks", [(2,), (3, 4, 6, 8, 12, 16, 24), (5, 8, 12)])
 def test_the_looks_spend_the_level_and_no_more(looks):
-    parts = parts_of(looks)
+    parts = level_shares(looks)
     assert sum(parts) == pytest.approx(1)
     assert list(parts) == sorted(parts)
     np.testing.assert_allclose(parts, np.sqrt(looks) / np.sqrt(looks).sum(), atol=0.02)
 
 
 def test_the_looks_of_the_protocol_spend_what_it_declares():
-    assert parts_of((5, 8, 12)) == SPENT_SHARES == (0.25, 0.35, 0.4)
+    assert level_shares((5, 8, 12)) == SPENT_SHARES == (0.25, 0.35, 0.4)
 
 
 @pytest.mark.parametrize("looks", [(), (1, 3), (3, 3), (5, 4)])

@@ -9,11 +9,11 @@ from benchmarks import simulated_runs as simulation
 from pe_lab.statistics import (
     Candidate,
     NeededTrial,
-    Plan,
     Trial,
     TrialProgress,
     TunedOutcome,
     TunedTask,
+    TuningPlan,
     plan_outcomes,
 )
 
@@ -23,17 +23,17 @@ TEXT = TunedTask("text", 800, None, GRID, 0.5)
 LADDER = (Candidate(1e-3), Candidate(3e-3), Candidate(1e-2))
 
 
-def ask(study: Plan, progress: dict[Trial, TrialProgress]) -> list[NeededTrial]:
+def ask(study: TuningPlan, progress: dict[Trial, TrialProgress]) -> list[NeededTrial]:
     """Return the trials that are needed next, in order of seeds, each with the steps it must reach."""
     return [need for outcome in plan_outcomes(study, progress) for need in outcome.needs]
 
 
-def plan(task: TunedTask = COPY, seeds: tuple[int, ...] = (0,)) -> Plan:
-    return Plan({"rope": LADDER}, [task], seeds)
+def plan(task: TunedTask = COPY, seeds: tuple[int, ...] = (0,)) -> TuningPlan:
+    return TuningPlan({"rope": LADDER}, [task], seeds)
 
 
 def run(
-    study: Plan,
+    study: TuningPlan,
     curves: dict[Candidate, list[float]],
     rng: np.random.Generator | None = None,
     fails: dict[Candidate, int] | None = None,
@@ -201,7 +201,7 @@ def test_scores_beyond_the_end_of_a_race_are_not_used() -> None:
 
 def test_a_study_asks_for_every_encoding_task_and_seed() -> None:
     scales = (Candidate(1e-3, 0.1), Candidate(3e-3, 0.1), Candidate(3e-3, 1.0))
-    study = Plan({"rope": LADDER, "learnable": scales}, [COPY, TEXT], [3, 4])
+    study = TuningPlan({"rope": LADDER, "learnable": scales}, [COPY, TEXT], [3, 4])
     needs = ask(study, {})
     assert len(needs) == 2 * 2 * 2 * 3
     assert {need.steps for need in needs} == {400}
@@ -209,15 +209,18 @@ def test_a_study_asks_for_every_encoding_task_and_seed() -> None:
 
 
 def refused() -> Iterator[tuple[object, str]]:
-    yield lambda: Plan({"rope": LADDER[:1]}, [COPY], [0]), "at least two rates"
-    yield lambda: Plan({"rope": (Candidate(1e-3, 0.1), Candidate(1e-3, 1.0))}, [COPY], [0]), "at least two rates"
-    yield lambda: Plan({"rope": (LADDER[0], LADDER[0])}, [COPY], [0]), "distinct"
-    yield lambda: Plan({"rope": (Candidate(0.0), LADDER[0])}, [COPY], [0]), "above 0"
-    yield lambda: Plan({"rope": LADDER, "alibi": LADDER[:2]}, [COPY], [0]), "same number of tries, got 3 of rope and 2"
-    yield lambda: Plan({}, [COPY], [0]), "must have encodings, tasks and seeds"
-    yield lambda: Plan({"rope": LADDER}, [COPY], []), "must have encodings, tasks and seeds"
-    yield lambda: Plan({"rope": LADDER}, [COPY, COPY], [0]), "tasks must be distinct"
-    yield lambda: Plan({"rope": LADDER}, [COPY], [1, 1]), "seeds must be distinct"
+    yield lambda: TuningPlan({"rope": LADDER[:1]}, [COPY], [0]), "at least two rates"
+    yield lambda: TuningPlan({"rope": (Candidate(1e-3, 0.1), Candidate(1e-3, 1.0))}, [COPY], [0]), "at least two rates"
+    yield lambda: TuningPlan({"rope": (LADDER[0], LADDER[0])}, [COPY], [0]), "distinct"
+    yield lambda: TuningPlan({"rope": (Candidate(0.0), LADDER[0])}, [COPY], [0]), "above 0"
+    yield (
+        lambda: TuningPlan({"rope": LADDER, "alibi": LADDER[:2]}, [COPY], [0]),
+        "same number of tries, got 3 of rope and 2",
+    )
+    yield lambda: TuningPlan({}, [COPY], [0]), "must have encodings, tasks and seeds"
+    yield lambda: TuningPlan({"rope": LADDER}, [COPY], []), "must have encodings, tasks and seeds"
+    yield lambda: TuningPlan({"rope": LADDER}, [COPY, COPY], [0]), "tasks must be distinct"
+    yield lambda: TuningPlan({"rope": LADDER}, [COPY], [1, 1]), "seeds must be distinct"
     yield lambda: TunedTask("copy", 800, 1.0, GRID, 0.5), "level must be between 0 and 1"
     yield lambda: TunedTask("copy", 800, 0.0, GRID, 0.5), "level must be between 0 and 1"
     yield lambda: TunedTask("copy", 50, 0.9, (60, 120), 0.5), "cap must be at or beyond"
@@ -246,7 +249,9 @@ def test_simulated_races_end_as_the_plan_says() -> None:
     grid = simulation.evaluation_steps(design.cap, design.fraction)
     scores = simulation.curves(law, passing, grid, rng).astype(float)
     raced = simulation.judge_races(scores, grid, design)
-    study = Plan({f"e{k}": LADDER for k in range(40)}, [TunedTask("task", 4000, 0.95, grid, design.fraction)], [0, 1])
+    study = TuningPlan(
+        {f"e{k}": LADDER for k in range(40)}, [TunedTask("task", 4000, 0.95, grid, design.fraction)], [0, 1]
+    )
     progress = {
         Trial(f"e{k}", "task", seed, candidate): TrialProgress(scores[0, seed, k, number].tolist())
         for k in range(40)

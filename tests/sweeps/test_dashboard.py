@@ -57,7 +57,7 @@ def logged(tmp_path_factory, offline_runs) -> dict[str, set[str]]:
     words = [*TINY, "epochs=1", "evaluate.lengths=[1,2]", "probe=[position,attention,rank]", f"ledger={ledger}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
-        job = Job.from_config(config.expand(words, multirun=False)[0])
+        job = Job.from_config(config.expand_overrides(words, multirun=False)[0])
         job.request()
         job.complete(wait=True)
     (inside,) = offline_runs(ledger).values()

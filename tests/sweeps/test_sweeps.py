@@ -135,7 +135,9 @@ def identity(cfg: DictConfig) -> str:
 @pytest.fixture(scope="module")
 def study_cells():
     """Return the identities of a study's cells with seed 0, by the study's name."""
-    return cache(lambda name: {identity(cfg) for cfg in config.expand([f"+study={name}", "seed=0"], multirun=True)})
+    return cache(
+        lambda name: {identity(cfg) for cfg in config.expand_overrides([f"+study={name}", "seed=0"], multirun=True)}
+    )
 
 
 def test_the_sweeps_of_studies_are_those_that_are_generated():
@@ -205,11 +207,13 @@ def test_a_grid_has_the_cells_of_the_study_of_its_name(path, study_cells):
     words = sweep["command"][4:-1]
     others = [(name, values) for name, values in choices(sweep).items() if name != "seed"]
     swept = [f"{name}=choice({','.join(map(str, values))})" for name, values in others]
-    here = [identity(cfg) for cfg in config.expand([*words, *swept, "seed=0"], multirun=True)]
+    here = [identity(cfg) for cfg in config.expand_overrides([*words, *swept, "seed=0"], multirun=True)]
     assert len(here) == len(set(here))
     assert set(here) == study_cells(path.stem)
     one = [f"{name}=choice({values[0]})" for name, values in others]
-    assert [cfg.seed for cfg in config.expand([f"+study={path.stem}", *one], multirun=True)] == choices(sweep)["seed"]
+    assert [cfg.seed for cfg in config.expand_overrides([f"+study={path.stem}", *one], multirun=True)] == choices(
+        sweep
+    )["seed"]
 
 
 @pytest.mark.parametrize("path", large_apart(FILES), ids=lambda path: path.stem)
@@ -218,7 +222,7 @@ def test_an_agent_starts_a_cell_of_the_study(path, agent, study_cells):
     for chosen in some(sweep):
         command, _ = agent(sweep, chosen)
         assert command[:4] == ["/usr/bin/env", "python", "-m", "pe_lab.run"]
-        (cfg,) = config.expand(command[4:], multirun=False)
+        (cfg,) = config.expand_overrides(command[4:], multirun=False)
         assert cfg.study_name == path.stem
         if path in GRIDS:
             assert cfg.seed == chosen["seed"]
@@ -237,7 +241,7 @@ def test_a_cell_of_an_agent_logs_into_the_agents_wandb_run(agent, tmp_path, offl
         if path.stem == "text":
             few = [*few, f"data.path={some_text(tmp_path / 'corpus')}"]  # beside the ledger: all of its files are read
         command, environment = agent(sweep, some(sweep)[2], run=path.stem)
-        encoding[path] = config.expand(command[4:], multirun=False)[0].pe.name
+        encoding[path] = config.expand_overrides(command[4:], multirun=False)[0].pe.name
         assert command[:4] == ["/usr/bin/env", "python", "-m", "pe_lab.run"]
         jobs.append([[*command[3:], *TINY, *few, f"ledger={tmp_path / path.stem}"], environment])
     done = subprocess.run(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pe_lab.system.names import MAX_LISTED_NAMES, SHORTENED_NAMES, unknown_name
+from pe_lab.system.names import MAX_LISTED_NAMES, SHORTENED_NAMES, unknown_name_message
 
 LONG = [f"name_{number:02}" for number in range(MAX_LISTED_NAMES + 1)]
 
@@ -16,7 +16,7 @@ LONG = [f"name_{number:02}" for number in range(MAX_LISTED_NAMES + 1)]
     ],
 )
 def test_a_long_list_is_cut_where_the_meant_name_is_known(known: list, name: str, listed: int, listing: bool) -> None:
-    message = unknown_name("pe", known, name, " in there", listing="pe-lab list")
+    message = unknown_name_message("pe", known, name, " in there", listing="pe-lab list")
     rule = message.rpartition("pe must be one of ")[2]
     assert sum(one in rule for one in known) == listed
     assert (f"{len(known) - SHORTENED_NAMES} others" in rule, "pe-lab list" in rule) == (listing, listing)

@@ -31,7 +31,9 @@ from pe_lab.tracking.wandb_run import BEST_DIRECTIONS, WandbRun
 
 
 def serve(ledger: Path, *overrides: str) -> list[Job]:
-    cells = [Job.from_config(cfg) for cfg in config.expand([*TINY, f"ledger={ledger}", *overrides], multirun=True)]
+    cells = [
+        Job.from_config(cfg) for cfg in config.expand_overrides([*TINY, f"ledger={ledger}", *overrides], multirun=True)
+    ]
     for job in cells:
         job.request()
     for job in cells:
@@ -172,7 +174,10 @@ def test_a_picture_of_an_encoding_is_drawn_once_for_all_cells_that_have_it(tmp_p
     (tmp_path / "pictures").mkdir()
 
     def cells(*words: str) -> list[Cell]:
-        return [Cell.from_config(cfg) for cfg in config.expand([*TINY, f"ledger={tmp_path}", *words], multirun=True)]
+        return [
+            Cell.from_config(cfg)
+            for cfg in config.expand_overrides([*TINY, f"ledger={tmp_path}", *words], multirun=True)
+        ]
 
     def drawing(cell: Cell) -> Path:
         return encoding_picture(tmp_path, cell.cfg.pe.name, cell.identity["pe"], cell.encoding)
@@ -353,7 +358,7 @@ def test_a_cell_is_replayed_to_wandb_alone(tmp_path, monkeypatch, offline_runs):
     (job,) = serve(tmp_path, "logger=csv", "epochs=1")
     (file,) = tmp_path.glob("csv/*/*/metrics.csv")
     file.write_text("kept")
-    (again,) = config.expand([*TINY, f"ledger={tmp_path}", *words], multirun=True)
+    (again,) = config.expand_overrides([*TINY, f"ledger={tmp_path}", *words], multirun=True)
     replay_logs(Cell.from_config(again), job.run)
     assert len(offline_runs(tmp_path)) == 1
     assert file.read_text() == "kept"

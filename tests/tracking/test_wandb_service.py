@@ -82,7 +82,7 @@ def test_a_server_that_answers_is_there(logged_in):
 
 
 def test_the_time_to_decide_is_a_setting(logged_in):
-    (cfg,) = config.expand(["logger.wandb.decide_timeout=0.5"], multirun=False)
+    (cfg,) = config.expand_overrides(["logger.wandb.decide_timeout=0.5"], multirun=False)
     with logged_in("decide", "drips"):
         settle_wandb(cfg)
         assert os.environ["WANDB_MODE"] == "offline"
@@ -94,7 +94,7 @@ def test_the_time_to_decide_is_a_setting(logged_in):
 def test_a_limit_is_some_seconds(setting, value):
     line = f"logger.wandb.{setting} must be a number of seconds above 0 and up to 3600, got"
     with pytest.raises(ValueError, match=line):
-        config.expand([f"logger.wandb.{setting}={value}"], multirun=False)
+        config.expand_overrides([f"logger.wandb.{setting}={value}"], multirun=False)
 
 
 def test_a_server_that_takes_runs_gets_them(logged_in, tmp_path, capsys):
@@ -201,7 +201,10 @@ def test_a_cell_is_served_and_the_next_does_not_wait(logged_in, tmp_path, capsys
         f"logger.wandb.finish_timeout={LIMIT:g}",
         "logger.wandb.open_timeout=60",
     ]
-    cells = [Job.from_config(cfg) for cfg in config.expand([*words, "epochs=1,2", f"ledger={tmp_path}"], multirun=True)]
+    cells = [
+        Job.from_config(cfg)
+        for cfg in config.expand_overrides([*words, "epochs=1,2", f"ledger={tmp_path}"], multirun=True)
+    ]
     with logged_in("stream", "500") as server:
         for job in cells:
             job.request()
@@ -231,7 +234,7 @@ def test_rebuilding_ends_when_the_server_does_not_take_a_run(monkeypatch, tmp_pa
 def test_who_is_offline_unasked_is_told_what_uploads_the_runs(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("WANDB_MODE", "")
     monkeypatch.setattr("pe_lab.tracking.wandb_mode.has_key", lambda: False)
-    (cfg,) = config.expand([f"ledger={tmp_path}"], multirun=False)
+    (cfg,) = config.expand_overrides([f"ledger={tmp_path}"], multirun=False)
     for told in (True, False):  # then the environment says so
         settle_wandb(cfg)
         assert os.environ["WANDB_MODE"] == "offline"

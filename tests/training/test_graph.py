@@ -34,7 +34,7 @@ TINY = [*TINY_MODEL, "trainer.batch_size=32", "logger=none"]
 def training(ledger: Path, *overrides: str) -> Training:
     (cfg,) = in_ledger(ledger, *TINY, "trainer.device=cpu", *overrides, multirun=False)
     cell = Job.from_config(cfg).cell
-    made = cell.training()
+    made = cell.lightning_module()
     made.model.to(cell.device)
     made.choose_graph(cell.device)
     return made

@@ -36,7 +36,7 @@ def cell(ledger: Path, *overrides: str) -> Job:
 
 
 def built(job: Job) -> Training:
-    return job.cell.training()
+    return job.cell.lightning_module()
 
 
 def fit(training: Training, epochs: int, *more: L.Callback) -> list[dict[str, Any]]:

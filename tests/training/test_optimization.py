@@ -263,7 +263,7 @@ def test_muon_has_no_setting_of_adam() -> None:
 def test_settings_of_a_schedule_that_do_not_fit_are_refused(overrides: tuple[str, ...]) -> None:
     setting = overrides[min(1, len(overrides) - 1)].partition("=")[0]
     with pytest.raises(ValueError, match=rf"^{re.escape(setting)}.*\Z"):
-        config.expand(list(overrides), multirun=False)
+        config.expand_overrides(list(overrides), multirun=False)
 
 
 # hashes of pe=rope on a CPU from before optimizers had a _target_, at revision 1 of model, attention, encoding and data

@@ -73,7 +73,7 @@ def test_a_trainer_of_ones_own_ends_with_the_bits_of_the_command_line(words: lis
 
     torch.set_num_threads(1)
     made = cell(*words)
-    module, data = made.training(), made.sequences()
+    module, data = made.lightning_module(), made.data_module()
     mine = L.Trainer(**made.trainer_arguments(), default_root_dir=tmp_path, logger=CSVLogger(tmp_path))
     mine.fit(module, datamodule=data)
     (test,) = mine.test(module, datamodule=data)
@@ -124,7 +124,7 @@ RESUMED = ["pe=lrope", "model.dropout=0.1", "epochs=3", *SCHEDULED]
 @pytest.fixture(scope="module")
 def whole() -> dict[str, Tensor]:
     made = cell(*RESUMED)
-    module = made.training()
+    module = made.lightning_module()
     fit(module, max_epochs=3)
     return weights(module)
 
@@ -138,8 +138,8 @@ def test_a_training_resumes_from_any_step_with_the_same_bits(
 ) -> None:
     """From Lightning's own checkpoints, and from those without pickles."""
     made, plugins = cell(*RESUMED), {"plugins": [plugin()] if plugin else []}
-    fit(made.training(), max_epochs=3, callbacks=[Cut(at, tmp_path / "cut.ckpt")], **plugins)
-    module = made.training()
+    fit(made.lightning_module(), max_epochs=3, callbacks=[Cut(at, tmp_path / "cut.ckpt")], **plugins)
+    module = made.lightning_module()
     fit(module, tmp_path / "cut.ckpt", max_epochs=3, limit_val_batches=1.0, **plugins)
     assert same(weights(module), whole)
 
@@ -148,9 +148,9 @@ def test_a_training_resumes_again_and_again_from_the_ends_of_epochs(tmp_path: Pa
     """Each epoch has nine batches."""
     made, path = cell(*RESUMED), None
     for at in (9, 10, 18):
-        fit(made.training(), path, max_epochs=3, callbacks=[Cut(at, tmp_path / f"{at}.ckpt")])
+        fit(made.lightning_module(), path, max_epochs=3, callbacks=[Cut(at, tmp_path / f"{at}.ckpt")])
         path = tmp_path / f"{at}.ckpt"
-    module = made.training()
+    module = made.lightning_module()
     ended = fit(module, path, max_epochs=3)
     assert same(weights(module), whole)
     assert (ended.current_epoch, ended.global_step) == (3, 3 * STEPS)
@@ -164,8 +164,8 @@ def test_a_training_resumes_from_the_last_checkpoint_of_model_checkpoint(
     for number, ends in enumerate([{"max_epochs": 1}, {"max_epochs": -1, "max_steps": 13}]):
         kept = ModelCheckpoint(tmp_path / str(number), save_last=True, monitor="validation/loss")
         stop = {"limit_val_batches": 1.0, "enable_checkpointing": True}
-        fit(made.training(), callbacks=[kept], val_check_interval=4, **stop, **ends)
-        module = made.training()
+        fit(made.lightning_module(), callbacks=[kept], val_check_interval=4, **stop, **ends)
+        module = made.lightning_module()
         fit(module, kept.last_model_path, max_epochs=-1, max_steps=3 * STEPS)
         assert same(weights(module), whole), ends
 
@@ -173,7 +173,7 @@ def test_a_training_resumes_from_the_last_checkpoint_of_model_checkpoint(
 @pytest.mark.parametrize("plugin", [None, SafeTensorsIO])
 def test_a_module_is_loaded_from_a_checkpoint_with_its_settings(plugin: type | None, tmp_path: Path) -> None:
     made = cell("pe=lrope")
-    module = made.training()
+    module = made.lightning_module()
     fit(module, max_steps=2, plugins=[plugin()] if plugin else []).save_checkpoint(tmp_path / "x.ckpt")
     loaded = Training.load_from_checkpoint(tmp_path / "x.ckpt")
     assert same(weights(loaded), weights(module))
@@ -223,12 +223,12 @@ def distance(one: Training, other: Training, start: Training) -> float:
 def test_two_processes_train_as_one(words: list[str], tmp_path: Path) -> None:
     """Gradients are sums in another order: weights differ by rounding."""
     made = cell(*words, "epochs=1")
-    one, two = made.training(), made.training()
+    one, two = made.lightning_module(), made.lightning_module()
     fit(one, max_steps=6, max_epochs=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fit(two, max_steps=6, max_epochs=2, strategy="ddp_fork", devices=2)
-    assert distance(one, two, made.training()) <= ROUNDED
+    assert distance(one, two, made.lightning_module()) <= ROUNDED
 
 
 SHARDED = """
@@ -240,7 +240,7 @@ from torch.distributed.tensor import DTensor
 sys.path[:0] = {path}
 import test_trainer as tests
 device, devices = "{device}", {devices}
-module = tests.cell(*{words}).training()
+module = tests.cell(*{words}).lightning_module()
 strategy = ModelParallelStrategy(data_parallel_size=devices, tensor_parallel_size=1)
 given = {{"accelerator": device, "strategy": strategy, "devices": devices, "max_steps": 6, "max_epochs": 2}}
 trainer = tests.fit(module, **given)
@@ -275,21 +275,21 @@ def test_parameters_that_are_split_over_devices_are_trained_as_whole_ones(device
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     made = cell(*words)
-    one, two = made.training(), made.training()
+    one, two = made.lightning_module(), made.lightning_module()
     fit(one, max_steps=6, max_epochs=2, accelerator=device)
     two.model.load_state_dict(torch.load(file))
-    assert distance(one.cpu(), two, made.training()) <= ROUNDED
+    assert distance(one.cpu(), two, made.lightning_module()) <= ROUNDED
 
 
 def test_accumulated_batches_train_as_one_of_all_their_sequences() -> None:
     """Also at the end of an epoch, where fewer are left, and where sequences have more or fewer answers."""
     whole, parts = cell(*COPY, "trainer.batch_size=64"), cell(*COPY, "trainer.batch_size=16")
-    one, four, last = whole.training(), parts.training(), parts.training()
+    one, four, last = whole.lightning_module(), parts.lightning_module(), parts.lightning_module()
     fit(one, max_epochs=2)
     fit(four, max_epochs=2, accumulate_grad_batches=4)
     fit(last, max_epochs=2, accumulate_grad_batches=2)
-    assert distance(one, four, whole.training()) <= ROUNDED
-    assert distance(one, last, whole.training()) > 10 * ROUNDED
+    assert distance(one, four, whole.lightning_module()) <= ROUNDED
+    assert distance(one, last, whole.lightning_module()) > 10 * ROUNDED
 
 
 # -- what a Trainer can be asked for -----------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Seen(Callback):
 
 
 def trained(*words: str, callbacks: tuple[Callback, ...] = (), **arguments: Any) -> tuple[Training, L.Trainer, Seen]:
-    module, seen = cell("pe=lrope", "model.dropout=0.1", "epochs=2", *words).training(), Seen()
+    module, seen = cell("pe=lrope", "model.dropout=0.1", "epochs=2", *words).lightning_module(), Seen()
     return module, fit(module, callbacks=[seen, *callbacks], **{"max_epochs": 2} | arguments), seen
 
 
@@ -376,7 +376,7 @@ def test_batches_to_overfit_are_the_same_in_every_epoch() -> None:
 
 def test_fit_validate_test_and_predict_follow_each_other() -> None:
     made = cell("pe=rope", "epochs=1")
-    module, data, mine = made.training(), made.sequences(), trainer(max_epochs=1, limit_val_batches=1.0)
+    module, data, mine = made.lightning_module(), made.data_module(), trainer(max_epochs=1, limit_val_batches=1.0)
     before = mine.validate(module, datamodule=data, verbose=False)[0]
     mine.fit(module, datamodule=data)
     after = mine.validate(module, datamodule=data, verbose=False)[0]
@@ -408,8 +408,8 @@ def test_fit_validate_test_and_predict_follow_each_other() -> None:
 def test_arguments_that_do_not_change_numbers_do_not(arguments: dict[str, Any], whole_two: dict[str, Tensor]) -> None:
     if "barebones" in arguments:
         made = cell("pe=lrope", "model.dropout=0.1", "epochs=2")
-        module = made.training()
-        L.Trainer(accelerator="cpu", max_epochs=2, barebones=True).fit(module, datamodule=made.sequences())
+        module = made.lightning_module()
+        L.Trainer(accelerator="cpu", max_epochs=2, barebones=True).fit(module, datamodule=made.data_module())
     else:
         module = trained(**arguments)[0]
     assert same(weights(module), whole_two) is ("fast_dev_run" not in arguments)
@@ -442,8 +442,8 @@ def test_a_training_ends_at_its_steps_or_its_time() -> None:
 def test_a_limited_test_and_a_limited_prediction_read_so_many_batches() -> None:
     made = cell("pe=rope", "epochs=1")
     mine = trainer(limit_test_batches=0, limit_predict_batches=0)
-    assert not mine.test(made.training(), datamodule=made.sequences(), verbose=False)
-    assert not mine.predict(made.training(), datamodule=made.sequences())
+    assert not mine.test(made.lightning_module(), datamodule=made.data_module(), verbose=False)
+    assert not mine.predict(made.lightning_module(), datamodule=made.data_module())
 
 
 def test_statistics_of_the_device_are_logged(tmp_path: Path) -> None:
@@ -512,7 +512,7 @@ def test_what_a_graph_cannot_honour_is_done_without_one_or_refused(monkeypatch: 
 
 
 def test_data_of_another_cell_is_refused() -> None:
-    module, other = cell("pe=rope").training(), cell("pe=rope", "seed=1").sequences()
+    module, other = cell("pe=rope").lightning_module(), cell("pe=rope", "seed=1").data_module()
     with pytest.raises(ValueError, match="settings of Sequences must be those of the module"):
         fit(module, data=other, max_epochs=1)
 

@@ -69,7 +69,7 @@ def test_a_training_with_workers_goes_on_at_the_same_sequence(place: Path, tmp_p
 
     def trained(steps: int, workers: int, ckpt: Path | None = None, save: Path | None = None) -> dict[str, Tensor]:
         made = cell(place)
-        training: Training = made.training()
+        training: Training = made.lightning_module()
         trainer = fit(training, ckpt, Sequences(made.cfg, workers=workers), max_steps=steps)
         if save is not None:
             trainer.save_checkpoint(save)

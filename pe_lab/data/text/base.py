@@ -163,7 +163,7 @@ class Text(Dataset):
         text = rows[:, : tokens.shape[1]]
         return Batch(tokens, targets, role, targets != IGNORE, packed_layout(text == self.text.end, self.causal))
 
-    def spelled(self, tokens: Tensor) -> list[str]:
+    def token_texts(self, tokens: Tensor) -> list[str]:
         """Return the text of tokens [T], with signs for spaces and ends of lines."""
         words = (self.text.spelling[token].decode(errors="backslashreplace") for token in tokens.tolist())
         return [word.replace(" ", "␣").replace("\n", "↵") for word in words]

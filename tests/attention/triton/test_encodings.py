@@ -15,7 +15,7 @@ from pe_lab.attention import attend, triton
 from pe_lab.attention.triton import operators
 from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.check.case import MAX_MARK, marked_layout
-from pe_lab.config import Model, config_folder, expand
+from pe_lab.config import Model, config_folder, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import PADDING, Layout
@@ -42,7 +42,7 @@ Gradients = dict[str, Tensor]
 
 @cache
 def settings(name: str) -> DictConfig:
-    return expand([f"pe={name}"], False)[0].pe
+    return expand_overrides([f"pe={name}"], False)[0].pe
 
 
 def grid(name: str) -> int | None:

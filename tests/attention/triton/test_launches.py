@@ -25,7 +25,7 @@ from pe_lab.attention import attend, triton
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.operators import table_gradient
 from pe_lab.check.case import MAX_MARK, marked_layout
-from pe_lab.config import Model, config_folder, expand
+from pe_lab.config import Model, config_folder, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import Layout
@@ -81,7 +81,7 @@ def encoding(name: str) -> Any:
     """As its file says; composed with others only where it says so, which takes its time."""
     options = OmegaConf.load(config_folder() / "pe" / f"{name}.yaml")
     composed = {"defaults", "parts"} & options.keys()
-    return hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if composed else options)
+    return hydra.utils.instantiate(expand_overrides([f"pe={name}"], False)[0].pe if composed else options)
 
 
 def build(made: Any, causal: bool, grid: int | None) -> Transformer:

@@ -23,7 +23,7 @@ from pe_lab.attention.triton import stick as kernels
 from pe_lab.attention.triton import stick_operators
 from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.attention.triton.stick_operators import stick_attention, stick_attention_backward
-from pe_lab.config import Model, expand
+from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import IGNORE, Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.layout import PADDING, Layout
@@ -771,7 +771,7 @@ VOCABULARY, LENGTH = 11, 17
 
 
 def model_of(pe: str, causal: bool, implementation: str, dtype: torch.dtype) -> Transformer:
-    encoding = hydra.utils.instantiate(expand([f"pe={pe}"], False)[0].pe)
+    encoding = hydra.utils.instantiate(expand_overrides([f"pe={pe}"], False)[0].pe)
     sizes = {"depth": 2, "width": 32, "num_heads": H, "mlp_ratio": 2}
     config = Model(**sizes, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(config, encoding, Task(VOCABULARY, LENGTH, VOCABULARY, causal), implementation)

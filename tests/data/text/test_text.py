@@ -14,7 +14,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from pe_lab.config import expand
+from pe_lab.config import expand_overrides
 from pe_lab.data.base import IGNORE, Batch, epoch_order
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.text.base import Text, packed_layout
@@ -80,7 +80,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 @every_task
 def test_the_config_is_the_class_with_its_defaults(task: str, tmp_path: Path) -> None:
-    cfg = expand([f"data={task}"], False)[0].data
+    cfg = expand_overrides([f"data={task}"], False)[0].data
     signature = inspect.signature(TASKS[task].__init__).parameters.values()
     defaults = {p.name: p.default for p in signature if p.name not in ("self", "seed", "name")}
     assert {key: value for key, value in OmegaConf.to_container(cfg).items() if key[0] != "_"} == defaults | {
@@ -338,7 +338,7 @@ def test_what_is_hidden_does_not_depend_on_the_batch(place: Path) -> None:
 @pytest.mark.parametrize("pe", ["rope", "learnable", "alibi", "t5", "none", "sinusoidal", "cpe", "shaw"])
 def test_a_packed_documents_logits_do_not_change_when_its_neighbour_changes(task: str, pe: str, place: Path) -> None:
     data = text(place, task, "lines")
-    cfg = expand([f"pe={pe}", "model.depth=2", "model.width=16", "model.num_heads=2"], False)[0]
+    cfg = expand_overrides([f"pe={pe}", "model.depth=2", "model.width=16", "model.num_heads=2"], False)[0]
     model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), data.task)
     initialise_parameters(model, 0)
     model.eval()
@@ -392,7 +392,7 @@ def test_bits_per_byte_compares_tokenizers(place: Path) -> None:
 @every_task
 def test_a_model_is_evaluated_in_bits_per_byte(task: str, place: Path) -> None:
     data = text(place, task, "lines", test_sequences=9)
-    cfg = expand(["model.depth=1", "model.width=16", "model.num_heads=2"], False)[0]
+    cfg = expand_overrides(["model.depth=1", "model.width=16", "model.num_heads=2"], False)[0]
     model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), data.task)
     metrics = evaluate(model, data, "test", torch.autocast("cpu", enabled=False))
     assert metrics["bits_per_byte"] == pytest.approx(metrics["loss"] / math.log(2))
@@ -488,7 +488,7 @@ def test_a_text_that_only_repeats_itself_is_refused(tmp_path: Path) -> None:
 
 def cell(place: Path, *overrides: str) -> Cell:
     fixed = [f"data.cache={place}/cache", f"data.length={LENGTH}", f"ledger={place}/ledger", "trainer.batch_size=4"]
-    return Cell.from_config(expand(["data=clm", *fixed, *overrides], False)[0])
+    return Cell.from_config(expand_overrides(["data=clm", *fixed, *overrides], False)[0])
 
 
 def test_a_cell_is_known_by_the_text_not_by_where_it_is(place: Path, tmp_path: Path) -> None:
