@@ -21,6 +21,8 @@ from triton.backends.driver import GPUDriver
 from triton.runtime import driver as active
 from triton.runtime.jit import JITFunction
 
+from pe_lab.attention.triton import launch_parameters
+
 MAX_SHARED_BYTES = {"sm_80": 166_912, "sm_90": 232_448}  # bytes per program
 KERNELS = "pe_lab.attention.triton"
 
@@ -104,8 +106,9 @@ def standing_in(
         stack.enter_context(mock.patch.object(active, "_active", _Driver(architecture, compiles, launched)))
         if not compiles:
             stack.enter_context(mock.patch.object(JITFunction, "_do_compile", _specialise))
+        imported = launch_parameters.architecture_of
         for name, module in list(sys.modules.items()):
-            if name.startswith(KERNELS) and hasattr(module, "architecture_of"):
+            if name.startswith(KERNELS) and getattr(module, "architecture_of", None) is imported:
                 stack.enter_context(mock.patch.object(module, "architecture_of", return_value=architecture))
         yield made
 
