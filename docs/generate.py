@@ -56,6 +56,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "protocol_pilot": protocol_tables.pilot,
         "replication": replication_tables.replication,
         "not_run": replication_tables.not_run,
+        "papers": replication_tables.papers,
         "claims": replication_tables.claims,
         "universes": replication_tables.universes,
     }

@@ -11,37 +11,36 @@ REPLICATION = ROOT / "pe_lab/replication/values.csv"
 def findings() -> dict[str, Any]:
     """Return the findings on all entries of the registry, from the shipped values."""
     from pe_lab.replication import judge_entry, load_entries
-    from pe_lab.replication.values import Values, values_of
+    from pe_lab.replication.benchmark_rows import shipped_values
+    from pe_lab.replication.values import Values
 
-    values = values_of(REPLICATION) if REPLICATION.exists() else {}
     entries = load_entries(ROOT / "conf/replication")
+    values = shipped_values(entries, REPLICATION if REPLICATION.exists() else None)
     return {name: judge_entry(entry, values.get(name, Values()).by_label) for name, entry in entries.items()}
 
 
 def replication() -> str:
-    """Return how many entries have which verdict, and a table of those that are judged: numbers, then claims."""
+    """Return how many entries have which verdict, and a table of the numbers that are judged."""
     found = [finding for finding in findings().values() if not finding.entry.everywhere]
     numbers = [finding for finding in found if not finding.entry.studies]
-    claimed = sorted(
-        (finding for finding in found if finding.entry.studies), key=lambda one: "://" not in one.entry.paper
-    )
+    claimed = [finding for finding in found if finding.entry.studies]
+    papers = [finding for finding in claimed if "://" in finding.entry.paper]
+    unpublished = [finding for finding in claimed if "://" not in finding.entry.paper]
     lines = ["| entry | source | what is said | published | ours | verdict |", f"|{' :--- |' * 6}"]
-    for finding in numbers + claimed:
+    for finding in numbers:
         if finding.compared:
             entry = finding.entry
-            theirs = ", ".join(f"{label}: {value.published.mean:.3g}" for label, value in reported(finding).items())
-            cells = [f"`{entry.name}`", by(entry), entry.says, theirs, ours_of(finding), str(finding.verdict)]
+            theirs = ", ".join(f"{label}: {value.published.mean:.3g}" for label, value in entry.values.items())
+            means = ", ".join(f"{label}: {value:.3g}" for label, value in finding.ours.items())
+            ours = f"{means} ({finding.seeds} seeds)"
+            cells = [f"`{entry.name}`", by(entry), entry.says, theirs, ours, str(finding.verdict)]
             lines.append(f"| {' | '.join(cells)} |")
     counts = (
         f"{len(numbers)} numbers of other authors are listed: {verdicts_of(numbers)}. "
-        f"{len(claimed)} claims have no number: {verdicts_of(claimed)}."
+        f"{len(papers)} claims of papers have no number: {verdicts_of(papers)}. "
+        f"{len(unpublished)} claims are of no publication: {verdicts_of(unpublished)}."
     )
     return "\n".join([wrapped(counts), "", *lines])
-
-
-def reported(finding: Any) -> dict[str, Any]:
-    """Return the published numbers of an entry by label; none for a claim."""
-    return {} if finding.entry.studies else finding.entry.values
 
 
 def verdicts_of(found: list[Any]) -> str:
@@ -52,16 +51,20 @@ def verdicts_of(found: list[Any]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
-def ours_of(finding: Any) -> str:
-    """Return what we get: the means of published numbers, the difference of a claim of one part, or counts of parts."""
-    from pe_lab.gallery.claims import states
+def papers() -> str:
+    """Return a table of the claims of papers on the benchmark's rows, each with the part that supports it least."""
+    from pe_lab.gallery.claims import by_support, states, weakest
 
-    if reported(finding):
-        means = ", ".join(f"{label}: {value:.3g}" for label, value in finding.ours.items())
-        return f"{means} ({finding.seeds} seeds)"
-    if len(finding.compared) > 1:
-        return states(finding)
-    return ", ".join(f"{label}: {interval_of(finding, label)}" for label in finding.compared)
+    found = by_support({name: finding for name, finding in findings().items() if finding.entry.tasks})
+    lines = ["| claim | paper | verdict | the part that supports it least | ours, 95 % interval |", f"|{' :--- |' * 5}"]
+    for finding in found.values():
+        entry, label = finding.entry, weakest(finding)
+        assert label is not None, finding
+        part = f"{label}, claimed {entry.values[label]}"
+        verdict = f"{finding.verdict}: {states(finding)}"
+        cells = [f"`{entry.name}`: {entry.says}", by(entry), verdict, part, interval_of(finding, label)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def interval_of(finding: Any, label: str) -> str:
@@ -120,7 +123,7 @@ def claims() -> str:
     ]
     for name, finding in found.items():
         entry, short = finding.entry, name.partition("/")[2]
-        if not entry.studies or entry.everywhere:
+        if not entry.studies or entry.tasks or entry.everywhere:
             continue
         everywhere, where = found.get(f"{name}/{UNIVERSE_SUFFIX}"), "none declared"
         if everywhere is not None:
@@ -131,7 +134,7 @@ def claims() -> str:
             )
         command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
         own = f"{finding.verdict}: {states(finding) if finding.compared else finding.why}"
-        lines.append(f"| `{short}` | {own} | {where} | {command} |")
+        lines.append(f"| `{short}`: {entry.says} | {own} | {where} | {command} |")
         for label, one in finding.compared.items():
             state = PARTS[str(one.agreement)]
             if state != "open":

@@ -1,5 +1,6 @@
 """The parts of a claim: what was measured on which tasks, and how far from a bound still counts as near it."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -7,13 +8,15 @@ from itertools import takewhile
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pandas as pd
 
 from pe_lab import config
+from pe_lab.benchmark.measured import TaskResults
 from pe_lab.gallery.longer import HALF, keeps_positions
 from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
-from pe_lab.replication.findings import PARTS, Finding
+from pe_lab.replication.findings import PARTS, EntryVerdict, Finding
 from pe_lab.replication.studies import RAW_CONDITIONS
 from pe_lab.replication.universe import quantity
 from pe_lab.results.columns import cut_interval
@@ -34,10 +37,10 @@ UNITS_OF_CLAIMS = {
 
 UNPUBLISHED = "not published"  # the paper of entries that have none
 CANNOT = "cannot be tested here"
-HEADINGS = {
-    "longer": "Of these the abstract names NoPE; that T5's bias comes next was not read there. Its parts were split by "
-    "task after the values were known."
-}
+TICKS = {-1.0: "−1", -0.1: "−0.1", 0.0: "0", 0.1: "0.1", 1.0: "1"}  # of the figure
+LINEAR = 0.03  # about the distance from its bound up to which the figure is linear; beyond, it is logarithmic
+STATE_ORDER = [Agreement.NOT_REPRODUCED, Agreement.UNDECIDED, Agreement.REPRODUCED]
+VERDICT_ORDER = [EntryVerdict.REPRODUCED, EntryVerdict.UNDECIDED, EntryVerdict.MIXED, EntryVerdict.NOT_REPRODUCED]
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,75 @@ def unseen_lengths(entry: Entry, studies: Path) -> UnseenLengths | None:
     return UnseenLengths(sorted(rows["length"].unique()), shares)
 
 
-def deciding(finding: Finding) -> str | None:
-    """Return the label of the part, shown or contradicted, that is farthest from its bound; None: none is."""
-    distances = {
-        label: abs(float(comparison.difference) - test.bound)
+def weakest(finding: Finding) -> str | None:
+    """Return the label of the part that supports a claim least; None: nothing is compared.
+
+    A contradicted part before an open one, an open one before one that is shown; then the one that is least far on the
+    claimed side of its bound.
+    """
+    order = {
+        label: (STATE_ORDER.index(Agreement(str(comparison.agreement))), claimed_side(finding, label)[1])
         for label, comparison in finding.compared.items()
-        if isinstance(test := finding.entry.values[label], Claimed) and comparison.agreement != Agreement.UNDECIDED
     }
-    return max(distances, key=lambda label: distances[label], default=None)
+    return min(order, key=lambda label: order[label], default=None)
+
+
+def claimed_side(finding: Finding, label: str) -> tuple[float, float, float]:
+    """Return how far a part is on the claimed side of its bound: the low end, the mean and the high end.
+
+    Below 0 it is on the other side. Of "near", the distance to the nearest end of the tolerance.
+    """
+    test, comparison = finding.entry.values[label], finding.compared[label]
+    assert isinstance(test, Claimed)
+    ends = [float(value) - test.bound for value in (comparison.low, comparison.difference, comparison.high)]
+    if test.rule == "above":
+        return ends[0], ends[1], ends[2]
+    if test.rule == "below":
+        return -ends[2], -ends[1], -ends[0]
+    tolerance = finding.entry.tolerance
+    nearest = 0.0 if ends[0] <= 0 <= ends[2] else min(abs(ends[0]), abs(ends[2]))
+    return tolerance - max(abs(ends[0]), abs(ends[2])), tolerance - abs(ends[1]), tolerance - nearest
+
+
+def place(distance: float) -> float:
+    """Return where the figure draws a distance from the bound: -1 at -1.5 and below, 0 at 0, 1 at 1.5 and above."""
+    return float(np.clip(np.arcsinh(distance / LINEAR) / np.arcsinh(1.5 / LINEAR), -1, 1))
+
+
+def by_support(claims: Mapping[str, Finding]) -> dict[str, Finding]:
+    """Return claims in the order of their verdicts, then of how far their weakest part is on the claimed side."""
+
+    def order(item: tuple[str, Finding]) -> tuple[int, float]:
+        label = weakest(item[1])
+        if label is None:
+            return len(VERDICT_ORDER), 0.0
+        return VERDICT_ORDER.index(item[1].verdict), -claimed_side(item[1], label)[1]
+
+    return dict(sorted(claims.items(), key=order))
+
+
+def verdict_counts(claims: Iterable[Finding]) -> str:
+    """Return how many claims have which verdict, in words."""
+    counts = Counter(str(claim.verdict) for claim in claims)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in EntryVerdict if counts[verdict])
+
+
+def levels(entry: Entry, results: Mapping[str, TaskResults]) -> list[str]:
+    """Return the means over seeds of what a claim on the benchmark's rows compares: a line per task, metric and length.
+
+    Args:
+        results: of the benchmark, by task.
+    """
+    lines: dict[str, dict[str, str]] = {}
+    tests = [test for test in entry.values.values() if isinstance(test, Claimed) and entry.tasks]
+    for conditions in [{**test.value, **change} for test in tests for change in ({}, *test.others)]:
+        pe, metric, length = (conditions.get(key) for key in ("pe", "metric", "length"))
+        for task in [str(conditions["task"])] if "task" in conditions else entry.tasks:
+            rows = results[task].rows.query("pe == @pe") if task in results else pd.DataFrame()
+            if len(rows) and (column := f"{metric}_x{length}") in rows:
+                line = f"{task}, {str(metric).replace('_', ' ')} at {length} ×"
+                lines.setdefault(line, {})[str(pe)] = number(float(rows[column].astype(float).mean()))
+    return [f"{line}: {', '.join(f'`{pe}` {mean}' for pe, mean in means.items())}" for line, means in lines.items()]
 
 
 def parts_tables(finding: Finding) -> list[PartsTable]:
@@ -242,7 +306,9 @@ def tasks_of(entry: Entry, test: Claimed) -> list[str]:
     """Return the tasks that the value of a part is a mean over; those of the audit are of untrained models."""
     if str(test.value["metric"]).startswith("audit."):
         return ["audit of untrained models"]
-    data = test.value.get("data")
+    data = test.value.get("task", test.value.get("data"))
+    if data is None and entry.tasks:
+        return list(entry.tasks)
     if data is None:
         return [name for words in entry.studies.values() for name in _tasks(words)]
     return [str(name) for name in (data if isinstance(data, tuple) else (data,))]

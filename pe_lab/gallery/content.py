@@ -27,7 +27,8 @@ from pe_lab.gallery.kinds import kind_of
 from pe_lab.gallery.page import fixed
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
 from pe_lab.replication import Finding, judge_entry, load_entries
-from pe_lab.replication.values import SHIPPED_FILE, Values, values_of
+from pe_lab.replication.benchmark_rows import shipped_values
+from pe_lab.replication.values import SHIPPED_FILE, Values
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.paths import safe_path
 
@@ -47,7 +48,7 @@ class Content:
     Attributes:
         definitions, portraits: of the encodings, by name.
         results: of the benchmark, the tasks that are measured, by name.
-        claims: of the literature, by name in conf/replication/claims.yaml, with their verdicts.
+        claims: by the name of their cell in conf/replication, with their verdicts.
         numbers: published numbers, by name of the registry, with their verdicts.
         again: what the replication of the benchmark with fresh seeds found.
         unlearned: what the models of a claim's studies have not learned, by study, by the name of the claim.
@@ -101,8 +102,8 @@ class Content:
         studies = studies if studies is not None and studies.is_dir() else None
         table = None if studies is None else studies / "audit" / "table.csv"
         audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
-        findings = _findings(studies)
-        judged = {name.removeprefix("claims/"): claim for name, claim in findings.items() if name.startswith("claims/")}
+        findings = _findings(studies, results)
+        judged = {name.partition("/")[2]: claim for name, claim in findings.items() if claim.entry.studies}
         numbers = {name: number for name, number in findings.items() if not number.entry.studies}
         again = compare_fresh_seeds(task_tables.read_all_rows(results))
         portraits = _portraits(chosen, set(audit.index), cache)
@@ -247,14 +248,12 @@ def studies_by_dataset(studies: Path) -> dict[str, list[str]]:
     return names
 
 
-def _findings(studies: Path | None) -> dict[str, Finding]:
-    """Return the entries of the registry, judged by the values that are shipped with the studies."""
-    values = {} if studies is None else values_of(SHIPPED_FILE)
-    return {
-        name: judge_entry(entry, values.get(name, Values()).by_label)
-        for name, entry in load_entries().items()
-        if not entry.everywhere
-    }
+def _findings(studies: Path | None, results: Path | None) -> dict[str, Finding]:
+    """Return the entries of the registry, judged by shipped results and the shipped values of studies."""
+    entries = {name: entry for name, entry in load_entries().items() if not entry.everywhere}
+    values = shipped_values(entries, None if studies is None else SHIPPED_FILE, results)
+    found = {name: values.get(name, Values()) for name in entries}
+    return {name: judge_entry(entry, found[name].by_label, found[name].why) for name, entry in entries.items()}
 
 
 def _portraits(chosen: dict[str, Definition], audited: set[str], cache: Path) -> dict[str, Portrait]:

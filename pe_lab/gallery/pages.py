@@ -14,17 +14,24 @@ from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_na
 from pe_lab.gallery.advice import Need, grouped
 from pe_lab.gallery.against import against
 from pe_lab.gallery.claims import (
-    HEADINGS,
+    LINEAR,
+    TICKS,
     UNPUBLISHED,
+    bound,
+    by_support,
+    claimed_side,
     conditions,
-    deciding,
     is_cut,
+    levels,
     measured,
     ours,
     parts_tables,
+    place,
     shared_notes,
     states,
+    verdict_counts,
     verdict_in_words,
+    weakest,
 )
 from pe_lab.gallery.content import LONGER_TEXT, STEP, TEXT_STUDIES, Content
 from pe_lab.gallery.definitions import Definition, definitions
@@ -46,6 +53,7 @@ from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, rende
 from pe_lab.gallery.portrait import PANELS, PIXELS
 from pe_lab.gallery.samples import data_of, sentence
 from pe_lab.replication import EntryVerdict, Finding
+from pe_lab.replication.entry import benchmark_commands
 from pe_lab.replication.findings import PARTS
 from pe_lab.results.learned import MIN_RIGHT
 from pe_lab.results.styles import COMMON_NAMES
@@ -273,14 +281,24 @@ def tasks_page(content: Content) -> Page:
 def claims_page(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
     judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
-    claims = sorted(content.claims.items(), key=lambda item: "://" not in item[1].entry.paper)
-    says = Counter(claim.entry.says for claim in content.claims.values())
-    shared = shared_notes(claim.entry for claim in content.claims.values())
-    twice = {name: claim.entry.chosen[len(shared) :] for name, claim in claims if says[claim.entry.says] > 1}
+    claims = by_support(content.claims)
+    groups = [
+        {name: claim for name, claim in claims.items() if (claim.entry.paper != UNPUBLISHED) == papers}
+        for papers in (True, False)
+    ]
+    says = Counter(claim.entry.says for claim in claims.values())
+    by_table = {
+        bool(rows): shared_notes(claim.entry for claim in claims.values() if bool(claim.entry.tasks) == rows)
+        for rows in (True, False)
+    }
+    notes = {name: claim.entry.chosen[len(by_table[bool(claim.entry.tasks)]) :] for name, claim in claims.items()}
+    text = content.results.get(LONGER_TEXT[0])
     html = rendered(
         "claims.html",
         **_common(content, ""),
-        claims=dict(claims),
+        groups=groups,
+        text=text,
+        parameters=text.rows["parameters"].astype(float).median() if text else None,
         judged=judged,
         published={name: each for name, each in judged.items() if each.entry.paper != UNPUBLISHED},
         unpublished={name: each for name, each in judged.items() if each.entry.paper == UNPUBLISHED},
@@ -288,15 +306,24 @@ def claims_page(content: Content) -> Page:
         listed=sum(each.entry.paper != UNPUBLISHED for each in content.numbers.values()),
         listed_unpublished=sum(each.entry.paper == UNPUBLISHED for each in content.numbers.values()),
         unpublished_paper=UNPUBLISHED,
-        shared=shared,
-        differs={name: notes[0] for name, notes in twice.items() if notes} | HEADINGS,
+        shared=by_table,
+        notes=notes,
+        differs={name: notes[name][0] for name in notes if says[claims[name].entry.says] > 1 and notes[name]},
+        commands={name: benchmark_commands(claim.entry) for name, claim in claims.items() if claim.entry.tasks},
+        levels={name: levels(claim.entry, content.results) for name, claim in claims.items()},
         words=PARTS,
         signs=SIGNS,
         parts_tables=parts_tables,
         measured=measured,
         is_cut=is_cut,
         states=states,
-        deciding=deciding,
+        weakest=weakest,
+        claimed_side=claimed_side,
+        bound=bound,
+        place=place,
+        ticks=TICKS,
+        linear=LINEAR,
+        verdict_counts=verdict_counts,
         ours=ours,
     )
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)

@@ -6,7 +6,9 @@ name, or with --list, nothing is trained. Prints a verdict on each entry: reprod
 part, undecided (and the seeds that would decide), or not run (and what it needs). Where the ledger has fewer seeds than
 an entry asks for, the verdict is that of the shipped values.
 
-A claim is tested on studies. With --universe, it is asked in every setting that its entry declares as reasonable.
+A claim is tested on studies, or on the rows of the benchmark that come with the package: of the latter nothing is
+trained, and the command that trains them is printed. With --universe, a claim is asked in every setting that its entry
+declares as reasonable.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from pe_lab import config
 from pe_lab.replication.entries import load_entries
-from pe_lab.replication.entry import UNIVERSE_SUFFIX, Entry, Reported, training_overrides
+from pe_lab.replication.entry import UNIVERSE_SUFFIX, Entry, Reported, benchmark_commands, training_overrides
 from pe_lab.replication.findings import PARTS, EntryVerdict, Finding, judge_entry
 from pe_lab.replication.values import SHIPPED_FILE, table_of, values_of
 from pe_lab.statistics import Agreement
@@ -78,7 +80,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     failed = 0
     if names and not arguments.list:
         for entry in chosen:
-            if not entry.lacks and (entry.name in names or (entry.minutes or 0) <= arguments.most):
+            if not entry.lacks and not entry.tasks and (entry.name in names or (entry.minutes or 0) <= arguments.most):
                 failed += train_entry(entry, arguments.seeds or entry.seeds, overrides)
     from pe_lab.replication.ledger import read_values  # loads torch
 
@@ -89,12 +91,16 @@ def replicate(arguments: argparse.Namespace) -> int:
     findings, judged = [], []
     for entry in chosen:
         values = read_values(entry, ledger, arguments.seeds or entry.seeds, where)
-        if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
-            kept[entry.name] = values
-        measured = kept.get(entry.name, values)
+        measured = values
+        if not entry.tasks:
+            if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
+                kept[entry.name] = values
+            measured = kept.get(entry.name, values)
         used = shipped[entry.name] if entry.name in shipped and len(measured.seeds) < entry.seeds else measured
         findings.append(judge_entry(entry, used.by_label, values.why))
-        text = finding_text(findings[-1], "" if used is measured else ", shipped")
+        text = finding_text(findings[-1], ", shipped" if entry.tasks or used is not measured else "")
+        if entry.tasks and names and findings[-1].compared:
+            text += f"\n    to train it again: {benchmark_commands(entry)}"
         if names:
             print(text, flush=True)
         elif findings[-1].verdict is EntryVerdict.NOT_RUN:  # one line of each, before what is judged

@@ -3,9 +3,10 @@
 A file has the keys of `FILE_KEYS`, and `cells`: entries by name, with the keys of `CELL_KEYS`. A key of both stands in
 the file for all of its cells, and in a cell for that one; `setting` and `chosen` of a cell follow those of the file.
 
-A cell has either `published` numbers, or `tests` on cells of `studies`. A test says that a value is `above`, `below` or
-`near` a bound. Its value is a mean over the rows that a condition on columns leaves, alone, or compared with that of
-other rows: `minus` a second value, or `over` it. `each` repeats it for every combination of some columns' values.
+A cell has either `published` numbers, or `tests`: on cells of `studies`, or on the benchmark's rows of `tasks`, which
+come with the package. A test says that a value is `above`, `below` or `near` a bound. Its value is a mean over the rows
+that a condition on columns leaves, alone, or compared with that of other rows: `minus` a second value, or `over` it.
+`each` repeats it for every combination of some columns' values.
 """
 
 import re
@@ -17,6 +18,7 @@ import numpy as np
 import yaml
 
 from pe_lab import config
+from pe_lab.replication.benchmark_rows import study_overrides
 from pe_lab.replication.claims import tests_of, universe_grid, universe_of
 from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.fields import (
@@ -40,6 +42,7 @@ SHARED_KEYS = (
     "tolerance",
     "seeds",
     "measured",
+    "tasks",
     "setting",
     "chosen",
     "lacks",
@@ -99,14 +102,20 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
     }
     lacks, minutes = fields.get("lacks"), fields.get("minutes")
     studies: dict[str, tuple[str, ...]] = {}
-    if "tests" in cell:
+    tests = tests_of(where, cell) if "tests" in cell else {}
+    tasks = tuple(require_texts(where, "tasks", fields.get("tasks"))) if tests else ()
+    if tasks:
+        if both := fields.keys() & {"studies", "universe"}:
+            raise ValueError(f"{where} must have either tasks or {' and '.join(sorted(both))}, got both")
+        studies = study_overrides(where, tasks, tests)
+    elif tests:
         named = require_mapping(where, "studies, overrides by the name of a study,", fields.get("studies"))
         studies = {str(key): tuple(require_texts(where, f"studies.{key}", words)) for key, words in named.items()}
     elif lacks is not None:
         require_text(where, "lacks", lacks)
     elif not lists["setting"]:
         raise ValueError(f"{where} must have a setting, the overrides of pe-lab run, got none")
-    if minutes is not None or lacks is None:
+    if minutes is not None or (lacks is None and not tasks):
         require_number(where, "minutes", minutes)
     seeds = fields.get("seeds", MIN_SEEDS)
     if type(seeds) is not int or seeds < MIN_SEEDS:
@@ -115,7 +124,7 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
         name=f"{table}/{name}",
         **described,
         seen=require_flag(where, "seen", fields.get("seen")),
-        values=tests_of(where, cell) if studies else _values(where, fields.get("published"), fields.get("measured")),
+        values=tests or _values(where, fields.get("published"), fields.get("measured")),
         tolerance=require_number(where, "tolerance", fields.get("tolerance")),
         seeds=seeds,
         **lists,
@@ -123,6 +132,7 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
         minutes=minutes,
         timed=require_flag(where, "timed", fields.get("timed", False)),
         studies=studies,
+        tasks=tasks,
         universe=universe_grid(where, cell["universe"], studies) if "universe" in cell else {},
     )
 

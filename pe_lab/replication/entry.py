@@ -80,6 +80,7 @@ class Entry:
         minutes: core-minutes of a seed.
         timed: whether these were measured; otherwise they are an estimate.
         studies: of a claim, overrides of `pe-lab run -m` by the name of the study.
+        tasks: of a claim on the benchmark's rows, the tasks; these come with the package, and nothing is trained.
         universe: of a claim, the values of settings that are as reasonable as those of its study.
     """
 
@@ -99,6 +100,7 @@ class Entry:
     minutes: float | None
     timed: bool
     studies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
     universe: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
 
     @property
@@ -112,6 +114,12 @@ class Entry:
         lengths = sorted({length for value in reported for length in value.lengths})
         evaluated = [] if lengths == [1.0] else [f"evaluate.lengths=[{','.join(f'{length:g}' for length in lengths)}]"]
         return [*self.setting, *evaluated]
+
+
+def benchmark_commands(entry: Entry) -> str:
+    """Return the commands that train what a claim on the benchmark's rows compares, joined by "&&"."""
+    seeds = ",".join(map(str, range(entry.seeds)))
+    return " && ".join(f"pe-lab run -m {' '.join(words)} seed={seeds}" for words in entry.studies.values())
 
 
 def training_overrides(entry: Entry, seeds: int) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 from scipy import special
 
-from pe_lab.replication.entry import Claimed, Entry, Reported
+from pe_lab.replication.entry import Claimed, Entry, Reported, benchmark_commands
 from pe_lab.statistics import LEVEL, Agreement, Comparison, compare_with_published, holm, holm_levels
 
 EQUALITY_TOLERANCE = 1e-12  # numbers that differ by less are equal
@@ -158,6 +158,8 @@ def _cost(entry: Entry) -> str:
     """Say what it would take to run an entry."""
     if entry.lacks:
         return f"pe_lab has no {entry.lacks}"
+    if entry.tasks:
+        return f"needs {benchmark_commands(entry)}"
     hours = (entry.minutes or 0) * entry.seeds / 60
     if hours >= 1:
         return f"needs {hours:.1f} core-hours"

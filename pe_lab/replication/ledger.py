@@ -8,7 +8,7 @@ from typing import Any
 from pe_lab import config
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.records import Records
-from pe_lab.replication import studies
+from pe_lab.replication import benchmark_rows, studies
 from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.values import Values
 from pe_lab.results.from_ledger import summary_and_environment
@@ -22,7 +22,8 @@ DERIVED_METRICS: dict[str, tuple[str, Callable[[float], float]]] = {
 def read_values(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ...] = ()) -> Values:
     """Return the values of the seeds 0 ... seeds - 1 of an entry that the ledger has.
 
-    Those of a claim are read from the tables of its studies.
+    Those of a claim are read from the tables of its studies, or from the benchmark's rows that come with the package,
+    which are trained with the default settings.
 
     Args:
         overrides: overrides beside those of the entry, which say where it is trained.
@@ -32,6 +33,10 @@ def read_values(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ..
         LedgerError: an entry of the ledger is damaged.
     """
     values = Values({label: [] for label in entry.values})
+    if entry.tasks:
+        if overrides:
+            return Values(why=f"the benchmark's rows are not of {' '.join(overrides)}")
+        return benchmark_rows.read_values(entry, seeds)
     if entry.studies:
         return studies.read_values(entry, ledger, seeds)
     if entry.lacks or not ledger.is_dir():

@@ -29,12 +29,24 @@ def read_values(entry: Entry, folder: Path, seeds: int) -> Values:
         folder: a ledger, or a folder with one folder per study, and the audit as `audit`.
     """
     place = folder / "studies" if (folder / "studies").is_dir() else folder
-    tests = {label: test for label, test in entry.values.items() if isinstance(test, Claimed)}
     try:
-        cells, records = _tables(entry.studies, {key for test in tests.values() for key in _keys(test)}, place)
-        parts = {label: _values(test, cells, records) for label, test in tests.items()}
+        cells, records = _tables(entry.studies, {key for test in _tests(entry).values() for key in _keys(test)}, place)
+        return values_of_parts(entry, cells, records, seeds)
     except MissingError as missing:
         return Values(why=str(missing))
+
+
+def values_of_parts(entry: Entry, cells: pd.DataFrame, records: pd.DataFrame, seeds: int) -> Values:
+    """Return the values of the seeds below `seeds` that have all parts of a claim.
+
+    Args:
+        cells: with the columns of conditions, `seed`, `seconds` and `device`.
+        records: of lengths and probes, with `metric` and `value`.
+
+    Raises:
+        MissingError: a part has no rows.
+    """
+    parts = {label: _values(test, cells, records) for label, test in _tests(entry).items()}
     shared = pd.concat(parts, axis=1, join="inner").sort_index()
     shared = shared[shared.index < seeds]
     minutes = cells.groupby("seed")["seconds"].sum() / 60
@@ -61,6 +73,10 @@ def _tables(studies: Iterable[str], columns: set[str], place: Path) -> tuple[pd.
     if columns.isdisjoint({"length", "probe"}):
         return cells, pd.DataFrame()
     return cells, pd.concat([result.records for result in results], ignore_index=True)
+
+
+def _tests(entry: Entry) -> dict[str, Claimed]:
+    return {label: test for label, test in entry.values.items() if isinstance(test, Claimed)}
 
 
 def _keys(test: Claimed) -> set[str]:
@@ -112,4 +128,5 @@ def _met(values: pd.Series, condition: Condition) -> pd.Series:
 
 
 def _shown(conditions: Mapping[str, Condition], metric: str) -> str:
-    return ", ".join([metric, *(f"{key} {value}" for key, value in conditions.items() if key != "metric")])
+    told = {key: value for key, value in conditions.items() if key != "metric" and key not in RAW_CONDITIONS}
+    return ", ".join([metric, *(f"{key} {value}" for key, value in told.items())])

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import groupby
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -28,15 +29,19 @@ from pe_lab.gallery.against import against
 from pe_lab.gallery.claims import (
     CANNOT,
     UNPUBLISHED,
+    by_support,
+    claimed_side,
     conditions,
-    deciding,
     is_cut,
+    levels,
     measured,
     ours,
     parts_tables,
+    place,
     shared_notes,
     states,
     unlearned,
+    weakest,
 )
 from pe_lab.gallery.content import Content, studies_by_dataset
 from pe_lab.gallery.definitions import Failure
@@ -64,7 +69,7 @@ from pe_lab.gallery.pages import (
 )
 from pe_lab.gallery.samples import data_of
 from pe_lab.gallery.site import write
-from pe_lab.replication import judge_entry
+from pe_lab.replication import EntryVerdict, judge_entry
 from pe_lab.results.styles import MARKERS, NONE_STYLE, OWN_MARKERS, style
 from pe_lab.statistics import Agreement
 
@@ -579,8 +584,7 @@ def test_longer_sequences_that_ask_at_the_same_positions_are_said_to(content: Co
     assert "blind" not in kept
     html = claims_page(content).html()
     assert html.count(NOT_ASKED) == len(kept)
-    closed = re.findall(r'id="(\w+)">\s*<details>\s*<summary>(.*?)</summary>', html, re.DOTALL)
-    assert {name for name, row in closed if NO_NEW_POSITION in row} == kept
+    assert {name for name, row in rows_of_claims(content).items() if NO_NEW_POSITION in row} == kept
     assert [NO_NEW_POSITION in encoding_page(shown, name).sections[0].html for name in ("rope", "none")] == [
         True,
         False,
@@ -948,7 +952,7 @@ def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> Non
     for name, claim in content.claims.items():
         part = html[html.index(f'id="{name}"') :]
         part = part[: part.index("</section>")]
-        assert str(claim.verdict if claim.compared else claim) in part
+        assert escape(str(claim.verdict if claim.compared else claim)) in part
         cells = re.findall(r'<td class="gallery-verdict" data-verdict="([\w ]+)">', part)
         assert sorted(cells) == sorted(str(one.agreement) for one in claim.compared.values())
         verdict = re.search(r'<strong class="gallery-verdict" data-verdict="([\w ]+)">', part)
@@ -958,13 +962,18 @@ def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> Non
     assert 'href="encodings/rope.html"' in html
 
 
-def test_claims_of_papers_come_first_and_closed_rows_name_them(content: Content) -> None:
-    closed = re.findall(r'id="(\w+)">\s*<details>\s*<summary>(.*?)</summary>', claims_page(content).html(), re.DOTALL)
-    papers = {name: claim.entry.paper.rpartition("/")[2] for name, claim in content.claims.items()}
-    assert all(papers[name] in row for name, row in closed)
-    published = [papers[name] != "not published" for name, _ in closed]
+def test_claims_of_papers_come_first_by_verdict_and_rows_name_them(content: Content) -> None:
+    rows = rows_of_claims(content)
+    assert rows.keys() == content.claims.keys()
+    papers = {name: claim.entry.paper for name, claim in content.claims.items()}
+    published = [papers[name] != UNPUBLISHED for name in rows]
     assert published == sorted(published, reverse=True)
     assert len(set(published)) == 2
+    assert all(f'href="{papers[name]}"' in row for name, row in rows.items() if papers[name] != UNPUBLISHED)
+    for name, row in rows.items():
+        assert f'href="#{name}"' in row
+    judged = [str(content.claims[name].verdict) for name in rows if papers[name] == UNPUBLISHED]
+    assert [verdict for verdict, _ in groupby(judged)] == ["undecided", "mixed", "not reproduced"]
 
 
 def test_parts_of_claims_are_tables_with_metric_unit_tasks_and_tolerance(content: Content) -> None:
@@ -1005,15 +1014,16 @@ def test_claims_say_which_models_have_not_learned_their_task(content: Content, t
     assert unlearned(content.claims["blind"].entry, tmp_path) == {}
     html = claims_page(replace(content, unlearned={"fades": {"layers": "Nothing."}})).html()
     assert re.findall(r'id="(\w+)"(?:(?!</section>).)*data-unlearned="(\w+)"', html, re.DOTALL) == [("fades", "layers")]
-    (summary,) = re.findall(r"<summary>((?:(?!</summary>).)*models that had not learned.*?)</summary>", html, re.DOTALL)
-    assert "fades" in summary
+    rows = rows_of_claims(replace(content, unlearned={"fades": {"layers": "Nothing."}}))
+    assert [name for name, row in rows.items() if "models that had not learned" in row] == ["fades"]
 
 
 def test_verdicts_that_cannot_be_tested_or_are_of_unlearned_models_say_so(content: Content) -> None:
-    html = claims_page(content).html()
-    limited = dict(
-        re.findall(r'id="(\w+)">\s*<details>\s*<summary>(?:(?!</summary>).)*data-limited>(.*?)</span>', html)
-    )
+    limited = {
+        name: found[1]
+        for name, row in rows_of_claims(content).items()
+        if (found := re.search("data-limited>(.*?)</span>", row))
+    }
     kept = {name for name, claim in content.claims.items() if keeps_positions(claim.entry)}
     missed = {name for name, studies in content.unlearned.items() if studies}
     assert set(limited) == kept | missed
@@ -1046,43 +1056,90 @@ def test_numbers_without_a_publication_stand_apart(content: Content) -> None:
         assert there == [bool(finding.compared) and (finding.entry.paper == UNPUBLISHED) == last for last in (0, 1)]
 
 
-def test_closed_claims_have_the_part_that_decides_most_and_what_is_right_on_unseen_lengths(content: Content) -> None:
-    parts = {
-        name: rest.partition("</section>")[0]
-        for name, rest in re.findall(
-            r'<section class="gallery-claim" id="(\w+)">(.*?</section>)', claims_page(content).html(), re.DOTALL
-        )
-    }
-    for name, claim in content.claims.items():
-        decided = [label for label, each in claim.compared.items() if each.agreement != Agreement.UNDECIDED]
-        assert (deciding(claim) in decided) == bool(decided)
-        assert ("data-deciding" in parts[name].partition("</summary>")[0]) == bool(decided)
-    longer = content.claims["longer"]
-    label = deciding(longer)
-    assert label is not None
-    assert ("repeat" in label, "`none` − `rope`" in label) == (True, True)
+def rows_of_claims(content: Content) -> dict[str, str]:
+    """Return the rows of the tables of claims by name."""
+    return dict(re.findall(r'<tr data-claim="(\w+)">(.*?)</tr>', claims_page(content).html(), re.DOTALL))
+
+
+def test_the_row_of_a_claim_draws_the_part_that_supports_it_least(content: Content) -> None:
+    states_of = {EntryVerdict.REPRODUCED: "reproduced", EntryVerdict.UNDECIDED: "undecided"}
+    for name, row in rows_of_claims(content).items():
+        claim = content.claims[name]
+        label = weakest(claim)
+        assert (label is None) == (not claim.compared)
+        assert ("<circle" in row) == bool(claim.compared)
+        if label is not None:
+            state = states_of.get(claim.verdict, "not reproduced")
+            assert str(claim.compared[label].agreement) == state
+            assert f'data-weakest="{state}"' in row
+            assert measured(claim.entry.values[label], claim.compared[label])[0] in row
+            alike = [other for other, one in claim.compared.items() if str(one.agreement) == state]
+            assert claimed_side(claim, label)[1] == min(claimed_side(claim, other)[1] for other in alike)
+    ordered = list(by_support(content.claims).values())
+    assert {claim.verdict for claim in ordered[-1:]} <= {EntryVerdict.NOT_REPRODUCED, EntryVerdict.NOT_RUN}
+
+
+def test_a_part_is_drawn_to_the_right_of_its_bound_exactly_where_it_is_as_claimed(content: Content) -> None:
+    rules = set()
+    for claim in content.claims.values():
+        for label, one in claim.compared.items():
+            rule = claim.entry.values[label].rule
+            low, mean, high = claimed_side(claim, label)
+            assert low <= mean <= high
+            if rule != "near":
+                assert (low > 0) == (one.agreement == Agreement.REPRODUCED)
+                assert (high < 0) == (one.agreement == Agreement.NOT_REPRODUCED)
+            elif one.agreement == Agreement.NOT_REPRODUCED:
+                assert mean < 0
+            elif one.agreement == Agreement.REPRODUCED:
+                assert mean > 0
+            rules.add(rule)
+    assert rules == {"above", "below", "near"}
+    places = [place(distance) for distance in (-9, -1.5, -0.2, -0.01, 0, 0.01, 0.2, 1.5, 9)]
+    assert places == pytest.approx([-x for x in reversed(places)])
+    assert (places[0], places[1], places[4]) == (-1, pytest.approx(-1), 0)
+    assert places[1:-1] == sorted(set(places[1:-1]))
+
+
+def test_a_claim_on_rows_of_the_benchmark_says_what_each_encoding_reaches(content: Content) -> None:
+    claim, rows = content.claims["alibi_costs"], content.results["causal_text"].rows
+    lines = levels(claim.entry, content.results)
+    means = rows[rows["pe"].isin(["alibi", "rope"])].groupby("pe")["loss_x4"].mean()
+    assert [line.partition(":")[0] for line in lines] == [f"causal_text, loss at {length} ×" for length in (1, 2, 4)]
+    assert lines[2].endswith(f": `rope` {number(means['rope'])}, `alibi` {number(means['alibi'])}")
+    assert levels(content.claims["longer"].entry, content.results) == []
+    section = claims_page(content).html().partition('id="alibi_costs"')[2].partition("</section>")[0]
+    assert "pe-lab run -m +study=pe_bench_2_causal_text pe=alibi,rope seed=0,1,2,3,4" in section
+    assert str(claim.verdict) == "mixed"  # of fabricated losses, which grow with the length by the same factor
+
+
+def test_claims_have_what_is_right_on_unseen_lengths(content: Content) -> None:
+    html = claims_page(content).html()
+    part = html.partition('<section class="gallery-claim" id="longer"')[2].partition("</section>")[0]
+    longer, label = content.claims["longer"], "data repeat: exact match on unseen lengths, `none` − `rope`"
     assert list(content.unseen) == ["longer"]
     unseen = content.unseen["longer"]
     assert (unseen.lengths, sorted(unseen.few)) == ([1.2, 1.5, 2.0], ["copy", "reverse"])
     shares = unseen.shares["repeat"]
     assert shares["none"] - shares["rope"] == pytest.approx(float(longer.compared[label].difference), abs=1e-6)
-    assert "data-unseen" in parts["longer"]
-    assert percent(shares["none"]) in parts["longer"].partition("</summary>")[0]
+    assert "data-unseen" in part
+    assert percent(shares["none"]) in part
 
 
 def test_claims_of_the_same_words_are_told_apart_and_say_what_is_tested(content: Content) -> None:
     one, other = (content.claims[name].entry for name in ("carried", "carried_small"))
     assert one.says == other.says
-    assert shared_notes(claim.entry for claim in content.claims.values()) == list(one.chosen)
+    assert shared_notes(each.entry for each in content.claims.values() if not each.entry.tasks) == list(one.chosen)
     assert shared_notes([replace(one, chosen=("a", "b")), replace(one, chosen=("a", "c", "d"))]) == ["a"]
     assert len(other.chosen) == len(one.chosen) + 1
     html = claims_page(content).html()
     parts = {name: html[html.index(f'id="{name}"') :].partition("</section>")[0] for name in content.claims}
     assert escape(other.chosen[-1].replace("`carried` ", "")[-40:]) in parts["carried_small"]
     for name, claim in content.claims.items():
-        first, *others = list(map(int, re.findall(r"\d+", states(claim))))
-        assert first + sum(others[1:]) == (others[0] if claim.compared else first)
-        assert (states(claim) in parts[name].partition("</summary>")[0]) == bool(claim.compared)
+        if claim.compared:
+            first, *others = list(map(int, re.findall(r"\d+", states(claim))))
+            assert first + sum(others[1:]) == others[0]
+            assert states(claim) in parts[name]
 
 
 def test_intervals_of_parts_end_at_what_is_possible(content: Content) -> None:
