@@ -85,4 +85,4 @@ def _texts(condition: Condition) -> tuple[str, ...]:
 def _require_known(where: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            raise ValueError(unknown_name_message(f"{where}: {key}", list(known), name))
+            raise ValueError(f"{where}: {unknown_name_message(key, known, name)}")
