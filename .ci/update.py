@@ -86,7 +86,7 @@ def golden(names: list[str]) -> None:
 
 def undefined(names: list[str]) -> None:
     """pairs of encoding and task that are not defined, in pe_lab/benchmark"""
-    python("-c", f"from pe_lab.benchmark.undefined import write_undefined; write_undefined({names or None})")
+    python("-c", f"from pe_lab.benchmark.undefined_encodings import write_undefined; write_undefined({names or None})")
 
 
 def proofs(names: list[str]) -> None:

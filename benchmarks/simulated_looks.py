@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pe_lab.statistics import MIN_SEEDS, Endpoint, Verdict, holm, paired_tests, verdicts_on, with_baseline
-from pe_lab.statistics.looks import LOOKS, SPENT_SHARES, check_looks
+from pe_lab.statistics.look_levels import LOOKS, SPENT_SHARES, check_looks
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from scipy import special
 
 from benchmarks import ROOT
 from pe_lab.statistics import steps_to_solve
-from pe_lab.statistics.looks import LOOKS, SPENT_SHARES
+from pe_lab.statistics.look_levels import LOOKS, SPENT_SHARES
 from pe_lab.statistics.steps import first_pass
 
 CAP, LEVEL = 4000, 0.95

@@ -165,7 +165,7 @@ def text() -> str:
 def settings() -> str:
     """Return every setting, a table for each group: default, range, what it is, what it changes."""
     from pe_lab.config import reference
-    from pe_lab.config.trainer import ALIASES, DECIDED_ARGUMENTS
+    from pe_lab.config.trainer_arguments import ALIASES, DECIDED_ARGUMENTS
 
     groups = [one for one in reference.default_groups() if one.name != "attention"]
     sections = [f"## Groups\n\n{rows_of([('', one) for one in reference.default_groups()])}"]
@@ -392,12 +392,12 @@ def measured_tasks() -> str:
 
 def longer_text() -> str:
     """Return what pe-bench 2 says of text at 4 times the training length."""
-    from pe_lab.benchmark import measured
+    from pe_lab.benchmark import task_results
     from pe_lab.benchmark.task_statistics import margin_in_words
     from pe_lab.gallery.content import STEP, step_times
 
     times = step_times()[STEP]
-    found = next((one for one in measured.read_results() if one.task.name == "causal_text"), None)
+    found = next((one for one in task_results.read_results() if one.task.name == "causal_text"), None)
     if found is None:
         return "Longer text is not measured yet."
     cfg, longest = found.task.cfg, found.at(4.0)

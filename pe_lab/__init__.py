@@ -51,7 +51,7 @@ def _leave_current_folder() -> None:
     """Take the current folder off the path, where `python -m pe_lab` has put it; not that of the checkout.
 
     Otherwise a file that lies beside a ledger, as pyarrow.py, would be imported in the place of an installed package.
-    Users' classes are found there all the same: see `pe_lab.config.users.add_import_paths`.
+    Users' classes are found there all the same: see `pe_lab.config.config_folders.add_import_paths`.
     """
     if sys.argv[:1] != ["-m"] or sys.flags.safe_path:  # -m: while packages of the program are imported, only then
         return

@@ -21,12 +21,12 @@ from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
-from pe_lab.config.trainer import devices_of
+from pe_lab.config.trainer_arguments import devices_of
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register_process
 from pe_lab.system.arguments import Parser, unrecognized_message
-from pe_lab.system.devices import gpu_groups, gpus, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.system.gpus import gpu_groups, gpus, use_gpu_of
 from pe_lab.system.paths import SAFE_PATH_VARIABLE, safe_path
 from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising_handler
 from pe_lab.tracking.wandb_mode import agent_run

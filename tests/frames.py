@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.results.declared import StudyDeclaration
 from pe_lab.results.frame import Results
+from pe_lab.results.study_declaration import StudyDeclaration
 
 
 def results_of(

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from faults.programs import Program, limit_memory
 from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.config.declarations import declared_ranges
+from pe_lab.config.option_declarations import declared_ranges
 from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import RANGES
 from pe_lab.data.text import corpus

@@ -9,7 +9,7 @@ from types import ModuleType
 import pandas as pd
 import pytest
 
-from pe_lab.benchmark.undefined import replace_lines
+from pe_lab.benchmark.undefined_encodings import replace_lines
 
 PROGRAM = Path(__file__).parents[1] / ".ci/update.py"
 

@@ -86,8 +86,8 @@ def run_audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     from tqdm import tqdm
 
     from pe_lab.audit import report
+    from pe_lab.audit.audited_encoding import AuditedEncoding
     from pe_lab.audit.cost import measure_costs
-    from pe_lab.audit.subject import AuditedEncoding
     from pe_lab.system.paths import safe_path
 
     out = Path(settings.out)
@@ -119,8 +119,8 @@ def measure_encoding(
     import torch
     from hydra.utils import instantiate
 
+    from pe_lab.audit.audited_encoding import AuditedEncoding
     from pe_lab.audit.measures import measure_properties
-    from pe_lab.audit.subject import AuditedEncoding
 
     torch.set_num_threads(1)  # the number of threads changes rounding; processes use the other cores
     with no_exit():

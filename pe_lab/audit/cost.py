@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pe_lab.attention import resolve
-from pe_lab.audit.subject import LENGTH, WIDTH, AuditedEncoding
+from pe_lab.audit.audited_encoding import LENGTH, WIDTH, AuditedEncoding
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 FLOPS_LENGTH = 512

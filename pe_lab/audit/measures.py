@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from pe_lab.audit.subject import (
+from pe_lab.audit.audited_encoding import (
     HEADS,
     LENGTH,
     SEED,

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding, LayerView, equal_tokens, random_tokens
 from pe_lab.audit.measures import MANY_POSITIONS, by_distance
-from pe_lab.audit.subject import LENGTH, AuditedEncoding, LayerView, equal_tokens, random_tokens
 from pe_lab.encodings.terms import Stick
 
 HEAD_LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#7F7F7F", ":"))  # a head each

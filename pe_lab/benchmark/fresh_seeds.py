@@ -11,7 +11,7 @@ from scipy import stats
 from pe_lab.benchmark.task_statistics import FRESH_SEEDS, endpoint, fresh_rows, published_rows, runs
 from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import TWINS
-from pe_lab.benchmark.undefined import defined_encodings
+from pe_lab.benchmark.undefined_encodings import defined_encodings
 from pe_lab.statistics import (
     DIFFERENT_VERDICTS,
     LEVEL,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
-from pe_lab.benchmark.undefined import defined_encodings
+from pe_lab.benchmark.undefined_encodings import defined_encodings
 from pe_lab.results.tuned_outcomes import MAX_AT_EDGE, endpoint_of
 from pe_lab.statistics import (
     COMPARISON_COLUMNS,

@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.benchmark import task_rows, task_statistics
 from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds, training_commands
-from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import count_false_positives, placebo
 from pe_lab.system.files import write_text

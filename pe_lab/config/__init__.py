@@ -4,6 +4,15 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 """
 
 from pe_lab.config.compose import complete_cell, compose_cells, expand_overrides, single_valued_overrides
+from pe_lab.config.config_folders import (
+    HELP,
+    ConfigFolders,
+    add_config_dirs,
+    add_path_of_callbacks,
+    config_dir_flags,
+    find_folders,
+    register_search_path,
+)
 from pe_lab.config.overrides import (
     Launcher,
     as_lists,
@@ -23,15 +32,6 @@ from pe_lab.config.schema import (
     resolve_config,
     study_settings,
     without_study_settings,
-)
-from pe_lab.config.users import (
-    HELP,
-    ConfigFolders,
-    add_config_dirs,
-    add_path_of_callbacks,
-    config_dir_flags,
-    find_folders,
-    register_search_path,
 )
 
 __all__ = [

@@ -13,12 +13,12 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_lab.config import trainer
+from pe_lab.config import trainer_arguments
+from pe_lab.config.config_folders import ConfigFolders, find_folders, register_search_path
 from pe_lab.config.overrides import NULL_SWEEP, expand_checkpoint_override, parse_overrides
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.rules import check_config
 from pe_lab.config.schema import STUDY_SETTINGS, config_folder, require_setting
-from pe_lab.config.users import ConfigFolders, find_folders, register_search_path
 from pe_lab.encodings.options import show_value
 
 Composed = tuple[DictConfig, Mapping[str, Any] | None]  # a config, and the parameters of its study's sweep
@@ -160,7 +160,7 @@ def _settle(cfg: DictConfig, keys: list[str]) -> None:
     Raises:
         ValueError: an argument of lightning.Trainer is no value of the setting, or another one is given.
     """
-    for name, (setting, _) in trainer.ALIASES.items():
+    for name, (setting, _) in trainer_arguments.ALIASES.items():
         value = OmegaConf.select(cfg, f"trainer.{name}")
         if value is None:
             continue

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from textwrap import fill
 
+from pe_lab.config.config_folders import ConfigFolders
 from pe_lab.config.reference import Setting, common_settings, of_config, read_settings
-from pe_lab.config.users import ConfigFolders
 
 WIDTH = 100
 REGISTRY = "replication"  # its files are tables of published numbers, and no choices

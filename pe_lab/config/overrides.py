@@ -12,12 +12,12 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from pe_lab.config.trainer import devices_of
-from pe_lab.config.users import FLAGS, ConfigFolders, find_folders
+from pe_lab.config.config_folders import FLAGS, ConfigFolders, find_folders
+from pe_lab.config.trainer_arguments import devices_of
 from pe_lab.encodings.hf_config import read_encoding
 from pe_lab.encodings.options import MAX_SHOWN_CHARACTERS, prefix_errors, show_value
-from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.gpus import gpus
 from pe_lab.system.names import HELP_COMMAND, unknown_name_message
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep

@@ -5,7 +5,7 @@ from typing import Any, TypeGuard
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from pe_lab.config.users import ConfigFolders
+from pe_lab.config.config_folders import ConfigFolders
 from pe_lab.encodings.options import OptionError, show_value
 from pe_lab.system.names import did_you_mean
 

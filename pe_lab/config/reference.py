@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from pe_lab.config import trainer
-from pe_lab.config.declarations import declared_ranges
+from pe_lab.config import trainer_arguments
+from pe_lab.config.option_declarations import declared_ranges
 from pe_lab.config.schema import RANGES, config_folder
 from pe_lab.encodings.options import BOOLEAN, Range
 
@@ -55,10 +55,10 @@ _CHANGES = {
     **dict.fromkeys(("trainer.log_every", "trainer.save_every"), NOTHING),
     **dict.fromkeys((f"callbacks.{name}" for name in READING_CALLBACKS), NOTHING),
     **dict.fromkeys(("trainer.graph", "model.checkpointing"), ON_GPU),
-    **dict.fromkeys((f"trainer.{name}" for name in trainer.TAKEN_ARGUMENTS), NOTHING),
-    **dict.fromkeys((f"trainer.{name}" for name in trainer.NEUTRAL_ARGUMENTS), TRAINING),
-    **dict.fromkeys((f"trainer.{name}" for name in trainer.ON_GPU), ON_GPU),
-    **dict.fromkeys((f"trainer.{name}" for name in trainer.VALIDATION_ARGUMENTS), WITH_CALLBACKS),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer_arguments.TAKEN_ARGUMENTS), NOTHING),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer_arguments.NEUTRAL_ARGUMENTS), TRAINING),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer_arguments.ON_GPU), ON_GPU),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer_arguments.VALIDATION_ARGUMENTS), WITH_CALLBACKS),
 }
 _UNLISTED = ("_target_", "_partial_", "name", "defaults", "hydra")
 _COMMENT = re.compile(r"\s+# (.*)")

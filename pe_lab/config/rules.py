@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config.declarations import declared_ranges
-from pe_lab.config.looks import looks_of
+from pe_lab.config.config_folders import ConfigFolders, add_import_paths, find_folders, is_package
+from pe_lab.config.option_declarations import declared_ranges
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config, Decide, Model, Solve, Tune, require_setting
-from pe_lab.config.trainer import check_trainer
-from pe_lab.config.users import ConfigFolders, add_import_paths, find_folders, is_package
+from pe_lab.config.seed_looks import looks_of
+from pe_lab.config.trainer_arguments import check_trainer
 from pe_lab.encodings import options
 from pe_lab.encodings.options import show_value
 from pe_lab.system.errors import unknown_setting

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from pe_lab.config import ranges, trainer
+from pe_lab.config import ranges, trainer_arguments
 from pe_lab.encodings import options
 from pe_lab.encodings.options import Count, Folder, NonNegative, Positive, Range, annotated_range, at_least, one_of
 
@@ -70,7 +70,10 @@ class LabTrainer:
 # all arguments of Lightning's Trainer, so that they are given without +; null: not given
 Trainer: Any = make_dataclass(
     "Trainer",
-    [(name, Annotated[Any, allowed], field(default=None)) for name, allowed in trainer.argument_ranges().items()],
+    [
+        (name, Annotated[Any, allowed], field(default=None))
+        for name, allowed in trainer_arguments.argument_ranges().items()
+    ],
     bases=(LabTrainer,),
 )
 
@@ -270,6 +273,8 @@ def resolve_config(cfg: DictConfig) -> dict[str, Any]:
     assert isinstance(plain, dict)
     if isinstance(arguments := plain.get("trainer"), dict):
         plain["trainer"] = {
-            name: value for name, value in arguments.items() if value is not None or name not in trainer.ARGUMENT_NAMES
+            name: value
+            for name, value in arguments.items()
+            if value is not None or name not in trainer_arguments.ARGUMENT_NAMES
         }
     return plain

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from pe_lab.attention import IMPLEMENTATIONS, Choice, attend, choose
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import head_dim, resolve_config, without_study_settings
-from pe_lab.config.trainer import batches_of_epoch, changing_arguments, devices_of, require_split
+from pe_lab.config.trainer_arguments import batches_of_epoch, changing_arguments, devices_of, require_split
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
@@ -25,8 +25,8 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.experiment import trainer
 from pe_lab.experiment.identity import identity_options
-from pe_lab.experiment.memory import explain_memory_errors
-from pe_lab.experiment.requests import check_requests, requested_measurements
+from pe_lab.experiment.measurement_requests import check_requests, requested_measurements
+from pe_lab.experiment.memory_errors import explain_memory_errors
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
 from pe_lab.model.parametrization import MUP, STANDARD

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from pe_lab.config import resolve_config, study_settings
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory import explain_memory_errors
+from pe_lab.experiment.memory_errors import explain_memory_errors
 from pe_lab.ledger.studies import has_trained_cell
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import digest, is_file, read_json

@@ -23,9 +23,9 @@ from pe_lab.experiment.callbacks import (
     Validation,
 )
 from pe_lab.experiment.cell import Cell, grid_of_steps
-from pe_lab.experiment.logs import CheckpointLoggers
+from pe_lab.experiment.checkpoint_loggers import CheckpointLoggers
 from pe_lab.experiment.measurement import Datasets, measure_cell, prepare_cpu
-from pe_lab.experiment.memory import explain_memory_errors
+from pe_lab.experiment.memory_errors import explain_memory_errors
 from pe_lab.experiment.ranks import Ranks, core_seconds
 from pe_lab.experiment.trainer import silence_lightning
 from pe_lab.ledger.run import DIVERGED, ERROR, WEIGHTS_FILE, Run

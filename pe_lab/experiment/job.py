@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory import explain_memory_errors
+from pe_lab.experiment.memory_errors import explain_memory_errors
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -160,7 +160,7 @@ class Job:
                     return
                 time.sleep(POLL_SECONDS)
         if self.is_trained and self._agent_waits:
-            from pe_lab.experiment.logs import replay_logs
+            from pe_lab.experiment.checkpoint_loggers import replay_logs
 
             replay_logs(self.cell, self.run)
             self.logged = True
@@ -170,7 +170,7 @@ class Job:
         with self.records.lease() as free:
             pass
         if free:  # checked before the model is loaded
-            from pe_lab.experiment.logs import measure_trained
+            from pe_lab.experiment.checkpoint_loggers import measure_trained
 
             with explain_memory_errors(self.cell.cfg, self.cell.dataset.task.length):
                 measure_trained(self.cell, self.run, log=not self._agent_waits)
@@ -179,9 +179,9 @@ class Job:
     def _train(self) -> None:
         """Train all requested checkpoints of the run, whose lease this process owns."""
         if self.cell.devices > 1:
-            from pe_lab.experiment import devices
+            from pe_lab.experiment import distributed
 
-            self.logged = devices.train_run(self.cell, self.run) or self.logged
+            self.logged = distributed.train_run(self.cell, self.run) or self.logged
             return
         from pe_lab.experiment.executor import Executor  # loads Lightning, which takes seconds
 

@@ -12,7 +12,7 @@ from pe_lab.data.base import Dataset, Floors, flat_floors
 from pe_lab.encodings.policies import apply_policy
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory import explain_memory_errors
+from pe_lab.experiment.memory_errors import explain_memory_errors
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run

@@ -16,10 +16,10 @@ from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.declaration import require_margin, write_declaration
 from pe_lab.experiment.job import Job
+from pe_lab.experiment.progress_display import ProgressDisplay
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive_stage, read_outcome
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
 from pe_lab.experiment.sweep_report import report_jobs, require_complete
-from pe_lab.experiment.watch import ProgressDisplay
 from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import LedgerFiles
@@ -75,7 +75,7 @@ def run_cells(
     if not train and not tunes and not decides:
         _require_trained(cells)
     if decides:
-        from pe_lab.experiment.deciding import require_question  # loads pandas
+        from pe_lab.experiment.added_seeds import require_question  # loads pandas
 
         require_question(cfgs)
     if tunes:
@@ -104,7 +104,7 @@ def study_rounds(cfgs: list[DictConfig]) -> Stage:
 
         return (yield from tune_cells(cfgs))
     if study.decide.baseline is not None:
-        from pe_lab.experiment.deciding import add_seeds  # loads pandas
+        from pe_lab.experiment.added_seeds import add_seeds  # loads pandas
 
         return (yield from add_seeds(cfgs))
     rates = {OmegaConf.select(cfg, LR) for cfg in cfgs}

@@ -72,10 +72,10 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
         OSError: they cannot be written.
         LedgerError: a checkpoint is damaged.
     """
-    from pe_lab.results import curves, study  # loads pandas
+    from pe_lab.results import measurement_tables, study  # loads pandas
+    from pe_lab.results.cell_rows import rows_of, settings_of
     from pe_lab.results.frame import Results
     from pe_lab.results.from_ledger import failure_rows, summary_and_environment
-    from pe_lab.results.rows import rows_of, settings_of
 
     cfg = present[0].cell.cfg
     ledger, name = Path(cfg.ledger), cfg.study_name
@@ -85,10 +85,10 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     rows = rows_of(settings, [summary_and_environment(job.run, job.cell.target) for job in present])
     lost = failure_rows(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
     measured = [
-        curves.CellMeasurements(job_settings, job.run, job.cell.target, job.cell.requests)
+        measurement_tables.CellMeasurements(job_settings, job.run, job.cell.target, job.cell.requests)
         for job_settings, job in zip(settings, present, strict=True)
     ]
-    records = curves.gather_records(measured)
+    records = measurement_tables.gather_records(measured)
     figures: dict[str, str] = {}
     texts, files = study.study_tables(Results(ledger, name, rows, lost), records)
     if evaluated and len(records):

@@ -12,7 +12,7 @@ from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig
 
 from pe_lab.config import resolve_config
-from pe_lab.config.trainer import ON_GPU, given_arguments
+from pe_lab.config.trainer_arguments import ON_GPU, given_arguments
 from pe_lab.encodings.options import show_value
 from pe_lab.experiment.identity import source_digests
 from pe_lab.system.errors import in_one_line

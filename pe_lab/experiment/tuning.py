@@ -1,7 +1,8 @@
 """Let every seed of a study tune for itself, so that the choice of a learning rate is part of what is repeated.
 
-Each cell of the study is a seed with several tries: `pe_lab.statistics.tuning` says which of them is trained next, and
-how far. Try by try, so that a later one is not trained beyond the steps at which an earlier one solved the task.
+Each cell of the study is a seed with several tries: `pe_lab.statistics.tuning_plan` says which of them is trained
+next, and how far. Try by try, so that a later one is not trained beyond the steps at which an earlier one solved the
+task.
 """
 
 import math
@@ -21,9 +22,9 @@ from pe_lab.experiment.sweep_report import CellsMissingError
 from pe_lab.ledger.progress import Upcoming, unit_cost
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.results import tuned_outcomes
+from pe_lab.results.cell_rows import STARTING_SCALES, describe_cells, settings_of
 from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.results.learned import not_learned_note
-from pe_lab.results.rows import STARTING_SCALES, describe_cells, settings_of
 from pe_lab.results.summary_table import as_text
 from pe_lab.results.tuned_outcomes import endpoint_of
 from pe_lab.statistics import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pe_lab.benchmark.measured import AVOID, HIGHER_LOSS, SLOWER, UNRELIABLE, USE, TaskResults
+from pe_lab.benchmark.task_results import AVOID, HIGHER_LOSS, SLOWER, UNRELIABLE, USE, TaskResults
 from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask
 

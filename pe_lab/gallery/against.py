@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.longer import range_over_seeds, right
 from pe_lab.gallery.page import fixed, number, percent
 from pe_lab.statistics import Verdict

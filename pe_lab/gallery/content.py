@@ -14,12 +14,12 @@ from markupsafe import Markup, escape
 from tqdm import tqdm
 
 from pe_lab.audit.report import legend
-from pe_lab.benchmark import measured, task_tables
+from pe_lab.benchmark import task_results, task_tables
 from pe_lab.benchmark.fresh_seeds import FreshSeeds, compare_fresh_seeds
-from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
-from pe_lab.benchmark.undefined import undefined_reasons
+from pe_lab.benchmark.undefined_encodings import undefined_reasons
 from pe_lab.gallery.advice import NOT_MEASURED, Need
 from pe_lab.gallery.claims import UnseenLengths, unlearned, unseen_lengths
 from pe_lab.gallery.definitions import Definition, definitions
@@ -96,7 +96,7 @@ class Content:
             ValueError: a row of the results cannot be, or a definition is damaged.
             LedgerError: results were changed.
         """
-        tasks = {task.task.name: task for task in measured.read_results(results)}
+        tasks = {task.task.name: task for task in task_results.read_results(results)}
         every = definitions()
         chosen = {name: every[name] for name in (every if names is None else names)}
         studies = studies if studies is not None and studies.is_dir() else None

@@ -5,8 +5,8 @@ from functools import partial
 from itertools import product
 from typing import Any, TypedDict
 
+from pe_lab.audit.audited_encoding import AuditedEncoding, equal_tokens
 from pe_lab.audit.measures import by_distance
-from pe_lab.audit.subject import AuditedEncoding, equal_tokens
 from pe_lab.encodings.terms import Stick
 
 DIGITS = 4  # significant digits of a score

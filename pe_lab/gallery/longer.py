@@ -1,6 +1,6 @@
 """What models get right at each test length, and which encodings hold beyond the training length."""
 
-from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.samples import data_of
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.statistics import MIN_SEEDS

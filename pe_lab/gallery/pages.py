@@ -8,7 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
-from pe_lab.benchmark.measured import AVOID, UNRELIABLE, USE, TaskResults
+from pe_lab.benchmark.task_results import AVOID, UNRELIABLE, USE, TaskResults
 from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.gallery.advice import Need, grouped

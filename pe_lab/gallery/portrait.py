@@ -24,9 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.attention import triton
+from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding, random_tokens
 from pe_lab.audit.measures import measure_properties
 from pe_lab.audit.pictures import draw_picture
-from pe_lab.audit.subject import LENGTH, AuditedEncoding, random_tokens
 from pe_lab.gallery.kernels import Curves, curves
 from pe_lab.system.files import canonical_form, digest, is_writable, parse_json, read_bytes, write_json
 from pe_lab.system.plain import is_of

@@ -14,7 +14,7 @@ from pe_lab.encodings.terms import Terms
 from pe_lab.hf.attention import ATTENTION_NAME, LayerInputs
 from pe_lab.hf.cache import OLD_NAME, CachedTokens, cache_name, is_static, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
-from pe_lab.hf.watch import StepWatch
+from pe_lab.hf.step_watch import StepWatch
 
 NO_WEIGHTS = "output_attentions must be False, as with sdpa: no weights are kept, got True"
 WITHOUT_GRADIENTS = "a cache is for decoding, without gradients: call within torch.no_grad()"

@@ -13,9 +13,9 @@ from pe_lab.encodings.named import factory, make
 from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import ATTENTION_NAME
 from pe_lab.hf.configs import mark_replaced
-from pe_lab.hf.families import ModelFamily, family_of, uses_interface, windows
 from pe_lab.hf.hooks import AttentionHook, ImageHook, InputHook, Preparation, ReplacedMethod
-from pe_lab.hf.settings import ModelPositions, complete_options, head_dim_of
+from pe_lab.hf.model_families import ModelFamily, family_of, uses_interface, windows
+from pe_lab.hf.model_positions import ModelPositions, complete_options, head_dim_of
 
 SIZE_ARGUMENTS = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
 
@@ -34,9 +34,9 @@ def replace(
 
         model = replace(AutoModelForCausalLM.from_config(config), "alibi")
 
-    The types of models are those of `pe_lab.hf.families.FAMILIES`. The model's own positions are removed with their
-    parameters: rotations, a table of position vectors, or a bias. The encoding's parameters are the model's: they are
-    trained, moved and saved with it; `load` loads them. Nothing else changes: scales, norms of queries and keys,
+    The types of models are those of `pe_lab.hf.model_families.FAMILIES`. The model's own positions are removed with
+    their parameters: rotations, a table of position vectors, or a bias. The encoding's parameters are the model's: they
+    are trained, moved and saved with it; `load` loads them. Nothing else changes: scales, norms of queries and keys,
     sliding windows and soft caps stay, and cross-attention has no positions. In T5 and mT5 encoder and decoder have an
     encoding each.
 

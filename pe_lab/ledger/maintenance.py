@@ -15,8 +15,8 @@ from pe_lab.ledger.ledger import Ledger, read_cached
 from pe_lab.ledger.processes import PROCESSES_FOLDER, is_alive, try_lock, worker_of
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_NAME, IDENTITY_FILE, Run, read_cost
-from pe_lab.ledger.states import verify_state
 from pe_lab.ledger.studies import read_cells, study_names
+from pe_lab.ledger.training_states import verify_state
 from pe_lab.ledger.tree import REMOVE_ADVICE, LedgerFiles
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from pe_lab.ledger.lease import LeasedFolder, read_owner
 from pe_lab.ledger.processes import is_alive, register_process
-from pe_lab.ledger.states import TrainingStates, read_metadata
+from pe_lab.ledger.training_states import TrainingStates, read_metadata
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import (
     CHECKSUMS_FILE,

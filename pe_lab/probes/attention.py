@@ -15,7 +15,7 @@ from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import Transformer
 from pe_lab.model.blocks import MultiHeadAttention
 from pe_lab.probes.base import Probe, ProbeRow, make_row
-from pe_lab.probes.states import evaluation_mode, sample_batches
+from pe_lab.probes.hidden_states import evaluation_mode, sample_batches
 
 
 class AttentionProbe(Probe):

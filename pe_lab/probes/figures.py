@@ -13,8 +13,8 @@ from pe_lab.data.seeding import derive_seed, seed_all
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes.attention import layer_weights
+from pe_lab.probes.hidden_states import evaluation_mode
 from pe_lab.probes.position import PositionProbe
-from pe_lab.probes.states import evaluation_mode
 from pe_lab.system.drawing import STYLE
 
 MAX_DRAWN_TOKENS = 512  # tokens of a sequence whose attention is drawn

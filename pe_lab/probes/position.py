@@ -7,7 +7,7 @@ from torch import Tensor
 from pe_lab.data.base import Dataset
 from pe_lab.model import Transformer
 from pe_lab.probes.base import Probe, ProbeRow, make_row
-from pe_lab.probes.states import HiddenStates, capture_states, permute_tokens
+from pe_lab.probes.hidden_states import HiddenStates, capture_states, permute_tokens
 
 ALPHAS = np.logspace(-2, 5, 8)  # ridge penalties to choose from; features have variance 1
 

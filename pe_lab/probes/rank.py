@@ -6,7 +6,7 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.model import Transformer
 from pe_lab.probes.base import Probe, ProbeRow, make_row
-from pe_lab.probes.states import capture_states, evaluation_mode, sample_batches, watch_states
+from pe_lab.probes.hidden_states import capture_states, evaluation_mode, sample_batches, watch_states
 from pe_lab.training.metrics import slot_losses
 
 EQUALITY_TOLERANCE = 1e-6  # states that differ by less than this share of their norm differ by rounding only

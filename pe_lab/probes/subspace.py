@@ -9,7 +9,7 @@ from pe_lab.data.base import Dataset
 from pe_lab.data.seeding import derive_seed
 from pe_lab.model import Transformer
 from pe_lab.probes.base import Probe, ProbeRow, make_row
-from pe_lab.probes.states import HiddenStates, capture_states, permute_tokens
+from pe_lab.probes.hidden_states import HiddenStates, capture_states, permute_tokens
 
 EXPLAINED_SHARE = 0.9  # share of the variance that the directions of a subspace carry
 MIN_POSITION_SHARE = 1e-12  # share of the variance below which there is no position; float32 rounding has 1e-14

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.results import declared, from_ledger
+from pe_lab.results import from_ledger, study_declaration
 from pe_lab.results.columns import ENVIRONMENT, checkpoint_target
-from pe_lab.results.declared import StudyDeclaration
 from pe_lab.results.from_ledger import NO_FAILED
 from pe_lab.results.required_columns import require_curves, require_records, require_rows
+from pe_lab.results.study_declaration import StudyDeclaration
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.names import unknown_name_message
 
@@ -63,7 +63,7 @@ class Results:
 
     @cached_property
     def declared(self) -> StudyDeclaration:
-        return StudyDeclaration() if self.study is None else declared.read_declared(self.folder)
+        return StudyDeclaration() if self.study is None else study_declaration.read_declared(self.folder)
 
     @property
     def folder(self) -> Path:

@@ -13,6 +13,7 @@ from pe_lab.config import flatten_settings
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run, target_of
+from pe_lab.results.cell_rows import Settings, describe_cells, rows_of
 from pe_lab.results.columns import (
     CURVE_METRICS,
     LEADING_COLUMNS,
@@ -21,7 +22,6 @@ from pe_lab.results.columns import (
     SUMMARY_COLUMNS,
     checkpoint_target,
 )
-from pe_lab.results.rows import Settings, describe_cells, rows_of
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import (
     CHECKSUMS_FILE,

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.results import curves, plots, tuned_rates
+from pe_lab.results import measurement_tables, plots, tuned_rates
 from pe_lab.results.columns import (
     CURVE_METRICS,
     GENERATED_METRIC,
@@ -62,8 +62,8 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
     if len(records):
         frames["records"] = records
         names = [name for name in records if name not in ("pe", "seed", *RECORD_COLUMNS)]
-        wide["lengths"] = curves.lengths(records), [*names, "policy", "offset"], ""
-        wide["layers"] = curves.layers(records), [*names, "length"], ""
+        wide["lengths"] = measurement_tables.lengths(records), [*names, "policy", "offset"], ""
+        wide["layers"] = measurement_tables.layers(records), [*names, "length"], ""
     for name, (frame, names, line) in wide.items():
         if len(frame):
             texts[name] = "\n".join(filter(None, (as_text(frame, names), line)))
@@ -89,11 +89,11 @@ def summary_text(records: pd.DataFrame) -> str:
     measured = set(records.loc[records["kind"].isin(LENGTH_KINDS), "metric"])
     strided = sorted(name for name in measured if name.startswith(STRIDED_PREFIX))
     if metric := next((name for name in (*strided, GENERATED_METRIC, *CURVE_METRICS) if name in measured), None):
-        table = curves.lengths(records[records["metric"] == metric])
+        table = measurement_tables.lengths(records[records["metric"] == metric])
         parts.append(_first_lines(table, [*names, "policy", "offset", "metric", "seeds"]))
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
     for _, rows in probes.groupby("probe", sort=False):
-        table = curves.layers(rows[rows["metric"] == rows["metric"].iloc[0]])
+        table = measurement_tables.layers(rows[rows["metric"] == rows["metric"].iloc[0]])
         parts.append(_first_lines(table, [*names, "probe", "length", "metric", "seeds"]))
     return "\n\n".join(parts)
 

@@ -11,7 +11,7 @@ from pe_lab.config.schema import require_setting
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
 from pe_lab.ledger.studies import read_cells, study_names
-from pe_lab.results.stored import read_settings, read_summary
+from pe_lab.results.stored_checkpoint import read_settings, read_summary
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.names import unknown_name_message

@@ -10,15 +10,15 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
-from pe_lab.config.users import add_import_paths
+from pe_lab.config.config_folders import add_import_paths
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
+from pe_lab.results.cell_rows import Settings
 from pe_lab.results.frame import named_cells
 from pe_lab.results.from_ledger import settings_of_cells
-from pe_lab.results.rows import Settings
-from pe_lab.results.stored import read_settings
+from pe_lab.results.stored_checkpoint import read_settings
 from pe_lab.system.files import LedgerError
 from pe_lab.system.names import unknown_name_message
 from pe_lab.system.plain import read_yaml

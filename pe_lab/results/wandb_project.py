@@ -9,9 +9,9 @@ import pandas as pd
 from pe_lab.config import Config, flatten_settings
 from pe_lab.config.ranges import NAME
 from pe_lab.encodings.options import show_value
+from pe_lab.results.cell_rows import Settings, rows_of
 from pe_lab.results.columns import CURVE_METRICS
 from pe_lab.results.frame import Results
-from pe_lab.results.rows import Settings, rows_of
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.plain import complaint
 

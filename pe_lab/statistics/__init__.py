@@ -30,7 +30,7 @@ from pe_lab.statistics.pairs import (
 from pe_lab.statistics.power import seeds_needed
 from pe_lab.statistics.shares import compare_shares, share_interval
 from pe_lab.statistics.steps import steps_to_solve
-from pe_lab.statistics.tuning import (
+from pe_lab.statistics.tuning_plan import (
     Candidate,
     NeededTrial,
     Trial,

@@ -15,7 +15,7 @@ import numpy as np
 
 from pe_lab.statistics.cells import unknown_name_message
 from pe_lab.statistics.correction import holm
-from pe_lab.statistics.looks import check_looks, level_shares
+from pe_lab.statistics.look_levels import check_looks, level_shares
 from pe_lab.statistics.pairs import t_tests
 from pe_lab.statistics.race import Race
 from pe_lab.statistics.verdicts import LEVEL, MIN_SEEDS, Verdict, verdicts_on

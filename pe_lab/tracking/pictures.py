@@ -61,9 +61,9 @@ def encoding_picture(
     path = ledger / "pictures" / f"{name}-{digest({'pe': identity, 'revision': revision})}.png"
     if not is_file(path):
         # scipy and matplotlib are loaded for pictures alone
+        from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding
         from pe_lab.audit.measures import MANY_POSITIONS
         from pe_lab.audit.pictures import save_picture
-        from pe_lab.audit.subject import LENGTH, AuditedEncoding
 
         subject = AuditedEncoding(name, encoding).with_length(max(LENGTH, MANY_POSITIONS))
         tree = LedgerFiles(ledger)

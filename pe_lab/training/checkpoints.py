@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from pe_lab.ledger.run import WEIGHTS_FILE, Run
-from pe_lab.ledger.states import read_metadata
+from pe_lab.ledger.training_states import read_metadata
 from pe_lab.system.files import LedgerError, parse_json
 from pe_lab.training.packing import copy_like, pack_value, unpack_value
 

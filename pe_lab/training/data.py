@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
-from pe_lab.config.trainer import require_split
+from pe_lab.config.trainer_arguments import require_split
 from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order
 from pe_lab.training.metrics import chunk_size
 

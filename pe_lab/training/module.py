@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
 from pe_lab.config import resolve_config
-from pe_lab.config.trainer import limit_batches
+from pe_lab.config.trainer_arguments import limit_batches
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.seeding import derive_seed, initialise_parameters, seed_all
 from pe_lab.model import Transformer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_lab.benchmark import measured
+from pe_lab.benchmark import task_results
 from pe_lab.benchmark.__main__ import main
 
 ONE = "only one of --export, --pack and --replication can be given, got"
@@ -42,7 +42,7 @@ def test_one_task_has_its_table_and_the_best_at_each_length(program: Program) ->
     status, lines, _ = program(main, "causal_text")
     assert status == 0
     table = next(number for number, line in enumerate(lines) if line.split()[:1] == ["pe"])
-    found = next(one for one in measured.read_results() if one.task.name == "causal_text")
+    found = next(one for one in task_results.read_results() if one.task.name == "causal_text")
     assert [line.split()[0] for line in lines[table + 1 :]] == list(found.table["pe"])
     best = [line.rpartition(": ")[2].split(", ") for line in lines[3:table]]
     assert best == [found.best, found.at(2.0).best, found.at(4.0).best]

@@ -9,10 +9,10 @@ import pytest
 import tuned
 from pe_lab.benchmark import fresh_seeds, task_rows, task_statistics, task_tables, twins
 from pe_lab.benchmark.fresh_seeds import are_contrary, compare_fresh_seeds, drawn_cells, training_commands
-from pe_lab.benchmark.measured import TaskResults, read_results
+from pe_lab.benchmark.task_results import TaskResults, read_results
 from pe_lab.benchmark.task_statistics import FRESH_SEEDS
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
-from pe_lab.benchmark.undefined import defined_encodings
+from pe_lab.benchmark.undefined_encodings import defined_encodings
 from pe_lab.statistics import Verdict
 
 TASK, TEXT = task_named("induction"), task_named("causal_text")

@@ -8,7 +8,7 @@ import pytest
 from pe_lab import config
 from pe_lab.benchmark.task_statistics import endpoint
 from pe_lab.benchmark.tasks import COMBINATIONS, STUDY, benchmark_tasks, task_named
-from pe_lab.benchmark.undefined import UNDEFINED_FILE, measure_undefined, undefined_reasons
+from pe_lab.benchmark.undefined_encodings import UNDEFINED_FILE, measure_undefined, undefined_reasons
 from pe_lab.encodings.named import encodings
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.tuning import TunedSeed

@@ -11,7 +11,7 @@ from torch import Tensor
 from pe_lab import config
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.benchmark.twins import NEAR_TWINS, TWINS, twin_pairs
-from pe_lab.benchmark.undefined import undefined_reasons
+from pe_lab.benchmark.undefined_encodings import undefined_reasons
 from pe_lab.experiment.cell import Cell
 
 STEPS = 4

@@ -10,7 +10,7 @@ from pe_lab import config
 from pe_lab.config import expand_overrides, resolve_config
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
-from pe_lab.results.rows import describe_cells, settings_of
+from pe_lab.results.cell_rows import describe_cells, settings_of
 
 SUM = ["pe=sum", "model.depth=2", "trainer.device=cpu"]
 

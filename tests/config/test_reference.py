@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from pe_lab import config
 from pe_lab.config import help, reference
 from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config
-from pe_lab.config.trainer import ALIASES, DECIDED_ARGUMENTS, TAKEN_ARGUMENTS
+from pe_lab.config.trainer_arguments import ALIASES, DECIDED_ARGUMENTS, TAKEN_ARGUMENTS
 
 OTHERS = ("study", "replication")  # not settings of a cell
 FILES = [file for file in sorted(config.config_folder().rglob("*.yaml")) if file.parent.name not in OTHERS]

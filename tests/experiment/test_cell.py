@@ -10,7 +10,7 @@ from pe_lab import attention, config
 from pe_lab.attention import sdpa
 from pe_lab.config.reference import TRAINING, effect_of
 from pe_lab.config.schema import RANGES
-from pe_lab.config.trainer import ARGUMENT_NAMES
+from pe_lab.config.trainer_arguments import ARGUMENT_NAMES
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import UnfitError

@@ -11,9 +11,9 @@ from pe_lab import config
 from pe_lab.data.base import InMemoryDataset
 from pe_lab.experiment import job as jobs_module
 from pe_lab.experiment import measurement
+from pe_lab.experiment.checkpoint_loggers import CheckpointLoggers
 from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.logs import CheckpointLoggers
 from pe_lab.ledger.run import Run
 from pe_lab.training.module import Training
 

@@ -14,7 +14,13 @@ from safetensors.torch import load_file
 from configs import TINY, in_ledger
 from fits import fit
 from pe_lab import config
-from pe_lab.config.trainer import ALIASES, ARGUMENT_NAMES, DECIDED_ARGUMENTS, TAKEN_ARGUMENTS, VALIDATION_ARGUMENTS
+from pe_lab.config.trainer_arguments import (
+    ALIASES,
+    ARGUMENT_NAMES,
+    DECIDED_ARGUMENTS,
+    TAKEN_ARGUMENTS,
+    VALIDATION_ARGUMENTS,
+)
 from pe_lab.experiment import cell as cell_module
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job

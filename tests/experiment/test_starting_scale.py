@@ -15,7 +15,7 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
 from pe_lab.experiment.rounds import with_settings
 from pe_lab.experiment.tuning import is_phased, starting_scale
-from pe_lab.results.rows import describe_cells, settings_of
+from pe_lab.results.cell_rows import describe_cells, settings_of
 
 FILES = sorted((config.config_folder() / "pe").glob("*.yaml"))
 

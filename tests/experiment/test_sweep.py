@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from configs import in_ledger
 from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.experiment import scheduler, sweep, sweep_report, watch
+from pe_lab.experiment import progress_display, scheduler, sweep, sweep_report
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Round, with_settings
 from pe_lab.ledger.processes import register_process, working_for
@@ -225,7 +225,7 @@ def test_the_outcome_of_a_cell_that_diverged_is_sent_to_a_stage_that_says_nothin
 def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not():
     def line(left: float | None, done: int = 1) -> str:
         cells = [RequestedCell("run", 1, "cell", 1)] * done
-        return watch._line(Snapshot(cells, [], [], [], [], 0.0, left), 3)
+        return progress_display._line(Snapshot(cells, [], [], [], [], 0.0, left), 3)
 
     assert line(None) == "1/3 cells"
     assert line(61.0) == "1/3 cells, about 01:01 left"
@@ -236,7 +236,9 @@ def test_a_study_in_rounds_has_one_count_and_a_bound_on_what_is_left():
     done = [RequestedCell("run", 1, "cell", 1)] * 4
 
     def line(later: Upcoming, failed: int = 0) -> str:
-        return watch._line(Snapshot(done, [], [(done[0], "it diverged")] * failed, [], [], 0.0, 61.0), 6, later)
+        return progress_display._line(
+            Snapshot(done, [], [(done[0], "it diverged")] * failed, [], [], 0.0, 61.0), 6, later
+        )
 
     assert line(Upcoming(12, 1.0, False)) == "4 of at most 18 trainings, about 01:01 left at most"
     assert line(Upcoming(12, 1.0, True)) == "4 of 18 trainings, about 01:01 left"
@@ -271,7 +273,7 @@ def _stillborn(*_: object) -> int:
 @pytest.mark.parametrize("start", [_no_thread, _no_memory, _stillborn])
 def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells, start, monkeypatch, capsys):
     monkeypatch.setattr(_thread, "start_new_thread", start)
-    monkeypatch.setattr(watch, "START_TIMEOUT", 0.01)
+    monkeypatch.setattr(progress_display, "START_TIMEOUT", 0.01)
     served = []
     monkeypatch.setattr(Job, "complete", lambda job, wait: served.append(job.cell.cfg.seed))
     with pytest.raises(sweep_report.CellsMissingError):
@@ -282,7 +284,7 @@ def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells
 
 
 def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):
-    monkeypatch.setattr(watch.ProgressDisplay, "_watch", _no_memory)
+    monkeypatch.setattr(progress_display.ProgressDisplay, "_watch", _no_memory)
     monkeypatch.setattr(Job, "complete", lambda job, wait: None)
     with pytest.raises(sweep_report.CellsMissingError):
         sweep.run_cells([job.cell.cfg for job in cells])

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
+from pe_lab.audit.audited_encoding import AuditedEncoding
 from pe_lab.audit.measures import by_distance
-from pe_lab.audit.subject import AuditedEncoding
 from pe_lab.gallery.kernels import curves
 
 

@@ -17,8 +17,8 @@ from markupsafe import escape
 import tuned
 from pe_lab.benchmark import task_tables
 from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds
-from pe_lab.benchmark.measured import TaskResults
-from pe_lab.benchmark.measured import read_results as read_measured
+from pe_lab.benchmark.task_results import TaskResults
+from pe_lab.benchmark.task_results import read_results as read_measured
 from pe_lab.benchmark.task_statistics import endpoints, margin_in_words, scores
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.config import config_folder

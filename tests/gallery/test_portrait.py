@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pe_lab import config
-from pe_lab.audit.subject import AuditedEncoding
+from pe_lab.audit.audited_encoding import AuditedEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.gallery import portrait as made_by
 from pe_lab.gallery.content import Content

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from pe_lab.ledger import ledger as ledger_module
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import CHECKPOINT_FILES
-from pe_lab.ledger.states import read_metadata
+from pe_lab.ledger.training_states import read_metadata
 from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, canonical_form, digest, file_digest
 
 

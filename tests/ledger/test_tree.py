@@ -26,7 +26,7 @@ from pe_lab.ledger.maintenance import Counts, removable_entries, remove_entry, v
 from pe_lab.ledger.progress import RequestedCell, write_command
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
-from pe_lab.ledger.states import read_metadata
+from pe_lab.ledger.training_states import read_metadata
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, file_digest
 from pe_lab.tracking.loggers import csv_logger, tensorboard_logger, wandb_logger

@@ -15,8 +15,8 @@ from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.data.structured import Structured
 from pe_lab.model import Transformer
 from pe_lab.probes import position
+from pe_lab.probes.hidden_states import HiddenStates
 from pe_lab.probes.position import ALPHAS, PositionProbe, read_off_token, ridge_predictions
-from pe_lab.probes.states import HiddenStates
 
 WIDTH, T, SEQUENCES = 16, 12, 300
 # 3,600 tokens, some ten dimensions: the share that noise explains, or does not

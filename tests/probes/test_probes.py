@@ -21,11 +21,11 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.model import Transformer
-from pe_lab.probes import Probe, ProbeRow, make_row, states
+from pe_lab.probes import Probe, ProbeRow, hidden_states, make_row
 from pe_lab.probes.base import probe_class
-from pe_lab.probes.states import capture_states, evaluation_mode, permute_tokens, sample_batches, watch_states
-from pe_lab.results.curves import CellMeasurements, gather_records
-from pe_lab.results.rows import settings_of
+from pe_lab.probes.hidden_states import capture_states, evaluation_mode, permute_tokens, sample_batches, watch_states
+from pe_lab.results.cell_rows import settings_of
+from pe_lab.results.measurement_tables import CellMeasurements, gather_records
 
 PROBES = sorted(path.stem for path in (config_folder() / "probe").glob("*.yaml"))
 DEPTH, WIDTH, HEADS, T, VOCABULARY, SIZE = 2, 16, 2, 9, 11, 24
@@ -125,7 +125,7 @@ def test_a_file_of_the_folder_is_a_probe_of_its_name() -> None:
 
 MEAN = """
 from pe_lab.probes import Probe, make_row
-from pe_lab.probes.states import capture_states
+from pe_lab.probes.hidden_states import capture_states
 
 class Mean(Probe):
     def __init__(self, power=1):
@@ -287,7 +287,7 @@ def test_what_an_encoding_draws_depends_on_seed_and_split_and_changes_between_ba
         drawn.append([])
         capture_states(model, data, split, seed)
     assert drawn[0] == drawn[1]
-    assert len(drawn[0]) == math.ceil(SIZE / states.MAX_BATCH_SEQUENCES) > 1
+    assert len(drawn[0]) == math.ceil(SIZE / hidden_states.MAX_BATCH_SEQUENCES) > 1
     different = [positions for number in (0, 2, 3) for positions in drawn[number]]
     assert len({tuple(positions) for positions in different}) == len(different)
 
@@ -306,8 +306,8 @@ def test_the_sample_is_bounded_and_drawn_by_the_seed() -> None:
     with evaluation_mode(model):
         batches = [list(sample_batches(model, data, "test", seed)) for seed in (0, 0, 1)]
     tokens = [torch.cat([batch.tokens for batch in of_seed]) for of_seed in batches]
-    assert len(tokens[0]) == states.MAX_SEQUENCES
-    assert len(tokens[0].unique(dim=0)) == states.MAX_SEQUENCES
+    assert len(tokens[0]) == hidden_states.MAX_SEQUENCES
+    assert len(tokens[0].unique(dim=0)) == hidden_states.MAX_SEQUENCES
     assert torch.equal(tokens[0], tokens[1])
     assert not torch.equal(tokens[0], tokens[2])
     everything = {tuple(line) for line in data.whole("test").tokens.tolist()}
@@ -328,12 +328,12 @@ def test_the_halves_of_a_split_have_no_sequence_in_common_and_random_draws_of_th
         return {tuple(line) for batch in of_half for line in batch.tokens.tolist()}
 
     one, other = halves(0)
-    assert len(lines(one)) == len(lines(other)) == states.MAX_SEQUENCES < size
+    assert len(lines(one)) == len(lines(other)) == hidden_states.MAX_SEQUENCES < size
     assert not lines(one) & lines(other)
     assert lines(halves(1)[0]) != lines(one) == lines(halves(0)[0])
     seeds = [batch.layout.seed for batch in (*one, *other)]
     assert len(set(seeds)) == len(seeds)
-    monkeypatch.setattr(states, "MAX_SEQUENCES", size)
+    monkeypatch.setattr(hidden_states, "MAX_SEQUENCES", size)
     assert len(set.union(*map(lines, halves(0)))) == size
 
 
@@ -353,11 +353,11 @@ def test_there_are_fewer_sequences_where_they_are_long(monkeypatch: pytest.Monke
         with evaluation_mode(model):
             return sum(len(batch) for batch in sample_batches(model, data, "test", 0))
 
-    monkeypatch.setattr(states, "MAX_TOKENS", 16 * 40)
+    monkeypatch.setattr(hidden_states, "MAX_TOKENS", 16 * 40)
     assert count() == 40
-    monkeypatch.setattr(states, "MAX_TOKENS", 16)
-    assert count() == states.MIN_SEQUENCES
-    monkeypatch.setattr(states, "MAX_BATCH_PAIRS", 16 * 16 * 3)
+    monkeypatch.setattr(hidden_states, "MAX_TOKENS", 16)
+    assert count() == hidden_states.MIN_SEQUENCES
+    monkeypatch.setattr(hidden_states, "MAX_BATCH_PAIRS", 16 * 16 * 3)
     with evaluation_mode(model):
         assert [len(batch) for batch in sample_batches(model, data, "test", 0)] == [3] * 5 + [1]
 

@@ -15,8 +15,8 @@ from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes import rank
+from pe_lab.probes.hidden_states import MAX_SEQUENCES, sample_batches
 from pe_lab.probes.rank import RankProbe, effective_rank, spectrum, stable_rank, token_cosine
-from pe_lab.probes.states import MAX_SEQUENCES, sample_batches
 
 DEPTH, WIDTH = 3, 16
 # float64 all the way; the order of sums differs
@@ -118,7 +118,7 @@ def test_gradient_norms_are_those_of_the_mean_loss_by_hand(norm: str) -> None:
 def test_gradients_do_not_depend_on_how_sequences_are_cut_into_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     data, model = Structured(0), transformer()
     first = {(row["layer"], row["metric"]): row["value"] for row in RankProbe()(model, data, 0)}
-    monkeypatch.setattr("pe_lab.probes.states.MAX_BATCH_SEQUENCES", 100)
+    monkeypatch.setattr("pe_lab.probes.hidden_states.MAX_BATCH_SEQUENCES", 100)
     second = {(row["layer"], row["metric"]): row["value"] for row in RankProbe()(model, data, 0)}
     assert second == pytest.approx(first, rel=1e-5)
 

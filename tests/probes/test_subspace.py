@@ -14,7 +14,7 @@ from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.structured import MID, START, Structured
 from pe_lab.model import Transformer
 from pe_lab.probes import subspace
-from pe_lab.probes.states import HiddenStates, capture_states
+from pe_lab.probes.hidden_states import HiddenStates, capture_states
 from pe_lab.probes.subspace import (
     SubspaceProbe,
     comparable_tokens,

@@ -13,7 +13,7 @@ from pe_lab.report.best_candidates import SettingCounts, by_setting, overall
 from pe_lab.report.overview_figures import MAX_DRAWN, forest
 from pe_lab.report.parts import CaptionedFigure
 from pe_lab.report.report_subject import ReportSubject
-from pe_lab.results.declared import StudyDeclaration
+from pe_lab.results.study_declaration import StudyDeclaration
 from pe_lab.statistics import Margin
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}

@@ -18,11 +18,11 @@ from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import DIVERGED, ERROR, Run
-from pe_lab.results import curves
+from pe_lab.results import measurement_tables
+from pe_lab.results.cell_rows import rows_of, settings_of
 from pe_lab.results.columns import ENVIRONMENT, LEADING_COLUMNS, setting_columns
 from pe_lab.results.frame import UNKNOWN_TASK, load
 from pe_lab.results.from_ledger import FAILURE_COLUMNS, summary_and_environment
-from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.statistics import compare_cells
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import CHECKSUMS_FILE, canonical_form, digest, file_digest, write_json
@@ -302,7 +302,8 @@ def test_pairs_that_a_study_left_out_are_read_from_its_folder(real):
 def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
     folder = real / "studies" / "two"
     records = pd.DataFrame(
-        {name: [1] for name in (*LEADING_COLUMNS, *curves.RECORD_COLUMNS)} | {"kind": ["length"], "metric": ["loss"]}
+        {name: [1] for name in (*LEADING_COLUMNS, *measurement_tables.RECORD_COLUMNS)}
+        | {"kind": ["length"], "metric": ["loss"]}
     )
     failed = pd.DataFrame({name: [1] for name in LEADING_COLUMNS} | {"reason": ["so"]})
     for name, table in (("records", records), ("failed", failed)):
@@ -572,7 +573,7 @@ def test_curves_are_the_validation_of_the_longest_checkpoint(trained):
     assert set(found["epochs"]) == {2}
     for training_run, cells in results.cells.groupby("run"):
         rows = read_csv(trained / training_run / "checkpoints" / "2" / "metrics.csv")
-        rows = rows[(rows["split"] == "validation") & rows["metric"].isin(curves.CURVE_METRICS)]
+        rows = rows[(rows["split"] == "validation") & rows["metric"].isin(measurement_tables.CURVE_METRICS)]
         here = found[(found["pe"] == cells["pe"].iloc[0]) & (found["seed"] == cells["seed"].iloc[0])]
         assert (
             here[["epoch", "metric", "value"]].to_numpy().tolist()
@@ -628,8 +629,8 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     found = results.records
     assert results.refused == []
     (job,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    expected = curves.gather_records(
-        [curves.CellMeasurements(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests)]
+    expected = measurement_tables.gather_records(
+        [measurement_tables.CellMeasurements(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests)]
     )
     assert list(found.columns) == list(expected.columns)
     assert set(found["kind"]) == {"length", "probe"}

@@ -22,10 +22,10 @@ from pe_lab.experiment.job import Job
 from pe_lab.experiment.sweep_report import CellsMissingError, report_jobs
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.results import study
+from pe_lab.results.cell_rows import rows_of
 from pe_lab.results.columns import LEADING_COLUMNS, setting_columns
 from pe_lab.results.frame import load
 from pe_lab.results.from_ledger import FAILURE_COLUMNS, NO_FAILED, failure_rows
-from pe_lab.results.rows import rows_of
 from pe_lab.results.summary_table import as_markdown
 from pe_lab.system.files import LedgerError
 

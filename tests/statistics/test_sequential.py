@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.simulated_looks import sequential
 from pe_lab.statistics import COMPARISON_COLUMNS, Endpoint, holm
-from pe_lab.statistics.looks import SPENT_SHARES, level_shares
+from pe_lab.statistics.look_levels import SPENT_SHARES, level_shares
 from pe_lab.statistics.race import Race
 from pe_lab.statistics.sequential import Arm, SequentialDesign, StudyDecision, Values, decide_cells
 

@@ -17,9 +17,9 @@ from configs import TINY
 from pe_lab import config
 from pe_lab.audit import pictures as audit
 from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.checkpoint_loggers import replay_logs
 from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.logs import replay_logs
 from pe_lab.experiment.measurement import load_model
 from pe_lab.probes.attention import layer_weights
 from pe_lab.tracking import loggers

@@ -17,7 +17,7 @@ from pe_lab.data.metric import Metric
 from pe_lab.data.text import levels
 from pe_lab.data.text.cache import cache_folder, cached_folder
 from pe_lab.data.text.corpus import Corpus
-from pe_lab.data.text.encoded import SPLITS, TokenStreams
+from pe_lab.data.text.token_streams import SPLITS, TokenStreams
 from pe_lab.data.text.tokenizer import BPE, Bytes, FromFile
 from pe_lab.data.text.windows import Windows, packed_layout, place_windows
 from pe_lab.encodings.options import (

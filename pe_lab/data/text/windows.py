@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_lab.data.text.encoded import TokenStreams
+from pe_lab.data.text.token_streams import TokenStreams
 from pe_lab.encodings.layout import Layout
 
 BLOCK_WINDOWS = 2**12  # windows of a read

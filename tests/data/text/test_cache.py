@@ -17,7 +17,7 @@ from pe_lab.data.text import sources
 from pe_lab.data.text.cache import cached_folder
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus
-from pe_lab.data.text.encoded import SPLITS, TokenStreams
+from pe_lab.data.text.token_streams import SPLITS, TokenStreams
 from pe_lab.data.text.tokenizer import BPE
 from pe_lab.system.files import file_digest, write_json
 

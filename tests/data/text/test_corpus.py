@@ -25,9 +25,9 @@ from pe_lab.data.text import sources
 from pe_lab.data.text.cache import cache_folder, write_atomically
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus, document_pieces
-from pe_lab.data.text.encoded import SPLITS, TokenStreams
 from pe_lab.data.text.overlap import HashSet, find_repeats
 from pe_lab.data.text.sources import Download
+from pe_lab.data.text.token_streams import SPLITS, TokenStreams
 from pe_lab.data.text.tokenizer import BPE, Bytes
 
 WORDS = ["the", "of", "tree", "café", "漢字", "runs", "𝛼", "below", "seven", "green", "x", "then", "sea", "who", "42"]
@@ -546,7 +546,7 @@ def test_it_is_the_same_in_every_process(file: Path, tmp_path: Path) -> None:
     text = by_pairs(file, tmp_path / "here")
     code = (
         "import sys; from pathlib import Path; from pe_lab.data.text.corpus import Corpus;"
-        "from pe_lab.data.text.tokenizer import BPE; from pe_lab.data.text.encoded import TokenStreams;"
+        "from pe_lab.data.text.tokenizer import BPE; from pe_lab.data.text.token_streams import TokenStreams;"
         f"TokenStreams(Corpus('stdlib', sys.argv[1], None, Path(sys.argv[2])), BPE({LEARNED})).folder"
     )
     environment = os.environ | {"PYTHONHASHSEED": "77", "TOKENIZERS_PARALLELISM": "false"}

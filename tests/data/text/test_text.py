@@ -19,8 +19,8 @@ from pe_lab.data.base import IGNORE, Batch, epoch_order
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.text.base import Text, packed_layout
 from pe_lab.data.text.clm import CLM
-from pe_lab.data.text.encoded import TokenStreams
 from pe_lab.data.text.mlm import MLM
+from pe_lab.data.text.token_streams import TokenStreams
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
 from pe_lab.system.files import digest

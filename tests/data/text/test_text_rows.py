@@ -9,7 +9,7 @@ import pytest
 
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus
-from pe_lab.data.text.encoded import SPLITS, TokenStreams
+from pe_lab.data.text.token_streams import SPLITS, TokenStreams
 from pe_lab.data.text.tokenizer import Bytes
 
 TEXTS = [f"document {number} has café 漢字 and {number * number} words\nin two lines " * 4 for number in range(150)]

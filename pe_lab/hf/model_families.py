@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from pe_lab.hf.configs import REPLACED_CONFIGS
-from pe_lab.hf.rewritten import Bloom, DebertaContent, Mpt
-from pe_lab.hf.settings import (
+from pe_lab.hf.model_positions import (
     BucketPositions,
     ModelPositions,
     SlopePositions,
@@ -22,6 +21,7 @@ from pe_lab.hf.settings import (
     UnknownPositions,
     rotations,
 )
+from pe_lab.hf.rewritten import Bloom, DebertaContent, Mpt
 
 
 class ZeroVectors(nn.Module):

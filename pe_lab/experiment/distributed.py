@@ -1,6 +1,6 @@
 """Train one run on several devices: torchrun starts a process for each, with the config of the run.
 
-    python -m pe_lab.experiment.devices FOLDER
+    python -m pe_lab.experiment.distributed FOLDER
 
 is what the owner of the run's lease starts. It starts the processes, each of which runs the same again.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config.users import add_import_paths
+from pe_lab.config.config_folders import add_import_paths
 from pe_lab.ledger.run import Run
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError, end_with
@@ -26,7 +26,7 @@ from pe_lab.system.termination import TerminatedError, end_with
 if TYPE_CHECKING:
     from pe_lab.experiment.cell import Cell
 
-MODULE = "pe_lab.experiment.devices"  # this one, also where it is the program
+MODULE = "pe_lab.experiment.distributed"  # this one, also where it is the program
 MAX_WAIT = timedelta(days=1)  # that a process waits for another, which may measure meanwhile
 ENDING_SECONDS = 40.0  # seconds in which processes must end that are told to; torchrun kills them after 30
 

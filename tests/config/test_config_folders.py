@@ -11,7 +11,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
-from pe_lab.config.users import CONFIG_DIR_VARIABLE
+from pe_lab.config.config_folders import CONFIG_DIR_VARIABLE
 from pe_lab.system.errors import in_one_line
 
 MINE = "# mine\n_target_: mine_module.Mine\n_partial_: true\nname: mine\nrate: 1.0\n"

@@ -10,7 +10,7 @@ import pytest
 
 from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.system import devices
+from pe_lab.system import gpus
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def four(tmp_path, monkeypatch) -> Path:
     """Device nodes of four GPUs, and what else the driver puts there."""
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(devices, "DEVICE_FOLDER", tmp_path)
+    monkeypatch.setattr(gpus, "DEVICE_FOLDER", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path
 
@@ -37,13 +37,13 @@ def four(tmp_path, monkeypatch) -> Path:
 def test_the_gpus_are_those_that_cuda_shows(four, monkeypatch, visible, expected):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert devices.gpus() == expected
+    assert gpus.gpus() == expected
 
 
 def test_a_machine_without_gpus_has_none_whatever_is_listed(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "DEVICE_FOLDER", tmp_path)
+    monkeypatch.setattr(gpus, "DEVICE_FOLDER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert devices.gpus() == []
+    assert gpus.gpus() == []
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_a_launcher_that_starts_no_workers_refuses_a_number_of_them(four, tmp_pa
 
 
 def test_workers_get_groups_of_gpus_that_train_together(four):
-    assert devices.gpu_groups(devices.gpus(), 2) == ["0,1", "2,3"]
-    assert devices.gpu_groups(devices.gpus(), 3) == ["0,1,2"]
-    assert devices.gpu_groups(devices.gpus(), 1) == devices.gpus()
-    assert devices.gpu_groups([], 2) == []
+    assert gpus.gpu_groups(gpus.gpus(), 2) == ["0,1", "2,3"]
+    assert gpus.gpu_groups(gpus.gpus(), 3) == ["0,1,2"]
+    assert gpus.gpu_groups(gpus.gpus(), 1) == gpus.gpus()
+    assert gpus.gpu_groups([], 2) == []
 
 
 def test_a_sweep_on_the_cpu_has_a_worker_per_core(four, tmp_path):
@@ -131,8 +131,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from pe_lab import run
-from pe_lab.system import devices
-devices.DEVICE_FOLDER = Path("nodes")
+from pe_lab.system import gpus
+gpus.DEVICE_FOLDER = Path("nodes")
 sys.argv[1:] = {words}
 run.main()
 """

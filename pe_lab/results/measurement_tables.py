@@ -9,6 +9,7 @@ import pandas as pd
 from pe_lab.config import flatten_settings
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
+from pe_lab.results.cell_rows import Settings, describe_cells
 from pe_lab.results.columns import (
     CURVE_METRICS,
     GENERATED_METRIC,
@@ -17,7 +18,6 @@ from pe_lab.results.columns import (
     STRIDED_PREFIX,
     without_whole_windows,
 )
-from pe_lab.results.rows import Settings, describe_cells
 from pe_lab.statistics.intervals import interval
 
 

@@ -30,7 +30,7 @@ from benchmarks.transformers_models import (
 from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.named import encodings
 from pe_lab.hf import EncodingCallback, load, parameter_groups, replace, stacks
-from pe_lab.hf.families import FAMILIES
+from pe_lab.hf.model_families import FAMILIES
 
 CAUSAL = [kind for kind in KINDS if kind not in BIDIRECTIONAL]
 CLOSE = {"rtol": 0, "atol": 2e-5}  # of logits between -10 and 10, in float32

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from configs import group_of
 from pe_lab import config
-from pe_lab.config.declarations import declared_ranges
+from pe_lab.config.option_declarations import declared_ranges
 from pe_lab.encodings.options import Range, parameter_ranges
 
 FILES = sorted((*(config.config_folder() / "pe").glob("*.yaml"), *(config.config_folder() / "data").glob("*.yaml")))

@@ -17,8 +17,8 @@ import torch
 from configs import in_ledger
 from pe_lab import config, run, status
 from pe_lab.experiment import sweep, sweep_report
+from pe_lab.experiment.added_seeds import add_seeds
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.deciding import add_seeds
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, Round, cost_of, drive_stage, read_outcome, with_settings
 from pe_lab.ledger.run import DIVERGED

@@ -9,8 +9,8 @@ import pytest
 
 from frames import results_of
 from pe_lab.results import study
-from pe_lab.results.declared import StudyDeclaration, read_declared
 from pe_lab.results.frame import Results, load
+from pe_lab.results.study_declaration import StudyDeclaration, read_declared
 from pe_lab.statistics import Margin
 
 DECLARED = {"margin": {"loss": "0.05 gap", "accuracy": "0.01 share"}, "baseline": "none", "decide": None}

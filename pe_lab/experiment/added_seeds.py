@@ -8,12 +8,12 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab.config import flatten_settings, resolve_config
-from pe_lab.config.looks import looks_of
+from pe_lab.config.seed_looks import looks_of
 from pe_lab.experiment.declaration import DECIDING_METRIC
 from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
 from pe_lab.ledger.tree import LedgerFiles
+from pe_lab.results.cell_rows import describe_cells, settings_of
 from pe_lab.results.columns import lower_is_better
-from pe_lab.results.rows import describe_cells, settings_of
 from pe_lab.results.summary_table import as_markdown, as_text
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics.cells import keys_of

@@ -8,7 +8,7 @@ from faults.sweeps import TINY
 from pe_lab.experiment import measurement
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.memory import NoMemoryError, explain_memory_errors
+from pe_lab.experiment.memory_errors import NoMemoryError, explain_memory_errors
 from pe_lab.training.module import Training
 
 NO_MACHINE_HAS = 2**50  # bytes: more than 47 bits of addresses reach

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pe_lab.config.looks import looks_between, looks_of, parse_seeds
+from pe_lab.config.seed_looks import looks_between, looks_of, parse_seeds
 
 
 def test_the_usual_looks_lie_between_the_first_and_the_largest_number():
@@ -30,6 +30,8 @@ def test_looks_must_ascend_from_the_first_to_the_largest(looks):
 
 
 def test_reading_seeds_loads_nothing_heavy():
-    code = "import sys, pe_lab.config.looks; print(sorted({'numpy', 'scipy', 'torch', 'pandas'} & set(sys.modules)))"
+    code = (
+        "import sys, pe_lab.config.seed_looks; print(sorted({'numpy', 'scipy', 'torch', 'pandas'} & set(sys.modules)))"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

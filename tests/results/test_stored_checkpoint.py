@@ -19,7 +19,7 @@ from pe_lab.ledger import __main__ as upkeep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report import __main__ as report
 from pe_lab.results import sync
-from pe_lab.results.stored import read_settings
+from pe_lab.results.stored_checkpoint import read_settings
 from pe_lab.system.files import CHECKSUMS_FILE
 from pe_lab.system.plain import complaint, read_yaml
 from pe_lab.tracking.wandb_config import flat_settings

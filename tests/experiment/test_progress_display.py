@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.ledger import identity, record
-from pe_lab.experiment.watch import ProgressDisplay
+from pe_lab.experiment.progress_display import ProgressDisplay
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import RequestedCell, Upcoming
 

@@ -8,9 +8,9 @@ from scipy import stats
 from configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
+from pe_lab.results.cell_rows import settings_of
 from pe_lab.results.columns import RECORD_COLUMNS
-from pe_lab.results.curves import CellMeasurements, gather_records, layers, lengths
-from pe_lab.results.rows import settings_of
+from pe_lab.results.measurement_tables import CellMeasurements, gather_records, layers, lengths
 
 
 def served(ledger, *overrides: str) -> list[Job]:
