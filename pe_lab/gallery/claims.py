@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab import config
-from pe_lab.benchmark.measured import TaskResults
+from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.longer import HALF, keeps_positions
 from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
