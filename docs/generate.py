@@ -122,17 +122,17 @@ def terms() -> str:
 
 def encodings() -> str:
     """Return a table of encodings for each kind, by module."""
-    from pe_lab.gallery.kinds import KINDS
+    from pe_lab.gallery.families import FAMILIES
 
     by_module: dict[str, list[dict[str, Any]]] = {}
     for config in configs("pe"):
         by_module.setdefault(config["_target_"].split(".")[-2], []).append(config)
     sections = [
         f"### {kind}\n\n{table([config for module in modules for config in by_module.pop(module)])}"
-        for kind, modules in KINDS.items()
+        for kind, modules in FAMILIES.items()
     ]
     if by_module:
-        raise ValueError(f"KINDS must name every module with encodings, got none of {', '.join(by_module)}")
+        raise ValueError(f"FAMILIES must name every module with encodings, got none of {', '.join(by_module)}")
     return "\n\n".join(sections)
 
 
@@ -394,7 +394,7 @@ def longer_text() -> str:
     """Return what pe-bench 2 says of text at 4 times the training length."""
     from pe_lab.benchmark import task_results
     from pe_lab.benchmark.task_statistics import margin_in_words
-    from pe_lab.gallery.content import STEP, step_times
+    from pe_lab.gallery.gallery_data import STEP, step_times
 
     times = step_times()[STEP]
     found = next((one for one in task_results.read_results() if one.task.name == "causal_text"), None)
@@ -437,7 +437,7 @@ def listed(words: list[str], conjunction: str) -> str:
 
 def steps() -> str:
     """Return a table of the training steps that take longer than with `rope` by a tenth, slowest first."""
-    from pe_lab.gallery.content import STEP, step_times
+    from pe_lab.gallery.gallery_data import STEP, step_times
 
     times = step_times()
     slow = [name for name, time in sorted(times[STEP].items(), key=lambda item: -item[1]) if time >= 1.1]

@@ -11,7 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
-from pe_lab.gallery.content import Content
+from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.page import STATIC, Page
 from pe_lab.gallery.pages import pages
 from pe_lab.gallery.site import assets
@@ -59,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def of_gallery() -> dict[str, bytes | str]:
     """Return the files of the gallery by path: pages as Markdown, pictures, tables, a script and a style sheet."""
-    content = Content.gather(cache=GALLERY, documented=True)
+    content = GalleryData.gather(cache=GALLERY, documented=True)
     gallery.clear()
     gallery.update({f"gallery/{page.path}.md": page for page in pages(content)})
     found: dict[str, bytes | str] = {path: page.markdown() for path, page in gallery.items()}

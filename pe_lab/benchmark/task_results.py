@@ -24,7 +24,7 @@ class TaskResults:
     Attributes:
         task: the task.
         rows: a line per encoding and seed.
-        fresh: the rows of fresh seeds, which count only where seeds that solved the task are counted.
+        fresh: the rows of fresh seeds, which count in the columns all_solved and all_runs of the table alone.
     """
 
     task: BenchmarkTask
@@ -47,6 +47,7 @@ class TaskResults:
 
         Of tasks with a level also all_solved and all_runs: `solved` and `runs` with the fresh seeds.
         Means of steps and their intervals end at the cap: a mean of steps that count as the cap cannot exceed it.
+        Intervals of losses end at 0.
         """
         wide = self.scores.pivot(index="pe", columns="length", values="mean")
         wide.columns = [f"{self.unit}_{length:g}x" for length in wide.columns]
@@ -57,6 +58,8 @@ class TaskResults:
             again = task_statistics.runs(self.fresh, self.task).groupby("pe")["solved"].agg(["sum", "count"])
             again = again.reindex(table["pe"], fill_value=0).astype(int).set_axis(table.index)
             table["all_solved"], table["all_runs"] = table["solved"] + again["sum"], table["runs"] + again["count"]
+        elif len(table):
+            table["low"] = table["low"].clip(lower=0)
         return table.merge(wide.reset_index(), on="pe", how="left") if len(table) else table
 
     @cached_property
@@ -127,13 +130,13 @@ class TaskResults:
 
         Returns:
             USE: it is among `best`. Otherwise, among `beaten`: AVOID: it solved no seed; UNRELIABLE: it solved a
-            smaller share of its seeds than the first of `best`; SLOWER or HIGHER_LOSS. Fresh seeds count.
+            smaller share of its seeds than the first of `best`; SLOWER or HIGHER_LOSS.
             Encodings with too few seeds that none beats are left out.
         """
         if not self.task.solvable:
             return dict.fromkeys(self.best, USE) | dict.fromkeys(self.beaten, HIGHER_LOSS)
         table = self.table.set_index("pe")
-        shares = table["all_solved"].astype(float) / table["all_runs"]
+        shares = table["solved"].astype(float) / table["runs"]
         enough = shares[self.best[0]] if self.best else np.inf
         words = {pe: AVOID if not shares[pe] else UNRELIABLE if shares[pe] < enough else SLOWER for pe in self.beaten}
         return dict.fromkeys(self.best, USE) | words

@@ -118,13 +118,18 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     Returns:
         pe, runs, diverged (seeds of which all tries did); solved, share_low, share_high (exact, 95 %); mean, low, high:
         the geometric mean of the steps to solve, censored at the cap, or the mean loss, with a 95 % t interval; first,
-        last: the range of ranks; rates: how often each was best; edge: the share of these at an edge; lost_RATE: how
-        many octaves that rate alone would have cost, on average over solved seeds, at least, as tries stop when one has
-        passed; or how many nats at the choice.
+        last: the range of ranks, in which encodings that are equal bit for bit count once; rates: how often each was
+        best; edge: the share of these at an edge; lost_RATE: how many octaves that rate alone would have cost, on
+        average over solved seeds, at least, as tries stop when one has passed; or how many nats at the choice.
     """
     outcomes, verdicts = runs(rows, task), compare_pairs(rows, task)
     names = list(outcomes["pe"].unique())
-    ranks = dict(zip(names, zip(*rank_ranges(verdicts["verdict"].to_numpy(str), len(names)), strict=True), strict=True))
+    same = {pe: equal_encodings(verdicts, pe) for pe in names}
+    distinct = [pe for place, pe in enumerate(names) if not set(same[pe]) & set(names[:place])]
+    pairs = verdicts[verdicts["pe"].isin(distinct) & verdicts["baseline"].isin(distinct)]
+    ranges = rank_ranges(pairs["verdict"].to_numpy(str), len(distinct))
+    ranks = dict(zip(distinct, zip(*ranges, strict=True), strict=True))
+    ranks |= {pe: ranks[next(other for other in same[pe] if other in ranks)] for pe in names if pe not in ranks}
     lines = []
     for pe in names:
         group, all_ = outcomes[outcomes["pe"] == pe], rows[rows["pe"] == pe]

@@ -48,10 +48,10 @@ def main() -> None:
         for name, folder in (("out", out), ("cache", cache)):
             if name == "out" or not folder.is_dir():  # a cache may have all that is needed
                 require_writable(f"--{name}", folder)
-        from pe_lab.gallery.content import STUDIES, Content  # loads torch
+        from pe_lab.gallery.gallery_data import STUDIES, GalleryData  # loads torch
         from pe_lab.gallery.site import write
 
-        content = Content.gather(results, STUDIES if studies is None else studies, cache, names=chosen)
+        content = GalleryData.gather(results, STUDIES if studies is None else studies, cache, names=chosen)
         print("comparing all pairs of encodings and writing pages: a minute or two", flush=True)
         count = write(content, out)
         rows = sum(len(task.rows) for task in content.results.values())

@@ -12,7 +12,7 @@ from pe_lab.system.plain import abbreviate, complaint, read_yaml
 
 FILE = Path(__file__).with_name("encodings.yaml")
 PLACES = ("nowhere", "token embeddings", "attention input", "logits", "attention weights", "values")
-MOST_SLIDERS = 2
+MAX_SLIDERS = 2
 SLIDER_VALUES = (3, 9)  # of one slider, at least and at most
 REQUIRED = ("title", "formula", "symbols", "enters", "source", "failures", "equals", "claims", "sliders")
 OPTIONAL = ("published",)
@@ -255,8 +255,8 @@ def _test(place: str, value: Any) -> str | None:
 
 
 def _sliders(place: str, value: Any) -> dict[str, tuple[Any, ...]]:
-    if not isinstance(value, dict) or len(value) > MOST_SLIDERS:
-        raise _wrong(place, f"must have at most {MOST_SLIDERS} options, each with a list of values", value)
+    if not isinstance(value, dict) or len(value) > MAX_SLIDERS:
+        raise _wrong(place, f"must have at most {MAX_SLIDERS} options, each with a list of values", value)
     least, most = SLIDER_VALUES
     for name, values in value.items():
         if not isinstance(values, list) or not least <= len(values) <= most or _repeated(values):

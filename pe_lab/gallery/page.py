@@ -153,11 +153,6 @@ def percent(share: float | None) -> str:
     return "–" if share is None or share != share else f"{100 * share:.1f}".removesuffix(".0") + "\u00a0%"
 
 
-def score(value: float, level: float) -> str:
-    """Return a score with two decimal places; with a third where two would be those of the level of a solved task."""
-    return fixed(value, 3 if fixed(value) == fixed(level) else 2)
-
-
 def signed(value: float) -> str:
     """Return a number with three significant digits and its sign."""
     return f"{'+' * (value > 0)}{number(value)}"
@@ -171,7 +166,6 @@ def plain(value: Any) -> str:
 FILTERS: dict[str, Callable[..., str]] = {
     "number": number,
     "fixed": fixed,
-    "score": score,
     "percent": percent,
     "plain": plain,
 }

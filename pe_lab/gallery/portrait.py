@@ -39,7 +39,7 @@ PANELS = (  # left, top, width and height of its panels, in pixels, with their t
     *((0, 45, 400, 280), (400, 45, 400, 280), (0, 340, 800, 275)),
     *((0, 640, 400, 255), (400, 640, 400, 255), (0, 905, 400, 290), (400, 905, 400, 290)),
 )
-LOOK: dict[Any, Any] = {"font.size": 12, "axes.titlesize": 12}  # on white, also on a dark page
+RC_PARAMS: dict[Any, Any] = {"font.size": 12, "axes.titlesize": 12}  # on white, also on a dark page
 OF_DEVICES = ("CUDA", "GPU", "triton")  # in reasons that are about the machine, not about the encoding
 
 
@@ -161,7 +161,7 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> P
 def _drawn(subject: AuditedEncoding) -> bytes:
     """Return the picture of an encoding as PNG, in places that are fixed: to find them takes longer than to draw."""
     content = BytesIO()
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(RC_PARAMS):
         figure = draw_picture(subject, _none(), layout=None)
         figure.subplots_adjust(**PLACES)
         figure.savefig(content, format="png")

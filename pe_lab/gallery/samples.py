@@ -13,7 +13,7 @@ from pe_lab.config import reference
 from pe_lab.data.base import IGNORE, Dataset
 from pe_lab.encodings.layout import PADDING
 
-LOOKED_AT = 4  # validation sequences of which the longest is shown
+MAX_LOOKED_AT = 4  # validation sequences of which the longest is shown
 
 
 def sentence(group: str, name: str) -> str:
@@ -57,7 +57,7 @@ def data_of(task: BenchmarkTask) -> TaskData:
 def _data(name: str) -> TaskData:
     cfg = task_named(name).cfg
     dataset: Dataset = instantiate(cfg.data)(seed=0)
-    first = dataset.batch("validation", torch.arange(LOOKED_AT))
+    first = dataset.batch("validation", torch.arange(MAX_LOOKED_AT))
     batch = first[(first.layout.segment != PADDING).sum(1).argmax()[None]]
     there = batch.layout.segment[0] != PADDING
     targets = batch.targets[0] if dataset.task.pooled else batch.targets[0][there]

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from pe_lab.gallery.content import LONGER_TEXT, Content
+from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.page import STATIC
 from pe_lab.gallery.pages import pages
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
 
 
-def assets(content: Content) -> dict[str, bytes]:
+def assets(content: GalleryData) -> dict[str, bytes]:
     """Return what the pages load or link to, by path: pictures, and the rows of tasks and of other studies of text."""
     files = {f"pictures/{name}.png": portrait.png for name, portrait in content.portraits.items()}
     tables = {each.task.study: each.rows for each in content.results.values()}
@@ -17,7 +17,7 @@ def assets(content: Content) -> dict[str, bytes]:
     return files | {f"rows/{name}.csv": to_csv(rows).encode() for name, rows in tables.items()}
 
 
-def write(content: Content, out: Path) -> int:
+def write(content: GalleryData, out: Path) -> int:
     """Write the gallery as a site of its own, that needs no server and no network, and return the number of pages.
 
     Files of pages that are no longer made stay.

@@ -290,3 +290,24 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     assert pairs.to_dict() == {("induction", 1): 21} | {("causal_text", length): 1 for length in (1, 2, 4)}
     assert set(pd.read_csv(tmp_path / "out" / "pe-bench-2-shares.csv")["task"]) == {"induction"}
     assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-rows.csv")) == 60 + 10
+
+
+def test_encodings_with_the_same_runs_count_once_in_ranks() -> None:
+    rows = tuned.table("induction", {"rope": 6.0, "alibi": 9.0, "none": 9.1, "fire": 11.0}, 0.05)
+    twins = {"rope_dynamic_ntk": "rope", "integer": "none"}
+    more = pd.concat([rows, *(rows[rows["pe"] == pe].assign(pe=twin) for twin, pe in twins.items())])
+    alone, ranks = (task_statistics.endpoints(each, TASK).set_index("pe")[["first", "last"]] for each in (rows, more))
+    pd.testing.assert_frame_equal(ranks.loc[alone.index], alone)
+    for twin, pe in twins.items():
+        assert ranks.loc[twin].tolist() == ranks.loc[pe].tolist()
+    assert alone.loc["rope"].tolist() == [1, 1]
+    assert alone.loc["fire"].tolist() == [4, 4]
+
+
+def test_intervals_of_losses_end_at_0() -> None:
+    task = task_named("causal_text")
+    rows = tuned.table("causal_text", {"rope": 0.1, "none": 2.0}, 0.001)
+    rows.loc[rows["pe"].eq("rope"), "y"] = [0.0, 0.0, 0.0, 0.0, 1.0]
+    table, raw = TaskResults(task, rows).table.set_index("pe"), task_statistics.endpoints(rows, task).set_index("pe")
+    assert (table.loc["rope", "low"], raw.loc["rope", "low"] < 0) == (0, True)
+    assert table.loc["none", "low"] == raw.loc["none", "low"] > 0

@@ -9,8 +9,8 @@ import pytest
 import tuned
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import task_named
-from pe_lab.gallery import pages as made_of
-from pe_lab.gallery.content import STUDIES, Content
+from pe_lab.gallery import encoding_page
+from pe_lab.gallery.gallery_data import STUDIES, GalleryData
 from pe_lab.gallery.site import write
 
 SHOWN = ("rope", "none", "alibi", "rope_2d")
@@ -21,7 +21,7 @@ def _formulas() -> Iterator[None]:
     """Without latex2mathml, which is in the extras test and docs, formulas are shown as they are written."""
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("latex2mathml") is None:
-            patch.setattr(made_of, "mathml", lambda formula: "<math><mi>formula</mi></math>")
+            patch.setattr(encoding_page, "mathml", lambda formula: "<math><mi>formula</mi></math>")
         yield
 
 
@@ -44,13 +44,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def content(results: Path, cache: Path) -> Content:
+def content(results: Path, cache: Path) -> GalleryData:
     """The content of a gallery of the fabricated results."""
-    return Content.gather(results, STUDIES, cache, names=SHOWN)
+    return GalleryData.gather(results, STUDIES, cache, names=SHOWN)
 
 
 @pytest.fixture(scope="session")
-def site(content: Content, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(content: GalleryData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gallery as files."""
     folder = tmp_path_factory.mktemp("site")
     write(content, folder)

@@ -220,6 +220,22 @@ def test_the_curve_is_that_of_the_data(browser: Browser, site: Path) -> None:
     assert browser.evaluate("document.querySelector('figcaption').textContent") == "the same at every distance"
 
 
+@pytest.mark.parametrize("width", [400, 1200])
+def test_the_labels_of_a_figure_of_lengths_stay_within_it_and_apart(browser: Browser, site: Path, width: int) -> None:
+    browser.open(site / "tasks/induction.html", width)
+    boxes = browser.evaluate(
+        "(() => { const all = document.querySelector('.gallery-lengths').getBoundingClientRect();"
+        " return [...document.querySelectorAll('.gallery-lengths text')].map(one => one.getBoundingClientRect())"
+        ".map(box => [box.left - all.left, all.right - box.right, box.top - all.top, all.bottom - box.bottom,"
+        " box.left, box.right, box.top, box.bottom]) })()"
+    )
+    assert len(boxes) > 12
+    assert all(min(box[:4]) >= 0 for box in boxes)
+    for place, (*_, left, right, top, bottom) in enumerate(boxes):
+        for *_, left_, right_, top_, bottom_ in boxes[place + 1 :]:
+            assert min(right, right_) <= max(left, left_) or min(bottom, bottom_) - max(top, top_) < 4
+
+
 def test_the_axis_of_a_curve_has_a_zero(browser: Browser, site: Path) -> None:
     page = site / "encodings" / "curve.html"
     heads = [[0, -0.1405], [0, -0.3063]]

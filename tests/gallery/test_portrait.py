@@ -15,12 +15,12 @@ from pe_lab import config
 from pe_lab.audit.audited_encoding import AuditedEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.gallery import portrait as made_by
-from pe_lab.gallery.content import Content
+from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.portrait import Portrait, portrait
 from pe_lab.system.files import digest
 
 
-def test_a_portrait_has_class_source_family_and_options(content: Content) -> None:
+def test_a_portrait_has_class_source_family_and_options(content: GalleryData) -> None:
     found = content.portraits["alibi"]
     assert found.code == inspect.getsource(Alibi)
     assert found.family == "Encodings that add a fixed function of distance to the logits"
@@ -32,7 +32,7 @@ def test_a_portrait_has_class_source_family_and_options(content: Content) -> Non
 
 
 def test_a_portrait_is_read_again_until_the_values_change(
-    cache: Path, content: Content, monkeypatch: pytest.MonkeyPatch
+    cache: Path, content: GalleryData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(made_by, "_make", lambda *_: pytest.fail("made again"))
     sliders = dict(content.definitions["alibi"].sliders)
@@ -44,7 +44,7 @@ def test_a_portrait_is_read_again_until_the_values_change(
 
 
 def test_a_portrait_is_made_again_when_code_changes(
-    cache: Path, content: Content, monkeypatch: pytest.MonkeyPatch
+    cache: Path, content: GalleryData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(made_by, "_make", lambda *_: pytest.fail("made again"))
     monkeypatch.setattr(made_by, "_sources", lambda: "of another version")
@@ -77,7 +77,7 @@ def test_settings_are_those_that_are_composed(name: str) -> None:
 
 
 def test_a_folder_without_permission_is_read_and_named_where_it_lacks_a_portrait(
-    cache: Path, content: Content, monkeypatch: pytest.MonkeyPatch
+    cache: Path, content: GalleryData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pe_lab.gallery.portrait.is_writable", lambda folder: folder != cache)
     sliders = dict(content.definitions["alibi"].sliders)
@@ -128,7 +128,7 @@ def _fifo(path: Path) -> None:
 )
 def test_an_entry_that_is_not_what_was_written_is_made_anew(
     damage: Callable[[Path], None],
-    content: Content,
+    content: GalleryData,
     cache: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -146,5 +146,5 @@ def test_an_entry_that_is_not_what_was_written_is_made_anew(
     assert capsys.readouterr().err == ""
 
 
-def _read(folder: Path, content: Content) -> Portrait:
+def _read(folder: Path, content: GalleryData) -> Portrait:
     return portrait("alibi", dict(content.definitions["alibi"].sliders), folder, audited=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pe_lab.cli import COMMANDS
-from pe_lab.gallery import content as made_of
+from pe_lab.gallery import gallery_data as made_of
 from pe_lab.gallery.__main__ import main
 from pe_lab.gallery.definitions import definitions
 

@@ -52,7 +52,7 @@ class Need:
     @cached_property
     def advice(self) -> Advice:
         """What to do."""
-        return Advice(NOT_MEASURED) if self.results is None else advice(self.results)
+        return Advice(NOT_MEASURED) if self.results is None else recommend(self.results)
 
     @cached_property
     def lines(self) -> dict[str, dict[str, Any]]:
@@ -86,7 +86,7 @@ def grouped(results: TaskResults, names: Iterable[str]) -> list[list[str]]:
     return groups
 
 
-def advice(results: TaskResults) -> Advice:
+def recommend(results: TaskResults) -> Advice:
     """Return what the results say of a task."""
     if results.task.solvable and not results.table["solved"].astype(float).max() > 0:
         return Advice(NOT_LEARNED)

@@ -5,12 +5,12 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.benchmark.task_results import TaskResults
-from pe_lab.gallery.longer import range_over_seeds, right
+from pe_lab.gallery.extrapolation import mean_right, range_over_seeds
 from pe_lab.gallery.page import fixed, number, percent
 from pe_lab.statistics import Verdict
 
 
-def against(results: TaskResults, name: str, other: str) -> dict[str, Any] | None:
+def compare_on_task(results: TaskResults, name: str, other: str) -> dict[str, Any] | None:
     """Return the comparison of two encodings on a task; None where one of them is not measured.
 
     Returns:
@@ -27,7 +27,7 @@ def against(results: TaskResults, name: str, other: str) -> dict[str, Any] | Non
         mean, low, high = (f"{2**value:.2f}" if value < 3 else number(2**value) for value in difference)
         bound = " or more" * failing[0] + " or less" * failing[1]
         text = "" if all(failing) else f"× {mean}{bound or f' [{low}, {high}]'}"
-        shares = {length: each for length, each in right(results).items() if length > 1}
+        shares = {length: each for length, each in mean_right(results).items() if length > 1}
         at = {
             length: ([_share(results, pe, length, each) for pe in (name, other)], "") for length, each in shares.items()
         }

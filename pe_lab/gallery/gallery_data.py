@@ -20,12 +20,12 @@ from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined_encodings import undefined_reasons
-from pe_lab.gallery.advice import NOT_MEASURED, Need
 from pe_lab.gallery.claims import UnseenLengths, unlearned, unseen_lengths
 from pe_lab.gallery.definitions import Definition, definitions
-from pe_lab.gallery.kinds import kind_of
+from pe_lab.gallery.families import family_of
 from pe_lab.gallery.page import fixed
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
+from pe_lab.gallery.recommendations import NOT_MEASURED, Need
 from pe_lab.replication import Finding, judge_entry, load_entries
 from pe_lab.replication.benchmark_rows import shipped_values
 from pe_lab.replication.values import SHIPPED_FILE, Values
@@ -42,7 +42,7 @@ SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
 
 
 @dataclass(frozen=True)
-class Content:
+class GalleryData:
     """All that the pages are made of.
 
     Attributes:
@@ -82,7 +82,7 @@ class Content:
         cache: Path = CACHE,
         documented: bool = False,
         names: Iterable[str] | None = None,
-    ) -> "Content":
+    ) -> "GalleryData":
         """Read results, claims and the audit, and make the portraits that are not in the cache.
 
         Args:
@@ -142,12 +142,7 @@ class Content:
         words = dict.fromkeys(f"{size.depth} layers, width {size.width} and {size.num_heads} heads" for size in sizes)
         counts = sorted({int(count) for results in self.results.values() for count in results.table["runs"]})
         seeds = " to ".join(map(str, dict.fromkeys((*counts[:1], *counts[-1:]))))
-        most = max(
-            (int(results.table.get("all_runs", results.table["runs"]).max()) for results in self.results.values()),
-            default=0,
-        )
-        more = f" ({most} where a result was replicated)" if counts and most > counts[-1] else ""
-        return f"a model of {' or '.join(words)}{f', and {seeds} seeds for each encoding{more}' if counts else ''}"
+        return f"a model of {' or '.join(words)}{f', and {seeds} seeds for each encoding' if counts else ''}"
 
     def reported(self, name: str) -> dict[str, Finding]:
         """Return the published numbers of an encoding, by name."""
@@ -174,14 +169,14 @@ class Content:
     def failures(self, name: str) -> list[tuple[str, str]]:
         """Return the tasks on which an encoding failed, and how, by the measured rows.
 
-        It solved the task in fewer than half of the seeds, those of a replication among them, or the 95 % interval of
-        its test score at more than the training length is below 0, the score of the best model without position.
+        It solved the task in fewer than half of the seeds, or the 95 % interval of its test score at more than the
+        training length is below 0, the score of the best model without position.
         """
         failures = []
         for task, line in self.on_tasks(name):
             if not task.task.solvable:
                 continue
-            solved, runs = line["all_solved"], line["all_runs"]
+            solved, runs = line["solved"], line["runs"]
             words = [f"solved in {solved} of {runs} seeds"] if 2 * solved < runs else []
             scores = task.scores[(task.scores["pe"] == name) & (task.scores["length"] > 1) & (task.scores["high"] < 0)]
             below = [
@@ -209,7 +204,7 @@ class Content:
         """Return what tables are filtered by: family, where position enters, mask, kernels."""
         portrait = self.portraits[name]
         return {
-            "family": kind_of(portrait.module),
+            "family": family_of(portrait.module),
             "enters": "|".join(self.definitions[name].enters),
             "mask": "causal only" if portrait.causal_only else "causal and bidirectional",
             "kernels": "no" if portrait.fused else "yes",

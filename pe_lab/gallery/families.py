@@ -1,6 +1,6 @@
-"""The kinds of encodings, as they are listed in the documentation and in the gallery."""
+"""The families of encodings, as they are listed in the documentation and in the gallery."""
 
-KINDS = {  # with the modules of pe_lab.encodings
+FAMILIES = {  # with the modules of pe_lab.encodings
     "No encoding": ["base"],
     "Rotary": [
         *("rotary", "rotary_content", "rotary_updated", "rotary_shifted", "rotary_axes", "rotary_values"),
@@ -20,7 +20,7 @@ KINDS = {  # with the modules of pe_lab.encodings
 }
 
 
-def kind_of(module: str) -> str:
-    """Return the kind of the encodings in a module; `Other` for a module outside of pe_lab.encodings."""
+def family_of(module: str) -> str:
+    """Return the family of the encodings in a module; `Other` for a module outside of pe_lab.encodings."""
     name = module.rpartition(".")[2]
-    return next((kind for kind, modules in KINDS.items() if name in modules), "Other")
+    return next((family for family, modules in FAMILIES.items() if name in modules), "Other")

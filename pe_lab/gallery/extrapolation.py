@@ -6,8 +6,8 @@ from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.statistics import MIN_SEEDS
 
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
-HALF = 0.5  # of the answers: from it on, an encoding is recommended for a length
-WIDE = 10.0  # points between seeds from which a mean has its range
+MIN_HELD = 0.5  # of the answers: from it on, an encoding is recommended for a length
+MIN_RANGE_SHOWN = 10.0  # points between seeds from which a mean has its range
 NO_NEW_POSITION = "longer sequences ask for no new position"
 NOT_ASKED = (
     "Longer sequences have their pairs at the same positions and more of the other tokens behind them, so no position"
@@ -16,11 +16,11 @@ NOT_ASKED = (
 
 
 def measure_of(results: TaskResults) -> str:
-    """Return what `right` is: the exact match of tasks with several answers to a sequence; of others the accuracy."""
+    """Return the measure of `mean_right`: exact match where a sequence has several answers; otherwise accuracy."""
     return "exact match" if results.task.solvable and not data_of(results.task).pooled else "accuracy"
 
 
-def right(results: TaskResults) -> dict[float, dict[str, float]]:
+def mean_right(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return the mean over seeds of what is right on the test set, by length in training lengths and by encoding."""
     column = measure_of(results).replace(" ", "_")
     means = {}
@@ -28,6 +28,14 @@ def right(results: TaskResults) -> dict[float, dict[str, float]]:
         values = results.rows[f"{column}_x{length:g}"].astype(float)
         means[float(length)] = values.groupby(results.rows["pe"]).mean().dropna().to_dict()
     return means
+
+
+def value_at_lengths(results: TaskResults) -> dict[float, dict[str, float]]:
+    """Return what pages show at each length by encoding: `mean_right`, or the mean loss of a task compared by it."""
+    if results.task.solvable:
+        return mean_right(results)
+    tables = {1.0: results.table} | {length: each.table for length, each in results.longer.items()}
+    return {length: table.set_index("pe")["mean"].astype(float).to_dict() for length, table in tables.items()}
 
 
 def range_over_seeds(results: TaskResults, pe: str, length: float) -> tuple[float, float]:
@@ -40,31 +48,31 @@ def range_over_seeds(results: TaskResults, pe: str, length: float) -> tuple[floa
 def by_seed(results: TaskResults, pe: str, length: float) -> str:
     """Return the range over seeds of what is right, in words; empty where it is not wide."""
     low, high = (100 * share for share in range_over_seeds(results, pe, length))
-    return f"{low:.0f} to {high:.0f}\u00a0% by seed" if high - low >= WIDE else ""
+    return f"{low:.0f} to {high:.0f}\u00a0% by seed" if high - low >= MIN_RANGE_SHOWN else ""
 
 
 def ranked_right(results: TaskResults, length: float) -> dict[str, float]:
-    """Return the means of `right` at a length, the highest first, of encodings with enough seeds."""
+    """Return the means of `mean_right` at a length, the highest first, of encodings with enough seeds."""
     enough = results.table.loc[results.table["runs"] >= MIN_SEEDS, "pe"]
-    means = right(results).get(length, {})
+    means = mean_right(results).get(length, {})
     return dict(sorted(((pe, means[pe]) for pe in enough if pe in means), key=lambda item: -item[1]))
 
 
 def holding(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return the encodings that hold at each length beyond training, the best first, each with its mean.
 
-    At least HALF of the answers are right. Of a task that is compared by its loss, no other encoding is `better` at
+    At least MIN_HELD of the answers are right. Of a task that is compared by its loss, no other encoding is `better` at
     that length, and the mean is that of the loss.
     """
     if not results.task.solvable:
         tables = {length: each.table.set_index("pe")["mean"] for length, each in results.longer.items()}
         return {length: {pe: float(table[pe]) for pe in results.best_at[length]} for length, table in tables.items()}
-    shares = {length: ranked_right(results, length) for length in right(results) if length > 1}
-    return {length: {pe: share for pe, share in each.items() if share >= HALF} for length, each in shares.items()}
+    shares = {length: ranked_right(results, length) for length in mean_right(results) if length > 1}
+    return {length: {pe: share for pe, share in each.items() if share >= MIN_HELD} for length, each in shares.items()}
 
 
 def highest(results: TaskResults) -> dict[float, tuple[str, float]]:
-    """Return the encoding with the highest of `right` and its mean, at the lengths at which none is `holding`."""
+    """Return the encoding with the highest of `mean_right` and its mean, at the lengths at which none is `holding`."""
     without = [length for length, held in holding(results).items() if not held and results.task.solvable]
     return {length: next(iter(each.items())) for length in without if (each := ranked_right(results, length))}
 

@@ -1,0 +1,164 @@
+"""A figure of a task as SVG: what encodings get right, or their loss, against the length of the test."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup
+
+from pe_lab.benchmark.task_results import TaskResults
+from pe_lab.gallery.extrapolation import MIN_HELD, mean_right, measure_of
+from pe_lab.gallery.markers import SHAPES
+from pe_lab.gallery.page import fixed
+from pe_lab.gallery.samples import data_of
+from pe_lab.results.columns import cut_interval
+from pe_lab.results.styles import style
+from pe_lab.statistics import MIN_SEEDS, interval
+
+BASELINES = ("rope", "sinusoidal", "learnable", "none")  # always drawn, where they are measured
+MAX_BEST = 3  # encodings that are drawn because they are the best at the longest test
+WIDTH, HEIGHT = 400, 310
+LEFT, RIGHT, TOP, BOTTOM = 44, 142, 26, 58  # margins; the labels of lines stand at the right
+LINE = 15  # height of a label
+DODGE = 3  # pixels between the markers of two encodings
+DASHES = {"-": "", "--": "7 4", "-.": "7 3 2 3", ":": "2 3"}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An encoding against the length of the test.
+
+    Attributes:
+        means, lows, highs: over seeds, with the 95 % interval of the mean, by length in training lengths.
+    """
+
+    means: dict[float, float]
+    lows: dict[float, float]
+    highs: dict[float, float]
+
+
+def length_curves(results: TaskResults) -> dict[str, Curve]:
+    """Return what each encoding with enough seeds gets right at each length, or its loss; the best first.
+
+    The best is that at the longest test; of those that are equal there, that at the next shorter one.
+    """
+    solvable = results.task.solvable
+    column = measure_of(results).replace(" ", "_") if solvable else "loss"
+    lengths = sorted(mean_right(results), reverse=True)
+    curves = {}
+    for pe in results.table.loc[results.table["runs"] >= MIN_SEEDS, "pe"]:
+        seeds = results.rows[results.rows["pe"] == pe]
+        values = {length: seeds[f"{column}_x{length:g}"].astype(float).dropna() for length in lengths}
+        if not all(map(len, values.values())):
+            continue
+        ends = {length: interval(each) for length, each in values.items()}
+        means = {length: float(each.mean()) for length, each in values.items()}
+        lows, highs = (np.array([ends[length][side] for length in lengths]) for side in (0, 1))
+        lows, highs = cut_interval("accuracy" if solvable else "loss", np.array([*means.values()]), lows, highs)
+        curves[str(pe)] = Curve(means, dict(zip(lengths, lows, strict=True)), dict(zip(lengths, highs, strict=True)))
+    sign = -1 if solvable else 1
+    return dict(sorted(curves.items(), key=lambda item: [sign * item[1].means[length] for length in lengths]))
+
+
+def drawn_encodings(results: TaskResults) -> list[str]:
+    """Return the encodings of the figure: the best at the longest test, the first at training length, and BASELINES."""
+    curves = length_curves(results)
+    names = [*list(curves)[:MAX_BEST], *results.best[:1], *BASELINES]
+    return [pe for pe in dict.fromkeys(names) if pe in curves]
+
+
+def length_figure(results: TaskResults) -> Markup:
+    """Return the figure, which takes the colours of text from the page and fits a width of 360 pixels.
+
+    Empty where no encoding is measured at all lengths.
+    """
+    solvable, names = results.task.solvable, drawn_encodings(results)
+    curves = {pe: length_curves(results)[pe] for pe in names}
+    if not curves:
+        return Markup()
+    lengths = sorted(next(iter(curves.values())).means)
+    ends = [value for curve in curves.values() for side in (curve.lows, curve.highs) for value in side.values()]
+    low, high, ticks = (0.0, 1.0, [0, 0.25, 0.5, 0.75, 1]) if solvable else _ticks(min(ends), max(ends))
+
+    def x(length: float) -> float:
+        octaves, last = (float(np.log2(each / lengths[0])) for each in (length, lengths[-1]))
+        return LEFT + 14 + octaves / last * (WIDTH - LEFT - RIGHT - 28)
+
+    def y(value: float) -> float:
+        return TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    title = _title(results)
+    parts = [Markup('<text x="4" y="14" class="title">{}</text>').format(title)]
+    for tick in ticks:
+        level = " level" * (solvable and tick == MIN_HELD)
+        text = f"{100 * tick:.0f} %" if solvable else f"{tick:g}"
+        parts.append(
+            Markup(
+                '<path d="M{} {:.1f}H{}" class="grid{}"/><text x="{}" y="{:.1f}" text-anchor="end">{}</text>'
+            ).format(LEFT, y(tick), WIDTH - RIGHT, level, LEFT - 5, y(tick) + 4, text)
+        )
+    tokens = data_of(results.task).lengths
+    for length in lengths:
+        parts.append(
+            Markup(
+                '<path d="M{0:.1f} {1}v4" class="axis"/><text x="{0:.1f}" y="{2}" text-anchor="middle">{3:g} ×</text>'
+                '<text x="{0:.1f}" y="{4}" text-anchor="middle" class="faint">{5}</text>'
+            ).format(x(length), HEIGHT - BOTTOM, HEIGHT - BOTTOM + 17, length, HEIGHT - BOTTOM + 31, tokens[length])
+        )
+    parts.append(
+        Markup('<text x="{}" y="{}" text-anchor="middle" class="faint">length of the test, in tokens</text>').format(
+            (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8
+        )
+    )
+    labels = _spread({pe: y(curve.means[lengths[-1]]) for pe, curve in curves.items()})
+    for place, (pe, curve) in enumerate(curves.items()):
+        shift = DODGE * (place - (len(curves) - 1) / 2)
+        points = [(x(length) + shift, y(curve.means[length])) for length in lengths]
+        bars = "".join(
+            f"M{x(length) + shift:.1f} {y(curve.lows[length]):.1f}V{y(curve.highs[length]):.1f}" for length in lengths
+        )
+        path = "L".join(f"{across:.1f} {down:.1f}" for across, down in points)
+        look, (across, down) = style(pe), points[-1]
+        shapes = Markup().join(
+            Markup('<path d="{}" transform="translate({:.1f} {:.1f})" class="mark"/>').format(SHAPES[look.marker], *at)
+            for at in (*points, (WIDTH - RIGHT + 18, labels[pe]))
+        )
+        parts.append(
+            Markup(
+                '<g stroke="{}" fill="{}" data-curve="{}"><path d="M{}" class="line" stroke-dasharray="{}"/>'
+                '<path d="{}" class="bar"/><path d="M{:.1f} {:.1f}L{} {:.1f}" class="leader"/>{}</g>'
+                '<text x="{}" y="{:.1f}">{}</text>'
+            ).format(
+                *(look.colour, look.colour, pe, path, DASHES[look.dash], bars),
+                *(across + 5, down, WIDTH - RIGHT + 11, labels[pe], shapes),
+                *(WIDTH - RIGHT + 26, labels[pe] + 4, pe),
+            )
+        )
+    svg = '<svg class="gallery-lengths" viewBox="0 0 {} {}" role="img" aria-label="{} against test length">{}</svg>'
+    return Markup(svg).format(WIDTH, HEIGHT, title, Markup().join(parts))
+
+
+def _title(results: TaskResults) -> str:
+    """Return what is on the vertical axis, with its unit."""
+    if not results.task.solvable:
+        return "Test loss in nats"
+    return "Whole sequences right" if measure_of(results) == "exact match" else "Answers right"
+
+
+def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:
+    """Return the ends of an axis around two values, which are ticks, and all of its ticks: three to seven."""
+    power = 10.0 ** np.floor(np.log10((high - low) / 3))
+    step = next(factor * power for factor in (1, 2, 5, 10) if (high - low) / (factor * power) <= 5)
+    first, last = np.floor(low / step), np.ceil(high / step)
+    ticks = [float(fixed(place * step, 6).replace("−", "-")) for place in np.arange(first, last + 1)]
+    return ticks[0], ticks[-1], ticks
+
+
+def _spread(places: dict[str, float]) -> dict[str, float]:
+    """Return places of labels, in the order of those asked for, that are at least LINE apart and within the figure."""
+    names = sorted(places, key=lambda name: places[name])
+    spread: list[float] = []
+    for number, name in enumerate(names):
+        lowest = HEIGHT - BOTTOM - LINE * (len(names) - 1 - number)  # leaves room for those below
+        above = spread[-1] + LINE if spread else -np.inf
+        spread.append(max(min(places[name], lowest), above))
+    return dict(zip(names, spread, strict=True))

@@ -1,0 +1,139 @@
+"""The page of what to use for which need."""
+
+from typing import Any
+
+import numpy as np
+
+from pe_lab.benchmark.task_results import AVOID, UNRELIABLE, TaskResults
+from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_right, measure_of, value_at_lengths
+from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
+from pe_lab.gallery.length_figure import length_figure
+from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, rendered
+from pe_lab.gallery.recommendations import Need, grouped
+from pe_lab.gallery.samples import data_of
+from pe_lab.gallery.shared_values import (
+    LONGEST,
+    beyond_training,
+    decimal_places,
+    shared_values,
+    text_studies,
+)
+from pe_lab.results.learned import MIN_RIGHT
+from pe_lab.results.styles import COMMON_NAMES
+from pe_lab.statistics import Verdict
+
+LEARNED = "learnable"  # the encoding that has a trained vector for each position
+MAX_ALWAYS_SHOWN = 8  # of the encodings in COMMON_NAMES, those that a list to avoid always shows
+
+
+def needs_page(content: GalleryData) -> Page:
+    """Return which encodings to use, which are behind the best and which to avoid, for each need."""
+    each_task = sorted(content.results.values(), key=lambda results: results.task.name != LONGER_TEXT[0])
+    html = rendered(
+        "needs.html",
+        **shared_values(content, ""),
+        answer=_answer(content),
+        vectors=_learned_vectors(content),
+        summary=[_summary_of(each) for each in each_task if not each.is_control],
+        lines=[_line_of(need) for need in content.needs],
+    )
+    return Page("needs", "Which encoding for which need", [PageSection("", html)], wide=True)
+
+
+def _answer(content: GalleryData) -> dict[str, Any] | None:
+    """Return the encodings with the lowest losses on LONGER_TEXT; None where none is recommended."""
+    need = next(need for need in content.needs if (need.task.name, need.length) == LONGER_TEXT)
+    use = need.advice.use
+    if need.results is None or not use:
+        return None
+    pairs = need.results.pairs
+    verdicts = pairs.loc[pairs["pe"].isin(use) & pairs["baseline"].isin(use), "verdict"]
+    steps = {pe: content.steps[pe] for pe in use if pe in content.steps}
+    losses = [float(need.lines[pe]["mean"]) for pe in use]
+    return {
+        "length": need.length,
+        "use": use,
+        "losses": [min(losses), max(losses)],
+        "alike": len(use) > 1 and not any(Verdict(word).direction for word in verdicts),
+        "figure": length_figure(content.results[need.task.name]),
+        "confirmed": [
+            study["what"] for study in text_studies(content) if set(list(study["losses"])[: len(use)]) == set(use)
+        ],
+        "cheapest": min(steps, key=lambda pe: steps[pe]) if len(steps) == len(use) > 1 else None,
+    }
+
+
+def _line_of(need: Need) -> dict[str, Any]:
+    """Return what the page of needs shows of one; equal encodings stand together."""
+    well_known = set(COMMON_NAMES[:MAX_ALWAYS_SHOWN])
+    lists = {}
+    for name in ("behind", "unreliable", "avoid"):
+        groups = need.groups(getattr(need.advice, name))
+        common = [group for group in groups if not well_known.isdisjoint(group)]
+        lists[name] = {"common": common, "others": [group for group in groups if group not in common]}
+    parameters = {} if need.results is None else need.results.rows.groupby("pe")["positional_parameters"].max()
+    line: dict[str, Any] = {"need": need, "use": need.groups(need.advice.use), "parameters": parameters} | lists
+    line |= {"unit": "steps" if need.task.solvable else "nats", "places": decimal_places(need.task)}
+    data = data_of(need.task)
+    about = (
+        f"{data.lengths[1.0]} bytes in training, {data.lengths[need.length]} in the test, {data.options.get('corpus')}"
+    )
+    line |= {"about": about if need.length > 1 else ""}
+    line |= {"at": "at the training length" if need.length == 1 else f"at {need.length:g} × the training length"}
+    if need.results is not None:
+        shares, kept = mean_right(need.results), need.task.cfg.data.name in SAME_POSITIONS
+        line |= {"measure": measure_of(need.results), "note": NOT_ASKED * kept} | beyond_training(need.results)
+        line |= {"at_training": shares[1.0]}
+        line |= {"shares": lambda group, length: _shares(shares.get(float(length), {}), group)}
+    return line
+
+
+def _summary_of(results: TaskResults) -> dict[str, Any]:
+    """Return the line of a task in the summary of the page of needs: what to use at each length, and what not to."""
+    solvable, table, data = results.task.solvable, results.table.set_index("pe"), data_of(results.task)
+    last = max(map(float, results.scores["length"].unique()))
+    if solvable:
+        failing = {pe: "{} of {}".format(*table.loc[pe, ["solved", "runs"]]) for pe in _failing(results)}
+    else:
+        losses = value_at_lengths(results)[last]
+        failing = {
+            pe: fixed(loss, 3) for pe, loss in losses.items() if pe != "none" and loss >= losses.get("none", np.inf)
+        }
+    common = [pe for pe in COMMON_NAMES if pe in failing]
+    order = [*common, *(pe for pe in failing if pe not in common)]
+    return {
+        "task": results.task,
+        "lengths": data.lengths,
+        "use": [
+            (group, number(table.loc[group[0], "mean"]) if solvable else fixed(table.loc[group[0], "mean"], 3))
+            for group in grouped(results, results.best)
+        ],
+        **beyond_training(results),
+        "same": results.task.cfg.data.name in SAME_POSITIONS,
+        "failing": [(group, failing[group[0]]) for group in grouped(results, order)],
+        "none": fixed(value_at_lengths(results)[last].get("none"), 3),
+        "last": last,
+        "separable": bool(results.best and results.beaten),
+    }
+
+
+def _failing(results: TaskResults) -> list[str]:
+    """Return the encodings that do not solve a task in every seed."""
+    return [pe for pe, word in results.advice.items() if word in (UNRELIABLE, AVOID)]
+
+
+def _learned_vectors(content: GalleryData) -> float | None:
+    """Return the most that is right with LEARNED at LONGEST on a task that asks for new positions.
+
+    None where that is not measured, or at least MIN_RIGHT.
+    """
+    new = [each for each in content.results.values() if each.task.cfg.data.name not in SAME_POSITIONS]
+    shares = [mean_right(each).get(LONGEST, {}).get(LEARNED) for each in new if each.task.solvable]
+    most = max((share for share in shares if share is not None), default=MIN_RIGHT)
+    return most if most < MIN_RIGHT else None
+
+
+def _shares(shares: dict[str, float], group: list[str]) -> list[str]:
+    """Return what is right with encodings at a length; one where they are the same."""
+    texts = [percent(shares.get(name)) for name in group]
+    return texts[:1] if len(set(texts)) == 1 else texts

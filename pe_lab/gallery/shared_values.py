@@ -1,0 +1,114 @@
+"""What the templates of all pages may need."""
+
+from typing import Any
+
+from pe_lab.benchmark.task_results import TaskResults
+from pe_lab.benchmark.task_statistics import margin_in_words
+from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks
+from pe_lab.gallery.claims import verdict_in_words
+from pe_lab.gallery.extrapolation import (
+    NO_NEW_POSITION,
+    NOT_ASKED,
+    SAME_POSITIONS,
+    by_seed,
+    highest,
+    holding,
+    keeps_positions,
+)
+from pe_lab.gallery.gallery_data import LONGER_TEXT, STEP, TEXT_STUDIES, GalleryData
+from pe_lab.gallery.markers import mark
+from pe_lab.results.tuned_outcomes import MAX_AT_EDGE
+
+LONGEST = 4.0  # test length of which pages say what holds, in training lengths
+FACETS = {
+    "family": "family",
+    "enters": "where it enters",
+    "mask": "defined for",
+    "kernels": "fused kernels",
+}
+
+
+def shared_values(content: GalleryData, root: str) -> dict[str, Any]:
+    """Return what every template may need.
+
+    Args:
+        root: the way from the page to the gallery's folder.
+    """
+    return {
+        "content": content,
+        "root": root,
+        "docs": f"{root}../" if content.documented else "",
+        "batch": STEP.split(" × "),
+        "most_at_edge": MAX_AT_EDGE,
+        "benchmark": NAME,
+        "mark": mark,
+        "keeps_positions": keeps_positions,
+        "not_asked": NOT_ASKED,
+        "no_new_position": NO_NEW_POSITION,
+        "facet_names": FACETS,
+        "longest_length": LONGEST,
+        "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
+        "verdict_in_words": verdict_in_words,
+        "inline": lambda text: content.inline(text, root),
+    }
+
+
+def facet_choices(content: GalleryData) -> dict[str, list[str]]:
+    """Return the values of each facet, in alphabetical order."""
+    values: dict[str, set[str]] = {facet: set() for facet in FACETS}
+    for name in content.names:
+        for facet, value in content.facets(name).items():
+            values[facet] |= set(value.split("|"))
+    return {facet: sorted(several) for facet, several in values.items()}
+
+
+def text_studies(content: GalleryData) -> list[dict[str, Any]]:
+    """Return the TEXT_STUDIES with the mean losses of encodings by length, the lowest at the longest one first."""
+    studies = []
+    for name, rows in content.text_losses.items() if LONGER_TEXT[0] in content.results else ():
+        means = rows.pivot_table(index="pe", columns="length", values="loss")[[1.0, LONGER_TEXT[1]]]
+        seeds = rows.groupby("pe")["seed"].nunique()
+        count = " or ".join(map(str, sorted(set(seeds))))
+        losses = means.sort_values(LONGER_TEXT[1]).apply(list, axis=1).to_dict()
+        studies.append({"name": name, "what": TEXT_STUDIES[name], "seeds": count, "losses": losses})
+    return studies
+
+
+def asks_at_longest(results: TaskResults) -> bool:
+    """Return whether a task that is no control asks for new positions at LONGEST, and was measured there."""
+    new = not results.is_control and results.task.cfg.data.name not in SAME_POSITIONS
+    return new and LONGEST in holding(results)
+
+
+def held_at_longest(results: TaskResults) -> dict[str, float]:
+    """Return `holding` at LONGEST."""
+    return holding(results)[LONGEST]
+
+
+def beyond_training(results: TaskResults) -> dict[str, Any]:
+    """Return what templates say of lengths beyond training."""
+    held = holding(results) if results.task.cfg.data.name not in SAME_POSITIONS else {}
+    return {
+        "held": held,
+        "highest": highest(results) if held else {},
+        "by_seed": lambda pe, length: by_seed(results, pe, length),
+    }
+
+
+def decimal_places(task: BenchmarkTask) -> int | None:
+    """Return the number of decimal places of what is compared on a task; None: significant digits."""
+    return None if task.solvable else 3
+
+
+def twins(content: GalleryData, names: list[str]) -> list[list[str]]:
+    """Return names in their order; encodings whose runs have the same bits on every task of both stand in one list."""
+    groups: list[list[str]] = []
+    for name in names:
+        tasks = content.equal_runs(name)
+        both = {
+            other: sum({name, other} <= set(each.table["pe"]) for each in content.results.values()) for other in tasks
+        }
+        same = [other for other in names if other in tasks and len(tasks[other]) == both[other]]
+        if not any(name in group for group in groups):
+            groups.append([name, *same])
+    return groups

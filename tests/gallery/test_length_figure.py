@@ -1,0 +1,96 @@
+"""The figure of a task: its points, intervals and labels are those of the rows."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tuned
+from pe_lab.benchmark.task_results import TaskResults
+from pe_lab.benchmark.tasks import task_named
+from pe_lab.gallery.length_figure import BASELINES, BOTTOM, HEIGHT, LEFT, LINE, RIGHT, TOP, WIDTH, length_figure
+from pe_lab.gallery.samples import data_of
+from pe_lab.results.styles import style
+from pe_lab.statistics import interval
+
+MEANS = {"rope": 7.0, "alibi": 7.5, "fire": 7.8, "t5": 8.0, "none": 9.0, "cope": 9.1, "sinusoidal": 8.2, "dape": 9.2}
+AT_4 = {"rope": 0.1, "alibi": 0.9, "fire": 0.8, "t5": 0.7, "none": 0.0, "cope": 0.3, "sinusoidal": 0.0, "dape": 0.35}
+CURVE = re.compile(r'<g stroke="(#\w+)" fill="#\w+" data-curve="(\w+)"><path d="M([^"]+)"[^>]*/><path d="([^"]+)"')
+LABEL = re.compile(rf'<text x="{WIDTH - RIGHT + 26}" y="([\d.]+)">(\w+)</text>')
+
+
+def height(share: float) -> float:
+    """Return where a share stands, in pixels from the top."""
+    return TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
+
+
+@pytest.fixture
+def results() -> TaskResults:
+    """Shares that are spread over seeds, and an encoding with too few of them."""
+    rows = pd.concat([tuned.table("induction", MEANS), tuned.table("induction", {"cpe": 7.0}, seeds=range(3))])
+    noise = 0.02 * (rows["seed"] - 2)
+    for length, factor in ((1, 0.2), (2, 0.6), (4, 1.0)):
+        share = 1 - factor * (1 - rows["pe"].map(AT_4 | {"cpe": 1.0}))
+        rows[f"exact_match_x{length}"] = (share + noise).clip(0, 1)
+    return TaskResults(task_named("induction"), rows)
+
+
+def test_curves_are_means_over_seeds_with_the_interval_of_the_mean(results: TaskResults) -> None:
+    curves = {pe: (colour, points, bars) for colour, pe, points, bars in CURVE.findall(length_figure(results))}
+    for pe, (colour, points, bars) in curves.items():
+        assert colour == style(pe).colour
+        seeds = results.rows[results.rows["pe"] == pe]
+        values = [seeds[f"exact_match_x{length}"].astype(float) for length in (1, 2, 4)]
+        down = [float(point.split()[1]) for point in points.split("L")]
+        assert down == pytest.approx([height(float(each.mean())) for each in values], abs=0.06)
+        ends = [end for each in values for end in np.clip(interval(each), 0, 1)]
+        drawn = [float(end) for end in re.findall(r"M[\d.]+ ([\d.]+)V([\d.]+)", bars) for end in end]
+        assert drawn == pytest.approx([height(end) for end in ends], abs=0.06)
+
+
+def test_lengths_are_ticks_at_equal_distances(results: TaskResults) -> None:
+    figure = length_figure(results)
+    ticks = re.findall(r'<text x="([\d.]+)"[^>]*>([124]) ×</text><text x="[\d.]+"[^>]*>(\d+)</text>', figure)
+    assert [(float(length), int(tokens)) for _, length, tokens in ticks] == [*data_of(results.task).lengths.items()]
+    across = [float(x) for x, _, _ in ticks]
+    assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.11)
+    assert LEFT < across[0] < across[2] < WIDTH - RIGHT
+
+
+def test_the_best_at_the_longest_test_the_fastest_and_baselines_are_drawn(results: TaskResults) -> None:
+    drawn = [pe for _, pe, _, _ in CURVE.findall(length_figure(results))]
+    assert drawn == ["alibi", "fire", "t5", *(pe for pe in BASELINES if pe in MEANS)]  # rope is the fastest
+    slower = results.rows.assign(y=results.rows["y"] + 3.0 * results.rows["pe"].isin(["rope", *drawn]))
+    fastest = TaskResults(results.task, slower)
+    assert fastest.best[0] in ("cope", "dape")
+    assert [pe for _, pe, _, _ in CURVE.findall(length_figure(fastest))][3] == fastest.best[0]
+
+
+def test_labels_stand_in_the_order_of_their_lines_and_do_not_overlap(results: TaskResults) -> None:
+    for each in (results, TaskResults(results.task, results.rows.assign(exact_match_x4=0.0))):
+        figure = length_figure(each)
+        labels = sorted((float(y), pe) for y, pe in LABEL.findall(figure))
+        assert {pe for _, pe in labels} == {pe for _, pe, _, _ in CURVE.findall(figure)}
+        assert all(below - above >= LINE for (above, _), (below, _) in pairwise(labels))
+        assert labels[-1][0] <= HEIGHT - BOTTOM + 4
+        at_4 = each.rows.groupby("pe")["exact_match_x4"].mean()
+        shares = [float(at_4[pe]) for _, pe in labels]
+        assert shares == sorted(shares, reverse=True)
+
+
+def test_losses_have_the_lowest_first_and_an_axis_around_them() -> None:
+    losses = {"rope": 1.5, "alibi": 1.55, "t5": 1.6, "fire": 1.9, "none": 2.2}
+    results = TaskResults(task_named("causal_text"), tuned.table("causal_text", losses, 0.001))
+    figure = length_figure(results)
+    assert [pe for _, pe, _, _ in CURVE.findall(figure)] == ["rope", "alibi", "t5", "none"]
+    ticks = [float(tick) for tick in re.findall(r'text-anchor="end">([\d.]+)</text>', figure)]
+    assert 3 <= len(ticks) <= 7
+    assert ticks[0] <= 1.5
+    assert ticks[-1] >= 2.2 * 4  # `tuned.table` multiplies the loss by the length
+    assert ("half" in figure, 'class="grid level"' in figure) == (False, False)
+
+
+def test_there_is_no_figure_where_what_is_right_is_not_measured() -> None:
+    assert length_figure(TaskResults(task_named("induction"), tuned.table("induction", MEANS))) == ""
