@@ -222,7 +222,7 @@ def test_the_curve_is_that_of_the_data(browser: Browser, site: Path) -> None:
 
 @pytest.mark.parametrize("width", [400, 1200])
 def test_the_labels_of_a_figure_of_lengths_stay_within_it_and_apart(browser: Browser, site: Path, width: int) -> None:
-    browser.open(site / "tasks/induction.html", width)
+    browser.open(site / "tasks/causal_text.html", width)
     boxes = browser.evaluate(
         "(() => { const all = document.querySelector('.gallery-lengths').getBoundingClientRect();"
         " return [...document.querySelectorAll('.gallery-lengths text')].map(one => one.getBoundingClientRect())"

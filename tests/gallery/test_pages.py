@@ -729,6 +729,30 @@ def test_encodings_with_the_same_runs_count_once(content: GalleryData) -> None:
     assert " more that no encoding beats" not in task_page(shown, task).sections[0].html
 
 
+def test_encodings_with_the_same_runs_share_a_line_and_a_rank(content: GalleryData) -> None:
+    """The line has the name of the one that is measured on more tasks."""
+    results = {}
+    for name, means in {
+        "induction": {"rope": 7.0, "none": 9.0, "alibi": 11.0},
+        "copy": {"rope": 7.0, "none": 9.0},
+    }.items():
+        rows = tuned.table(name, means, 0.05)
+        rows = pd.concat([rows[rows["pe"] == "rope"].assign(pe="rope_2d"), rows])
+        results[name] = TaskResults(task_named(name), rows)
+    results["reverse"] = TaskResults(task_named("reverse"), tuned.table("reverse", {"rope": 8.0, "alibi": 8.0}, 0.05))
+    shown = replace(content, results=results)
+    html = leaderboard_page(shown).sections[0].html
+    lines = lines_of(html[html.index('id="table-leaderboard"') : html.index('id="longer"')])
+    assert list(lines) == ["rope", "none", "alibi"]
+    assert names_in(lines["rope"]) == ["rope", "rope_2d"]
+    assert "better in 3 of 4" in lines["rope"]  # of none twice, and of alibi once
+    assert [line.count("gallery-best") for line in lines.values()] == [2, 0, 0]  # none on reverse: not separable
+    ranks = {pe: encoding_page(shown, pe).sections[1].html for pe in ("rope", "rope_2d", "alibi")}
+    for pe, rank in (("rope", 1), ("rope_2d", 1), ("alibi", 3)):
+        assert f">{rank} of 3<" in ranks[pe]
+    assert names_in(lines_of(tasks_page(shown).html())["induction"]) == ["rope_2d", "rope"]
+
+
 def test_encodings_are_ordered_by_the_share_of_their_comparisons_that_they_win(content: GalleryData) -> None:
     """Of those that are on several tasks; an encoding that is on one task alone stands below, and is no opponent."""
     induction = TaskResults(
