@@ -61,8 +61,8 @@ def selftest(device_name: str) -> str | None:
         trust.run_selftest(device) if device.type == "cuda" else trust.run_selftest(device, seconds=INTERPRETED_SECONDS)
     )
     print("\n".join(format_table(verdict.rows)))
-    for kind, taken in verdict.milliseconds.items():
-        print(f"{kind:28} triton {taken['triton']:8.3f} ms  sdpa {taken['sdpa']:8.3f} ms  {verdict.faster(kind)}")
+    for kind, times in verdict.milliseconds.items():
+        print(f"{kind:28} triton {times['triton']:8.3f} ms  sdpa {times['sdpa']:8.3f} ms  {verdict.faster(kind)}")
     if device.type == "cuda":
         made_with = trust.verdict_identity(device)
         trust.write_verdict(trust.path_of(made_with), made_with, verdict)

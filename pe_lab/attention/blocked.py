@@ -60,12 +60,12 @@ def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | N
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
-        q, k, v, left = reference.transform_qkv(q, k, v, terms)
-        left = replace(left, rotary_out=None)
-        if dropout is None and _is_plain(q, left, layout):
-            out = _plain(q, k, v, left, layout)
+        q, k, v, remaining_terms = reference.transform_qkv(q, k, v, terms)
+        remaining_terms = replace(remaining_terms, rotary_out=None)
+        if dropout is None and _is_plain(q, remaining_terms, layout):
+            out = _plain(q, k, v, remaining_terms, layout)
         else:
-            out = _by_definition(q, k, v, left, layout, dropout)
+            out = _by_definition(q, k, v, remaining_terms, layout, dropout)
         return reference.rotated_out(out, terms)
 
 

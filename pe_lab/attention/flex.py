@@ -84,10 +84,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         score, mask = score_function(q, terms, layout), block_mask(layout, len(q), q.shape[1], limit)
         if q.device.type != "cpu":
             return rotated_out(_compiled(q, k, v, score, mask, scale), terms)
-        wide = torch.promote_types(q.dtype, torch.float32)  # uncompiled, it would round the logits to q's precision
+        dtype = torch.promote_types(q.dtype, torch.float32)  # uncompiled, it would round the logits to q's precision
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "flex_attention called without torch.compile", UserWarning)
-            out: Tensor = flex_attention(q.to(wide), k.to(wide), v.to(wide), score, mask, scale)
+            out: Tensor = flex_attention(q.to(dtype), k.to(dtype), v.to(dtype), score, mask, scale)
         return rotated_out(out.to(v.dtype), terms)
 
 
@@ -145,20 +145,20 @@ def block_mask(layout: Layout, batch: int, heads: int = 1, limit: Tensor | None 
     segment = layout.segment.expand(batch, -1).contiguous()
     T, causal = segment.shape[1], layout.causal
     low, high = _bounds(segment)
-    meet = (low[..., :, None] <= high[..., None, :]) & (high[..., :, None] >= low[..., None, :])
-    same = (low[..., :, None] == high[..., None, :]) & (high[..., :, None] == low[..., None, :])
+    is_used = (low[..., :, None] <= high[..., None, :]) & (high[..., :, None] >= low[..., None, :])
+    is_full = (low[..., :, None] == high[..., None, :]) & (high[..., :, None] == low[..., None, :])
     if limit is not None:
         low, high = _bounds(layout.pos)
         apart = (low[..., :, None] - high[..., None, :]).maximum(low[..., None, :] - high[..., :, None])
         farthest = (high[..., :, None] - low[..., None, :]).maximum(high[..., None, :] - low[..., :, None])
-        meet, same = (x & (far < limit[:, None, None]) for x, far in ((meet, apart), (same, farthest)))
+        is_used, is_full = (x & (gap < limit[:, None, None]) for x, gap in ((is_used, apart), (is_full, farthest)))
     if T % TILE_TOKENS:  # what is beyond the end must be cut
-        same[..., -1, :] = same[..., :, -1] = False
+        is_full[..., -1, :] = is_full[..., :, -1] = False
     if causal:
-        meet, same = meet.tril(), same.tril(-1)
+        is_used, is_full = is_used.tril(), is_full.tril(-1)
     partial, full = (
         (tiles.sum(-1, dtype=torch.int32), tiles.byte().argsort(dim=-1, descending=True, stable=True).int())
-        for tiles in (meet & ~same, same)
+        for tiles in (is_used & ~is_full, is_full)
     )
     return BlockMask.from_kv_blocks(*partial, *full, TILE_TOKENS, _pairs(layout, batch, heads, limit), (T, T))
 
@@ -178,12 +178,12 @@ def _pairs(layout: Layout, batch: int, heads: int, limit: Tensor | None) -> Call
     sizes = None if limit is None else limit.expand(heads).contiguous()
 
     def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = segment[b, i] == segment[b, j]
+        is_visible = segment[b, i] == segment[b, j]
         if causal:
-            seen = seen & (i >= j)
+            is_visible = is_visible & (i >= j)
         if pos is not None and sizes is not None:
-            seen = seen & ((pos[b, i] - pos[b, j]).abs() < sizes[h])
-        return seen
+            is_visible = is_visible & ((pos[b, i] - pos[b, j]).abs() < sizes[h])
+        return is_visible
 
     return allowed
 
@@ -191,5 +191,5 @@ def _pairs(layout: Layout, batch: int, heads: int, limit: Tensor | None) -> Call
 def _trained(q: Tensor, terms: Terms) -> bool:
     """Return whether attention of queries like q is differentiated."""
     tables = (getattr(terms, name) for name in TABLE_TERMS)
-    wanted = q.requires_grad or any(table is not None and table.requires_grad for table in tables)
-    return torch.is_grad_enabled() and wanted
+    has_trained_input = q.requires_grad or any(table is not None and table.requires_grad for table in tables)
+    return torch.is_grad_enabled() and has_trained_input

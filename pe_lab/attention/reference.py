@@ -75,8 +75,8 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     """Return the logits [B, H, T, S] before masking, in float32 or float64."""
     scale = scale_of(q, terms)
     q, k = queries_and_keys(q, k, terms)
-    wide = torch.promote_types(q.dtype, torch.float32)
-    z = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * scale
+    compute_dtype = torch.promote_types(q.dtype, torch.float32)
+    z = (q.to(compute_dtype) @ k.to(compute_dtype).transpose(-2, -1)) * scale
     if terms.content_bias is not None:
         scored = terms.content_bias(q, k, z, layout)
         if scored.shape != z.shape:
@@ -111,8 +111,8 @@ def queries_and_keys(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor
 
 def transform_qkv(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Tensor, Tensor, Tensor, Terms]:
     """Return transformed queries, keys and values, as a cache stores them, and the terms still to apply."""
-    left = replace(terms, lift=None, rotary_q=None, rotary_k=None, gain=None, rotary_v=None, scale=scale_of(q, terms))
-    return *queries_and_keys(q, k, terms), rotated_values(v, terms), left
+    rest = replace(terms, lift=None, rotary_q=None, rotary_k=None, gain=None, rotary_v=None, scale=scale_of(q, terms))
+    return *queries_and_keys(q, k, terms), rotated_values(v, terms), rest
 
 
 def rotated_values(v: Tensor, terms: Terms) -> Tensor:
@@ -180,9 +180,9 @@ def stick_weights(z: Tensor, stick: Stick, layout: Layout, allowed: Tensor | Non
     if layout.causal or stick.order == "first":
         weight, left_over = _break(z, allowed, from_right=stick.order == "nearest")
     else:
-        left = self_key.logical_not().triu(first).logical_not()
-        on_left, left_over_left = _break(z, allowed & left, from_right=True)
-        on_right, left_over_right = _break(z, allowed & ~left, from_right=False)
+        left_keys = self_key.logical_not().triu(first).logical_not()
+        on_left, left_over_left = _break(z, allowed & left_keys, from_right=True)
+        on_right, left_over_right = _break(z, allowed & ~left_keys, from_right=False)
         weight, left_over = (on_left + on_right) / 2, (left_over_left + left_over_right) / 2
     if stick.remainder == "own":
         weight = weight + left_over[..., None] * self_key

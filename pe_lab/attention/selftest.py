@@ -191,9 +191,9 @@ class _Inputs:
 
     def results(self, module: object, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the output of the real tokens and all gradients in float64 on a CPU, by name."""
-        layout, wide = self.layout(device), torch.promote_types(dtype, torch.float32)
+        layout, compute_dtype = self.layout(device), torch.promote_types(dtype, torch.float32)
         leaves = {name: _leaf(x, device, dtype) for name, x in self.qkv.items()}
-        terms = self._terms(leaves, device, wide)
+        terms = self._terms(leaves, device, compute_dtype)
         dropout = Dropout(0.2, torch.tensor(3, device=device)) if self.case.family == "dropout" else None
         out: Tensor = module.attend(leaves["q"], leaves["k"], leaves["v"], terms, layout, dropout)  # type: ignore[attr-defined]
         is_token = (layout.segment != PADDING)[:, None, :, None]
@@ -205,18 +205,18 @@ class _Inputs:
 
     def _terms(self, leaves: dict[str, Tensor], device: torch.device, dtype: torch.dtype) -> Terms:
         """Return the terms on a device in a precision; their tensors are added to the leaves."""
-        changed: dict[str, object] = {
+        options: dict[str, object] = {
             name: getattr(self.terms, name) for name in ("clip", "scale", "normalizer", "window")
         }
         for name in ("distance_bias", "logit_factors", "decay", "gain"):
             if (table := getattr(self.terms, name)) is not None:
-                changed[name] = leaves[name] = _leaf(table, device, dtype)
+                options[name] = leaves[name] = _leaf(table, device, dtype)
         for name in ("rotary_q", "rotary_k"):
             if (rotary := getattr(self.terms, name)) is not None:
                 cos, sin = (_leaf(x, device, dtype) for x in (rotary.cos, rotary.sin))
                 leaves[f"{name}.cos"], leaves[f"{name}.sin"] = cos, sin
-                changed[name] = Rotary(cos, sin, rotary.pairing)
-        return Terms(**changed)  # type: ignore[arg-type]
+                options[name] = Rotary(cos, sin, rotary.pairing)
+        return Terms(**options)  # type: ignore[arg-type]
 
 
 def _leaf(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -234,7 +234,7 @@ def timing_kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
 
     That is for terms that are nothing or a rotation; whatever is added to the logits would be T x T numbers there.
     """
-    others = (
+    untimed_terms = (
         terms.distance_bias,
         terms.logit_factors,
         terms.decay,
@@ -244,20 +244,23 @@ def timing_kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
         terms.weight_factors,
         terms.window,
     )
-    if any(term is not None for term in others) or isinstance(terms.normalizer, Stick):
+    if any(term is not None for term in untimed_terms) or isinstance(terms.normalizer, Stick):
         return None
-    rotated = "nothing" if terms.rotary_q is None and terms.rotary_k is None else "rotation"
-    return f"{rotated} {'causal' if layout.causal else 'both'} {str(dtype).removeprefix('torch.')}"
+    operation = "nothing" if terms.rotary_q is None and terms.rotary_k is None else "rotation"
+    return f"{operation} {'causal' if layout.causal else 'both'} {str(dtype).removeprefix('torch.')}"
 
 
 def time_kernels(device: torch.device) -> dict[str, dict[str, float]]:
     """Return milliseconds of triton and sdpa by `timing_kind`: forward and backward, geometric mean over lengths."""
     milliseconds: dict[str, dict[str, list[float]]] = {}
     for name, run in _races(device):
-        taken = milliseconds.setdefault(name, {"triton": [], "sdpa": []})
+        by_backend = milliseconds.setdefault(name, {"triton": [], "sdpa": []})
         for implementation, module in (("triton", triton), ("sdpa", sdpa)):
-            taken[implementation].append(_milliseconds(partial(run, module)))
-    return {name: {which: geometric_mean(ms) for which, ms in taken.items()} for name, taken in milliseconds.items()}
+            by_backend[implementation].append(_milliseconds(partial(run, module)))
+    return {
+        name: {backend: geometric_mean(times) for backend, times in by_backend.items()}
+        for name, by_backend in milliseconds.items()
+    }
 
 
 def _races(device: torch.device) -> Iterator[tuple[str, Callable[[object], object]]]:
@@ -291,11 +294,11 @@ class _Pass:
 def _milliseconds(run: Callable[[], object]) -> float:
     """Return the median time that a caller waits for a call: in small models the launches take most of it."""
     run()  # compiles
-    taken = []
+    times = []
     for _ in range(TIMING_ROUNDS):
         torch.cuda.synchronize()
-        began = time.perf_counter()
+        start = time.perf_counter()
         run()
         torch.cuda.synchronize()
-        taken.append(1000 * (time.perf_counter() - began))
-    return median(taken)
+        times.append(1000 * (time.perf_counter() - start))
+    return median(times)

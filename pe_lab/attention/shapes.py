@@ -32,12 +32,12 @@ FLOAT_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ANGLE_DTYPES = (torch.float32, torch.float64)
 
 
-def fields_without(taken: Collection[str], terms: type[Terms] = Terms) -> tuple[str, ...]:
+def fields_without(supported_fields: Collection[str], terms: type[Terms] = Terms) -> tuple[str, ...]:
     """Return the fields of terms that an implementation has no place for: all but those that it takes.
 
     A field that is added later is among them until the implementation takes it.
     """
-    return tuple(field.name for field in fields(terms) if field.name not in taken)
+    return tuple(field.name for field in fields(terms) if field.name not in supported_fields)
 
 
 Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]
@@ -116,9 +116,9 @@ def _requirements(
     for name, (of_keys, half) in ROTARY_SHAPES.items():
         rotary = getattr(terms, name)
         if rotary is not None:
-            wanted = ("B|1", "H|1", keys if of_keys else "T", half)
-            yield f"{name}.cos", rotary.cos, wanted, ANGLE_DTYPES
-            yield f"{name}.sin", rotary.sin, wanted, (rotary.cos.dtype,)
+            required_shape = ("B|1", "H|1", keys if of_keys else "T", half)
+            yield f"{name}.cos", rotary.cos, required_shape, ANGLE_DTYPES
+            yield f"{name}.sin", rotary.sin, required_shape, (rotary.cos.dtype,)
     if terms.carried is not None:
         yield "carried.vectors", terms.carried.vectors, ("B|1", "H|1", "S", "n"), FLOAT_DTYPES
     by_distance = terms.window is not None

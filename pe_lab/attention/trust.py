@@ -48,8 +48,8 @@ class SelftestResult:
 
     def faster(self, kind: str) -> str | None:
         """Return the faster of sdpa and triton for a kind of terms; None: not measured."""
-        taken = self.milliseconds.get(kind)
-        return None if taken is None else "sdpa" if taken["sdpa"] <= SPEED_MARGIN * taken["triton"] else "triton"
+        times = self.milliseconds.get(kind)
+        return None if times is None else "sdpa" if times["sdpa"] <= SPEED_MARGIN * times["triton"] else "triton"
 
 
 def selftest_result(device: torch.device) -> SelftestResult:
@@ -62,7 +62,7 @@ def _selftest_result(index: int, key: tuple[tuple[str, str], ...]) -> SelftestRe
     made_with = dict(key)
     device = torch.device("cuda", index)
     try:
-        result = _kept(device, made_with)
+        result = _cached_result(device, made_with)
     except (OSError, NotImplementedError) as error:  # a folder that cannot be written, or that has no locks
         _say(f"the verdict on Triton's kernels cannot be kept, and every process makes it anew: {error}")
         result = run_selftest(device)
@@ -71,7 +71,7 @@ def _selftest_result(index: int, key: tuple[tuple[str, str], ...]) -> SelftestRe
     return result
 
 
-def _kept(device: torch.device, made_with: dict[str, str]) -> SelftestResult:
+def _cached_result(device: torch.device, made_with: dict[str, str]) -> SelftestResult:
     """Return the verdict of the file; if there is none, of a self-test, which is written there."""
     path = path_of(made_with)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,13 +205,13 @@ class _Part:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
-            return f"it was not done in time{self._where()}"
+            return f"it was not done in time{self._place()}"
         if self.process.returncode == 0:
             return None
         last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
-        return f"it ended with status {self.process.returncode}{self._where()}: {' '.join(last.split())[:200]}"
+        return f"it ended with status {self.process.returncode}{self._place()}: {' '.join(last.split())[:200]}"
 
-    def _where(self) -> str:
+    def _place(self) -> str:
         begun = list(self.written("begin"))
         return f" in the case {begun[-1]}" if begun else ""
 

@@ -168,13 +168,13 @@ def tensors_in(terms: Terms, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
 def same_terms(terms: Terms, expected: Terms, when: str) -> float:
     """Return 0 if terms have the same bits; raises BrokenError if not."""
-    got, want = dict(tensors_in(terms)), dict(tensors_in(expected))
-    require(got.keys() == want.keys(), f"{when}: {sorted(got)} in place of {sorted(want)}")
+    actual, wanted = dict(tensors_in(terms)), dict(tensors_in(expected))
+    require(actual.keys() == wanted.keys(), f"{when}: {sorted(actual)} in place of {sorted(wanted)}")
     require(
         terms.normalizer == expected.normalizer,
         f"{when}: weights by {terms.normalizer} in place of {expected.normalizer}",
     )
-    return max((largest_difference(got[name], want[name], f"{when}: {name}") for name in want), default=0.0)
+    return max((largest_difference(actual[name], wanted[name], f"{when}: {name}") for name in wanted), default=0.0)
 
 
 def whole_layout(batch: int, length: int, causal: bool = True, grid_width: int | None = None) -> Layout:

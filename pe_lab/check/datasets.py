@@ -155,10 +155,10 @@ def changes_only_questions_with_the_epoch(case: DatasetCase) -> None:
         for part in ("pos", "segment"):
             equal = torch.equal(getattr(first.layout, part), getattr(second.layout, part))
             require(equal, f"layout.{part} of {split} changes with the epoch")
-        kept = (first.targets == IGNORE) & (second.targets == IGNORE)
+        prompt = (first.targets == IGNORE) & (second.targets == IGNORE)
         if data.task.pooled:
-            kept = torch.ones_like(first.tokens, dtype=torch.bool)
-        require(torch.equal(first.tokens[kept], second.tokens[kept]), f"tokens of {split} change with the epoch")
+            prompt = torch.ones_like(first.tokens, dtype=torch.bool)
+        require(torch.equal(first.tokens[prompt], second.tokens[prompt]), f"tokens of {split} change with the epoch")
         require(same_batch(second, whole_split(data, split, epoch=1)), f"{split} at epoch 1 is another one each time")
 
 

@@ -51,11 +51,11 @@ def declares_that_it_advances(case: EncodingCase) -> None:
 def names_options_and_parameters(case: EncodingCase) -> None:
     """Check that start_scale is an option of the class, and that each of matrices is a parameter, or None."""
     option, parameters = case.cls.start_scale, inspect.signature(case.cls).parameters
-    taken = [key for key in parameters if key not in ("sizes", "name")]
+    options = [key for key in parameters if key not in ("sizes", "name")]
     passes_on = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     require(
-        option is None or option in taken or passes_on,
-        f"start_scale must be None or one of the options ({', '.join(taken) or 'there are none'}), got {option!r}",
+        option is None or option in options or passes_on,
+        f"start_scale must be None or one of the options ({', '.join(options) or 'there are none'}), got {option!r}",
     )
     for module in case.encoding().modules():
         for name in module.matrices if isinstance(module, PositionalEncoding) else ():
@@ -68,17 +68,17 @@ def names_options_and_parameters(case: EncodingCase) -> None:
 
 def draws_parameters_from_the_seed(case: EncodingCase) -> float:
     """Check that every parameter is drawn by reset_parameters, the same for the same seed."""
-    encoding, drawn = case.encoding(), []
+    encoding, draws = case.encoding(), []
     for _ in range(2):
         with torch.no_grad():
             for parameter in encoding.parameters():
                 parameter.fill_(torch.nan)
         initialise_parameters(encoding, seed=3)
-        drawn.append({key: value.detach().clone() for key, value in encoding.named_parameters()})
-    for key, value in drawn[0].items():
+        draws.append({key: value.detach().clone() for key, value in encoding.named_parameters()})
+    for key, value in draws[0].items():
         require(value.isfinite().all(), f"{key} is not drawn by reset_parameters")
     return max(
-        (largest_difference(drawn[1][key], value, f"{key}, drawn twice,") for key, value in drawn[0].items()),
+        (largest_difference(draws[1][key], value, f"{key}, drawn twice,") for key, value in draws[0].items()),
         default=0.0,
     )
 
@@ -285,7 +285,7 @@ def refuses_what_it_is_not_defined_for(case: EncodingCase) -> None:
         other.append(("sequences that are no grid", True, None, True))
     if case.reads_marks:
         other.append(("tokens without marks", True, case.grid, False))
-    for what, causal, grid, marks in other:
+    for condition, causal, grid, marks in other:
         unfit = case.sizes(grid_width=grid, causal=causal)
         unfit = unfit if marks else replace(unfit, marks=None)
         try:
@@ -293,11 +293,11 @@ def refuses_what_it_is_not_defined_for(case: EncodingCase) -> None:
             refused = False
         except UnfitError:
             refused = True
-        require(refused, f"{what} must be refused by UnfitError when the encoding is made")
+        require(refused, f"{condition} must be refused by UnfitError when the encoding is made")
         encoding = case.make(case.sizes(grid_width=case.grid))
         layout = whole_layout(B, T, causal, grid)
         layout = layout if marks else replace(layout, marks=None)
-        require(refusal_message(partial(encoding.locate, layout)), f"{what} must be refused by locate")
+        require(refusal_message(partial(encoding.locate, layout)), f"{condition} must be refused by locate")
 
 
 PROMISES: dict[str, Check[EncodingCase]] = {

@@ -107,11 +107,11 @@ def takes_padding_on_the_left(case: EncodingCase) -> float:
 
 def _left_padding(case: EncodingCase, causal: bool, trained: int) -> float:
     model, tokens, lengths = case.model(trained), random_tokens(B, T), [T, T - 1, 4]
-    right = model(tokens, padded_layout(lengths, T, causal))
+    right_padded_logits = model(tokens, padded_layout(lengths, T, causal))
     pos = torch.arange(T) - (T - torch.tensor(lengths)[:, None])
     layout = marked_layout(Layout(pos, torch.where(pos < 0, PADDING, 0), causal))
-    left = model(torch.stack([row.roll(T - n) for row, n in zip(tokens, lengths, strict=True)]), layout)
-    pairs = ((left[b, T - n :], right[b, :n]) for b, n in enumerate(lengths))
+    left_padded_logits = model(torch.stack([row.roll(T - n) for row, n in zip(tokens, lengths, strict=True)]), layout)
+    pairs = ((left_padded_logits[b, T - n :], right_padded_logits[b, :n]) for b, n in enumerate(lengths))
     return max(
         largest_difference(got, want, "logits of the same sequence, padded left and right,", LOGIT_TOLERANCE)
         for got, want in pairs
@@ -126,8 +126,8 @@ def takes_lengths_together(case: EncodingCase) -> float:
 def _together(case: EncodingCase, causal: bool, trained: int) -> float:
     model, tokens, lengths = case.model(trained), random_tokens(B, T), [4, T, 1]
     together = model(tokens, padded_layout(lengths, T, causal))
-    alone = (model(tokens[b : b + 1, :n], whole_layout(1, n, causal))[0] for b, n in enumerate(lengths))
-    pairs = zip((together[b, :n] for b, n in enumerate(lengths)), alone, strict=True)
+    expected = (model(tokens[b : b + 1, :n], whole_layout(1, n, causal))[0] for b, n in enumerate(lengths))
+    pairs = zip((together[b, :n] for b, n in enumerate(lengths)), expected, strict=True)
     return max(
         largest_difference(got, want, "logits of a sequence in a batch and alone", LOGIT_TOLERANCE)
         for got, want in pairs
@@ -145,8 +145,8 @@ def sees_distances_alone_anywhere(case: EncodingCase) -> float:
         if encoding.draws_positions or _marks_positions(encoding, layout):
             continue
         with torch.no_grad():
-            moved = (model(tokens, layout.shifted(3)) - model(tokens, layout)).abs().max().item()
-            if moved > LOGIT_TOLERANCE:
+            difference = (model(tokens, layout.shifted(3)) - model(tokens, layout)).abs().max().item()
+            if difference > LOGIT_TOLERANCE:
                 continue
             tested, at_start = True, model.float()(tokens, layout)
             for offset in OFFSETS:
@@ -185,10 +185,11 @@ def _packed(case: EncodingCase, causal: bool, trained: int) -> float:
     packed = model(tokens, marked_layout(Layout(pos, segment, causal)))
     for b, (first, second) in enumerate(splits):
         for start, n in ((0, first), (first, second)):
-            alone = model(tokens[b : b + 1, start : start + n], whole_layout(1, n, causal))[0]
-            got = packed[b, start : start + n]
+            expected = model(tokens[b : b + 1, start : start + n], whole_layout(1, n, causal))[0]
+            logits = packed[b, start : start + n]
             worst = max(
-                worst, largest_difference(got, alone, "logits of a packed document and of it alone", LOGIT_TOLERANCE)
+                worst,
+                largest_difference(logits, expected, "logits of a packed document and of it alone", LOGIT_TOLERANCE),
             )
     return worst
 
@@ -212,9 +213,9 @@ def _scattered(case: EncodingCase, causal: bool, trained: int) -> float:
         logits = model(tokens, layout)
         for document in (0, 1):
             in_document = segment[0] == document
-            alone = model(tokens[:, in_document], whole_layout(1, int(in_document.sum()), causal))
-            what = "logits of a document between others or with padding inside, and of it alone"
-            worst = max(worst, largest_difference(logits[:, in_document], alone, what, LOGIT_TOLERANCE))
+            expected = model(tokens[:, in_document], whole_layout(1, int(in_document.sum()), causal))
+            description = "logits of a document between others or with padding inside, and of it alone"
+            worst = max(worst, largest_difference(logits[:, in_document], expected, description, LOGIT_TOLERANCE))
     return worst
 
 
@@ -223,8 +224,8 @@ def hides_the_future(case: EncodingCase) -> float:
     model, tokens, layout, worst = case.model(), random_tokens(B, T), whole_layout(B, T), 0.0
     before = model(tokens, layout)
     for t in range(1, T):
-        changed = torch.cat((tokens[:, :t], (tokens[:, t:] + 1) % VOCABULARY), 1)
-        after = model(changed, layout)
+        changed_tokens = torch.cat((tokens[:, :t], (tokens[:, t:] + 1) % VOCABULARY), 1)
+        after = model(changed_tokens, layout)
         worst = max(
             worst, largest_difference(after[:, :t], before[:, :t], "logits before a changed token", LOGIT_TOLERANCE)
         )
@@ -245,8 +246,8 @@ def keeps_its_phase_in_tensors(case: EncodingCase) -> float | None:
             require(after[name] == before.get(name), f"advance makes a new tensor {name}: change it in place")
         loaded = case.model().eval()
         loaded.load_state_dict(model.state_dict())
-        what = f"logits after advance({done:g}), and with the same parameters and buffers alone,"
-        worst = max(worst, largest_difference(loaded(tokens, layout), model(tokens, layout), what))
+        description = f"logits after advance({done:g}), and with the same parameters and buffers alone,"
+        worst = max(worst, largest_difference(loaded(tokens, layout), model(tokens, layout), description))
     return worst
 
 
@@ -256,9 +257,9 @@ def ignores_padding(case: EncodingCase) -> float:
     for causal in case.masks:
         model, tokens = case.model(), random_tokens(B, T)
         layout = padded_layout([T, 5, 1], T, causal)
-        kept = token_mask(layout)
-        changed = torch.where(kept, tokens, (tokens + 1) % VOCABULARY)
-        got, want = (model(x, layout)[kept] for x in (changed, tokens))
+        is_token = token_mask(layout)
+        changed_tokens = torch.where(is_token, tokens, (tokens + 1) % VOCABULARY)
+        got, want = (model(x, layout)[is_token] for x in (changed_tokens, tokens))
         worst = max(worst, largest_difference(got, want, "logits for other tokens at padding", LOGIT_TOLERANCE))
     return worst
 
@@ -266,12 +267,12 @@ def ignores_padding(case: EncodingCase) -> float:
 def is_defined_or_refuses_beyond_training(case: EncodingCase) -> None:
     """Check sequences of four times the training length, and positions far beyond it."""
     model, tokens = case.model(), random_tokens(1, 4 * T)
-    for what, inputs, layout in (
+    for description, inputs, layout in (
         ("four times the training length", tokens, whole_layout(1, 4 * T)),
         (f"positions {FAR_POSITIONS}", tokens[:, :3], at_positions(FAR_POSITIONS)),
     ):
         if refusal_message(partial(model, inputs, layout)) is None:
-            require(model(inputs, layout).isfinite().all(), f"logits at {what} are not finite")
+            require(model(inputs, layout).isfinite().all(), f"logits at {description} are not finite")
 
 
 def reads_a_grid_row_by_row(case: EncodingCase) -> float:
@@ -281,7 +282,7 @@ def reads_a_grid_row_by_row(case: EncodingCase) -> float:
     if case.draws:
         raise InapplicableError("it draws at random for each layout")
     flat, model, tokens = case.model(), case.model(grid=3), random_tokens(B, T)
-    shapes = [{key: value.shape for key, value in each.state_dict().items()} for each in (flat, model)]
+    shapes = [{key: value.shape for key, value in layers.state_dict().items()} for layers in (flat, model)]
     if shapes[0] != shapes[1]:
         raise InapplicableError("it has other parameters on a grid")
     model.load_state_dict(flat.state_dict())
@@ -308,19 +309,19 @@ def equals_the_definition_in_blocks(case: EncodingCase, lengths: tuple[int, ...]
 
 def _defined(case: EncodingCase, name: str, causal: bool, length: int) -> float:
     """Return how far an implementation is from the reference."""
-    models = {which: case.model(length, which) for which in ("reference", name)}
+    models = {implementation: case.model(length, implementation) for implementation in ("reference", name)}
     models[name].load_state_dict(models["reference"].state_dict())
     layout = padded_layout([length, length // 2 + 1], length, causal)
-    tokens, kept = random_tokens(2, length), token_mask(layout)
+    tokens, is_token = random_tokens(2, length), token_mask(layout)
     encoding, h = case.encoding(length).double(), torch.zeros(2, length, case.width, dtype=torch.float64)
     located = encoding.locate(layout)
     q, _, _ = models[name].layer(0).attention.project(h, h)
     if reason := IMPLEMENTATIONS[name].refusal_reason(q, encoding.terms(h, located), located):
         raise InapplicableError(f"{IMPLEMENTATION_LABELS[name]} cannot compute it: {reason}")
-    upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[kept]
-    logits = {which: model(tokens, layout)[kept] for which, model in models.items()}
-    for each in logits.values():
-        each.backward(upstream)
+    upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[is_token]
+    logits = {implementation: model(tokens, layout)[is_token] for implementation, model in models.items()}
+    for values in logits.values():
+        values.backward(upstream)
     worst = largest_difference(
         logits[name],
         logits["reference"],

@@ -53,8 +53,8 @@ class Absolute(PositionalEncoding, ABC):
             vectors = vectors.to(x.dtype)
         if self.merge is None:
             return x + vectors
-        both = torch.cat((x, vectors.expand_as(x)), -1)
-        merged: Tensor = self.merge(both.to(self.merge.weight.dtype))
+        concatenation = torch.cat((x, vectors.expand_as(x)), -1)
+        merged: Tensor = self.merge(concatenation.to(self.merge.weight.dtype))
         return merged.to(x.dtype)
 
     @property

@@ -88,11 +88,11 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Apply a function to all parameters and buffers, as `to` and `bfloat16` do; none gets below float32."""
 
-        def kept(x: Tensor) -> Tensor:
+        def apply(x: Tensor) -> Tensor:
             result = fn(x)
             return x.to(result.device, torch.float32) if _is_low(result) else result
 
-        return super()._apply(kept, recurse)  # type: ignore[no-untyped-call, no-any-return]
+        return super()._apply(apply, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def _require_marks(self, marked: bool) -> None:
         if self.reads_marks and not marked:
@@ -228,8 +228,8 @@ def _in_float32(init: Callable[..., None]) -> Callable[..., None]:
     """Return a constructor that makes tensors in float32 where torch's default dtype is lower."""
 
     @wraps(init)
-    def wide(*args: Any, **options: Any) -> None:
+    def init_in_float32(*args: Any, **options: Any) -> None:
         with default_dtype(torch.promote_types(torch.get_default_dtype(), torch.float32)):
             init(*args, **options)
 
-    return wide
+    return init_in_float32

@@ -59,9 +59,9 @@ def t5_buckets(num_buckets: int, max_distance: int) -> list[int]:
     e (max_distance / e) ** (k / n). Compared in integers, so that no logarithm is rounded at a border.
     """
     exact = num_buckets // 2
-    rest = num_buckets - exact
-    borders = [max_distance**k * exact ** (rest - k) for k in range(1, rest)]
-    return [n if n < exact else exact + bisect_right(borders, n**rest) for n in range(max_distance + 1)]
+    shared = num_buckets - exact
+    borders = [max_distance**k * exact ** (shared - k) for k in range(1, shared)]
+    return [n if n < exact else exact + bisect_right(borders, n**shared) for n in range(max_distance + 1)]
 
 
 def bucket_tables(num_buckets: int, max_distance: int, causal: bool) -> Tensor:

@@ -38,7 +38,7 @@ class Cache:
 
     def names(self) -> list[str]:
         """Return the names of the stored tensors, in alphabetical order."""
-        return sorted({name for memory in (self.embedding, *self.layers) for name in memory.kept})
+        return sorted({name for memory in (self.embedding, *self.layers) for name in memory.tensors})
 
     def add(self, layout: Layout, check: Callable[[Layout], None] | None = None) -> Layout:
         """Add tokens and return their layout, whose keys are all tokens so far.
@@ -101,8 +101,8 @@ def _require_same_batch(layout: Layout, earlier: Layout) -> None:
             f"{len(layout.segment)}"
         )
     if layout.pos.shape[2:] != earlier.pos.shape[2:]:
-        kept, got = (f"[B, T{', axes' * (x.pos.dim() - 2)}]" for x in (earlier, layout))
-        raise ValueError(f"positions must be {kept} as those in the cache, got {got}")
+        cached_shape, shape = (f"[B, T{', axes' * (x.pos.dim() - 2)}]" for x in (earlier, layout))
+        raise ValueError(f"positions must be {cached_shape} as those in the cache, got {shape}")
 
 
 def _require_following(keys: Layout, earlier: int) -> None:
@@ -113,8 +113,10 @@ def _require_following(keys: Layout, earlier: int) -> None:
     repeated = (segment[:, 0] == segment[:, 1]) & (segment[:, 0] != PADDING) & (pos[:, 0] >= pos[:, 1])
     if repeated.any():
         row = int(repeated.nonzero()[0])
-        last, got = pos.expand(len(segment), -1)[row].tolist()
-        raise ValueError(f"positions must follow those in the cache: that of sequence {row} ends at {last}, got {got}")
+        last, first = pos.expand(len(segment), -1)[row].tolist()
+        raise ValueError(
+            f"positions must follow those in the cache: that of sequence {row} ends at {last}, got {first}"
+        )
 
 
 def _described(x: object) -> str:

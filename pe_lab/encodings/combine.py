@@ -175,7 +175,7 @@ class Heads(Combination):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         layouts = zip(self.layouts(layout), self.counts, strict=True)
-        parts = [PartTerms(part.name, count, part.terms(h, its)) for (part, its), count in layouts]
+        parts = [PartTerms(part.name, count, part.terms(h, part_layout)) for (part, part_layout), count in layouts]
         return by_head(parts, self.sizes.head_dim, layout)
 
 

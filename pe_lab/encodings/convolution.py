@@ -29,9 +29,9 @@ def causal_convolution(x: Tensor, weight: Tensor, layout: Layout, name: str) -> 
     query_segment = segment[:, total - length :]
     out = weight[0] * x[:, total - length :]
     for s in range(1, taps):
-        before = nn.functional.pad(x, (0, 0, s, 0))[:, total - length : total]  # the token s before each
-        its = nn.functional.pad(segment, (s, 0), value=NO_SEGMENT)[:, total - length : total]
-        out = out + weight[s] * before * (its == query_segment)[..., None]
+        source = nn.functional.pad(x, (0, 0, s, 0))[:, total - length : total]  # the token s before each
+        source_segment = nn.functional.pad(segment, (s, 0), value=NO_SEGMENT)[:, total - length : total]
+        out = out + weight[s] * source * (source_segment == query_segment)[..., None]
     return out
 
 
@@ -112,8 +112,8 @@ class ConvolutionalPE(PositionalEncoding):
     def locate(self, layout: Layout) -> Layout:
         self._require_layout(layout)
         if layout.pos.dim() != self.axes + 1:
-            built, got = ("sequences", "on a grid") if self.axes == 1 else ("a grid", "on a line")
-            raise ValueError(f"{self.name} was built for {built}, got positions {got}")
+            sizes_kind, layout_kind = ("sequences", "on a grid") if self.axes == 1 else ("a grid", "on a line")
+            raise ValueError(f"{self.name} was built for {sizes_kind}, got positions {layout_kind}")
         return layout
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
@@ -137,8 +137,8 @@ class ConvolutionalPE(PositionalEncoding):
         """Return whether the token at index + shift is of the same document and `step` away on the grid, [B, T]."""
         slot = torch.arange(layout.segment.shape[1], device=layout.segment.device) + shift
         inside = (slot >= 0) & (slot < slot.shape[0])
-        same = inside & (layout.segment.roll(-shift, 1) == layout.segment)
+        is_neighbour = inside & (layout.segment.roll(-shift, 1) == layout.segment)
         if self.axes == 2:
-            there = layout.pos + torch.tensor(step, device=slot.device)
-            same = same & (layout.pos.roll(-shift, 1) == there).all(-1)
-        return same
+            neighbour_pos = layout.pos + torch.tensor(step, device=slot.device)
+            is_neighbour = is_neighbour & (layout.pos.roll(-shift, 1) == neighbour_pos).all(-1)
+        return is_neighbour

@@ -216,26 +216,26 @@ class _ByProducts(torch.autograd.Function):
         first = w1.permute(0, 3, 2, 1).flatten(1)  # [hidden maps, kernel maps]
         second = w2[:, :, 0].flip(-1).permute(2, 0, 1).flatten(0, 1)  # [kernel H, hidden maps]
         out, blocks = torch.zeros_like(z), [*_Block.all(z, w1.shape[-1], causal)]
-        kept = _hidden_of(blocks, z.new_empty(len(first), sum(block.length for block in blocks)))
-        for block, hidden in zip(blocks, kept, strict=True):
-            maps = _seen(block, unseen, z, added)
+        hidden_maps = _hidden_of(blocks, z.new_empty(len(first), sum(block.length for block in blocks)))
+        for block, hidden in zip(blocks, hidden_maps, strict=True):
+            maps = _input_maps(block, unseen, z, added)
             torch.addmm(b1[:, None], first, block.shifted(maps), out=hidden)
             block.clear(leaky_relu(hidden, inplace=True), before)
             bias = block.pairs(block.folded(second @ hidden))
             torch.add(bias.transpose(0, 1), b2[:, None, None], out=block.part(out))
-        ctx.save_for_backward(z, added, first, second, unseen, before, *kept)
+        ctx.save_for_backward(z, added, first, second, unseen, before, *hidden_maps)
         ctx.kernel, ctx.causal = w1.shape[-1], causal
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
-        z, added, first, second, unseen, before, *kept = ctx.saved_tensors
+        z, added, first, second, unseen, before, *hidden_maps = ctx.saved_tensors
         kernel, H = ctx.kernel, z.shape[1]
         of_z, of_added = torch.zeros_like(z), None if added is None else added.new_zeros(added.shape)
         of_first, of_second = torch.zeros_like(first), torch.zeros_like(second)
         of_b1, of_b2 = first.new_zeros(len(first)), first.new_zeros(H)
-        for block, hidden in zip(_Block.all(z, kernel, ctx.causal), kept, strict=True):
+        for block, hidden in zip(_Block.all(z, kernel, ctx.causal), hidden_maps, strict=True):
             upstream = block.maps(of_out)
             of_b2 += upstream.sum(1)
             copies = block.shifted(upstream)
@@ -243,7 +243,7 @@ class _ByProducts(torch.autograd.Function):
             of_hidden = torch.ops.aten.leaky_relu_backward(second.T @ copies, hidden, 0.01, True)
             block.clear(of_hidden, before)
             of_b1 += of_hidden.sum(1)
-            of_first.addmm_(of_hidden, block.shifted(_seen(block, unseen, z, added)).T)
+            of_first.addmm_(of_hidden, block.shifted(_input_maps(block, unseen, z, added)).T)
             of_maps = block.pairs(block.folded(first.T @ of_hidden))
             if unseen is not None:
                 of_maps.masked_fill_(block.part(unseen), 0)
@@ -256,7 +256,7 @@ class _ByProducts(torch.autograd.Function):
         return of_z, of_added, of_w1, of_b1, of_w2, of_b2, None, None, None
 
 
-def _seen(block: _Block, unseen: Tensor | None, z: Tensor, added: Tensor | None) -> Tensor:
+def _input_maps(block: _Block, unseen: Tensor | None, z: Tensor, added: Tensor | None) -> Tensor:
     """Return the maps of a block at the input, 0 where the first convolution sees no key."""
     maps = block.maps(z, added)
     if unseen is not None:
@@ -352,10 +352,10 @@ def _terms_of_one_token(encoding: Callable[[Sizes], PositionalEncoding], sizes: 
         torch.device("cpu"),
         torch.random.fork_rng(devices=[]),
     ):  # the meta device, where memory is counted, has no values
-        built = encoding(sizes)
+        instance = encoding(sizes)
         marks = torch.zeros(1, 1, dtype=torch.long)
         layout = replace(Layout.whole(1, 1, sizes.causal, sizes.grid_width), marks=marks)
-        return built.terms(torch.zeros(1, 1, sizes.width), built.locate(layout))
+        return instance.terms(torch.zeros(1, 1, sizes.width), instance.locate(layout))
 
 
 class DapeV2(Dape):

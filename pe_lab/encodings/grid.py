@@ -156,9 +156,9 @@ class AxialRoPE(RoPE):
 
 def centres(layout: Layout) -> Tensor:
     """Return the centres of cells [B, T, 2] in float64, in -1 ... 1 over the rows and columns of their document."""
-    same = (layout.segment[:, :, None] == layout.segment[:, None, :])[..., None]
+    same_document = (layout.segment[:, :, None] == layout.segment[:, None, :])[..., None]
     pos, most = layout.pos[:, None], torch.iinfo(torch.long).max
-    low, high = pos.where(same, most).amin(2), pos.where(same, -most).amax(2)
+    low, high = pos.where(same_document, most).amin(2), pos.where(same_document, -most).amax(2)
     return (2 * (layout.pos - low) + 1) / (high - low + 1).double() - 1
 
 

@@ -95,9 +95,9 @@ def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
         axes["sections"] = parameters.pop("mrope_section")
         axes["interleaved"] = bool(parameters.pop("mrope_interleaved", False))
     names = {*OF_ALL, *READ_PARAMETERS[kind]}
-    if left := {key: value for key, value in parameters.items() if key not in names and value is not None}:
-        others = ", ".join(f"{key}={show_value(value)}" for key, value in left.items())
-        raise OptionError(f"parameters of rope_type={kind} must be among {', '.join(sorted(names))}, got {others}")
+    if extra_parameters := {key: value for key, value in parameters.items() if key not in names and value is not None}:
+        values = ", ".join(f"{key}={show_value(value)}" for key, value in extra_parameters.items())
+        raise OptionError(f"parameters of rope_type={kind} must be among {', '.join(sorted(names))}, got {values}")
     pairing = "interleaved" if config.get("model_type") in INTERLEAVED_TYPES else "half"
     options: Options = {"theta": float(_number(parameters, "rope_theta")), "pairing": pairing}
     if kind != "proportional" and (dims := _rotary_dim(config, parameters)) is not None:
@@ -137,17 +137,17 @@ def _layers(config: Mapping[str, Any]) -> list[tuple[bool, int]] | None:
     """
     pattern, depth = config.get("no_rope_layers"), config.get("num_hidden_layers")
     if not pattern and config.get("model_type") in SOME_ROTATE:
-        every = config.get("no_rope_layer_interval", 4)
-        if not is_integer(every) or every < 1:
-            raise OptionError(f"no_rope_layer_interval must be an integer of at least 1, got {show_value(every)}")
-        pattern = [int((layer + 1) % every != 0) for layer in range(int(_number(config, "num_hidden_layers")))]
+        interval = config.get("no_rope_layer_interval", 4)
+        if not is_integer(interval) or interval < 1:
+            raise OptionError(f"no_rope_layer_interval must be an integer of at least 1, got {show_value(interval)}")
+        pattern = [int((layer + 1) % interval != 0) for layer in range(int(_number(config, "num_hidden_layers")))]
     if not pattern:
         return None
     if not isinstance(pattern, list):
         raise OptionError(f"no_rope_layers must be a list, got {show_value(pattern)}")
     if all(pattern):
         return None
-    rotate = [bool(each) for each in pattern][:depth]
+    rotate = [bool(flag) for flag in pattern][:depth]
     runs = [(rotates, len(list(group))) for rotates, group in groupby(rotate)][:2]
     turn = [rotates for rotates, count in runs for _ in range(count)]
     if len(runs) < 2 or rotate != [turn[layer % len(turn)] for layer in range(len(rotate))]:

@@ -136,8 +136,8 @@ class LayoutProperties:
     @StoredProperty
     def allowed(self) -> Tensor:
         """Whether query i may attend to key j, bool [B, 1, T, S]."""
-        same = self.segment[:, None, :, None] == self.of_keys.segment[:, None, None, :]
-        return same.tril(self.earlier) if self.causal else same
+        same_document = self.segment[:, None, :, None] == self.of_keys.segment[:, None, None, :]
+        return same_document.tril(self.earlier) if self.causal else same_document
 
     @property
     def distance(self) -> Tensor:
@@ -160,12 +160,14 @@ class LayoutProperties:
         """The largest |pos_i - pos_j| of tokens that may attend to each other, on any axis."""
         pos = self.flat_pos
         is_token = (self.segment != PADDING)[..., None]
-        far = torch.iinfo(pos.dtype).max // 2
+        limit = torch.iinfo(pos.dtype).max // 2
         keys = self.of_keys.flat_pos
         is_key = (self.of_keys.segment != PADDING)[..., None]
         if not self.packed:
-            ahead = pos.where(is_token, -far).amax(1) - keys.where(is_key, far).amin(1)
-            behind = keys.where(is_key, -far).amax(1) - pos.where(is_token, far).amin(1)  # columns fall in a new row
+            ahead = pos.where(is_token, -limit).amax(1) - keys.where(is_key, limit).amin(1)
+            behind = keys.where(is_key, -limit).amax(1) - pos.where(is_token, limit).amin(
+                1
+            )  # columns fall in a new row
             return max(0, int(ahead.max()), int(behind.max()))
         if self.of_keys is self and pos.shape[1] > LONG_SEQUENCE:
             return self._longest_document(pos)

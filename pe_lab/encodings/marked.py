@@ -60,11 +60,11 @@ class Marked(Absolute):
         """Draw the shifts [count] from the seed; None: from torch's global generator."""
 
     @abstractmethod
-    def index(self, marks: Tensor, drawn: Tensor | None) -> Tensor:
+    def index(self, marks: Tensor, shifts: Tensor | None) -> Tensor:
         """Return the rows [B, T] of tokens with these marks.
 
         Args:
-            drawn: shifts by `draw`; None in evaluation.
+            shifts: shifts by `draw`; None in evaluation.
         """
 
     def locate(self, layout: Layout) -> Layout:
@@ -82,8 +82,8 @@ class Marked(Absolute):
         assert layout.marks is not None  # `locate` refuses a layout without
         if layout.memory is not None and self.training:
             raise ValueError(f"{self.name} draws shifts in training: call eval() before decoding with a cache")
-        drawn = self.draw(len(layout.marks), layout.seed).to(layout.marks.device) if self.training else None
-        return nn.functional.embedding(self.index(layout.marks.long(), drawn), self.table)
+        shifts = self.draw(len(layout.marks), layout.seed).to(layout.marks.device) if self.training else None
+        return nn.functional.embedding(self.index(layout.marks.long(), shifts), self.table)
 
 
 class Abacus(Marked):
@@ -124,9 +124,9 @@ class Abacus(Marked):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         return torch.randint(self.max_shift + 1, (1,), generator=generator).expand(count)
 
-    def index(self, marks: Tensor, drawn: Tensor | None) -> Tensor:
+    def index(self, marks: Tensor, shifts: Tensor | None) -> Tensor:
         place = marks.clamp(min=0)
-        return place if drawn is None else (place + drawn[:, None]).where(place > 0, 0)
+        return place if shifts is None else (place + shifts[:, None]).where(place > 0, 0)
 
 
 class Coupled(Marked):
@@ -161,10 +161,10 @@ class Coupled(Marked):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         return torch.rand(count, dtype=torch.float64, generator=generator)
 
-    def index(self, marks: Tensor, drawn: Tensor | None) -> Tensor:
-        if drawn is None:
+    def index(self, marks: Tensor, shifts: Tensor | None) -> Tensor:
+        if shifts is None:
             start = torch.ones_like(marks[:, :1])
         else:
             room = len(self.table) - 1 - marks.amax(1).clamp(min=0)
-            start = 1 + (drawn * room).long()[:, None]
+            start = 1 + (shifts * room).long()[:, None]
         return (marks + start).where(marks >= 0, 0)

@@ -41,18 +41,20 @@ class Memory:
     One that was made in torch.inference_mode is copied once outside of it, where torch refuses to write into it.
 
     Args:
-        kept: tensors by name; None: none.
+        tensors: by name; None: none.
         prefix: of the names.
         room: tokens for which a new buffer has room; None: those that there are, and some more.
     """
 
-    def __init__(self, kept: dict[str, GrowingTensor] | None = None, prefix: str = "", room: int | None = None) -> None:
-        self.kept = {} if kept is None else kept
+    def __init__(
+        self, tensors: dict[str, GrowingTensor] | None = None, prefix: str = "", room: int | None = None
+    ) -> None:
+        self.tensors = {} if tensors is None else tensors
         self.prefix, self.room = prefix, room
 
     def part(self, name: str) -> "Memory":
         """Return the memory of a part, with names separate from those of other parts."""
-        return Memory(self.kept, f"{self.prefix}{name}.", self.room)
+        return Memory(self.tensors, f"{self.prefix}{name}.", self.room)
 
     def extend(self, name: str, x: Tensor, axis: int, total: int) -> Tensor:
         """Append x to the tensor of this name and return the whole.
@@ -68,34 +70,34 @@ class Memory:
             ValueError: what is kept does not fit: another batch, dtype or device, or a pass that did not finish.
         """
         name = self.prefix + name
-        held = self.kept.get(name)
-        before = held.length if held else 0
-        if before + x.shape[axis] != total:
+        entry = self.tensors.get(name)
+        length = entry.length if entry else 0
+        if length + x.shape[axis] != total:
             raise ValueError(
-                f"the cache must hold {name} of {total - x.shape[axis]} tokens, got {before}: an earlier pass did not "
+                f"the cache must hold {name} of {total - x.shape[axis]} tokens, got {length}: an earlier pass did not "
                 f"finish; begin with a new cache"
             )
-        if held is None:
+        if entry is None:
             room = total + MIN_SPARE_TOKENS if self.room is None else max(total, self.room)
-            held = self.kept[name] = GrowingTensor(x.new_empty(_resized(x, axis, room)), axis, 0)
-        buffer = held.buffer
+            entry = self.tensors[name] = GrowingTensor(x.new_empty(_resized(x, axis, room)), axis, 0)
+        buffer = entry.buffer
         if (x.dtype, x.device) != (buffer.dtype, buffer.device) or _resized(x, axis, 0) != _resized(buffer, axis, 0):
             raise ValueError(
                 f"the cache must hold {name} like that of the new tokens, {x.dtype} {list(x.shape)} on {x.device}, got "
-                f"{buffer.dtype} {list(held.all().shape)} on {buffer.device}"
+                f"{buffer.dtype} {list(entry.all().shape)} on {buffer.device}"
             )
         if buffer.shape[axis] < total or (buffer.is_inference() and not torch.is_inference_mode_enabled()):
             grown = buffer.new_empty(_resized(x, axis, total + max(MIN_SPARE_TOKENS, total // 2)))
-            grown.narrow(axis, 0, before).copy_(held.all())
-            held.buffer = grown
-        held.buffer.narrow(axis, before, x.shape[axis]).copy_(x)
-        held.length = total
-        return held.all()
+            grown.narrow(axis, 0, length).copy_(entry.all())
+            entry.buffer = grown
+        entry.buffer.narrow(axis, length, x.shape[axis]).copy_(x)
+        entry.length = total
+        return entry.all()
 
     def select(self, rows: Tensor) -> None:
         """Keep the rows of the batch with these indices [N], in this order; repeats are allowed."""
-        for held in self.kept.values():
-            held.buffer = held.buffer.index_select(0, rows)
+        for entry in self.tensors.values():
+            entry.buffer = entry.buffer.index_select(0, rows)
 
 
 def _resized(x: Tensor, axis: int, length: int) -> torch.Size:

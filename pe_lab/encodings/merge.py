@@ -63,8 +63,8 @@ def by_head(parts: Sequence[PartTerms], head_dim: int, layout: Layout) -> Terms:
         CannotCombineError: parts differ in what all heads of a layer share; both are named.
         ValueError: a table does not reach the distances of the layout.
     """
-    for what, share in SHARED_BY_HEADS.items():
-        _require_same(parts, what, [share(part.terms, head_dim) for part in parts])
+    for description, share in SHARED_BY_HEADS.items():
+        _require_same(parts, description, [share(part.terms, head_dim) for part in parts])
     for part in parts:
         if part.terms.carried is not None:
             raise CannotCombineError(f"parts must carry nothing from layer to layer for all heads, got {part.name}")
@@ -101,11 +101,11 @@ SHARED_BY_HEADS: dict[str, Callable[[Terms, int], object]] = {
 }
 
 
-def _require_same(parts: Sequence[PartTerms], what: str, values: list[object]) -> None:
+def _require_same(parts: Sequence[PartTerms], term: str, values: list[object]) -> None:
     for part, value in zip(parts, values, strict=True):
         if value != values[0]:
             raise CannotCombineError(
-                f"parts must have the same {what}, which all heads share, got {values[0]} of {parts[0].name} and "
+                f"parts must have the same {term}, which all heads share, got {values[0]} of {parts[0].name} and "
                 f"{value} of {part.name}"
             )
 
@@ -119,9 +119,9 @@ def _side_by_side(tensors: Sequence[Tensor | None], heads: Sequence[int], neutra
     present = [x for x in tensors if x is not None]
     if not present:
         return None
-    batch, rest = max(len(x) for x in present), present[0].shape[2:]
-    filled = [present[0].new_full((1, 1, *rest), neutral) if x is None else x for x in tensors]
-    return torch.cat([x.expand(batch, count, *rest) for x, count in zip(filled, heads, strict=True)], 1)
+    batch, entry_shape = max(len(x) for x in present), present[0].shape[2:]
+    filled = [present[0].new_full((1, 1, *entry_shape), neutral) if x is None else x for x in tensors]
+    return torch.cat([x.expand(batch, count, *entry_shape) for x, count in zip(filled, heads, strict=True)], 1)
 
 
 def _with_sequences(x: Tensor, axes: int) -> Tensor:
@@ -263,8 +263,8 @@ def add_limits(terms: Terms, window: int | None, content_bias: ContentTerm | Non
     if window is not None:
         terms = replace(terms, window=_smallest([(window,), *([terms.window] if terms.window is not None else [])]))
     if content_bias is not None:
-        both = content_bias if terms.content_bias is None else SumOfContentTerms((content_bias, terms.content_bias))
-        terms = replace(terms, content_bias=both)
+        total = content_bias if terms.content_bias is None else SumOfContentTerms((content_bias, terms.content_bias))
+        terms = replace(terms, content_bias=total)
     return terms
 
 
@@ -274,13 +274,13 @@ def _only(parts: Sequence[PartTerms], name: str) -> Any:
     Raises:
         CannotCombineError: two parts have it.
     """
-    having = [part for part in parts if not _is_neutral(getattr(part.terms, name))]
-    if len(having) > 1:
+    parts_with_term = [part for part in parts if not _is_neutral(getattr(part.terms, name))]
+    if len(parts_with_term) > 1:
         raise CannotCombineError(
-            f"parts must have at most one {TERM_DESCRIPTIONS.get(name, name)}, got {having[0].name} and "
-            f"{having[1].name}"
+            f"parts must have at most one {TERM_DESCRIPTIONS.get(name, name)}, got {parts_with_term[0].name} and "
+            f"{parts_with_term[1].name}"
         )
-    return getattr(having[0].terms, name) if having else None
+    return getattr(parts_with_term[0].terms, name) if parts_with_term else None
 
 
 def _is_neutral(term: Any) -> bool:

@@ -87,9 +87,9 @@ def make(
         if option not in accepted or option in ("sizes", "name"):
             allowed = ", ".join(key for key in accepted if key not in ("sizes", "name")) or "none"
             raise OptionError(f"options of {name} must be among {allowed}, got {option}")
-    whole = {"width": width, "num_heads": num_heads, "depth": depth, "length": length}
+    required = {"width": width, "num_heads": num_heads, "depth": depth, "length": length}
     optional = {"grid_width": grid_width, "marks": marks, "head_dim": head_dim}
-    for size, value in (whole | {key: value for key, value in optional.items() if value is not None}).items():
+    for size, value in (required | {key: value for key, value in optional.items() if value is not None}).items():
         if not is_integer(value) or value < 1:
             raise ValueError(f"{size} must be an integer of at least 1, got {value!r}")
     if not isinstance(causal, bool):
@@ -111,8 +111,8 @@ def factory(name: Any) -> Callable[..., PositionalEncoding]:
     makers = encodings()
     if not isinstance(name, str) or name not in makers:
         rule = f"name must be one of {', '.join(makers)}"
-        close = closest_name(name, list(makers)) if isinstance(name, str) else ""
-        raise ValueError(f"name={name!r}: did you mean {close}? {rule}" if close else f"{rule}, got {name!r}")
+        proposal = closest_name(name, list(makers)) if isinstance(name, str) else ""
+        raise ValueError(f"name={name!r}: did you mean {proposal}? {rule}" if proposal else f"{rule}, got {name!r}")
     return makers[name]
 
 

@@ -176,8 +176,8 @@ def _proposal(value: Any, names: Sequence[str]) -> str:
     """Return which name was meant, as the end of a message; "" where none is near."""
     texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
     wrong = next((text.casefold().partition(":")[0] for text in texts if text not in names), "")
-    close = closest_name(wrong, names, 0.7)  # gpu is not cpu
-    return f": did you mean {close}?" if close and close != wrong else ""
+    proposal = closest_name(wrong, names, 0.7)  # gpu is not cpu
+    return f": did you mean {proposal}?" if proposal and proposal != wrong else ""
 
 
 def closest_name(wrong: str, names: Sequence[str], similarity: float = 0.6) -> str:

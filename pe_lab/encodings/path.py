@@ -51,8 +51,8 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
         solved = torch.linalg.solve_triangular(overlap, share.diag_embed(), upper=False, unitriangular=True)
         # solved = M, vectors = W, onto = q W^T of the keys up to the query
         onto_keys = solved @ (vectors @ keys.mT).tril(-1)
-        seen = slot[total - rows.shape[2] :, None] >= slot[start:end]
-        onto = (rows @ vectors.mT) * seen
+        is_visible = slot[total - rows.shape[2] :, None] >= slot[start:end]
+        onto = (rows @ vectors.mT) * is_visible
         column = rows @ keys.mT - onto @ onto_keys
         columns.append(pad(column, (0, 0, length - rows.shape[2], 0)))
         if start:  # there is a chunk before it

@@ -144,12 +144,12 @@ class Randomized(AtDrawnPositions):
     def locate(self, layout: Layout) -> Layout:
         layout = super().locate(layout)
         require_in_table(self.name, layout, self.max_len)
-        drawn = self.draw(layout.pos_range[1] + 1, layout.seed)
-        moved = layout.moved(lambda pos: drawn.to(pos.device)[pos.clamp(0, drawn.shape[0] - 1)])
+        positions = self.draw(layout.pos_range[1] + 1, layout.seed)
+        moved_layout = layout.moved(lambda pos: positions.to(pos.device)[pos.clamp(0, positions.shape[0] - 1)])
         if layout.structure is not None:
-            structure = layout.structure.at(moved.pos, moved.segment, (0, self.max_len - 1))
-            moved = replace(moved, structure=structure)
-        located = self.encoding.locate(moved)
+            structure = layout.structure.at(moved_layout.pos, moved_layout.segment, (0, self.max_len - 1))
+            moved_layout = replace(moved_layout, structure=structure)
+        located = self.encoding.locate(moved_layout)
         return RandomizedLayout(
             located.pos,
             located.segment,
@@ -234,25 +234,25 @@ class Shape(AtDrawnPositions):
         if drawn and self.span is not None:
             shift = self._within(shift, layout)
         most = self.span - 1 if drawn and self.span is not None else None  # only padding is beyond
-        moved = layout.moved(lambda pos: pos + shift.to(pos.device)[:, None])
+        shifted = layout.moved(lambda pos: pos + shift.to(pos.device)[:, None])
         if most is not None:
-            moved = moved.moved(lambda pos: pos.clamp(max=most))
+            shifted = shifted.moved(lambda pos: pos.clamp(max=most))
         if layout.structure is not None:
             low, high = layout.structure.pos_range
             bounds = (low, high + self.max_shift) if drawn else (low + self.evaluated_at, high + self.evaluated_at)
             if drawn and self.span is not None:
                 bounds = (low, self.span - 1)
-            moved = replace(moved, structure=layout.structure.at(moved.pos, moved.segment, bounds))
-        moved = self.encoding.locate(moved)
+            shifted = replace(shifted, structure=layout.structure.at(shifted.pos, shifted.segment, bounds))
+        shifted = self.encoding.locate(shifted)
         return ShiftedLayout(
-            moved.pos,
-            moved.segment,
-            moved.causal,
-            moved.seed,
-            keys=moved.keys,
-            marks=moved.marks,
-            origin=moved.origin,
-            structure=moved.structure,
+            shifted.pos,
+            shifted.segment,
+            shifted.causal,
+            shifted.seed,
+            keys=shifted.keys,
+            marks=shifted.marks,
+            origin=shifted.origin,
+            structure=shifted.structure,
             drawn=drawn,
             shift=0 if drawn else self.evaluated_at,
         )

@@ -42,6 +42,6 @@ class _Recomputed(torch.autograd.Function):
         inputs = [x.detach().requires_grad_(need) for x, need in zip(ctx.saved_tensors, needed, strict=True)]
         with torch.enable_grad(), torch.autocast(upstream.device.type, enabled=False):
             result = ctx.function(*inputs)
-            wanted = [x for x in inputs if x.requires_grad]
-            gradients = iter(torch.autograd.grad(result, wanted, upstream))
+            trained_inputs = [x for x in inputs if x.requires_grad]
+            gradients = iter(torch.autograd.grad(result, trained_inputs, upstream))
         return None, *(next(gradients) if need else None for need in needed)

@@ -164,11 +164,11 @@ def log_bucket(distance: Tensor, size: int) -> Tensor:
     Args:
         size: even, buckets to each side.
     """
-    middle, far = size // 2, distance.abs()
-    part = (far.clamp(min=middle).double() / middle).log() / math.log((2 * size - 1) / middle)
+    middle, magnitude = size // 2, distance.abs()
+    part = (magnitude.clamp(min=middle).double() / middle).log() / math.log((2 * size - 1) / middle)
     # 1e-9: an integer with a rounding error must not be rounded up
     bucket = (part * (middle - 1) - 1e-9).ceil().long() + middle
-    return distance.where(far <= middle, distance.sign() * bucket.clamp(max=size))
+    return distance.where(magnitude <= middle, distance.sign() * bucket.clamp(max=size))
 
 
 class Deberta(PositionalEncoding):

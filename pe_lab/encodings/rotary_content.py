@@ -42,8 +42,8 @@ def rotation(angle: Tensor, dtype: torch.dtype, pairing: Pairing) -> Rotary:
         angle: in float64.
         dtype: of the tables, float32 or float64.
     """
-    rest = round_angles(angle, dtype).transpose(1, 2)
-    return Rotary(rest.cos(), rest.sin(), pairing)
+    rounded_angle = round_angles(angle, dtype).transpose(1, 2)
+    return Rotary(rounded_angle.cos(), rounded_angle.sin(), pairing)
 
 
 def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -170,8 +170,8 @@ class MapFormer(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
         step = project(h.to(dtype), self.step.weight).unflatten(-1, (self.sizes.num_heads, -1))
-        moved = cumulative_sums(layout.with_earlier("step", step), layout)  # [B, T, H, rank]: sums commute with W_out
-        angle = self.omega.double() * torch.einsum("bthr,hcr->bthc", moved, self.spread.double())
+        steps = cumulative_sums(layout.with_earlier("step", step), layout)  # [B, T, H, rank]: sums commute with W_out
+        angle = self.omega.double() * torch.einsum("bthr,hcr->bthc", steps, self.spread.double())
         rotary = rotation(angle, dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
 
@@ -244,7 +244,7 @@ class SelectiveRoPE(RoPE):
         part = h.to(dtype).unflatten(-1, (self.sizes.heads_in_model, -1))
         x = (part * (part.square().sum(-1, keepdim=True) + 1e-6).rsqrt()).flatten(-2)
         step = project(project(x, self.down), self.up).unflatten(-1, (heads, -1))
-        step = self.convolved(layout.with_earlier("step", step), layout.of_keys.segment)
+        step = self.convolve(layout.with_earlier("step", step), layout.of_keys.segment)
         if self.bias is not None:
             step = step + self.bias.to(dtype).exp()
         if self.gate_weight is not None:
@@ -254,14 +254,14 @@ class SelectiveRoPE(RoPE):
         rotary = rotation(tau * cumulative_sums(step, layout), dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
 
-    def convolved(self, x: Tensor, segment: Tensor) -> Tensor:
+    def convolve(self, x: Tensor, segment: Tensor) -> Tensor:
         """Return the convolution of x [B, S, H, d/2] over each token and those before it in its document."""
         kernel, length = self.kernel.to(x.dtype), x.shape[1]
         out = x * kernel[0]
         for lag in range(1, self.KERNEL):
-            before = nn.functional.pad(x, (0, 0, 0, 0, lag, 0))[:, :length]
-            same = (
+            lagged_x = nn.functional.pad(x, (0, 0, 0, 0, lag, 0))[:, :length]
+            same_document = (
                 nn.functional.pad(segment, (lag, 0))[:, :length] == segment
             )  # those without a token before have zeros
-            out = out + torch.where(same[..., None, None], before, 0) * kernel[lag]
+            out = out + torch.where(same_document[..., None, None], lagged_x, 0) * kernel[lag]
         return out

@@ -33,11 +33,11 @@ class FarBias:
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         encoding, queries, keys = self.encoding, layout.pos, layout.of_keys.pos
-        far = layout.distance[:, None] >= encoding.window
-        moved_q = encoding.moved(q, queries, encoding.far_queries(queries.double()))
-        moved_k = encoding.moved(k, keys, encoding.far_keys(keys.double()))
-        far_z: Tensor = moved_q @ moved_k.transpose(-2, -1) * q.shape[-1] ** -0.5
-        return (far_z - z).where(far, 0)
+        is_far = layout.distance[:, None] >= encoding.window
+        far_q = encoding.rotate_to(q, queries, encoding.far_queries(queries.double()))
+        far_k = encoding.rotate_to(k, keys, encoding.far_keys(keys.double()))
+        far_z: Tensor = far_q @ far_k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        return (far_z - z).where(is_far, 0)
 
 
 class FarRoPE(RoPE):
@@ -78,20 +78,20 @@ class FarRoPE(RoPE):
         rotary = self.rotation(h, layout)
         return Terms(rotary_q=rotary, rotary_k=rotary, content_bias=FarBias(self))
 
-    def moved(self, x: Tensor, pos: Tensor, far: Tensor) -> Tensor:
+    def rotate_to(self, x: Tensor, pos: Tensor, target: Tensor) -> Tensor:
         """Return rotated queries or keys [B, H, T, d] at other positions, in float32 or float64.
 
         Args:
-            pos, far: [B|1, T], where they are and where they are to be.
+            pos, target: [B|1, T], where they are and where they are to be.
         """
         dtype = at_least_float32(x)
-        angle = angles((far - pos)[:, None, :, None], self.omega(x.device)[:, None], dtype)
+        angle = angles((target - pos)[:, None, :, None], self.omega(x.device)[:, None], dtype)
         cos, sin = angle.cos(), angle.sin()
-        x, kept = x.to(dtype).split((self.rotary_dim, x.shape[-1] - self.rotary_dim), -1)
+        x, unrotated_x = x.to(dtype).split((self.rotary_dim, x.shape[-1] - self.rotary_dim), -1)
         a, b = x.chunk(2, -1) if self.pairing == "half" else x.unflatten(-1, (-1, 2)).unbind(-1)
-        turned = a * cos - b * sin, a * sin + b * cos
-        x = torch.cat(turned, -1) if self.pairing == "half" else torch.stack(turned, -1).flatten(-2)
-        return torch.cat((x, kept), -1)
+        rotated_pairs = a * cos - b * sin, a * sin + b * cos
+        x = torch.cat(rotated_pairs, -1) if self.pairing == "half" else torch.stack(rotated_pairs, -1).flatten(-2)
+        return torch.cat((x, unrotated_x), -1)
 
 
 class SelfExtend(FarRoPE):

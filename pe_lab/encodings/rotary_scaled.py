@@ -136,8 +136,8 @@ class DynamicNTKRoPE(RoPE):
         elif layout.pos_range[1] < self.original_length:
             return super().rotation(h, layout)
         else:
-            length, which = document_lengths(layout).unique(return_inverse=True)
-            omega = self.of_length(length)[which]  # [B|1, T|1, d/2]
+            length, document = document_lengths(layout).unique(return_inverse=True)
+            omega = self.of_length(length)[document]  # [B|1, T|1, d/2]
         angle = angles(layout.pos[..., None], omega, at_least_float32(h))[:, None]
         return Rotary(angle.cos(), angle.sin(), self.pairing)
 
@@ -240,7 +240,7 @@ class Yarn(RoPE):
             )
         return low, max(high, low + 0.001)  # a step, where the ramp has no width
 
-    def kept(self, omega: Tensor) -> Tensor:
+    def kept_share(self, omega: Tensor) -> Tensor:
         """Return gamma [d/2], the share of each of RoPE's frequencies omega [d/2] that is kept."""
         if self.ramp == "code":
             pair = torch.arange(len(omega), dtype=omega.dtype, device=omega.device)
@@ -250,8 +250,8 @@ class Yarn(RoPE):
 
     def omega(self, device: torch.device) -> Tensor:
         omega = frequencies(self.rotary_dim, self.theta, device)
-        kept = self.kept(omega)
-        return (omega * (kept + (1 - kept) / self.factor))[None]
+        share = self.kept_share(omega)
+        return (omega * (share + (1 - share) / self.factor))[None]
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
         return scale_tables(super().rotation(h, layout), self.attention_factor)
@@ -310,7 +310,7 @@ class LongRoPE(RoPE):
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
         omega = frequencies(self.rotary_dim, self.theta, h.device)
-        short, long = (omega / on_device(each, h.device) for each in (self.short_factors, self.long_factors))
+        short, long = (omega / on_device(factors, h.device) for factors in (self.short_factors, self.long_factors))
         if not torch.compiler.is_compiling() and layout.pos_range[1] < self.original_length:
             return scale_tables(
                 rotary_tables(layout.pos, short[None], self.pairing, at_least_float32(h)), self.attention_factor
@@ -338,9 +338,9 @@ def ntk_power(encoding: RoPE) -> float:
     """Return d / (d - 2), the exponent of the factor, d being the rotated dimensions."""
     d, sizes = encoding.rotary_dim, encoding.sizes
     if d < 4:
-        what = "head_dim" if d == sizes.head_dim else "rotary_dim"
+        option = "head_dim" if d == sizes.head_dim else "rotary_dim"
         raise ValueError(
-            f"{encoding.name} raises to the power d / (d - 2): {what} must be at least 4, got {d} "
+            f"{encoding.name} raises to the power d / (d - 2): {option} must be at least 4, got {d} "
             f"(width={sizes.width}, num_heads={sizes.num_heads})"
         )
     return d / (d - 2)
@@ -351,8 +351,8 @@ def document_lengths(layout: Layout) -> Tensor:
     if layout.one_segment:
         return layout.pos.amax(1, keepdim=True) + 1
     if torch.compiler.is_compiling():  # which documents there are cannot be read
-        same = layout.segment[:, :, None] == layout.segment[:, None, :]
-        return layout.pos[:, None, :].where(same, torch.iinfo(torch.long).min).amax(-1) + 1
+        same_document = layout.segment[:, :, None] == layout.segment[:, None, :]
+        return layout.pos[:, None, :].where(same_document, torch.iinfo(torch.long).min).amax(-1) + 1
     ids, document = layout.segment.unique(return_inverse=True)
     pos = layout.pos.expand_as(layout.segment)
     last = pos.new_zeros(len(pos), len(ids)).scatter_reduce(1, document, pos, "amax", include_self=False)

@@ -33,14 +33,14 @@ class KeysBefore:
 
     def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         length, layout = k.shape[2], self.layout
-        every = k if layout.memory is None else layout.with_earlier("unshifted", k.transpose(1, 2)).transpose(1, 2)
-        total = every.shape[2]
-        before = nn.functional.pad(every, (0, 0, 1, 0))[:, :, total - length : total]
+        all_keys = k if layout.memory is None else layout.with_earlier("unshifted", k.transpose(1, 2)).transpose(1, 2)
+        total = all_keys.shape[2]
+        previous_keys = nn.functional.pad(all_keys, (0, 0, 1, 0))[:, :, total - length : total]
         segment = layout.of_keys.segment
-        same = segment == nn.functional.pad(segment, (1, 0), value=NO_SEGMENT)[:, :total]
-        still = torch.arange(self.head_dim // 2, device=k.device) >= self.rotated
-        moved = torch.cat((still, still)) if self.pairing == "half" else still.repeat_interleave(2)
-        return q, before.where(same[:, None, total - length :, None] & moved, k)
+        same_document = segment == nn.functional.pad(segment, (1, 0), value=NO_SEGMENT)[:, :total]
+        is_fixed = torch.arange(self.head_dim // 2, device=k.device) >= self.rotated
+        shifted = torch.cat((is_fixed, is_fixed)) if self.pairing == "half" else is_fixed.repeat_interleave(2)
+        return q, previous_keys.where(same_document[:, None, total - length :, None] & shifted, k)
 
 
 class KeyOffsetRoPE(RoPE):

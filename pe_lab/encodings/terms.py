@@ -106,8 +106,8 @@ class PairTerm(Protocol):
 
 def computes_in_blocks(layout: Layout) -> bool:
     """Return whether terms of pairs are to be computed for some queries at a time: T x S numbers are many."""
-    few = layout.segment.shape[1] <= LONG_SEQUENCE or layout.segment.device.type != "cpu"
-    return not (torch.compiler.is_compiling() or few)
+    fits_at_once = layout.segment.shape[1] <= LONG_SEQUENCE or layout.segment.device.type != "cpu"
+    return not (torch.compiler.is_compiling() or fits_at_once)
 
 
 def prepare_pair_term(term: PairTerm, layout: Layout) -> Tensor | PairTerm:

@@ -102,11 +102,11 @@ class Tupe(PositionalEncoding):
     def _scale(self) -> float:
         return float((2 * self.sizes.head_dim) ** -0.5)
 
-    def _projected(self, row: Tensor, dtype: torch.dtype, which: int) -> Tensor:
+    def _projected(self, row: Tensor, dtype: torch.dtype, projection: int) -> Tensor:
         """Return U_q p (0) or U_k p (1) of rows of the table, [..., H, d]."""
         gain, bias = self.norm_gain.to(dtype), self.norm_bias.to(dtype)
         p = layer_norm(self.table.to(dtype)[row], (self.sizes.width,), gain, bias)
-        projected = linear(p, self.weight[which].to(dtype), self.bias[which].to(dtype))
+        projected = linear(p, self.weight[projection].to(dtype), self.bias[projection].to(dtype))
         heads: Tensor = projected.unflatten(-1, (self.sizes.num_heads, self.sizes.head_dim))
         return heads
 
@@ -128,12 +128,12 @@ class Tupe(PositionalEncoding):
         """Return what the first token's row of logits has in place of its terms, and its column, each [H]."""
         with torch.autocast(self.table.device.type, enabled=False):
             row = torch.arange(2, device=self.table.device)
-            both = (self._projected(row, dtype, 0) * self._projected(row, dtype, 1)).sum(-1) * self._scale
+            logits = (self._projected(row, dtype, 0) * self._projected(row, dtype, 1)).sum(-1) * self._scale
         if self.relative:
             # distance 0 is no distance to the right: its bucket on that side is free
-            free = torch.arange(1, 3, device=both.device) * (self.num_buckets // 2)
-            both = both + self.distance_bias.to(dtype)[free]
-        return both[0], both[1]
+            free = torch.arange(1, 3, device=logits.device) * (self.num_buckets // 2)
+            logits = logits + self.distance_bias.to(dtype)[free]
+        return logits[0], logits[1]
 
 
 def _is_first(layout: Layout) -> Tensor:

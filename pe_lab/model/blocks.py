@@ -160,11 +160,11 @@ class MultiHeadAttention(nn.Module):
         implementation: str,
         dropout: Dropout | None = None,
         rows: Rows = ALL_ROWS,
-        kept: Rows = ALL_ROWS,
+        output_rows: Rows = ALL_ROWS,
     ) -> Tensor:
-        """Return the states of the rows `kept`, for those of `rows`."""
+        """Return the states of the rows `output_rows`, for those of `rows`."""
         out = attend(*self.project(h_qk, h_v, rows), terms, layout, implementation, dropout)
-        states: Tensor = self.out(kept.join(out))
+        states: Tensor = self.out(output_rows.join(out))
         return states
 
 
@@ -205,7 +205,7 @@ class Layer(nn.Module):
         positions: PassPositions,
         implementation: str,
         rows: Rows = ALL_ROWS,
-        kept: Rows = ALL_ROWS,
+        output_rows: Rows = ALL_ROWS,
     ) -> Tensor:
         """Return the states after the layer.
 
@@ -214,7 +214,7 @@ class Layer(nn.Module):
             index: of the layer.
             positions: of this pass through the model.
             rows: the slots of x.
-            kept: the slots of the result, of those of x.
+            output_rows: the slots of the result, of those of x.
 
         Raises:
             ValueError: the encoding changes its input in place, or returns another shape.
@@ -230,8 +230,8 @@ class Layer(nn.Module):
         else:
             h_qk, h_v = rows.drop(h_qk), rows.drop(h_v)
         dropout = self._weights_dropout(h.device)
-        out = self.attention(h_qk, h_v, terms, layout, implementation, dropout, rows, kept)
-        x = kept.within(x, rows) + self.dropout(self.norm_attention_out(out))
+        out = self.attention(h_qk, h_v, terms, layout, implementation, dropout, rows, output_rows)
+        x = output_rows.within(x, rows) + self.dropout(self.norm_attention_out(out))
         if not self.pre_norm:
             x = self.norm_attention(x)
         x = x + self.dropout(self.norm_mlp_out(self.mlp(self.norm_mlp(x) if self.pre_norm else x)))

@@ -122,8 +122,8 @@ class Transformer(nn.Module):
             return self._pass(tokens, layout, None, rows, rows)[:, 0][slot]
         return self._pass(tokens, layout, None, rows, SomeRows(slot, (tokens.shape[0], tokens.shape[1])))
 
-    def _pass(self, tokens: Tensor, layout: Layout, cache: Cache | None, rows: Rows, kept: Rows) -> Tensor:
-        """Return the logits of the slots `kept` after computing states of the slots `rows`; see `forward`."""
+    def _pass(self, tokens: Tensor, layout: Layout, cache: Cache | None, rows: Rows, output_rows: Rows) -> Tensor:
+        """Return the logits of the slots `output_rows` after computing states of the slots `rows`; see `forward`."""
         x = self.tokens(tokens)
         if self.token_scale != 1.0:
             x = x * self.token_scale
@@ -136,10 +136,10 @@ class Transformer(nn.Module):
             positions.prepare()
         for index, layer in enumerate(self.layers):
             last = index == len(self.layers) - 1
-            arguments = (x, index, positions, self.implementation, rows, kept if last else rows)
+            arguments = (x, index, positions, self.implementation, rows, output_rows if last else rows)
             x = layer(*arguments) if recompute is None else recompute(layer, *arguments)
         x = self.norm(x)
-        logits = self.head(mean_over_tokens(kept.pad(x), layout) if self.task.pooled else x)
+        logits = self.head(mean_over_tokens(output_rows.pad(x), layout) if self.task.pooled else x)
         return logits if self.logit_cap is None else self.logit_cap * torch.tanh(logits / self.logit_cap)
 
     @torch.no_grad()

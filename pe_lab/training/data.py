@@ -42,7 +42,7 @@ class Order(SequentialSampler, DistributedSampler[Any]):
         self.size, self.batch_size, self.shuffle_seed = size, batch_size, seed
         self.rank, self.ranks, self.fixed = rank, ranks, fixed
         self.start = 0
-        self.kept: tuple[int, Tensor] | None = None  # the last epoch that was asked for, and its order
+        self.last_order: tuple[int, Tensor] | None = None  # an epoch, and its order
 
     def set_epoch(self, epoch: int) -> None:
         self.start = epoch * len(self)
@@ -63,10 +63,10 @@ class Order(SequentialSampler, DistributedSampler[Any]):
 
     def of_epoch(self, epoch: int) -> Tensor:
         """Return the indices of all sequences in the order of an epoch."""
-        if self.kept is None or self.kept[0] != epoch:
-            self.kept = None  # two orders of a large text do not fit into memory beside each other
-            self.kept = epoch, self._of_epoch(epoch)
-        return self.kept[1]
+        if self.last_order is None or self.last_order[0] != epoch:
+            self.last_order = None  # two orders of a large text do not fit into memory beside each other
+            self.last_order = epoch, self._of_epoch(epoch)
+        return self.last_order[1]
 
     def _of_epoch(self, epoch: int) -> Tensor:
         seed = self.shuffle_seed
@@ -82,15 +82,15 @@ class SplitBatches(torch.utils.data.Dataset[Batch]):
 
     def __init__(self, dataset: Dataset, split: str, fresh: bool = False) -> None:
         self.dataset, self.split, self.fresh = dataset, split, fresh
-        self.drawn: tuple[int, Dataset] | None = None  # an epoch, and the dataset with its sequences
+        self.last_dataset: tuple[int, Dataset] | None = None  # an epoch, and the dataset with its sequences
 
     def __getitem__(self, key: Key) -> Batch:
         epoch, index = key
         dataset = self.dataset
         if self.fresh:
-            if self.drawn is None or self.drawn[0] != epoch:
-                self.drawn = epoch, dataset.with_epoch(epoch)
-            dataset = self.drawn[1]
+            if self.last_dataset is None or self.last_dataset[0] != epoch:
+                self.last_dataset = epoch, dataset.with_epoch(epoch)
+            dataset = self.last_dataset[1]
         return dataset.batch(self.split, index, epoch)
 
     def __len__(self) -> int:

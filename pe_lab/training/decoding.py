@@ -32,16 +32,16 @@ def exact_match_generated(
         ValueError: answers are not the next tokens of the sequences.
     """
     device = model.tokens.weight.device
-    right = []
+    matches = []
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         batches = in_batches(dataset, split, torch.arange(dataset.size(split)), chunk_size(dataset))
         for number, batch in enumerate(batches):
             shifted = replace(batch, layout=batch.layout.shifted(offset)).to(device)
-            right.append(_right(model, seeded_batch(shifted, split, number), autocast))
-    return {GENERATED_METRIC: torch.cat(right).float().mean().item()}
+            matches.append(_answer_matches(model, seeded_batch(shifted, split, number), autocast))
+    return {GENERATED_METRIC: torch.cat(matches).float().mean().item()}
 
 
-def _right(model: Transformer, batch: Batch, autocast: torch.autocast) -> Tensor:
+def _answer_matches(model: Transformer, batch: Batch, autocast: torch.autocast) -> Tensor:
     """Return [B] bool: whether all that the model writes after the prompt of a sequence is its answer."""
     is_answer = batch.headline & (batch.targets != IGNORE)
     slot = torch.arange(is_answer.shape[1], device=is_answer.device)

@@ -185,8 +185,8 @@ class CapturedStep:
         """Return all tensors that a step changes, by their names in a message."""
         model, optimizer = self.training.model, self.training.optimizer
         state = {f"{name} after the step": x for name, x in model.state_dict(keep_vars=True).items()}
-        for index, kept in enumerate(optimizer.state.values()):
-            state |= {f"{key} of parameter {index}": x for key, x in kept.items() if isinstance(x, Tensor)}
+        for index, buffers in enumerate(optimizer.state.values()):
+            state |= {f"{key} of parameter {index}": x for key, x in buffers.items() if isinstance(x, Tensor)}
         return state
 
     def _results(self, results: tuple[Tensor, Tensor, Tensor]) -> dict[str, Tensor]:

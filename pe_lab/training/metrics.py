@@ -55,7 +55,7 @@ def slot_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return _in_slots(losses, targets)
 
 
-def slots_right(logits: Tensor, targets: Tensor) -> Tensor:
+def slot_hits(logits: Tensor, targets: Tensor) -> Tensor:
     """Return [B, S], whether the likeliest answer is the right one; False where nothing is asked.
 
     Args:
@@ -84,28 +84,28 @@ def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...], ranks: i
         ranks: over which the batch is split; the metrics are of all of it.
     """
     logits = logits.detach()
-    losses, right = slot_losses(logits, batch.targets), slots_right(logits, batch.targets)
+    losses, hits = slot_losses(logits, batch.targets), slot_hits(logits, batch.targets)
     if ranks > 1:
         parts: list[Any] = [None] * ranks
-        torch.distributed.all_gather_object(parts, (losses.cpu(), right.cpu(), batch.to("cpu")))
-        losses, right = (torch.cat(values) for values in list(zip(*parts, strict=True))[:2])
+        torch.distributed.all_gather_object(parts, (losses.cpu(), hits.cpu(), batch.to("cpu")))
+        losses, hits = (torch.cat(values) for values in list(zip(*parts, strict=True))[:2])
         batch = _concatenated([part[2] for part in parts])
-    return summarise_losses(losses, right, batch, roles)
+    return summarise_losses(losses, hits, batch, roles)
 
 
-def summarise_losses(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
+def summarise_losses(losses: Tensor, hits: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
     """Return METRICS over the headline answers and over all answers, and the loss per role.
 
     Exact match is the share of sequences whose headline answers are all right. Where these spell an answer token by
     token, it equals the share that greedy decoding gets right: up to its first mistake the decoder has the same input.
 
     Args:
-        losses, right: [B, S].
+        losses, hits: [B, S].
     """
-    metrics = mean_metrics(losses, batch, roles) | mean_metrics(right.float(), batch, (), "accuracy")
+    metrics = mean_metrics(losses, batch, roles) | mean_metrics(hits.float(), batch, (), "accuracy")
     is_answer = batch.headline & (batch.targets != IGNORE)
     if is_answer.any():
-        metrics["exact_match"] = (right | ~is_answer).all(1)[is_answer.any(1)].float().mean().item()
+        metrics["exact_match"] = (hits | ~is_answer).all(1)[is_answer.any(1)].float().mean().item()
     return metrics
 
 
@@ -125,12 +125,12 @@ class MetricSums:
         self.dataset = dataset
         self.parts: list[Batch] = []
         self.losses: list[Tensor] = []
-        self.right: list[Tensor] = []
+        self.hits: list[Tensor] = []
 
     def add(self, logits: Tensor, batch: Batch) -> None:
         """Add a batch with the logits of `answer_logits`."""
         self.losses.append(slot_losses(logits, batch.targets).cpu())
-        self.right.append(slots_right(logits, batch.targets).cpu())
+        self.hits.append(slot_hits(logits, batch.targets).cpu())
         self.parts.append(batch if batch.tokens.device.type == "cpu" else batch.to("cpu"))
 
     def metrics(self) -> dict[str, float]:
@@ -139,9 +139,9 @@ class MetricSums:
         Raises:
             ValueError: the dataset returns a metric that it does not declare.
         """
-        whole, losses = _concatenated(self.parts), torch.cat(self.losses)
-        return summarise_losses(losses, torch.cat(self.right), whole, self.dataset.roles) | self._dataset_metrics(
-            losses, whole
+        batch, losses = _concatenated(self.parts), torch.cat(self.losses)
+        return summarise_losses(losses, torch.cat(self.hits), batch, self.dataset.roles) | self._dataset_metrics(
+            losses, batch
         )
 
     def _dataset_metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:

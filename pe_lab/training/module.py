@@ -379,6 +379,6 @@ class Training(L.LightningModule):
 
     def _log(self, split: str, metrics: dict[str, float]) -> None:
         # batch_size: Lightning would look for it in the batch; a value is logged once for all batches
-        named = {f"{split}/{name}": value for name, value in metrics.items()}
-        several = split != "train" and self.trainer.world_size > 1
-        self.log_dict(named, logger=self.to_loggers, batch_size=1, sync_dist=several)
+        prefixed_metrics = {f"{split}/{name}": value for name, value in metrics.items()}
+        is_distributed = split != "train" and self.trainer.world_size > 1
+        self.log_dict(prefixed_metrics, logger=self.to_loggers, batch_size=1, sync_dist=is_distributed)

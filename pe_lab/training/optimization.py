@@ -64,9 +64,9 @@ class Optimization:
         parameters = inspect.signature(self.optimizer_class).parameters.values()
         if all(p.kind != p.VAR_KEYWORD for p in parameters):
             ours = (*LAB_SETTINGS, *OF_MUON) if self.muon else LAB_SETTINGS
-            taken = [*ours, *(p.name for p in parameters if p.name not in ("params", *ours))]
-            for key in (str(key) for key in settings if str(key)[0] != "_" and key not in taken):
-                raise ValueError(unknown_setting(settings, "optimizer", key, taken, show_value(settings[key])))
+            names = [*ours, *(p.name for p in parameters if p.name not in ("params", *ours))]
+            for key in (str(key) for key in settings if str(key)[0] != "_" and key not in names):
+                raise ValueError(unknown_setting(settings, "optimizer", key, names, show_value(settings[key])))
         self.decays = any(p.name == "weight_decay" or p.kind == p.VAR_KEYWORD for p in parameters)
         if settings.weight_decay and not self.decays:
             raise ValueError(

@@ -99,7 +99,7 @@ def test_rows_that_are_no_sequences_are_refused_and_nothing_is_lost(rows: Tensor
     with pytest.raises(ValueError, match=error):
         cache.select(rows)
     assert cache.layout is not None
-    assert len(cache.layout.segment) == len(cache.layers[0].kept["keys"].all()) == 2
+    assert len(cache.layout.segment) == len(cache.layers[0].tensors["keys"].all()) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -110,8 +110,8 @@ def test_selected_sequences_are_kept_in_their_order(dtype: torch.dtype) -> None:
     assert cache.layout is not None
     assert cache.layout.pos.tolist() == [[0, 0, 1], [0, 1, 2], [0, 0, 1]]
     assert cache.layout.segment.tolist() == [[PADDING, 0, 0], [0, 0, 0], [PADDING, 0, 0]]
-    assert cache.layers[0].kept["keys"].all().flatten(1).tolist() == [[3, 4, 5], [0, 1, 2], [3, 4, 5]]
-    assert cache.embedding.kept["embedding"].all().tolist() == [[2], [1], [2]]
+    assert cache.layers[0].tensors["keys"].all().flatten(1).tolist() == [[3, 4, 5], [0, 1, 2], [3, 4, 5]]
+    assert cache.embedding.tensors["embedding"].all().tolist() == [[2], [1], [2]]
 
 
 def test_a_shared_row_of_positions_is_selected() -> None:
@@ -143,7 +143,7 @@ def test_a_copy_of_a_cache_goes_its_own_way() -> None:
     other.add(ROW)
     other.layers[0].extend("keys", torch.zeros(2, 1, 1, 1), 2, 4)
     assert (len(cache), len(other)) == (3, 4)
-    assert cache.layers[0].kept["keys"].all().flatten().tolist() == list(range(6))
+    assert cache.layers[0].tensors["keys"].all().flatten().tolist() == list(range(6))
 
 
 @pytest.mark.parametrize("name", ["rope", "cpe"])

@@ -25,7 +25,7 @@ def test_a_buffer_is_copied_seldom() -> None:
     memory, buffers = Memory(), set()
     for total in range(1, 1001):
         memory.extend("x", torch.zeros(1, 1), 1, total)
-        buffers.add(memory.kept["x"].buffer.data_ptr())
+        buffers.add(memory.tensors["x"].buffer.data_ptr())
     assert len(buffers) < 15
 
 
@@ -36,8 +36,8 @@ def test_names_are_kept_apart_and_rows_selected() -> None:
     memory.extend("b", b, 1, 2)
     rows = torch.tensor([2, 2, 0])
     memory.select(rows)
-    assert torch.equal(memory.kept["a"].all(), a[rows])
-    assert torch.equal(memory.kept["b"].all(), b[rows])
+    assert torch.equal(memory.tensors["a"].all(), a[rows])
+    assert torch.equal(memory.tensors["b"].all(), b[rows])
 
 
 def test_what_was_kept_in_inference_mode_can_be_extended_outside() -> None:
@@ -63,4 +63,4 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(x: torch.Tensor, total
     memory.extend("x", torch.ones(1, 3), 1, 3)
     with pytest.raises(ValueError, match=error):
         memory.extend("x", x, 1, total)
-    assert memory.kept["x"].all().tolist() == [[1, 1, 1]]
+    assert memory.tensors["x"].all().tolist() == [[1, 1, 1]]

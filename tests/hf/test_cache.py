@@ -120,7 +120,7 @@ def test_a_static_cache_has_its_memory_at_once_and_refuses_more_tokens(name: str
     for a, b in ((0, 5), (5, 6), (6, 8)):
         parts.append(model(ids[:, a:b], past_key_values=held).logits)
         layers = [*held.layers[0].tokens.cache.layers, held.layers[0].tokens.cache.embedding]
-        places.append([(k.buffer.data_ptr(), k.buffer.shape[k.axis]) for each in layers for k in each.kept.values()])
+        places.append([(k.buffer.data_ptr(), k.buffer.shape[k.axis]) for each in layers for k in each.tensors.values()])
     assert_close(torch.cat(parts, 1), logits(model, ids[:, :8]), **CLOSE)
     assert places[0] == places[1] == places[2]
     assert {room for _, room in places[0]} == {8}
@@ -152,11 +152,11 @@ def test_keys_are_kept_rotated_and_by_their_own_heads() -> None:
     for name, heads in (("rope", 2), ("alibi", 2), ("lrope", 4)):
         model = replaced("llama", name)
         past = model(tokens(), use_cache=True).past_key_values
-        keys = past.layers[0].tokens.cache.layers[0].kept["keys"].all()
+        keys = past.layers[0].tokens.cache.layers[0].tensors["keys"].all()
         assert keys.shape == (2, heads, 9, 8), name
     with torch.no_grad():
         model = replaced("llama", "rope")
-        keys = model(tokens(), use_cache=True).past_key_values.layers[0].tokens.cache.layers[0].kept["keys"].all()
+        keys = model(tokens(), use_cache=True).past_key_values.layers[0].tokens.cache.layers[0].tensors["keys"].all()
         own = small("llama")(tokens(), use_cache=True).past_key_values.layers[0].keys
     assert_close(keys, own, **CLOSE)
 

@@ -181,7 +181,7 @@ def test_keys_are_kept_rotated() -> None:
     _, k, _ = layer.attention.project(query_key, value)
     a, b = k[..., 0], k[..., 1]
     cos, sin = terms.rotary_k.cos[..., 0], terms.rotary_k.sin[..., 0]
-    assert_close(cache.layers[0].kept["keys"].all()[..., 0], a * cos - b * sin, **EQUAL)
+    assert_close(cache.layers[0].tensors["keys"].all()[..., 0], a * cos - b * sin, **EQUAL)
 
 
 @torch.no_grad()
@@ -375,7 +375,7 @@ def test_terms_act_once_on_keys_that_are_kept() -> None:
         step = replace(longer.last(1), keys=longer).remembering(memory)
         last = [x[:, :, -1:] for x in (q, k, v)]
         got = attend(*last, replace(terms, rotary_q=new, rotary_k=new), step)
-        assert_close(memory.kept["keys"].all()[:, :, -1], memory.kept["keys"].all()[:, :, -2], rtol=0, atol=1e-13)
+        assert_close(memory.tensors["keys"].all()[:, :, -1], memory.tensors["keys"].all()[:, :, -2], rtol=0, atol=1e-13)
         assert got.shape == (2, H, 1, D // H)
 
 
@@ -386,7 +386,7 @@ def test_a_table_that_does_not_reach_the_first_key_is_refused_before_a_key_is_ke
     step = replace(keys.last(1), keys=keys).remembering(memory)
     with pytest.raises(ValueError, match="distance_bias covers distances up to 11: got 12"):
         attend(q, q, q, Terms(distance_bias=torch.zeros(H, 23)), step)
-    assert not memory.kept
+    assert not memory.tensors
 
 
 def test_what_does_not_fit_the_keys_is_refused() -> None:

@@ -17,7 +17,7 @@ from pe_lab.data.sequence import Copy, Sort
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
 from pe_lab.results.columns import GENERATED_METRIC as COLUMN
-from pe_lab.training.decoding import GENERATED_METRIC, _right, exact_match_generated
+from pe_lab.training.decoding import GENERATED_METRIC, _answer_matches, exact_match_generated
 from pe_lab.training.metrics import evaluate
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
@@ -189,7 +189,7 @@ def test_the_marks_of_an_answer_are_those_of_the_dataset() -> None:
             given.extend((layout.marks, layout.segment, marks))
             return torch.full((len(tokens), count), -1)
 
-    assert not _right(Told(), batch, NO_AUTOCAST).any()  # type: ignore[arg-type]
+    assert not _answer_matches(Told(), batch, NO_AUTOCAST).any()  # type: ignore[arg-type]
     of_prompt, segment, of_answer = given
     assert of_answer.shape == (40, 5)
     for row, expected in enumerate(batch.layout.marks.tolist()):

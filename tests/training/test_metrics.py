@@ -31,8 +31,8 @@ from pe_lab.training.metrics import (
     cross_entropy,
     evaluate,
     metric_directions,
+    slot_hits,
     slot_losses,
-    slots_right,
 )
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
@@ -152,9 +152,9 @@ def test_logits_of_all_slots_and_of_those_with_an_answer_have_the_same_metrics(a
     targets = targets.where(is_asked, IGNORE)
     logits = torch.randn(6, slots, 3)
     few = logits[is_asked]
-    losses, right = slot_losses(logits, targets), slots_right(logits, targets)
+    losses, right = slot_losses(logits, targets), slot_hits(logits, targets)
     assert torch.equal(slot_losses(few, targets), losses)
-    assert torch.equal(slots_right(few, targets), right)
+    assert torch.equal(slot_hits(few, targets), right)
     assert torch.equal(right, (logits.argmax(-1) == targets) & is_asked)
     assert losses.shape == right.shape == (6, slots)
     assert not losses[~is_asked].any()
@@ -200,7 +200,7 @@ def test_a_batch_without_an_answer_is_evaluated() -> None:
     logits, asked = answer_logits(model, silent)
     assert logits.shape == (0, dataset().task.outputs)
     assert not slot_losses(logits, targets).any()
-    assert not slots_right(logits, targets).any()
+    assert not slot_hits(logits, targets).any()
     loss = cross_entropy(logits, asked)
     loss.backward()
     assert loss.isnan()  # as the mean of no numbers is

@@ -128,8 +128,8 @@ def _with_zeros(*tensors: Tensor) -> list[Tensor]:
 
 def _attended(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
     """Return attention of queries and keys that are rotated already."""
-    whole = layout.one_segment or (layout.causal and layout.right_padded)
-    segment = None if whole else layout.segment.expand(len(q), -1)
+    needs_no_segments = layout.one_segment or (layout.causal and layout.right_padded)
+    segment = None if needs_no_segments else layout.segment.expand(len(q), -1)
     if isinstance(terms.normalizer, Stick):
         return _stick(q, k, v, terms, terms.normalizer, segment, layout.causal)
     return _softmax(q, k, v, terms, segment, layout.causal, dropout)
@@ -153,8 +153,8 @@ def _softmax(
 def _windows(window: tuple[int | None, ...], heads: int, device: torch.device) -> Tensor:
     """Return the window of every head, [H] int32; made on the device, so that nothing is copied there."""
     sizes = [MAX_WINDOW if size is None else min(size, MAX_WINDOW) for size in window]
-    each = sizes if len(window) == heads else sizes * heads
-    runs = [(size, len(list(members))) for size, members in groupby(each)]
+    sizes_of_heads = sizes if len(window) == heads else sizes * heads
+    runs = [(size, len(list(members))) for size, members in groupby(sizes_of_heads)]
     return torch.cat([torch.full((count,), size, dtype=torch.int32, device=device) for size, count in runs])
 
 
@@ -185,8 +185,8 @@ def _rotated(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
 
     r = 2 * rotary.cos.shape[-1]
     if r < x.shape[-1]:  # the other dimensions are not rotated
-        first, rest = (None, None) if gain is None else (gain[..., :r], gain[..., r:])
-        return torch.cat((_rotated(x[..., :r], rotary, first), _rotated(x[..., r:], None, rest)), -1)
+        gain_of_rotated, gain_of_rest = (None, None) if gain is None else (gain[..., :r], gain[..., r:])
+        return torch.cat((_rotated(x[..., :r], rotary, gain_of_rotated), _rotated(x[..., r:], None, gain_of_rest)), -1)
     gain = None if gain is None else gain.float()
     rotated: Tensor = rotate(x, rotary.cos.float(), rotary.sin.float(), gain, rotary.pairing == "half")
     return rotated

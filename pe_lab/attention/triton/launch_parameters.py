@@ -18,7 +18,7 @@ from torch import Tensor
 
 TABLE_FILE = Path(__file__).with_name("blocks.json")
 INTERPRETER = "interpreter"
-Given = ParamSpec("Given")
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
@@ -46,17 +46,17 @@ def tile_dims(head_dim: int) -> int:
     return max(16, int(triton.next_power_of_2(head_dim)))
 
 
-def load_class(there: Collection[str]) -> str:
+def load_class(optional_terms: Collection[str]) -> str:
     """Return what a kernel with these options reads besides its tiles: plain, table or mixed."""
-    read = [name for name in there if name in ("BIAS", "GATE", "DECAY")]
-    if "DROPOUT" in there or len(read) > 1:
+    tables = [name for name in optional_terms if name in ("BIAS", "GATE", "DECAY")]
+    if "DROPOUT" in optional_terms or len(tables) > 1:
         return "mixed"
-    return "table" if read else "plain"
+    return "table" if tables else "plain"
 
 
-def blocks_key(kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> str:
+def blocks_key(kernel: str, dtype: torch.dtype, head_dim: int, optional_terms: Collection[str]) -> str:
     """Return the key of the table's entries within an architecture."""
-    return f"{kernel} {str(dtype).removeprefix('torch.')} {tile_dims(head_dim)} {load_class(there)}"
+    return f"{kernel} {str(dtype).removeprefix('torch.')} {tile_dims(head_dim)} {load_class(optional_terms)}"
 
 
 def architecture_of(device: torch.device) -> str:
@@ -64,14 +64,14 @@ def architecture_of(device: torch.device) -> str:
     return INTERPRETER if device.type == "cpu" else "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
-def on_its_device(operator: Callable[Given, Result]) -> Callable[Given, Result]:
+def on_its_device(operator: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Make an operator launch its kernels on the device of its first tensor."""
 
     @wraps(operator)
-    def run(*args: Given.args, **named: Given.kwargs) -> Result:
-        first = next(x for x in (*args, *named.values()) if isinstance(x, Tensor))
+    def run(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        first = next(x for x in (*args, *options.values()) if isinstance(x, Tensor))
         with torch.cuda.device_of(first):
-            return operator(*args, **named)
+            return operator(*args, **options)
 
     return run
 
@@ -87,12 +87,14 @@ def _number(architecture: str) -> int:
     return int(architecture.removeprefix("sm_"))
 
 
-def choose_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
+def choose_blocks(
+    architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, optional_terms: Collection[str]
+) -> Blocks:
     """Return the blocks for a launch with these options on (BIAS, GATE, DECAY, SEGMENTED, DROPOUT, WINDOW)."""
     if architecture == INTERPRETER:
         return load_blocks()[INTERPRETER][kernel]
     part = load_blocks().get(architecture) or load_blocks()[nearest_architecture(architecture)]
-    return part[blocks_key(kernel, dtype, head_dim, there)]
+    return part[blocks_key(kernel, dtype, head_dim, optional_terms)]
 
 
 @cache  # the file is part of the package

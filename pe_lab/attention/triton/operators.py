@@ -107,8 +107,8 @@ def softmax_attention_backward(
         count = triton.cdiv(T, blocks.m)
         diagonals = count if causal else 2 * count - 1
         sums = [lse.new_empty((B, H, diagonals, 2, blocks.m) if want else 0) for want in wants]
-        wanted = {"DBIAS": int(wants[0]), "DGATE": int(wants[1])}
-        call.launch(softmax.backward_tables, diagonals, blocks, [*more, *sums], strides, **wanted)
+        gradient_flags = {"DBIAS": int(wants[0]), "DGATE": int(wants[1])}
+        call.launch(softmax.backward_tables, diagonals, blocks, [*more, *sums], strides, **gradient_flags)
         tables = [
             table_gradient(sum_, table, -1 if causal else 0) if want and table is not None else empty
             for sum_, table, want, empty in zip(sums, (bias, gate), wants, tables, strict=True)
@@ -123,11 +123,11 @@ def _(
     bias: Tensor | None, gate: Tensor | None, decay: Tensor | None, segment: Any, seed: Any, window: Any,
     scale: float, causal: bool, p: float, wants: list[bool],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    def like(tensor: Tensor | None, there: bool = True) -> Tensor:
-        return lse.new_empty(tensor.shape if tensor is not None and there else 0)
+    def like(tensor: Tensor | None, exists: bool = True) -> Tensor:
+        return lse.new_empty(tensor.shape if tensor is not None and exists else 0)
 
-    same = (q.new_empty(q.shape) for _ in range(3))
-    return *same, like(bias, wants[0]), like(gate, wants[1]), like(decay)
+    dqkv = (q.new_empty(q.shape) for _ in range(3))
+    return *dqkv, like(bias, wants[0]), like(gate, wants[1]), like(decay)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -176,12 +176,12 @@ class _Call:
         self.q = q
         p = 0.0 if seed is None else p
         self.numbers = [scale, *table_shape(bias), *table_shape(gate), min(round(p * 2**32), 2**32 - 1), 1 / (1 - p)]
-        self.there = {name for name, term in zip(OPTIONAL_TERMS, terms, strict=True) if term is not None}
-        self.switches = switches(q.dtype, q.shape[-1], causal, self.there)
+        self.optional_terms = {name for name, term in zip(OPTIONAL_TERMS, terms, strict=True) if term is not None}
+        self.switches = switches(q.dtype, q.shape[-1], causal, self.optional_terms)
 
     def blocks(self, kernel: Any) -> Blocks:
         return choose_blocks(
-            architecture_of(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.there
+            architecture_of(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.optional_terms
         )
 
     def launch(
@@ -195,18 +195,18 @@ class _Call:
         )  # fmt: skip
 
 
-def switches(dtype: torch.dtype, head_dim: int, causal: bool, there: Collection[str]) -> dict[str, Any]:
+def switches(dtype: torch.dtype, head_dim: int, causal: bool, optional_terms: Collection[str]) -> dict[str, Any]:
     """Return the compile-time options that all kernels share.
 
     Args:
-        there: those of OPTIONAL_TERMS that are on.
+        optional_terms: those of OPTIONAL_TERMS that are on.
     """
     return {
         "HEAD_DIM": head_dim,
         "BLOCK_D": tile_dims(head_dim),
         "CAUSAL": int(causal),
         "PRECISION": product_precision(dtype),
-    } | {name: int(name in there) for name in OPTIONAL_TERMS}
+    } | {name: int(name in optional_terms) for name in OPTIONAL_TERMS}
 
 
 def product_precision(dtype: torch.dtype) -> str:

@@ -181,8 +181,8 @@ class _StickCall:
         ]
         self.numbers = [scale, *table_shape(self.vectors[0])]
         self.q = q
-        self.there = {name for name, term in (("BIAS", bias), ("SEGMENTED", segment)) if term is not None}
-        self.options = stick_switches(q.dtype, q.shape[-1], down, side, include_self, self.there)
+        self.optional_terms = {name for name, term in (("BIAS", bias), ("SEGMENTED", segment)) if term is not None}
+        self.options = stick_switches(q.dtype, q.shape[-1], down, side, include_self, self.optional_terms)
         how = (side, include_self, segment is not None)
         self.sections, self.sections_of_keys = sections(*how), sections_of_keys(*how)
 
@@ -190,16 +190,18 @@ class _StickCall:
         return [stride for x in tensors for stride in dims_adjacent(x).stride()[:3]]
 
     def blocks(self, kernel: str) -> Blocks:
-        return stick_blocks(architecture_of(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.there)
+        return stick_blocks(architecture_of(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.optional_terms)
 
 
-def stick_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
+def stick_blocks(
+    architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, optional_terms: Collection[str]
+) -> Blocks:
     """Return the blocks of a kernel; the backward kernels share sums, and therefore the size of key tiles."""
     if kernel == "stick_mark":
         kernel = "stick_backward_queries"
-    blocks = choose_blocks(architecture, kernel, dtype, head_dim, there)
+    blocks = choose_blocks(architecture, kernel, dtype, head_dim, optional_terms)
     if kernel in ("stick_backward_keys", "stick_backward_tables"):
-        n = choose_blocks(architecture, "stick_backward_queries", dtype, head_dim, there).n
+        n = choose_blocks(architecture, "stick_backward_queries", dtype, head_dim, optional_terms).n
         blocks = replace(blocks, n=n, m=n if kernel == "stick_backward_tables" else blocks.m)
     return blocks
 
@@ -210,7 +212,7 @@ def logarithm_parts(dtype: torch.dtype) -> int:
 
 
 def stick_switches(
-    dtype: torch.dtype, head_dim: int, down: bool, side: int, include_self: bool, there: Collection[str]
+    dtype: torch.dtype, head_dim: int, down: bool, side: int, include_self: bool, optional_terms: Collection[str]
 ) -> dict[str, int | str]:
     """Return the compile-time options that all kernels share."""
     return {
@@ -221,8 +223,8 @@ def stick_switches(
         "SELF": int(include_self),
         "PRECISION": product_precision(dtype),
         "PARTS": logarithm_parts(dtype),
-        "BIAS": int("BIAS" in there),
-        "SEGMENTED": int("SEGMENTED" in there),
+        "BIAS": int("BIAS" in optional_terms),
+        "SEGMENTED": int("SEGMENTED" in optional_terms),
     }
 
 
