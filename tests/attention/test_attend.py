@@ -200,8 +200,8 @@ def test_products_err_in_float32_at_most_twice_as_much_as_the_fused_kernel(
 
     truth = run(torch.float64, 0)
     for exact, got, judge in zip(truth, run(torch.float32, T), run(torch.float32, 0), strict=True):
-        error, own = ((x - exact).square().mean().sqrt() for x in (got, judge))
-        assert 0 < error <= 2 * own
+        error, reference_error = ((x - exact).square().mean().sqrt() for x in (got, judge))
+        assert 0 < error <= 2 * reference_error
 
 
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
@@ -254,8 +254,8 @@ def test_sdpa_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(length: in
         return [x.double() for x in (out, *torch.autograd.grad(out, inputs, upstream.to(out.dtype)))]
 
     for truth, got, judge in zip(run(exact, "reference"), run(low, "sdpa"), run(low, "reference"), strict=True):
-        error, own = ((x - truth).square().mean().sqrt() for x in (got, judge))
-        assert 0 < error <= 2 * own
+        error, reference_error = ((x - truth).square().mean().sqrt() for x in (got, judge))
+        assert 0 < error <= 2 * reference_error
 
 
 def on_gpu(terms: Terms) -> Terms:
@@ -275,9 +275,9 @@ def test_sdpa_on_a_gpu_is_the_reference_on_a_cpu(name: str) -> None:
     terms, layout = SUPPORTED[name](), Layout.of_lengths(torch.tensor([T, 40, 7]), T, causal=True)
     q, k, v = (rand(B, H, T, d) for _ in range(3))
     expected = attend(q, k, v, terms, layout, "reference")
-    found = attend(q.cuda(), k.cuda(), v.cuda(), on_gpu(terms), layout.to("cuda"), "sdpa").cpu()
-    is_token = (layout.segment != PADDING)[:, None, :, None].expand_as(found)
-    assert_close(found[is_token], expected[is_token], **EQUAL)
+    actual = attend(q.cuda(), k.cuda(), v.cuda(), on_gpu(terms), layout.to("cuda"), "sdpa").cpu()
+    is_token = (layout.segment != PADDING)[:, None, :, None].expand_as(actual)
+    assert_close(actual[is_token], expected[is_token], **EQUAL)
 
 
 @pytest.mark.parametrize("causal", [True, False])

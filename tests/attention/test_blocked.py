@@ -100,8 +100,8 @@ def test_queries_behind_earlier_keys_are_the_last_of_the_whole(case: str) -> Non
     expected = attend(q, k, v, replace(terms, rotary_q=None, rotary_k=None), layout, "reference")[:, :, -40:]
     if terms.pair_bias is not None:
         terms = replace(terms, pair_bias=terms.pair_bias[:, :, -40:])
-    found = attend(q[:, :, -40:], k, v, replace(terms, rotary_q=None, rotary_k=None), later, "blocked")
-    assert_close(found, expected, rtol=0, atol=1e-11)
+    actual = attend(q[:, :, -40:], k, v, replace(terms, rotary_q=None, rotary_k=None), later, "blocked")
+    assert_close(actual, expected, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("parts", [("fire",), ("tupe",), ("fire", "tupe"), ("fire", "alibi")])

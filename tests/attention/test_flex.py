@@ -91,9 +91,9 @@ def results(
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_the_reference(case: str, layout: str, differentiable: None) -> None:
     terms, where, qkv = CASES[case](), LAYOUTS[layout](), rand(3, B, H, T, d)
-    found = results(flex.attend, qkv, terms, where, torch.float64)
+    actual = results(flex.attend, qkv, terms, where, torch.float64)
     expected = results(reference.attend, qkv, terms, where, torch.float64)
-    for got, exact in zip(found, expected, strict=True):
+    for got, exact in zip(actual, expected, strict=True):
         assert_close(got, exact, **EQUAL)
         assert exact.any()
 
@@ -106,8 +106,8 @@ def test_low_precision_errs_at_most_four_times_as_much_as_the_reference(
     """Root mean square over the output, and over each gradient, against float64."""
     terms, where, qkv = CASES[case](), LAYOUTS["packed"](), rand(3, B, H, T, d).to(dtype).double()
     truth = results(reference.attend, qkv, terms, where, torch.float64)
-    found, own = (results(which.attend, qkv, terms, where, dtype) for which in (flex, reference))
-    for got, judge, exact in zip(found, own, truth, strict=True):
+    actual, own = (results(which.attend, qkv, terms, where, dtype) for which in (flex, reference))
+    for got, judge, exact in zip(actual, own, truth, strict=True):
         error, allowed = ((x - exact).square().mean().sqrt() for x in (got, judge))
         assert 0 < error <= 4 * allowed
 
@@ -194,8 +194,8 @@ def test_a_window_counts_positions_not_tokens() -> None:
 def test_the_work_of_a_window_grows_with_the_length_not_with_its_square() -> None:
     """4096 tokens, 64 keys: 63 of 528 tiles."""
     layout = Layout.whole(1, 4096, causal=True)
-    found = [flex.block_mask(layout, 1, 1, limit).to_dense().sum() for limit in (None, torch.tensor([64]))]
-    assert found == [528, 63]
+    actual = [flex.block_mask(layout, 1, 1, limit).to_dense().sum() for limit in (None, torch.tensor([64]))]
+    assert actual == [528, 63]
 
 
 def test_no_pair_is_missed_where_documents_are_mixed() -> None:
@@ -264,13 +264,13 @@ def test_learned_tables_are_refused_where_deterministic_algorithms_are_asked_for
 
 
 def test_off_the_cpu_it_is_compiled_whole_and_for_many_terms(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     def compile_(function: object, **options: Any) -> Callable[..., Tensor]:
         assert function is pytorch.flex_attention
 
         def call(q: Tensor, k: Tensor, v: Tensor, score: object, mask: object, scale: float | None) -> Tensor:
-            asked.append(options | {"limit": torch._dynamo.config.recompile_limit, "score": score, "scale": scale})
+            requests.append(options | {"limit": torch._dynamo.config.recompile_limit, "score": score, "scale": scale})
             return v
 
         return call
@@ -282,7 +282,7 @@ def test_off_the_cpu_it_is_compiled_whole_and_for_many_terms(monkeypatch: pytest
     usual = torch._dynamo.config.recompile_limit
     flex.attend(*qkv, Terms(scale=0.5), LAYOUTS["padded"]().to("meta"))
     flex._compile.cache_clear()
-    assert asked == [{"fullgraph": True, "limit": flex.MAX_VARIANTS, "score": None, "scale": 0.5}]
+    assert requests == [{"fullgraph": True, "limit": flex.MAX_VARIANTS, "score": None, "scale": 0.5}]
     assert torch._dynamo.config.recompile_limit == usual
 
 

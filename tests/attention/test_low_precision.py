@@ -55,8 +55,8 @@ def errors(inputs: Tensor, terms: Terms, layout: Layout, *implementations: str) 
     """Return the relative error of each implementation."""
     truth = attend(*inputs.double(), in_float64(terms), layout, "reference")
     kept = token_mask(layout)[:, None, :, None]
-    found = (attend(*inputs, terms, layout, which) for which in implementations)
-    return [((x - truth) * kept).norm() / (truth * kept).norm() for x in found]
+    actual = (attend(*inputs, terms, layout, which) for which in implementations)
+    return [((x - truth) * kept).norm() / (truth * kept).norm() for x in actual]
 
 
 @pytest.mark.covering
@@ -94,8 +94,8 @@ def test_bfloat16_costs_an_encoding_no_more_than_twice_what_it_costs_the_referen
 def test_a_bias_that_is_large_for_every_key_costs_nothing(implementation: str, size: str, causal: bool) -> None:
     layout = Layout.of_lengths(torch.tensor([LENGTH, 30]), LENGTH, causal)
     inputs = torch.randn(3, B, H, LENGTH, 32).bfloat16()
-    error, own = errors(inputs, BIASES[size](), layout, implementation, "reference")
-    assert error <= 2 * own * (INTERPRETER_FACTOR if implementation == "triton" else 1)
+    error, reference_error = errors(inputs, BIASES[size](), layout, implementation, "reference")
+    assert error <= 2 * reference_error * (INTERPRETER_FACTOR if implementation == "triton" else 1)
 
 
 @torch.no_grad()
@@ -105,8 +105,8 @@ def test_a_large_bias_costs_the_only_query_of_a_step_nothing() -> None:
     q, (k, v) = torch.randn(B, H, 1, 32).bfloat16(), torch.randn(2, B, H, 64, 32).bfloat16()
     terms = Terms(distance_bias=torch.randn(H, 127) + 300)
     truth = attend(q.double(), k.double(), v.double(), in_float64(terms), last, "reference")
-    error, own = ((attend(q, k, v, terms, last, which) - truth).norm() for which in ("sdpa", "reference"))
-    assert error <= 2 * own
+    error, reference_error = ((attend(q, k, v, terms, last, which) - truth).norm() for which in ("sdpa", "reference"))
+    assert error <= 2 * reference_error
 
 
 def test_the_gradient_of_a_large_bias_is_as_exact_as_that_of_the_reference() -> None:
@@ -120,5 +120,5 @@ def test_the_gradient_of_a_large_bias_is_as_exact_as_that_of_the_reference() -> 
         return torch.autograd.grad(out, bias, upstream.to(dtype))[0].double()
 
     truth = gradient(torch.float64, "reference")
-    error, own = ((gradient(torch.bfloat16, which) - truth).norm() for which in ("sdpa", "reference"))
-    assert error <= 2 * own
+    error, reference_error = ((gradient(torch.bfloat16, which) - truth).norm() for which in ("sdpa", "reference"))
+    assert error <= 2 * reference_error

@@ -214,10 +214,10 @@ def assert_as_defined(terms: Terms, layout: Layout) -> None:
     expected, got = torch.stack(list(rows.values())), torch.stack([out[row] for row in rows])
     assert_close(got, expected, **EQUAL)
     upstream = torch.randn_like(expected)
-    found, wanted = (
+    actual, wanted = (
         torch.autograd.grad(x, inputs, upstream, allow_unused=True, materialize_grads=True) for x in (got, expected)
     )
-    for gradient, right in zip(found, wanted, strict=True):
+    for gradient, right in zip(actual, wanted, strict=True):
         assert_close(gradient, right, **EQUAL)
         assert right.any()
 

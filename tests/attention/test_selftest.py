@@ -32,13 +32,13 @@ GOOD = SelftestRow("bias, float32, both, head_dim 64", "bias", "float32", "outpu
 
 
 def test_the_cases_cover_families_precisions_and_head_dimensions() -> None:
-    found = selftest_cases()
-    assert {(case.family, case.dtype) for case in found} == {(name, dtype) for name in FAMILIES for dtype in DTYPES}
+    actual = selftest_cases()
+    assert {(case.family, case.dtype) for case in actual} == {(name, dtype) for name in FAMILIES for dtype in DTYPES}
     for family in FAMILIES:
-        assert {case.causal for case in found if case.family == family} == {True, False}
+        assert {case.causal for case in actual if case.family == family} == {True, False}
     for dtype in DTYPES:
-        assert {case.head_dim for case in found if case.dtype == dtype} >= {16, 32, 64, 128}
-    assert min(case.length for case in found) >= 2 * 128 + 1  # an uncut tile of 128 on the diagonal and one beside it
+        assert {case.head_dim for case in actual if case.dtype == dtype} >= {16, 32, 64, 128}
+    assert min(case.length for case in actual) >= 2 * 128 + 1  # an uncut tile of 128 on the diagonal and one beside it
 
 
 class Planted:
@@ -252,14 +252,14 @@ def test_a_change_asks_anew_and_its_reverse_does_not(
 
 
 def test_the_digest_is_of_source_and_launch_parameters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = set()
+    results = set()
     for name, text in (("a.py", "1"), ("a.py", "2"), ("blocks.json", "1"), ("blocks.json", "2")):
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(triton, "__file__", str(tmp_path / "__init__.py"))
         trust._digest.cache_clear()
-        found.add(trust._digest())
+        results.add(trust._digest())
     trust._digest.cache_clear()
-    assert len(found) == 4
+    assert len(results) == 4
 
 
 DAMAGED = {
@@ -375,9 +375,9 @@ def test_the_rows_of_all_processes_and_the_times_make_the_verdict(child: Callabl
 def test_one_case_over_its_bound_fails(error: float, child: Callable[[str], None]) -> None:
     bad = json.dumps({"row": asdict(replace(GOOD, case="gate", error=error))})
     child(f"""echo '{PASSED}' > "$FILE"; [ "$SHARE" != 1/2 ] || echo '{bad}' >> "$FILE" """)
-    found = trust.run_selftest(GPU, processes=2)
-    assert found.failed == f"the output errs by {error:.1e} where 2.0e-05 is allowed (gate)"
-    assert len(found.rows) == 3
+    actual = trust.run_selftest(GPU, processes=2)
+    assert actual.failed == f"the output errs by {error:.1e} where 2.0e-05 is allowed (gate)"
+    assert len(actual.rows) == 3
 
 
 def test_a_fault_of_the_device_ends_its_process_only(child: Callable[[str], None]) -> None:

@@ -110,9 +110,9 @@ def test_a_term_is_its_definition(name: str, causal: bool) -> None:
     for implementation, module in IMPLEMENTATIONS.items():
         if module.refusal_reason(q, terms, made):
             continue
-        found = attend(q, k, v, terms, made, implementation)
-        assert_close(found, expected, rtol=0, atol=1e-12)
-        gradients = torch.autograd.grad(found.square().sum(), trained)
+        actual = attend(q, k, v, terms, made, implementation)
+        assert_close(actual, expected, rtol=0, atol=1e-12)
+        gradients = torch.autograd.grad(actual.square().sum(), trained)
         for one, two in zip(gradients, wanted, strict=True):
             assert_close(one, two, rtol=0, atol=1e-11)
         taken.add(implementation)
@@ -141,11 +141,11 @@ def test_a_stick_is_broken_over_the_keys_in_the_window(stick: Stick, causal: boo
     q, k, _ = inputs()
     made = Layout.whole(B, T, causal)
     near = (torch.arange(T)[:, None] - torch.arange(T)).abs() < 3
-    found = reference.attention_weights(q, k, Terms(normalizer=stick, window=(3,)), made)
+    actual = reference.attention_weights(q, k, Terms(normalizer=stick, window=(3,)), made)
     z = reference.logits(q, k, Terms(), made)
-    assert_close(found, reference.stick_weights(z, stick, made, made.allowed & near), rtol=0, atol=0)
+    assert_close(actual, reference.stick_weights(z, stick, made, made.allowed & near), rtol=0, atol=0)
     if stick.remainder == "drop":
-        assert not found.masked_select(~near).any()
+        assert not actual.masked_select(~near).any()
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ def test_a_lift_comes_first_and_the_scale_is_that_before_it(rotated: bool, e: in
     for implementation in ("reference", "sdpa"):
         assert_close(attend(q, k, v, terms, made, implementation), expected, rtol=0, atol=1e-12)
     with torch.no_grad():
-        found = attend(*(x.detach() for x in (q, k, v)), terms, made, "flex")
-        assert_close(found, expected, rtol=0, atol=1e-12)
+        actual = attend(*(x.detach() for x in (q, k, v)), terms, made, "flex")
+        assert_close(actual, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("implementation", ["reference", "sdpa"])
@@ -194,15 +194,17 @@ def test_a_cache_keeps_lifted_keys_and_rotated_values(implementation: str) -> No
     def at(one: Rotary, i: int) -> Rotary:
         return Rotary(one.cos[:, :, i : i + 1], one.sin[:, :, i : i + 1])
 
-    memory, earlier, found = Memory(), None, []
+    memory, earlier, actual = Memory(), None, []
     for i in range(T):
         token = Layout.whole(B, 1, causal=True, start=i).after(earlier)
         earlier = token.of_keys
         rotations = {name: at(getattr(whole, name), i) for name in ("rotary_q", "rotary_k", "rotary_v", "rotary_out")}
         terms = Terms(lift=Doubled(), window=whole.window, **rotations)
         now = slice(i, i + 1)
-        found.append(attend(q[:, :, now], k[:, :, now], v[:, :, now], terms, token.remembering(memory), implementation))
-    assert_close(torch.cat(found, 2), expected, rtol=0, atol=1e-12)
+        actual.append(
+            attend(q[:, :, now], k[:, :, now], v[:, :, now], terms, token.remembering(memory), implementation)
+        )
+    assert_close(torch.cat(actual, 2), expected, rtol=0, atol=1e-12)
 
 
 CARRYING = {
@@ -227,8 +229,8 @@ def test_what_is_carried_is_mixed_by_the_weights_of_the_values(name: str, shape:
         carrying = replace(terms, carried=Carried(vectors))
         if module.refusal_reason(q, carrying, made):
             continue
-        found = attend(q, k, v, carrying, made, implementation)
-        assert_close(found, attend(q, k, v, terms, made, "reference"), rtol=0, atol=1e-12)
+        actual = attend(q, k, v, carrying, made, implementation)
+        assert_close(actual, attend(q, k, v, terms, made, "reference"), rtol=0, atol=1e-12)
         assert_close(carrying.carried.mixed, expected, rtol=0, atol=1e-12)
         for got, want in zip(torch.autograd.grad(carrying.carried.mixed, given, upstream), wanted, strict=True):
             assert want.any()
@@ -241,23 +243,23 @@ def test_what_is_carried_is_mixed_by_the_weights_of_the_values(name: str, shape:
 def test_dropout_of_weights_drops_what_is_carried_with_the_values() -> None:
     (q, k, v), made = (x.detach() for x in inputs()), layout(True)
     carried = Carried(v)
-    found = attend(q, k, v, Terms(carried=carried), made, dropout=Dropout(0.5, torch.tensor(3)))
-    assert torch.equal(carried.mixed, found)
-    assert not torch.equal(found, attend(q, k, v, Terms(), made))
+    actual = attend(q, k, v, Terms(carried=carried), made, dropout=Dropout(0.5, torch.tensor(3)))
+    assert torch.equal(carried.mixed, actual)
+    assert not torch.equal(actual, attend(q, k, v, Terms(), made))
 
 
 def test_with_a_cache_the_vectors_are_those_of_all_keys() -> None:
     q, k, v = (x.detach() for x in inputs())
     vectors = torch.randn(B, H, T, 3, dtype=torch.float64)
-    whole, memory, earlier, found = Carried(vectors), Memory(), None, []
+    whole, memory, earlier, actual = Carried(vectors), Memory(), None, []
     attend(q, k, v, Terms(carried=whole), Layout.whole(B, T, causal=True))
     for i in range(T):
         token = Layout.whole(B, 1, causal=True, start=i).after(earlier)
         earlier, now = token.of_keys, slice(i, i + 1)
         carried = Carried(vectors[:, :, : i + 1])
         attend(*(x[:, :, now] for x in (q, k, v)), Terms(carried=carried), token.remembering(memory))
-        found.append(carried.mixed)
-    assert_close(torch.cat(found, 2), whole.mixed, rtol=0, atol=1e-12)
+        actual.append(carried.mixed)
+    assert_close(torch.cat(actual, 2), whole.mixed, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(B, H, T - 1, 3), (B, H + 1, T, 3), (T, 3)])

@@ -270,10 +270,10 @@ BROKEN: list[tuple[type[Previous], str, str]] = [
 
 @pytest.mark.parametrize(("cls", "promise", "reason"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
 def test_a_broken_promise_is_found_and_said(cls: type[Previous], promise: str, reason: str) -> None:
-    found = check_promise(promise, PROMISES[promise], DatasetCase("mine", partial(cls, name="mine")))
-    assert found.holds is False
-    assert reason in found.reason
-    assert "\n" not in found.reason
+    outcome = check_promise(promise, PROMISES[promise], DatasetCase("mine", partial(cls, name="mine")))
+    assert outcome.holds is False
+    assert reason in outcome.reason
+    assert "\n" not in outcome.reason
 
 
 def test_every_promise_has_a_dataset_that_breaks_it() -> None:
@@ -281,8 +281,8 @@ def test_every_promise_has_a_dataset_that_breaks_it() -> None:
 
 
 def test_a_dataset_that_keeps_its_promises_is_found_sound() -> None:
-    found = list(check_promises(PROMISES, DatasetCase("mine", partial(Previous, name="mine"))))
-    assert {outcome.promise: outcome.reason for outcome in found if not outcome.holds} == {}
+    outcomes = list(check_promises(PROMISES, DatasetCase("mine", partial(Previous, name="mine"))))
+    assert {outcome.promise: outcome.reason for outcome in outcomes if not outcome.holds} == {}
 
 
 class SameForAllSeeds(Constant):
@@ -299,5 +299,5 @@ class OneLength(Previous):
 
 
 def test_longer_sequences_do_not_concern_a_dataset_of_one_length() -> None:
-    found = check_promise(LONGER, PROMISES[LONGER], DatasetCase("mine", partial(OneLength, name="mine")))
-    assert (found.holds, found.reason) == (None, "it has one length")
+    outcome = check_promise(LONGER, PROMISES[LONGER], DatasetCase("mine", partial(OneLength, name="mine")))
+    assert (outcome.holds, outcome.reason) == (None, "it has one length")

@@ -476,11 +476,11 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
 
 @pytest.mark.parametrize(("cls", "promise", "reason"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
 def test_a_broken_promise_is_found_and_said(cls: type[PositionalEncoding], promise: str, reason: str) -> None:
-    found = check_promise(promise, PROMISES[promise], EncodingCase("mine", partial(cls, name="mine")))
-    assert found.holds is False
-    assert reason in found.reason
-    assert "\n" not in found.reason
-    assert (found.difference is not None) == ("differ by" in reason)
+    outcome = check_promise(promise, PROMISES[promise], EncodingCase("mine", partial(cls, name="mine")))
+    assert outcome.holds is False
+    assert reason in outcome.reason
+    assert "\n" not in outcome.reason
+    assert (outcome.difference is not None) == ("differ by" in reason)
 
 
 def test_every_promise_has_an_encoding_that_breaks_it() -> None:
@@ -522,13 +522,13 @@ class InPlace(Replaces):
 
 @pytest.mark.parametrize("cls", [Sound, Vectors, Idle, Declares, StartsInReset, InPlace])
 def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[PositionalEncoding]) -> None:
-    found = list(check_promises(PROMISES, EncodingCase("mine", partial(cls, name="mine"))))
-    assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}
+    outcomes = list(check_promises(PROMISES, EncodingCase("mine", partial(cls, name="mine"))))
+    assert {outcome.promise: outcome.reason for outcome in outcomes if outcome.holds is False} == {}
     inapplicable = ["what it is not defined for is refused"]
     if cls is Vectors:
         inapplicable.append("at any offset up to 2^24 it is as at 0, if it sees distances alone")
-    assert [outcome.promise for outcome in found if outcome.holds is None] == inapplicable
-    assert [outcome.promise for outcome in found] == list(PROMISES)
+    assert [outcome.promise for outcome in outcomes if outcome.holds is None] == inapplicable
+    assert [outcome.promise for outcome in outcomes] == list(PROMISES)
 
 
 class Columns(Sound):
@@ -544,8 +544,8 @@ class Columns(Sound):
 
 def test_an_encoding_of_columns_keeps_its_promises() -> None:
     """A token in the first column is decoded after tokens in later ones."""
-    found = check_promises(PROMISES, EncodingCase("mine", partial(Columns, name="mine")))
-    assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}
+    outcomes = check_promises(PROMISES, EncodingCase("mine", partial(Columns, name="mine")))
+    assert {outcome.promise: outcome.reason for outcome in outcomes if outcome.holds is False} == {}
 
 
 class Jitter(MovesInSecret):
@@ -558,11 +558,11 @@ def test_what_is_drawn_for_each_layout_is_not_compared_across_layouts() -> None:
     case = EncodingCase("mine", partial(Jitter, name="mine"))
     assert case.draws
     assert not EncodingCase("mine", partial(Vectors, name="mine")).draws
-    found = {outcome.promise: outcome for outcome in check_promises(PROMISES, case)}
-    assert {promise for promise in found if found[promise].holds is False} == set()
-    reasons = [promise for promise in found if found[promise].reason == "it draws at random for each layout"]
+    outcomes = {outcome.promise: outcome for outcome in check_promises(PROMISES, case)}
+    assert {promise for promise in outcomes if outcomes[promise].holds is False} == set()
+    reasons = [promise for promise in outcomes if outcomes[promise].reason == "it draws at random for each layout"]
     assert len(reasons) == 6
-    assert found["a causal model does not see the future"].holds
+    assert outcomes["a causal model does not see the future"].holds
 
 
 class Unmakeable(PositionalEncoding):
@@ -589,8 +589,8 @@ def test_an_exception_of_the_class_breaks_the_promise_in_one_line() -> None:
     def check(subject: None) -> None:
         raise RuntimeError("a\nb")
 
-    found = check_promise("x", check, None)
-    assert (found.holds, found.reason) == (False, "raised RuntimeError: a b")
+    outcome = check_promise("x", check, None)
+    assert (outcome.holds, outcome.reason) == (False, "raised RuntimeError: a b")
 
 
 def test_what_does_not_apply_neither_holds_nor_is_broken() -> None:

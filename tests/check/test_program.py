@@ -141,8 +141,8 @@ def test_a_line_has_the_difference_and_the_reason() -> None:
 def test_a_cause_that_breaks_several_promises_is_shown_once() -> None:
     """Sizes in a reason may differ; what does not apply keeps its reason."""
     reasons = ["bias must be [9], got [9, 9]", "bias must be [400], got [400, 400]", "gate must be [9], got [8]"]
-    found = [PromiseOutcome(f"promise {reason}", False, reason=reason) for reason in reasons]
-    first, second, third = (outcome_line(one, found[:number]) for number, one in enumerate(found))
+    outcomes = [PromiseOutcome(f"promise {reason}", False, reason=reason) for reason in reasons]
+    first, second, third = (outcome_line(one, outcomes[:number]) for number, one in enumerate(outcomes))
     assert first.endswith(reasons[0])
     assert third.endswith(reasons[2])
     assert not second.endswith(reasons[1])

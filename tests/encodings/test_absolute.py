@@ -395,10 +395,10 @@ def test_a_table_per_layer_adds_its_rows_to_the_input_of_every_attention() -> No
         assert encoding.embed(h, layout_at(POSITIONS)) is h
         for mixed in encoding.mix(h, layout_at(POSITIONS)):
             assert_close(mixed, expected, rtol=0, atol=1e-15)
-            found = (
+            actual = (
                 torch.autograd.grad(x, (h, encoding.table), upstream, retain_graph=True) for x in (mixed, expected)
             )
-            for g, e in zip(*found, strict=True):
+            for g, e in zip(*actual, strict=True):
                 assert_close(g, e, rtol=0, atol=1e-14)
 
 

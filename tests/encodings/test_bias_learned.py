@@ -150,8 +150,8 @@ def test_gradient_is_that_of_finite_differences(kind: type[PositionalEncoding], 
     names = [name for name, _ in encoding.named_parameters()]
 
     def bias(*values: Tensor) -> Tensor:
-        given = {f"encoding.{name}": value for name, value in zip(names, values, strict=True)}
-        terms = torch.func.functional_call(_Terms(encoding), given, (layout,))
+        parameters = {f"encoding.{name}": value for name, value in zip(names, values, strict=True)}
+        terms = torch.func.functional_call(_Terms(encoding), parameters, (layout,))
         return terms.distance_bias if terms.pair_bias is None else terms.pair_bias
 
     assert torch.autograd.gradcheck(bias, tuple(encoding.parameters()), eps=1e-6, atol=1e-5)
@@ -401,5 +401,5 @@ def test_fire_follows_its_trained_l(stretch: float) -> None:
 def test_a_layer_is_computed_in_the_dtype_of_its_input_with_a_bias_or_without(bias):
     layer, x = torch.nn.Linear(3, 2, bias=bias), torch.randn(4, 3, dtype=torch.float64)
     with torch.autocast("cpu", torch.bfloat16):
-        found = in_its_dtype(layer, x)
-    assert_close(found, layer.double()(x), rtol=0, atol=1e-14)
+        actual = in_its_dtype(layer, x)
+    assert_close(actual, layer.double()(x), rtol=0, atol=1e-14)

@@ -180,17 +180,17 @@ def test_decoded_with_a_cache_products_of_earlier_tokens_are_those_of_the_whole_
     def run(x: Tensor, layout: Layout, cache: object = None) -> Tensor:
         x, positions = stack(x, layout, cache)
         for index in range(3):
-            h, _, terms, own = positions.layer(index, x)
+            h, _, terms, token_layout = positions.layer(index, x)
             q = h.unflatten(2, (2, -1)).transpose(1, 2)
-            x = x + attend(q, q.flip(-1), q, terms, own).transpose(1, 2).flatten(2)
+            x = x + attend(q, q.flip(-1), q, terms, token_layout).transpose(1, 2).flatten(2)
         return x
 
     with torch.no_grad():
         expected, cache, start, parts = run(x, layout), stack.cache(), 0, []
         for size in chunks:
             now = slice(start, start + size)
-            own = replace(layout, pos=layout.pos[:, now], segment=segment[:, now])
-            parts.append(run(x[:, now], own, cache))
+            token_layout = replace(layout, pos=layout.pos[:, now], segment=segment[:, now])
+            parts.append(run(x[:, now], token_layout, cache))
             start += size
     is_token = segment != PADDING
     assert_close(torch.cat(parts, 1)[is_token], expected[is_token], rtol=0, atol=1e-12)

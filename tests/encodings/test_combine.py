@@ -115,11 +115,11 @@ def test_each_head_is_that_of_its_part(name: str, other: str) -> None:
             assert_close(got[:, heads], expected, rtol=0, atol=1e-12)
             parameters = list(part.parameters())
             if parameters:
-                found, wanted = (
+                actual, wanted = (
                     torch.autograd.grad(x.square().sum(), parameters, retain_graph=True, allow_unused=True)
                     for x in (got[:, heads], expected)
                 )
-                for one, two in zip(found, wanted, strict=True):
+                for one, two in zip(actual, wanted, strict=True):
                     assert_close(one, two, rtol=1e-9, atol=1e-12)
             at += count
 
@@ -192,10 +192,10 @@ def test_biases_add_up(bias: str, other: str) -> None:
     h, q, k, _ = inputs()
     both = random(Sum(SIZES, parts=[maker(other), maker(bias)]))
     first, second = both.members()
-    found = logits(q, k, both.terms(h, LAYOUT), LAYOUT)
+    actual = logits(q, k, both.terms(h, LAYOUT), LAYOUT)
     expected = logits(q, k, first.terms(h, LAYOUT), LAYOUT) + logits(0 * q, k, second.terms(h, LAYOUT), LAYOUT)
-    inside = LAYOUT.allowed.expand_as(found)
-    assert_close(found[inside], expected[inside], rtol=0, atol=1e-12)
+    inside = LAYOUT.allowed.expand_as(actual)
+    assert_close(actual[inside], expected[inside], rtol=0, atol=1e-12)
 
 
 @pytest.mark.proves("sum")
@@ -285,8 +285,8 @@ def test_every_term_is_added_or_there_is_one() -> None:
 def test_two_terms_of_which_there_is_one_are_refused_naming_both(name: str) -> None:
     terms = Terms(**{name: SINGLE[name]})
     one = add_terms([PartTerms("a", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
-    found, given = getattr(one, name), SINGLE[name]
-    assert torch.equal(found, given) if isinstance(given, Tensor) else found == given
+    actual, expected = getattr(one, name), SINGLE[name]
+    assert torch.equal(actual, expected) if isinstance(expected, Tensor) else actual == expected
     with pytest.raises(CannotCombineError, match=r"^parts must have at most one .*, got a and b$"):
         add_terms([PartTerms("a", H, terms), PartTerms("c", H, Terms()), PartTerms("b", H, terms)], LAYOUT)
 

@@ -142,21 +142,21 @@ def test_every_encoding_is_exported_for_any_length(name: str) -> None:
     shapes = (dynamic(),) * len(traced)
     program = torch.export.export(model, traced, dynamic_shapes=shapes, strict=False).module()
     for length in (T, 12):
-        given = (embeddings(length=length), *marks_of(name, length, seed=1))
-        assert_close(seeded(program, *given), seeded(model, *given), **EQUAL)
+        inputs = (embeddings(length=length), *marks_of(name, length, seed=1))
+        assert_close(seeded(program, *inputs), seeded(model, *inputs), **EQUAL)
 
 
 @pytest.mark.parametrize("name", slow_but_for(COMPILED))
 def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
     """The outputs, and the gradients of the input and of every parameter."""
-    model, found, marks = whole_model(name), [], marks_of(name)
+    model, actual, marks = whole_model(name), [], marks_of(name)
     upstream = torch.randn(3, T, D)
     for run in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
         x = embeddings().requires_grad_()
         out = seeded(run, x, *marks)
         leaves = [x, *(p for p in model.parameters() if p.requires_grad)]
-        found.append([out.detach(), *torch.autograd.grad(out, leaves, upstream, allow_unused=True)])
-    for expected, got in zip(*found, strict=True):
+        actual.append([out.detach(), *torch.autograd.grad(out, leaves, upstream, allow_unused=True)])
+    for expected, got in zip(*actual, strict=True):
         assert (got is None) == (expected is None)
         if expected is not None:
             assert_close(got, expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max())))
@@ -165,9 +165,9 @@ def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
 @pytest.mark.parametrize("name", slow_but_for(STRICT))
 @torch.no_grad()
 def test_every_encoding_is_exported_strictly(name: str) -> None:
-    model, given = whole_model(name), (embeddings(), *marks_of(name))
-    program = torch.export.export(model, given, strict=True).module()
-    assert_close(seeded(program, *given), seeded(model, *given), **EQUAL)
+    model, inputs = whole_model(name), (embeddings(), *marks_of(name))
+    program = torch.export.export(model, inputs, strict=True).module()
+    assert_close(seeded(program, *inputs), seeded(model, *inputs), **EQUAL)
 
 
 @torch.no_grad()
@@ -218,9 +218,9 @@ def test_padded_sequences_are_exported_with_their_lengths_as_an_input(name: str)
     """The program was traced with other lengths, and other marks."""
     model, x = Padded(stack(name)), embeddings()
     traced = (x, torch.tensor([2, 8, 7]), *marks_of(name))
-    program, given = torch.export.export(model, traced, strict=False).module(), (x, LENGTHS, *marks_of(name, seed=1))
+    program, inputs = torch.export.export(model, traced, strict=False).module(), (x, LENGTHS, *marks_of(name, seed=1))
     is_token = torch.arange(T) < LENGTHS[:, None]
-    assert_close(seeded(program, *given)[is_token], seeded(model, *given)[is_token], **EQUAL)
+    assert_close(seeded(program, *inputs)[is_token], seeded(model, *inputs)[is_token], **EQUAL)
 
 
 @torch.no_grad()

@@ -140,14 +140,14 @@ def test_there_are_encodings() -> None:
 )
 def test_a_promise_holds(promise: str, name: str) -> None:
     """What python -m pe_lab.check pe=<name> reports; the promises stand in pe_lab/check."""
-    found = check_promise(promise, PROMISES[promise], case(name))
-    assert found.holds is (True if applies(promise, name) else None), found.reason
+    outcome = check_promise(promise, PROMISES[promise], case(name))
+    assert outcome.holds is (True if applies(promise, name) else None), outcome.reason
 
 
 @pytest.mark.parametrize("name", slow_but_for())
 def test_sdpa_equals_the_reference_at_lengths_that_are_no_powers_of_two(name: str) -> None:
-    found = check_promise(SDPA, lambda case: models.equals_the_definition(case, (1, 100, 129)), case(name))
-    assert found.holds is (True if applies(SDPA, name) else None), found.reason
+    outcome = check_promise(SDPA, lambda case: models.equals_the_definition(case, (1, 100, 129)), case(name))
+    assert outcome.holds is (True if applies(SDPA, name) else None), outcome.reason
 
 
 @pytest.mark.parametrize("name", list(filter(needs_more_than_sdpa, NAMES)))
@@ -196,8 +196,8 @@ def test_std_is_the_standard_deviation_of_what_is_drawn(name: str) -> None:
     encoding = drawn_with(name)
     linear = [part for part, module in encoding.named_modules() if isinstance(module, torch.nn.Linear)]
     default, zero, one, two = (
-        {key: value.detach() for key, value in drawn_with(name, **given).named_parameters()}
-        for given in ({}, {"std": 0}, {"std": 0.3}, {"std": 0.6})
+        {key: value.detach() for key, value in drawn_with(name, **options).named_parameters()}
+        for options in ({}, {"std": 0}, {"std": 0.3}, {"std": 0.6})
     )
     for key in default:
         if key.rpartition(".")[0] not in linear:
@@ -218,8 +218,8 @@ def test_std_is_the_standard_deviation_of_what_is_drawn(name: str) -> None:
 def test_size_is_a_factor_on_the_vectors(name: str, size: float) -> None:
     zero = torch.zeros(1, T, 64)
     seen = []
-    for given in ({}, {"size": size}):
-        encoding = drawn_with(name, **given)
+    for options in ({}, {"size": size}):
+        encoding = drawn_with(name, **options)
         layout = encoding.locate(Layout.of_lengths(torch.tensor([T]), T, True, grid_width=case(name).grid))
         seen.append(torch.cat((encoding.embed(zero, layout), encoding.mix(zero, layout)[0])))
     assert seen[0].any()

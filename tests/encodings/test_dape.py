@@ -114,8 +114,10 @@ CASES += [("dape", KerpleLog, False), ("dape", PositionalEncoding, False)]
 @pytest.mark.parametrize(("name", "inner", "causal"), CASES)
 def test_dape_is_the_papers_formula(name: str, inner: type, causal: bool, length: int | str) -> None:
     """Values, and gradients of q, k, v and all parameters, in packed documents and with padding."""
-    given = packed(causal) if length == "packed" else Layout.of_lengths(torch.tensor([length, 1]), length, causal)
-    encoding, layout = make_encoding(name, inner, causal), given.shifted(3)
+    input_layout = (
+        packed(causal) if length == "packed" else Layout.of_lengths(torch.tensor([length, 1]), length, causal)
+    )
+    encoding, layout = make_encoding(name, inner, causal), input_layout.shifted(3)
     batch, slots = layout.segment.shape
     q, k, v = (torch.randn(batch, H, slots, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     is_token = (layout.segment != PADDING)[:, None, :, None]

@@ -77,11 +77,11 @@ def test_before_the_drop_it_has_the_bits_of_rope_and_after_it_those_of_none(pair
     for done, expected in ((None, rope), (0.0, rope), (0.8749, rope), (0.875, None), (0.99, None), (0.3, rope)):
         if done is not None:  # as it is made, before the first step
             encoding.advance(done)
-        found, wanted = (
+        actual, wanted = (
             attend(q, k, q, one.terms(h, layout), layout, "reference")
             for one in (encoding, expected or make("none", width=H * d, num_heads=H, depth=1, length=T).first)
         )
-        assert torch.equal(found, wanted), done
+        assert torch.equal(actual, wanted), done
 
 
 def test_parts_and_wrapped_encodings_drop_too() -> None:

@@ -69,7 +69,7 @@ def test_with_a_bias_it_is_the_sources() -> None:
 def test_it_starts_as_attention_without_position() -> None:
     q, k, v = loops.inputs(H, d)
     layout = loops.mixed(causal=True)
-    got, expected = (attend(q, k, v, found, layout, "reference") for found in (terms(URPE(SIZES), layout), Terms()))
+    got, expected = (attend(q, k, v, actual, layout, "reference") for actual in (terms(URPE(SIZES), layout), Terms()))
     assert torch.equal(got, expected)
 
 
@@ -88,8 +88,8 @@ def test_factors_are_float32_in_low_precision() -> None:
     encoding, layout = URPE(SIZES), Layout.whole(1, 5, True)
     torch.nn.init.normal_(encoding.factor)
     with torch.autocast("cpu", torch.bfloat16):
-        found = encoding.terms(torch.zeros(1, 5, H * d, dtype=torch.bfloat16), layout)
-    assert torch.equal(found.weight_factors, encoding.factor)
+        terms = encoding.terms(torch.zeros(1, 5, H * d, dtype=torch.bfloat16), layout)
+    assert torch.equal(terms.weight_factors, encoding.factor)
 
 
 def test_all_layers_have_one_table() -> None:

@@ -59,14 +59,14 @@ def test_learnable_2d_learns_a_vector_per_row_and_per_column() -> None:
     encoding = Learnable2D(SIZES, max_len=12).double()
     x, upstream = torch.randn(2, 1, T, D, dtype=torch.float64)
     out = encoding.embed(x, LAYOUT)
-    (found,) = torch.autograd.grad(out, encoding.table, upstream)
+    (gradient,) = torch.autograd.grad(out, encoding.table, upstream)
     grad = torch.zeros(12, D, dtype=torch.float64)
     for t, (r, c) in enumerate(CELLS):
         expected = torch.cat((encoding.table[r, : D // 2], encoding.table[c, D // 2 :]))
         assert torch.equal(out[0, t], x[0, t] + expected)
         grad[r, : D // 2] += upstream[0, t, : D // 2]
         grad[c, D // 2 :] += upstream[0, t, D // 2 :]
-    assert_close(found, grad, rtol=0, atol=1e-14)
+    assert_close(gradient, grad, rtol=0, atol=1e-14)
 
 
 def rotated(x: Tensor, cell: tuple[float, float], omega: list[tuple[float, float]]) -> Tensor:

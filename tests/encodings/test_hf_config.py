@@ -170,8 +170,8 @@ def theirs(rope: ModuleType, config: dict[str, Any], length: int) -> tuple[Tenso
     if parameters["rope_type"] == "default":
         parameters |= {"factor": 1.0}
         parameters["rope_type"] = "linear"
-    found = rope.ROPE_INIT_FUNCTIONS[parameters["rope_type"]](made, seq_len=length)
-    return found[0].as_subclass(Tensor), found[1]
+    actual = rope.ROPE_INIT_FUNCTIONS[parameters["rope_type"]](made, seq_len=length)
+    return actual[0].as_subclass(Tensor), actual[1]
 
 
 def encoding_of(config: dict[str, Any]) -> RoPE:

@@ -272,9 +272,9 @@ def test_a_boost_without_damping_grows_with_distance_in_one_lane() -> None:
 def test_without_its_phase_xpos_is_the_damping_of_hyperbolic_hope() -> None:
     """At theta = 0 both lanes of a pair have one rate: that of pair c in `xpos`, -ln zeta_c / scale_base."""
     q, k, v = random(B, H, T, d), random(B, H, T, d), random(B, H, T, d)
-    found = XPos(SIZES, scale_base=5.0).terms(torch.zeros(B, T, D, dtype=torch.float64), WHOLE)
+    terms = XPos(SIZES, scale_base=5.0).terms(torch.zeros(B, T, D, dtype=torch.float64), WHOLE)
     tables = [
-        Rotary(torch.hypot(one.cos, one.sin), torch.zeros_like(one.sin)) for one in (found.rotary_q, found.rotary_k)
+        Rotary(torch.hypot(one.cos, one.sin), torch.zeros_like(one.sin)) for one in (terms.rotary_q, terms.rotary_k)
     ]
     zeta = torch.tensor([(2 * c + 0.4 * d) / (1.4 * d) for c in range(d // 2)], dtype=torch.float64)
     expected = causal(boosted(q, k, torch.zeros(d // 2, dtype=torch.float64), -zeta.log() / 5), v)
@@ -349,11 +349,11 @@ def test_a_position_in_all_dimensions_alike_is_none_in_a_pre_norm_model(pe: str,
     """The residual stream carries it to the end, and every LayerNorm, the last one too, takes it away."""
     ours, without = model(pe, *overrides), model("none")
     assert torch.equal(ours.tokens.weight, without.tokens.weight)
-    found = [logits(one) for one in (ours, without)]
-    assert_close(*found, **EXACT)
-    upstream = torch.randn_like(found[0])
+    actual = [logits(one) for one in (ours, without)]
+    assert_close(*actual, **EXACT)
+    upstream = torch.randn_like(actual[0])
     gradients = [
-        torch.autograd.grad(z, list(one.parameters()), upstream) for z, one in zip(found, (ours, without), strict=True)
+        torch.autograd.grad(z, list(one.parameters()), upstream) for z, one in zip(actual, (ours, without), strict=True)
     ]
     for g, e in zip(*gradients, strict=True):
         assert_close(g, e, rtol=0, atol=1e-11)

@@ -208,9 +208,9 @@ def test_a_sum_with_rotations_has_the_vectors_and_the_rotations() -> None:
     assert torch.equal(vectors, alone(x, layout)[0])
     assert not torch.equal(vectors, x)
     outs: list[Tensor] = []
-    for given in (positions, rope(x, layout)[1]):
-        _, _, terms, own = given.layer(0, x)
-        outs.append(attend(q, k, v, terms, own))
+    for pass_positions in (positions, rope(x, layout)[1]):
+        _, _, terms, layer_layout = pass_positions.layer(0, x)
+        outs.append(attend(q, k, v, terms, layer_layout))
     assert torch.equal(*outs)
 
 

@@ -128,10 +128,10 @@ def test_a_block_of_queries_has_the_bits_of_all_with_few_nodes(autocast: bool) -
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             got = score(*leaves[:2], torch.zeros(1, H, 8, keys), Layout.whole(1, keys, True).last(8))
             counts.append(nodes(got))
-            found = torch.autograd.grad(got, leaves, upstream)
+            gradients = torch.autograd.grad(got, leaves, upstream)
         expected = reflected_products(*leaves)
         assert torch.equal(got, expected)
-        for g, e in zip(found, torch.autograd.grad(expected, leaves, upstream), strict=True):
+        for g, e in zip(gradients, torch.autograd.grad(expected, leaves, upstream), strict=True):
             assert torch.equal(g, e)
             assert e.any()
     assert counts[0] == counts[1]

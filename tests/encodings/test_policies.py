@@ -23,8 +23,8 @@ def make_encoding(name: str, *overrides: str) -> PositionalEncoding:
 
 
 def layout(length: int, offset: int = 0) -> Layout:
-    given = Layout.of_lengths(torch.tensor([length]), length, causal=True)
-    return Layout(given.pos + offset, given.segment, True)
+    input_layout = Layout.of_lengths(torch.tensor([length]), length, causal=True)
+    return Layout(input_layout.pos + offset, input_layout.segment, True)
 
 
 @pytest.mark.covering
@@ -139,9 +139,9 @@ def test_options_that_a_policy_does_not_have_are_refused(policy):
     ],
 )
 def test_options_are_those_of_the_name_or_follow_from_the_lengths(policy, options):
-    found = apply_policy(policy, RoPE(SIZES, theta=500.0, pairing="half"), 4)
-    assert {name: getattr(found, name) for name in options} == options
-    assert (found.theta, found.pairing, found.name) == (500, "half", policy.partition(":")[0])
+    actual = apply_policy(policy, RoPE(SIZES, theta=500.0, pairing="half"), 4)
+    assert {name: getattr(actual, name) for name in options} == options
+    assert (actual.theta, actual.pairing, actual.name) == (500, "half", policy.partition(":")[0])
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 16, 100])

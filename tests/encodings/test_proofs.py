@@ -17,15 +17,15 @@ LIBRARIES = ("transformers", "x-transformers", "rotary-embedding-torch")  # floa
 
 def rows(table: re.Pattern[str]) -> list[list[str]]:
     """Return the cells of a table of the page, without its head."""
-    found = table.search(proofs.PAGE.read_text())
-    assert found is not None
-    lines = found[0].splitlines()[3:-1]
+    match = table.search(proofs.PAGE.read_text())
+    assert match is not None
+    lines = match[0].splitlines()[3:-1]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
 def marked() -> set[tuple[str, str]]:
     """Return the tests that are marked, or some of whose parameters are: file and function."""
-    found = set()
+    results = set()
     for path in Path(__file__).parent.glob("test_*.py"):
         tree = ast.parse(path.read_text())
         lists = {  # of parameters that are marked
@@ -39,8 +39,8 @@ def marked() -> set[tuple[str, str]]:
             if isinstance(node, ast.FunctionDef):
                 text = " ".join(map(ast.unparse, node.decorator_list))
                 if "mark.proves" in text or lists & set(re.findall(r"\w+", text)):
-                    found.add((path.name, node.name))
-    return found
+                    results.add((path.name, node.name))
+    return results
 
 
 def test_every_encoding_is_proven_and_nothing_else_is() -> None:

@@ -20,9 +20,9 @@ def test_values_and_gradients_are_those_of_the_function() -> None:
     x, table, index = inputs()
     mine = [y.clone().requires_grad_() for y in (x, table)]
     expected = [y.clone().requires_grad_() for y in (x, table)]
-    found, reference = recompute(product, *mine, index), product(*expected, index)
-    assert torch.equal(found, reference)
-    (found * found).sum().backward()
+    actual, reference = recompute(product, *mine, index), product(*expected, index)
+    assert torch.equal(actual, reference)
+    (actual * actual).sum().backward()
     (reference * reference).sum().backward()
     for one, other in zip(mine, expected, strict=True):
         assert torch.equal(one.grad, other.grad)

@@ -189,13 +189,13 @@ def test_lrope_starts_at_rope(share: str, pairing: str) -> None:
 def test_trained_frequencies_have_exact_gradients_at_large_positions(kind: type[RoPE]) -> None:
     """In float32 the angles would be wrong by radians, and gradients, which grow with positions, with them."""
     layout, upstream = layout_at([2**24 - 1, 2**24 + 1, 2**22 + 1]), torch.randn(3, d // 2)
-    found = []
+    results = []
     for dtype in (torch.float32, torch.float64):
         encoding = kind(SIZES).to(dtype)
         terms = encoding.terms(torch.zeros(1, 3, H * d, dtype=dtype), layout)
         (terms.rotary_q.cos * upstream).sum().backward()
-        found.append(next(encoding.parameters()).grad.double())
-    assert (found[0] - found[1]).abs().max() < 1e-6 * found[1].abs().max()
+        results.append(next(encoding.parameters()).grad.double())
+    assert (results[0] - results[1]).abs().max() < 1e-6 * results[1].abs().max()
 
 
 @pytest.mark.parametrize(("share", "sets"), [("none", 3 * H), ("heads", 3), ("layers", H), ("all", 1)])
@@ -565,9 +565,9 @@ def test_resonance_rope_has_no_new_angles_beyond_its_wavelengths() -> None:
     for pos in (0, 5, 62, 6_282, 999_999, 2**24 - 1):
         tables = encoding.rotation(h, layout_at([pos]))
         for c, length in enumerate(lengths):
-            known = encoding.rotation(h, layout_at([pos % length]))
-            assert torch.equal(tables.cos[..., c], known.cos[..., c])
-            assert torch.equal(tables.sin[..., c], known.sin[..., c])
+            training_rotary = encoding.rotation(h, layout_at([pos % length]))
+            assert torch.equal(tables.cos[..., c], training_rotary.cos[..., c])
+            assert torch.equal(tables.sin[..., c], training_rotary.sin[..., c])
 
 
 def test_resonance_rope_needs_a_base_of_at_least_1() -> None:

@@ -162,9 +162,9 @@ def test_decoded_with_a_cache_it_equals_the_whole_sequence() -> None:
 
     def run(x: Tensor, at: Layout | None, cache: object = None) -> Tensor:
         x, positions = stack(x, at, cache)
-        h, _, terms, own = positions.layer(0, x)
+        h, _, terms, layer_layout = positions.layer(0, x)
         q = h.unflatten(2, (H, d)).transpose(1, 2)
-        return attend(q, q.flip(-1), q, terms, own)
+        return attend(q, q.flip(-1), q, terms, layer_layout)
 
     cache = stack.cache()
     parts = [run(x[:, :6], whole.part(0, 6), cache), run(x[:, 6:], None, cache)]
@@ -208,11 +208,11 @@ def test_dape_and_randomized_take_the_three_axes_of_mrope() -> None:
     made = [Dape(SIZES, "dape", MRoPE), Randomized(SIZES, "randomized", MRoPE, max_len=64)]
     for encoding in made:
         located = encoding.locate(at)
-        found, expected = encoding.terms(h, located).rotary_q, MRoPE(SIZES).terms(h, located).rotary_q
-        assert found is not None
+        rotary, expected = encoding.terms(h, located).rotary_q, MRoPE(SIZES).terms(h, located).rotary_q
+        assert rotary is not None
         assert expected is not None
-        assert torch.equal(found.cos, expected.cos)
-        assert torch.equal(found.sin, expected.sin)
+        assert torch.equal(rotary.cos, expected.cos)
+        assert torch.equal(rotary.sin, expected.sin)
     drawn = made[1].draw(at.pos_range[1] + 1, seed=3)
     assert torch.equal(made[1].locate(replace(at, seed=3)).pos, drawn[at.pos])
 

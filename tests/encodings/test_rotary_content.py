@@ -119,9 +119,9 @@ def test_left_padding_turns_nothing(kind: type[PositionalEncoding]) -> None:
     padded = Layout(pos, torch.where(pos < 0, PADDING, 0), causal=True)
     alone = encoding.terms(h, Layout.whole(1, length, causal=True)).rotary_q
     # one product more in a batch of tokens may be summed in another order: an ulp of h W per token
-    found = encoding.terms(torch.cat((noise, h), 1), padded).rotary_q
-    assert_close(found.cos[:, :, 63:], alone.cos, rtol=0, atol=length * 16 * F32)
-    assert_close(found.sin[:, :, 63:], alone.sin, rtol=0, atol=length * 16 * F32)
+    rotary = encoding.terms(torch.cat((noise, h), 1), padded).rotary_q
+    assert_close(rotary.cos[:, :, 63:], alone.cos, rtol=0, atol=length * 16 * F32)
+    assert_close(rotary.sin[:, :, 63:], alone.sin, rtol=0, atol=length * 16 * F32)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, GATED])
@@ -134,15 +134,15 @@ def test_packed_documents_continue_with_a_cache(kind: type[PositionalEncoding], 
     x = torch.randn(2, 9, D, dtype=torch.float64)
     _, positions = stack(x, Layout(pos, segment, causal=True))
     expected = positions.layer(0, x).terms.rotary_k
-    cache, found = stack.cache(), []
+    cache, actual = stack.cache(), []
     with torch.no_grad():
         for a, b in pairwise(borders):
             _, positions = stack(x[:, a:b], Layout(pos[:, a:b], segment[:, a:b], causal=True), cache)
-            found.append(positions.layer(0, x[:, a:b]).terms.rotary_k)
-            assert found[-1].cos.shape == (2, H, b - a, d // 2)
+            actual.append(positions.layer(0, x[:, a:b]).terms.rotary_k)
+            assert actual[-1].cos.shape == (2, H, b - a, d // 2)
     is_token = (segment != PADDING)[:, None, :, None]
     for part in ("cos", "sin"):
-        got = torch.cat([getattr(one, part) for one in found], 2)
+        got = torch.cat([getattr(one, part) for one in actual], 2)
         assert_close(got * is_token, getattr(expected, part) * is_token, rtol=0, atol=1e-13)
 
 

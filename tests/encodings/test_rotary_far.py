@@ -132,8 +132,8 @@ def test_within_the_window_and_where_nothing_slows_down_it_is_rope(name: str) ->
     near = Layout.whole(B, 4, True, start=70)
     rope = RoPE(SIZES, theta=THETA, pairing=encoding.pairing, rotary_dim=encoding.rotary_dim)
     short = [x[:, :, :4] for x in (q, k, v)]
-    found, wanted = (attend(*short, one.terms(q, near), near, "reference") for one in (encoding, rope))
-    assert torch.equal(found, wanted)
+    actual, wanted = (attend(*short, one.terms(q, near), near, "reference") for one in (encoding, rope))
+    assert torch.equal(actual, wanted)
     layout = Layout.whole(B, T, True)
     expected = attend(q, k, v, rope.terms(q, layout), layout, "reference")
     options = {"theta": THETA, "pairing": encoding.pairing, "rotary_dim": encoding.rotary_dim, "window": 3}

@@ -46,8 +46,8 @@ def run(stack: Stack, inputs: Inputs, layout: Layout, implementation: str = "ref
     _, positions = stack(torch.zeros_like(inputs[0][0]), layout)
     out = []
     for index, (h, q, k, v) in enumerate(inputs):
-        _, _, terms, own = positions.layer(index, h)
-        out.append(attend(q, k, v, terms, own, implementation))
+        _, _, terms, layer_layout = positions.layer(index, h)
+        out.append(attend(q, k, v, terms, layer_layout, implementation))
     return torch.stack(out)
 
 
@@ -68,13 +68,13 @@ def papers(stack: Stack, inputs: Inputs, layout: Layout, pairing: str) -> Tensor
         mixed: list[list[Tensor]] = []
         for index, (h, q, k, v) in enumerate(inputs):
             if index:
-                own = stack.of_layer(index).update
+                update = stack.of_layer(index).update
                 for t in range(length):
-                    z[t] = [z[t][n] + own.factor[n] * mixed[t][n] for n in range(H)]
-                    w = own.content.weight @ h[b, t]
+                    z[t] = [z[t][n] + update.factor[n] * mixed[t][n] for n in range(H)]
+                    w = update.content.weight @ h[b, t]
                     gate = w / (1 + (-w).exp())
-                    up = [sum(own.up[i, n] * z[t][n] for n in range(H)) for i in range(UNITS)]
-                    z[t] = [z[t][n] + sum(own.down[n, i] * gate[i] * up[i] for i in range(UNITS)) for n in range(H)]
+                    up = [sum(update.up[i, n] * z[t][n] for n in range(H)) for i in range(UNITS)]
+                    z[t] = [z[t][n] + sum(update.down[n, i] * gate[i] * up[i] for i in range(UNITS)) for n in range(H)]
             mixed, rows = [], []
             for t in range(length):
                 keys = [j for j in range(length) if layout.segment[b, j] == layout.segment[b, t]]
@@ -101,9 +101,9 @@ def test_tape_is_the_codes_formula(causal: bool, pairing: str) -> None:
     is_token = (layout.segment != PADDING)[:, None, :, None]
     got, expected = run(stack, inputs, layout) * is_token, papers(stack, inputs, layout, pairing)
     assert_close(got, expected, rtol=0, atol=1e-12)
-    given = read(inputs, stack)
+    outputs = read(inputs, stack)
     upstream = torch.randn_like(expected)
-    for g, e in zip(*(torch.autograd.grad(x, given, upstream) for x in (got, expected)), strict=True):
+    for g, e in zip(*(torch.autograd.grad(x, outputs, upstream) for x in (got, expected)), strict=True):
         assert e.any()
         assert_close(g, e, rtol=1e-10, atol=1e-10)
 
@@ -155,22 +155,22 @@ def test_layers_that_are_computed_again_have_the_same_gradients(again: bool) -> 
     """As checkpointing of `model.checkpointing=layer` does, twice."""
     layout, stack = loops.mixed(True), random_stack()
     inputs = random_inputs(*layout.segment.shape)
-    given = read(inputs, stack)
+    outputs = read(inputs, stack)
     expected = run(stack, inputs, layout)
     _, positions = stack(torch.zeros_like(inputs[0][0]), layout)
 
     def layer(index: int, h: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        _, _, terms, own = positions.layer(index, h)
-        return attend(q, k, v, terms, own, "reference")
+        _, _, terms, layer_layout = positions.layer(index, h)
+        return attend(q, k, v, terms, layer_layout, "reference")
 
     if again:
         got = torch.stack([checkpoint(layer, i, *x, use_reentrant=False) for i, x in enumerate(inputs)])
     else:
         got = checkpoint(run, stack, inputs, layout, use_reentrant=False)
     upstream = torch.randn_like(expected)
-    wanted = torch.autograd.grad(expected, given, upstream)
+    wanted = torch.autograd.grad(expected, outputs, upstream)
     for _ in range(2):
-        for g, e in zip(torch.autograd.grad(got, given, upstream, retain_graph=True), wanted, strict=True):
+        for g, e in zip(torch.autograd.grad(got, outputs, upstream, retain_graph=True), wanted, strict=True):
             assert_close(g, e, rtol=0, atol=1e-12)
 
 
@@ -211,11 +211,11 @@ def test_with_a_bias_it_carries_the_means_by_the_weights_of_both() -> None:
     stack = Stack.build(partial(Sum, parts=[TAPE, Alibi]), SIZES, 2)
     h, q, k, v = random_inputs(2, 7, 1)[0]
     x, positions = stack(h.float())
-    _, _, terms, own = positions.layer(0, x)
-    attend(q, k, v, terms, own)
-    carried, weights = terms.carried, reference.attention_weights(q, k, terms, own)
+    _, _, terms, layer_layout = positions.layer(0, x)
+    attend(q, k, v, terms, layer_layout)
+    carried, weights = terms.carried, reference.attention_weights(q, k, terms, layer_layout)
     assert_close(carried.mixed, weights @ carried.vectors.double(), rtol=0, atol=1e-12)
-    assert not torch.equal(weights, reference.attention_weights(q, k, replace(terms, distance_bias=None), own))
+    assert not torch.equal(weights, reference.attention_weights(q, k, replace(terms, distance_bias=None), layer_layout))
     assert positions.layer(1, x).layout.carried is terms.carried
 
 

@@ -90,13 +90,13 @@ def test_a_token_alone_keeps_its_value_far_out(dtype: torch.dtype) -> None:
     """Rotated there and back by the same float32 angle, whatever the dtype of the model."""
     v = torch.randn(1, H, 1, d, dtype=dtype)
     layout = Layout(torch.tensor([[100_003]]), torch.zeros(1, 1, dtype=torch.long), True)
-    found = VORoPE(SIZES).terms(torch.zeros(1, 1, H * d, dtype=dtype), layout)
+    terms = VORoPE(SIZES).terms(torch.zeros(1, 1, H * d, dtype=dtype), layout)
     size = v.abs().max().item()
-    got = attend(v, v, v, found, layout, "reference")
+    got = attend(v, v, v, terms, layout, "reference")
     assert_close(got, v, rtol=0, atol=4 * torch.finfo(dtype).eps * size)
     exact = torch.tensor([[[[100_003.0]]]], dtype=torch.float64) * 10_000.0 ** (-torch.arange(0, d, 2).double() / d)
     # an angle a is within a float32 rounding of it, and so is its frequency
-    assert_close(found.rotary_v.sin.double(), exact.sin(), rtol=0, atol=2 * 100_003 * torch.finfo(torch.float32).eps)
+    assert_close(terms.rotary_v.sin.double(), exact.sin(), rtol=0, atol=2 * 100_003 * torch.finfo(torch.float32).eps)
 
 
 def test_the_result_depends_only_on_offsets() -> None:

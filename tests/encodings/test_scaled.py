@@ -230,7 +230,7 @@ def attended(stack: Stack, x: Tensor, layout: Layout, cache: object = None) -> T
     """Return the states after the layers of a model whose queries, keys and values are its states."""
     x, positions = stack(x, layout, cache)
     for index in range(stack.depth):
-        h_qk, h_v, terms, own = positions.layer(index, x)
+        h_qk, h_v, terms, layer_layout = positions.layer(index, x)
         q, v = (h.unflatten(2, (H, d)).transpose(1, 2) for h in (h_qk, h_v))
-        x = x + attend(q, q.flip(-1), v, terms, own).transpose(1, 2).flatten(2)
+        x = x + attend(q, q.flip(-1), v, terms, layer_layout).transpose(1, 2).flatten(2)
     return x

@@ -49,29 +49,29 @@ def papers(pos: Tensor, shift: list[int]) -> Tensor:
 @pytest.mark.parametrize("layout", [whole, packed])
 def test_in_training_every_sequence_has_a_shift_of_its_own(layout, causal: bool) -> None:
     """The embeddings and their gradient are those of sinusoids at p + k, padding aside."""
-    encoding, given = make_encoding(), layout(causal=causal)
-    batch = len(given.segment)
-    located = encoding.locate(given)
+    encoding, input_layout = make_encoding(), layout(causal=causal)
+    batch = len(input_layout.segment)
+    located = encoding.locate(input_layout)
     shift = torch.randint(40, (batch,), generator=torch.Generator().manual_seed(5)).tolist()
     assert len(set(shift)) > 1
     x = torch.randn(batch, T, D, dtype=torch.float64, requires_grad=True)
-    got, expected = encoding.embed(x, located), x + papers(given.pos, shift)
+    got, expected = encoding.embed(x, located), x + papers(input_layout.pos, shift)
     assert_close(got, expected, rtol=0, atol=1e-13)
     upstream = torch.randn_like(expected)
     assert_close(*(torch.autograd.grad(y, x, upstream)[0] for y in (got, expected)), rtol=0, atol=0)
-    assert torch.equal(located.segment, given.segment)
+    assert torch.equal(located.segment, input_layout.segment)
 
 
 @pytest.mark.proves("shape")
 @pytest.mark.parametrize(("evaluate", "shift"), [("max", 41), ("middle", 20), ("zero", 0)])
 @pytest.mark.parametrize("layout", [whole, packed])
 def test_in_evaluation_the_shift_is_the_declared_one(layout, evaluate: str, shift: int) -> None:
-    encoding, given = make_encoding(max_shift=41, evaluate=evaluate).eval(), layout()
-    x = torch.randn(len(given.segment), T, D, dtype=torch.float64)
+    encoding, input_layout = make_encoding(max_shift=41, evaluate=evaluate).eval(), layout()
+    x = torch.randn(len(input_layout.segment), T, D, dtype=torch.float64)
     for seed in (5, 6, None):
-        located = encoding.locate(replace(given, seed=seed))
-        assert torch.equal(located.pos, given.pos + shift)
-        expected = x + papers(given.pos, [shift] * len(x))
+        located = encoding.locate(replace(input_layout, seed=seed))
+        assert torch.equal(located.pos, input_layout.pos + shift)
+        expected = x + papers(input_layout.pos, [shift] * len(x))
         assert_close(encoding.embed(x, located), expected, rtol=0, atol=1e-13)
 
 
@@ -179,9 +179,9 @@ def test_vectors_have_the_bits_of_float32_in_low_precision() -> None:
 
 def attended(stack: Stack, x: Tensor, layout: Layout | None, cache: object = None) -> Tensor:
     x, positions = stack(x, layout, cache)
-    _, h, terms, own = positions.layer(0, x)
+    _, h, terms, layer_layout = positions.layer(0, x)
     q = h.unflatten(2, (H, -1)).transpose(1, 2)
-    return attend(q, q, q, terms, own).transpose(1, 2).flatten(2)
+    return attend(q, q, q, terms, layer_layout).transpose(1, 2).flatten(2)
 
 
 @pytest.mark.parametrize("with_layout", [True, False])
@@ -196,8 +196,8 @@ def test_decoded_with_a_cache_it_equals_the_whole_sequence(training: bool, with_
         expected, cache = attended(stack, x, layout), stack.cache()
         parts = []
         for at in range(T):
-            own = replace(layout, pos=layout.pos[:, at : at + 1], segment=layout.segment[:, at : at + 1])
-            parts.append(attended(stack, x[:, at : at + 1], own if with_layout or not at else None, cache))
+            token_layout = replace(layout, pos=layout.pos[:, at : at + 1], segment=layout.segment[:, at : at + 1])
+            parts.append(attended(stack, x[:, at : at + 1], token_layout if with_layout or not at else None, cache))
             if not training:
                 cache.select(torch.arange(4))
     assert_close(torch.cat(parts, 1), expected, rtol=0, atol=1e-12)
@@ -228,8 +228,8 @@ def test_shifts_within_a_span_use_all_of_it_and_leave_none_of_its_ends() -> None
     """A sequence of n tokens is at 0 ... n - 1 up to span - n ... span - 1, all equally often."""
     encoding = make_encoding(max_shift=None, evaluate="zero", span=20)
     length = torch.tensor([3, T]).repeat(4000)
-    given = replace(Layout.of_lengths(length, T, causal=True), seed=5)
-    located = encoding.locate(given)
+    input_layout = replace(Layout.of_lengths(length, T, causal=True), seed=5)
+    located = encoding.locate(input_layout)
     for n in (3, T):
         rows = located.pos[length == n, :n]
         first = rows[:, 0].bincount(minlength=20)
@@ -238,7 +238,7 @@ def test_shifts_within_a_span_use_all_of_it_and_leave_none_of_its_ends() -> None
         expected = 4000 / (21 - n)
         assert (first[: 21 - n] - expected).abs().max() < 4.5 * expected**0.5
     assert located.pos.max() <= 19
-    assert encoding.eval().locate(given).pos.tolist() == [list(range(T))]
+    assert encoding.eval().locate(input_layout).pos.tolist() == [list(range(T))]
 
 
 @pytest.mark.parametrize(

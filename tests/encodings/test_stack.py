@@ -35,8 +35,8 @@ def options_of(made: partial) -> dict:
     while isinstance(kind, partial):
         kind, given = kind.func, kind.keywords | given
     bound = {key: parameter.default for key, parameter in inspect.signature(kind).parameters.items()} | given
-    found = {"class": kind}
-    return found | {key: plain(value) for key, value in bound.items() if key not in ("sizes", "name")}
+    actual = {"class": kind}
+    return actual | {key: plain(value) for key, value in bound.items() if key not in ("sizes", "name")}
 
 
 def plain(value: object) -> object:

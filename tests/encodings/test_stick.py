@@ -111,14 +111,14 @@ def test_rse_literal_breaks_the_stick_from_key_0_on(length: int, causal: bool) -
 
 def sticks() -> list:
     """Every stick at every length; at 63, without slow tests, every three of the four choices together."""
-    found = []
+    results = []
     for order, own, rest, length, causal in product(
         ("nearest", "first"), (True, False), ("drop", "own"), (1, 2, 7, 63), (True, False)
     ):
         odd = (order == "first") ^ own ^ (rest == "own") ^ causal
         marks = [pytest.mark.slow] if length == 63 and odd else []
-        found.append(pytest.param(Stick(order, own, rest), length, causal, marks=marks))
-    return found
+        results.append(pytest.param(Stick(order, own, rest), length, causal, marks=marks))
+    return results
 
 
 @pytest.mark.parametrize(("stick", "length", "causal"), sticks())

@@ -79,8 +79,8 @@ def test_positions_count_and_not_the_order_in_the_row() -> None:
 
 @pytest.mark.parametrize(("heads", "windows"), [(1, []), (2, [1]), (5, [1, 2]), (16, [1, 2, 3, 4, 5, 6, 7, 8])])
 def test_half_of_the_heads_have_a_window(heads: int, windows: list[int]) -> None:
-    found = HardAlibi(Sizes(4 * heads, heads, 3)).terms(torch.zeros(1, 3, 1), Layout.whole(1, 3, True))
-    assert found == Terms(window=(*windows, *[None] * (heads - len(windows))))
+    terms = HardAlibi(Sizes(4 * heads, heads, 3)).terms(torch.zeros(1, 3, 1), Layout.whole(1, 3, True))
+    assert terms == Terms(window=(*windows, *[None] * (heads - len(windows))))
 
 
 def test_some_of_a_models_heads_have_windows_of_their_own() -> None:
@@ -130,13 +130,13 @@ def test_three_layers_of_four_have_rope_and_a_window_and_one_has_neither(
     _, positions = rnope_swa(8, *overrides)(torch.zeros(3, 7, H * d, dtype=torch.float64), layout)
     for index, window in enumerate(windows):
         h = torch.zeros(3, 7, H * d, dtype=torch.float64)
-        _, _, found, _ = positions.layer(index, h)
-        got = loops.unpadded(attend(q, k, v, found, positions.layout, "reference"))
+        _, _, actual, _ = positions.layer(index, h)
+        got = loops.unpadded(attend(q, k, v, actual, positions.layout, "reference"))
         if window is None:
-            assert found == Terms()
+            assert actual == Terms()
             expected = loops.attention(q, k, v, causal=True)
         else:
-            assert found.window == (window,)
+            assert actual.window == (window,)
             sees = partial(within, window)
             expected = loops.attention(*map(turned, (q, k)), v, causal=True, sees=sees)
         assert_close(got, expected, **EXACT)
@@ -211,8 +211,8 @@ def test_layers_equal_transformers_cohere2() -> None:
         seen = (gap >= 0) & (gap < (theirs.sliding_window or length))
         mask = torch.zeros(1, 1, length, length, dtype=torch.float64).masked_fill(~seen, -torch.inf)
         expected = theirs(h, angles, mask)[0]
-        _, _, found, layout = positions.layer(index, h)
+        _, _, actual, layout = positions.layer(index, h)
         q, k, v = (getattr(theirs, f"{name}_proj")(h).unflatten(-1, (H, d)).transpose(1, 2) for name in ("q", "k", "v"))
-        got = theirs.o_proj(attend(q, k, v, found, layout, "reference").transpose(1, 2).flatten(2))
+        got = theirs.o_proj(attend(q, k, v, actual, layout, "reference").transpose(1, 2).flatten(2))
         # their cosine and sine are float32, and so is their softmax
         assert_close(got, expected, rtol=0, atol=8 * torch.finfo(torch.float32).eps * expected.abs().max().item())

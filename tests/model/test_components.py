@@ -51,8 +51,8 @@ EQUAL = {"rtol": 0, "atol": 1e-11}
 
 
 def sizes(**changes: object) -> Model:
-    given = {"depth": DEPTH, "width": WIDTH, "num_heads": HEADS, "mlp_ratio": 3, "norm": "pre", "dropout": 0.0}
-    return Model(**given | {"embedding_std": 1.0, "scale_tokens": False} | changes)
+    model_settings = {"depth": DEPTH, "width": WIDTH, "num_heads": HEADS, "mlp_ratio": 3, "norm": "pre", "dropout": 0.0}
+    return Model(**model_settings | {"embedding_std": 1.0, "scale_tokens": False} | changes)
 
 
 def made(model: Model, encoding=PositionalEncoding, task: Task | None = None) -> Transformer:
@@ -271,16 +271,16 @@ def test_gradients_have_the_same_bits_with_layers_that_are_computed_again(name: 
     layout = marked_layout(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
     tokens = torch.randint(VOCABULARY, (len(LENGTHS), T))
     slot = (layout.segment != PADDING).flatten().nonzero()[:, 0]
-    found = []
+    results = []
     for checkpointing in ("none", "layer", "selective"):
         settings = sizes(width=32, depth=ENOUGH, dropout=0.1, attention_dropout=0.1, checkpointing=checkpointing)
         model = made(settings, hydra.utils.instantiate(pe_settings(name)), task)
         model.encodings.advance(0.0)
         torch.manual_seed(0)
         model.answers(tokens, layout, slot).square().sum().backward()
-        found.append({key: value.grad for key, value in model.named_parameters()})
-    for key, gradient in found[0].items():
-        for again in found[1:]:
+        results.append({key: value.grad for key, value in model.named_parameters()})
+    for key, gradient in results[0].items():
+        for again in results[1:]:
             assert (gradient is None) == (again[key] is None), key
             assert gradient is None or torch.equal(gradient, again[key]), key
 

@@ -94,8 +94,8 @@ def test_the_same_rows_serve_any_number_of_heads_and_parts() -> None:
     for _ in range(2):
         for num_heads in (1, 2, 3):
             assert_same(once.split(qkv, num_heads), SomeRows(slot, (B, T)).split(qkv, num_heads))
-            given = out.view(B, T, num_heads, -1).transpose(1, 2)
-            assert_same((once.join(given),), (SomeRows(slot, (B, T)).join(given),))
+            heads_first = out.view(B, T, num_heads, -1).transpose(1, 2)
+            assert_same((once.join(heads_first),), (SomeRows(slot, (B, T)).join(heads_first),))
 
 
 def test_rows_within_others_are_found_by_their_slots() -> None:

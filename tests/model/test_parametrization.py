@@ -27,7 +27,7 @@ VOCABULARY, T, B, STEPS = 11, 8, 16, 4
 
 def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **changes: object) -> Transformer:
     chosen = pe_settings(pe) if isinstance(pe, str) else pe
-    given = {
+    model_settings = {
         "depth": DEEP.get(chosen.name, 2),
         "num_heads": 4,
         "mlp_ratio": 2,
@@ -35,8 +35,8 @@ def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **cha
         "dropout": 0.0,
         "embedding_std": 1.0,
     }
-    given |= {"scale_tokens": False, "parametrization": parametrization}
-    config = Model(width=width, **given | changes)
+    model_settings |= {"scale_tokens": False, "parametrization": parametrization}
+    config = Model(width=width, **model_settings | changes)
     grid = 3 if hydra.utils.get_class(chosen._target_).on_grid else None
     task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid, marks=MAX_MARK)
     made = Transformer(config, hydra.utils.instantiate(chosen), task, "reference")
@@ -54,11 +54,11 @@ def sizes(made: Transformer, lr: float = 1e-2) -> dict[str, float]:
     tokens, targets = (torch.randint(VOCABULARY, (B, T), generator=draw) for _ in range(2))
     grid = made.task.grid_width
     layout = marked_layout(Layout.whole(B, T, True, grid))
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
 
     def record(name: str) -> None:
         made.get_submodule(name).register_forward_hook(
-            lambda module, given, out: found.update({name: out.detach().abs().mean().item()})
+            lambda module, given, out: results.update({name: out.detach().abs().mean().item()})
         )
 
     for name in ("layers.0.attention", "layers.0.mlp", "layers.1.attention", "layers.1.mlp", "head"):
@@ -71,7 +71,7 @@ def sizes(made: Transformer, lr: float = 1e-2) -> dict[str, float]:
         optimizer.step()
     with torch.no_grad():
         change = (made(tokens, layout) - start).abs().mean().item()
-    return found | {"change of logits": change}
+    return results | {"change of logits": change}
 
 
 def growth(parametrization: str, widths: tuple[int, ...], pe: str) -> list[dict[str, float]]:
@@ -194,12 +194,12 @@ def test_matrices_of_encodings_have_products_of_the_same_size_at_every_width() -
     ):
         pe = compose_config(*overrides).pe
         standard, mup = (model(128, kind, pe) for kind in ("standard", "mup"))
-        found = dict(mup.encodings.named_parameters())
-        factors = {name: mup.rate_factors().get(parameter, 1.0) for name, parameter in found.items()}
+        actual = dict(mup.encodings.named_parameters())
+        factors = {name: mup.rate_factors().get(parameter, 1.0) for name, parameter in actual.items()}
         for name, parameter in standard.encodings.named_parameters():
             scaled = name.partition(".")[2] in names
             assert factors[name] == (0.5 if scaled else 1.0), name
-            torch.testing.assert_close(found[name], parameter * (0.5**0.5 if scaled else 1.0), rtol=1e-6, atol=0)
+            torch.testing.assert_close(actual[name], parameter * (0.5**0.5 if scaled else 1.0), rtol=1e-6, atol=0)
         assert sum(factor != 1.0 for factor in factors.values()) >= len(names)
 
 

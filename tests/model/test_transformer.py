@@ -31,7 +31,7 @@ EQUAL = {"rtol": 0, "atol": 1e-11}
 
 
 def small(**changes: object) -> Model:
-    given = {
+    model_settings = {
         "depth": 2,
         "width": WIDTH,
         "num_heads": HEADS,
@@ -41,7 +41,7 @@ def small(**changes: object) -> Model:
         "embedding_std": 1.0,
         "scale_tokens": False,
     }
-    return Model(**given | changes)
+    return Model(**model_settings | changes)
 
 
 def transformer(
@@ -239,9 +239,9 @@ def test_the_number_of_parameters_is_the_closed_formula(
     D, V, M = config.width, VOCABULARY, config.mlp_ratio * config.width
     layer = (3 * D * D + 3 * D) + (D * D + D) + (D * M + M) + (M * D + D) + 2 * 2 * D
     rest = V * D + depth * layer + (2 * D if norm == "pre" else 0) + (D * V + V)
-    own = positional(depth, D // HEADS)
-    assert sum(parameter.numel() for parameter in model.parameters()) == rest + own
-    assert model.positional_parameters() == own
+    encoding_parameters = positional(depth, D // HEADS)
+    assert sum(parameter.numel() for parameter in model.parameters()) == rest + encoding_parameters
+    assert model.positional_parameters() == encoding_parameters
 
 
 def not_positional(model: Transformer) -> dict[str, Tensor]:
@@ -392,18 +392,18 @@ def test_a_width_that_heads_do_not_divide_is_refused() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_encoding_is_made_once_or_once_per_layer_with_the_sizes_of_the_model(name: str) -> None:
-    asked = []
+    requests = []
     made = hydra.utils.instantiate(pe_settings(name))
 
     def encoding(sizes: Sizes) -> PositionalEncoding:
-        asked.append(sizes)
+        requests.append(sizes)
         return made(sizes)
 
     model = Transformer(small(width=32, depth=ENOUGH), encoding, task(grid(name)))
     expected = Sizes(
         width=32, num_heads=HEADS, length=T, causal=True, grid_width=grid(name), depth=ENOUGH, marks=MAX_MARK
     )
-    assert asked == [replace(expected, layer=layer) for layer in range(len(model.encodings))]
+    assert requests == [replace(expected, layer=layer) for layer in range(len(model.encodings))]
     assert len(model.encodings) == (ENOUGH if model.encodings[0].per_layer else 1)
 
 
@@ -539,8 +539,8 @@ def test_answers_are_the_logits_of_forward(name: str) -> None:
         columns = 3 if cls.on_grid else columns
         depth = ENOUGH if name in ("rnope_swa", "interleave") else depth
         config = small(width=32, norm=norm, depth=depth, parametrization=parametrization)
-        given = Task(VOCABULARY, T, VOCABULARY, causal, pooled, columns, MAX_MARK)
-        model = elsewhere(initialised(Transformer(config, made, given)))
+        task = Task(VOCABULARY, T, VOCABULARY, causal, pooled, columns, MAX_MARK)
+        model = elsewhere(initialised(Transformer(config, made, task)))
         model.encodings.constrain()
         slot = torch.tensor([0, 2, 3, 5]) if pooled else some_slots()
         tokens = torch.randint(VOCABULARY, SEGMENTS.shape)
@@ -615,8 +615,8 @@ def test_answers_in_mixed_precision_have_the_error_of_forward() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             logits = compute(tokens, in_segments(), slot)
         assert logits.dtype == torch.bfloat16
-        found = [logits, *torch.autograd.grad(logits.float().square().sum(), weights)]
-        apart = [(x - y).square().mean() / y.square().mean() for x, y in zip(found, truth, strict=True) if y.any()]
+        gradients = [logits, *torch.autograd.grad(logits.float().square().sum(), weights)]
+        apart = [(x - y).square().mean() / y.square().mean() for x, y in zip(gradients, truth, strict=True) if y.any()]
         errors.append(torch.stack(apart).sqrt())
     assert (errors[1] > 0).all()
     assert (errors[0] <= 2 * errors[1]).all()

@@ -75,13 +75,13 @@ def alone(model: Transformer, batch: Batch, offset: int = 0) -> float:
     """Write the answer of each sequence alone, computing all tokens each time."""
     right = []
     for row in range(len(batch)):
-        asked = (batch.targets[row] != IGNORE).nonzero().flatten().tolist()
-        made = batch.tokens[row : row + 1, : asked[0] + 1]
-        for _ in asked:
+        slots = (batch.targets[row] != IGNORE).nonzero().flatten().tolist()
+        made = batch.tokens[row : row + 1, : slots[0] + 1]
+        for _ in slots:
             layout = model.task.layout(torch.tensor([made.shape[1]]), made.shape[1]).shifted(offset)
             with torch.no_grad():
                 made = torch.cat((made, model(made, layout)[:, -1:].argmax(-1)), 1)
-        right.append(torch.equal(made[0, asked[0] + 1 :], batch.targets[row, asked]))
+        right.append(torch.equal(made[0, slots[0] + 1 :], batch.targets[row, slots]))
     return sum(right) / len(right)
 
 
@@ -107,8 +107,8 @@ def test_it_is_the_share_of_answers_written_one_sequence_at_a_time(name: str, of
     data = Copy(0, symbols=2, shortest=1, longest=10, train=20, validation=4, test=30)
     for seed in range(3):
         model = likely(transformer(name, data, seed), data)
-        found = exact_match_generated(model, data, "test", NO_AUTOCAST, offset)
-        assert found == {GENERATED_METRIC: pytest.approx(alone(model, data.whole("test"), offset))}
+        share = exact_match_generated(model, data, "test", NO_AUTOCAST, offset)
+        assert share == {GENERATED_METRIC: pytest.approx(alone(model, data.whole("test"), offset))}
 
 
 def test_prompts_end_together_and_begin_with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +134,10 @@ def test_a_perfect_model_writes_every_answer_and_one_slip_ends_it() -> None:
     assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == {GENERATED_METRIC: 1.0}
     for slips in (0, 1, 2):
         model.slips = slips
-        found = exact_match_generated(model, COPY, "test", NO_AUTOCAST)[GENERATED_METRIC]
-        assert 0 < found < 1
-        assert found == pytest.approx(evaluate(model, COPY, "test", NO_AUTOCAST)["exact_match"])
-        assert found == pytest.approx(alone(model, COPY.whole("test")))
+        share = exact_match_generated(model, COPY, "test", NO_AUTOCAST)[GENERATED_METRIC]
+        assert 0 < share < 1
+        assert share == pytest.approx(evaluate(model, COPY, "test", NO_AUTOCAST)["exact_match"])
+        assert share == pytest.approx(alone(model, COPY.whole("test")))
     model.slips, model.end = None, 0
     assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == {GENERATED_METRIC: 0.0}
 
@@ -180,17 +180,17 @@ def test_the_marks_of_an_answer_are_those_of_the_dataset() -> None:
     """Behind those of the prompt, which is padded on the left, up to that of END."""
     data = Addition(0, longest=3, train=9, validation=9, test=40)
     batch = data.batch("test", torch.arange(40))
-    given: list[Tensor] = []
+    marks_seen: list[Tensor] = []
 
     class Told:
         """A model that writes nothing right."""
 
         def generate(self, tokens: Tensor, count: int, layout: Layout, marks: Tensor) -> Tensor:
-            given.extend((layout.marks, layout.segment, marks))
+            marks_seen.extend((layout.marks, layout.segment, marks))
             return torch.full((len(tokens), count), -1)
 
     assert not _answer_matches(Told(), batch, NO_AUTOCAST).any()  # type: ignore[arg-type]
-    of_prompt, segment, of_answer = given
+    of_prompt, segment, of_answer = marks_seen
     assert of_answer.shape == (40, 5)
     for row, expected in enumerate(batch.layout.marks.tolist()):
         is_token = int((batch.layout.segment[row] != PADDING).sum())

@@ -118,12 +118,12 @@ def test_captured_steps_are_the_usual_ones(overrides: list[str], tmp_path: Path)
     more = [*overrides, "optimizer.schedule=cosine", "optimizer.warmup_steps=4", "optimizer.lr=0.01"]
     more.append("optimizer.eps=1e-3")  # some gradients are zero but for rounding
     plain, made = training(tmp_path, *more), training(tmp_path, *more)
-    given = batches(plain, [32] * 6 + [20] + [32] * 3)
-    expected = plainly(plain, given)
+    step_batches = batches(plain, [32] * 6 + [20] + [32] * 3)
+    expected = plainly(plain, step_batches)
     made.captured = CapturedStep(made, CalledAgain(made))
-    found = stepped(made, given)
+    results = stepped(made, step_batches)
     assert made.captured.replayed == 10 - EAGER_STEPS - 1
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert results == pytest.approx(expected, rel=1e-5)
     for name, value in parameters(plain).items():
         torch.testing.assert_close(dict(made.model.named_parameters())[name], value, rtol=1e-4, atol=1e-6)
     assert all(isinstance(group["lr"], float) and not group["capturable"] for group in made.optimizer.param_groups)
@@ -131,11 +131,11 @@ def test_captured_steps_are_the_usual_ones(overrides: list[str], tmp_path: Path)
 
 def test_a_replay_reads_the_batch_and_the_rates_from_the_same_memory(tmp_path: Path) -> None:
     made = training(tmp_path)
-    given = batches(made, [32] * 6)
+    step_batches = batches(made, [32] * 6)
     made.captured = captured = CapturedStep(made, CalledAgain(made))
-    stepped(made, given[: EAGER_STEPS + 1])
+    stepped(made, step_batches[: EAGER_STEPS + 1])
     places = [x.data_ptr() for x in (*batch_tensors(captured.batch), *captured.rates)]
-    for batch in given[EAGER_STEPS + 1 :]:
+    for batch in step_batches[EAGER_STEPS + 1 :]:
         stepped(made, [batch])
         assert [x.data_ptr() for x in (*batch_tensors(captured.batch), *captured.rates)] == places
         assert all(
@@ -169,14 +169,14 @@ def test_every_step_takes_its_rates_from_tensors(tmp_path: Path, monkeypatch: py
 def test_a_batch_whose_layout_has_other_facts_is_not_replayed(tmp_path: Path) -> None:
     made = training(tmp_path, "pe=alibi")
     made.captured = captured = CapturedStep(made, CalledAgain(made))
-    given = batches(made, [32] * (EAGER_STEPS + 2))
-    stepped(made, given)
+    step_batches = batches(made, [32] * (EAGER_STEPS + 2))
+    stepped(made, step_batches)
     assert captured.replayed == 2
     assert "max_distance" in captured.facts
-    layout = replace(given[0].layout, pos=2 * given[0].layout.pos)
-    stepped(made, [replace(given[0], layout=layout)])
+    layout = replace(step_batches[0].layout, pos=2 * step_batches[0].layout.pos)
+    stepped(made, [replace(step_batches[0], layout=layout)])
     assert captured.replayed == 2
-    stepped(made, given[:1])
+    stepped(made, step_batches[:1])
     assert captured.replayed == 3
 
 
@@ -217,13 +217,13 @@ def test_on_a_gpu_a_graph_trains_as_the_usual_loop_does(pe: str, tmp_path: Path)
     if pe == "stick_breaking":
         more.remove("model.attention_dropout=0.1")
     (plain, made) = (training(tmp_path, *more, f"trainer.graph={on}") for on in ("false", "true"))
-    given = [batch.to("cuda") for batch in batches(plain, [32] * 12 + [20] + [32] * 3)]
-    expected = plainly(plain, given)
+    step_batches = [batch.to("cuda") for batch in batches(plain, [32] * 12 + [20] + [32] * 3)]
+    expected = plainly(plain, step_batches)
     made.captured = CapturedStep(made)
-    found = stepped(made, given)
+    results = stepped(made, step_batches)
     assert made.captured.replayed == 16 - EAGER_STEPS - 1
-    assert found == pytest.approx(expected, rel=1e-4)
-    assert len(set(found)) == len(found)
+    assert results == pytest.approx(expected, rel=1e-4)
+    assert len(set(results)) == len(results)
     torch.cuda.synchronize()
 
 
@@ -245,10 +245,10 @@ def test_on_a_gpu_auto_checks_the_graph_and_trains_on(pe: str, replays: int, tmp
     """The captured step has the bits of the usual one; a step that cannot be captured does not end the training."""
     more = [f"pe={pe}", "model.dropout=0.1", "trainer.device=cuda"]
     plain, made = training(tmp_path, *more), training(tmp_path, *more, "trainer.graph=auto")
-    given = [batch.to("cuda") for batch in batches(plain, [32] * (EAGER_STEPS + 9))]
-    expected = plainly(plain, given)
+    step_batches = [batch.to("cuda") for batch in batches(plain, [32] * (EAGER_STEPS + 9))]
+    expected = plainly(plain, step_batches)
     made.captured = CapturedStep(made, check=True)
-    assert stepped(made, given) == pytest.approx(expected, rel=1e-4)
+    assert stepped(made, step_batches) == pytest.approx(expected, rel=1e-4)
     assert (made.captured.replayed, bool(made.captured.given_up)) == (replays, not replays)
 
 
@@ -305,10 +305,10 @@ WRONG = {
 def test_a_checked_graph_trains_on_from_the_usual_step(tmp_path: Path) -> None:
     """Its first step is made once, though it is computed twice; with dropout, whose masks are the same."""
     checked, made = training(tmp_path, *DROPPING), training(tmp_path, *DROPPING)
-    given = batches(made, [32] * 8)
+    step_batches = batches(made, [32] * 8)
     checked.captured = CapturedStep(checked, CalledAgain(checked), check=True)
     made.captured = CapturedStep(made, CalledAgain(made))
-    assert stepped(checked, given) == stepped(made, given)
+    assert stepped(checked, step_batches) == stepped(made, step_batches)
     assert (checked.captured.given_up, checked.captured.replayed) == ("", 8 - EAGER_STEPS - 1)
     assert all(torch.equal(x, parameters(made)[name]) for name, x in parameters(checked).items())
 
@@ -318,14 +318,16 @@ def test_a_graph_that_differs_in_one_bit_is_given_up_and_leaves_no_trace(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checked, made = training(tmp_path, *DROPPING), training(tmp_path, *DROPPING)
-    given = batches(made, [32] * 8)
+    step_batches = batches(made, [32] * 8)
     checked.captured = CapturedStep(checked, spoiled(checked, WRONG[name]), check=True)
     made.captured = CapturedStep(made, CalledAgain(made))
-    assert stepped(checked, given) == stepped(made, given)
+    assert stepped(checked, step_batches) == stepped(made, step_batches)
     reason = f"the captured step differs from the usual one in {name}"
     assert (checked.captured.given_up, checked.captured.replayed) == (reason, 0)
-    own = [record.getMessage() for record in caplog.records if not record.name.startswith("wandb")]  # of other tests
-    assert own == [f"trainer.graph=auto trains without a graph: {reason}"]
+    messages = [
+        record.getMessage() for record in caplog.records if not record.name.startswith("wandb")
+    ]  # of other tests
+    assert messages == [f"trainer.graph=auto trains without a graph: {reason}"]
     assert all(torch.equal(x, parameters(made)[name]) for name, x in parameters(checked).items())
 
 
@@ -334,9 +336,9 @@ def test_a_failed_capture_is_given_up_where_it_was_not_asked_for(tmp_path: Path)
         raise RuntimeError("operation not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`")
 
     checked, made = training(tmp_path), training(tmp_path)
-    given = batches(made, [32] * (EAGER_STEPS + 3))
+    step_batches = batches(made, [32] * (EAGER_STEPS + 3))
     checked.captured, made.captured = CapturedStep(checked, fail, check=True), CapturedStep(made, CalledAgain(made))
-    assert stepped(checked, given) == stepped(made, given)
+    assert stepped(checked, step_batches) == stepped(made, step_batches)
     checked.on_train_end()
     reason = "a step cannot be captured (operation not permitted when stream is capturing)"
     assert checked.graph_reason == f"trainer.graph=auto; none: {reason}"

@@ -182,9 +182,9 @@ def test_a_cross_entropy_in_low_precision_is_taken_in_float32() -> None:
 def test_answers_are_those_of_the_slots_that_are_asked() -> None:
     model, batch = transformer(), some(12)
     logits, targets = answer_logits(model, batch)
-    expected, asked = model(batch.tokens, batch.layout), batch.targets != IGNORE
-    assert torch.equal(targets, batch.targets[asked])
-    assert_close(logits, expected[asked], rtol=0, atol=1e-5)  # float32: sums of 16 products of size 1
+    expected, has_answer = model(batch.tokens, batch.layout), batch.targets != IGNORE
+    assert torch.equal(targets, batch.targets[has_answer])
+    assert_close(logits, expected[has_answer], rtol=0, atol=1e-5)  # float32: sums of 16 products of size 1
     loss = cross_entropy(logits, targets)
     assert loss.item() == pytest.approx(slowly(expected, batch)["loss_all"], **ROUNDING)
     weights = list(model.parameters())
@@ -296,9 +296,9 @@ class WithWorst(Structured):
 
 def test_a_dataset_adds_metrics_by_declaring_them() -> None:
     data = WithWorst(0)
-    found = evaluate(transformer(), data, "test", NO_AUTOCAST)
-    assert found["worst_loss"] > found["loss"]
-    assert {name: value for name, value in found.items() if name != "worst_loss"} == evaluate(
+    metrics = evaluate(transformer(), data, "test", NO_AUTOCAST)
+    assert metrics["worst_loss"] > metrics["loss"]
+    assert {name: value for name, value in metrics.items() if name != "worst_loss"} == evaluate(
         transformer(), dataset(), "test", NO_AUTOCAST
     )
     assert metric_directions(data) == metric_directions(dataset()) | {"worst_loss": "min"}
@@ -313,9 +313,9 @@ def test_a_metric_that_is_not_declared_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_every_metric_is_declared_once() -> None:
     names = [metric.name for metric in (*METRICS, *Text.own_metrics)]
     assert len(names) == len(set(names))
-    found = evaluate(transformer(), dataset(), "test", NO_AUTOCAST)
-    assert {name for name in found if name.removesuffix("_all") in names} >= {*metric_directions(dataset())}
-    assert all(any(name == one or name.startswith(f"{one}_") for one in names) for name in found)
+    metrics = evaluate(transformer(), dataset(), "test", NO_AUTOCAST)
+    assert {name for name in metrics if name.removesuffix("_all") in names} >= {*metric_directions(dataset())}
+    assert all(any(name == one or name.startswith(f"{one}_") for one in names) for name in metrics)
 
 
 OWN = FlipFlop(0, published_tests=True).own_metrics

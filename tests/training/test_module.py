@@ -100,9 +100,9 @@ def test_every_step_is_that_of_a_plain_loop_at_the_rate_of_its_schedule(tmp_path
     expected = list(plain_loop(training, schedule))
     fit(training, EPOCHS, noted)
     assert len(noted.after) == len(expected) == EPOCHS * STEPS
-    for step, (found, right) in enumerate(zip(noted.after, expected, strict=True)):
+    for step, (actual, right) in enumerate(zip(noted.after, expected, strict=True)):
         for name, parameter in right.items():
-            off = (found[name] - parameter).abs()
+            off = (actual[name] - parameter).abs()
             assert off.median() <= 1e-2 * rate(schedule, step), f"{name} after step {step}"
 
 
@@ -174,9 +174,9 @@ def losses(model: nn.Module, data: object, split: str) -> dict[str, float]:
     batch = data.batch(split, torch.arange(data.size(split)))
     with torch.no_grad():
         scores = model.eval()(batch.tokens, batch.layout).log_softmax(-1)
-    asked = batch.targets != IGNORE
+    has_answer = batch.targets != IGNORE
     loss = -scores.gather(-1, batch.targets.clamp(min=0)[..., None])[..., 0]
-    return {"loss": loss[batch.headline & asked].mean().item(), "loss_all": loss[asked].mean().item()}
+    return {"loss": loss[batch.headline & has_answer].mean().item(), "loss_all": loss[has_answer].mean().item()}
 
 
 def test_validation_is_of_the_validation_split_and_the_test_of_the_test_split(tmp_path: Path) -> None:
@@ -188,9 +188,9 @@ def test_validation_is_of_the_validation_split_and_the_test_of_the_test_split(tm
     model = built(made).model
     model.load_state_dict(load_file(checkpoint / "weights.safetensors"))
     rows = pd.read_csv(checkpoint / "metrics.csv")
-    found = {split: losses(model, made.cell.dataset, split) for split in ("validation", "test")}
-    for split, expected in found.items():
+    results = {split: losses(model, made.cell.dataset, split) for split in ("validation", "test")}
+    for split, expected in results.items():
         last = rows[(rows["split"] == split) & (rows["epoch"] == 2)].set_index("metric")["value"]
         for name, value in expected.items():
             assert last[name] == pytest.approx(value, rel=1e-5), (split, name)
-            assert found["test"][name] != pytest.approx(found["validation"][name], rel=1e-3)
+            assert results["test"][name] != pytest.approx(results["validation"][name], rel=1e-3)

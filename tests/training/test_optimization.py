@@ -27,7 +27,7 @@ EPS = torch.finfo(torch.float32).eps
 
 
 def settings(name: str = "adam", **changes: object) -> DictConfig:
-    given = {
+    optimizer_settings = {
         "_target_": {"adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}[name],
         "name": name,
         "lr": 1e-3,
@@ -37,7 +37,7 @@ def settings(name: str = "adam", **changes: object) -> DictConfig:
         "schedule": "constant",
         "warmup_steps": 0,
     }
-    return OmegaConf.create(given | changes)
+    return OmegaConf.create(optimizer_settings | changes)
 
 
 def transformer(pe: str, *overrides: str, depth: int = 3) -> Transformer:
@@ -91,8 +91,8 @@ def test_cosine_falls_from_one_after_warm_up_to_zero_at_the_end() -> None:
 )
 def test_a_schedule_ends_at_min_lr(schedule: str, steps: tuple, expected: tuple) -> None:
     """wsd is whole until the last quarter of the 100 steps after the warm-up, then falls along a line."""
-    given = settings(schedule=schedule, warmup_steps=10, min_lr=2e-4, decay_fraction=0.25)
-    optimization = Optimization(given, total_steps=110)
+    optimizer_settings = settings(schedule=schedule, warmup_steps=10, min_lr=2e-4, decay_fraction=0.25)
+    optimization = Optimization(optimizer_settings, total_steps=110)
     assert [optimization.factor(step) for step in steps] == pytest.approx(expected)
     assert optimization.factor(4) == pytest.approx(0.5)
 
@@ -168,8 +168,10 @@ def by_definition(
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_steps_are_those_of_the_definition(name: str, decay: float) -> None:
     model = transformer("lrope", "pe.lr=0.02")
-    given = settings(name=name, weight_decay=decay, schedule="cosine", warmup_steps=2, betas=[0.8, 0.98], eps=1e-3)
-    optimization = Optimization(given, total_steps=6)
+    optimizer_settings = settings(
+        name=name, weight_decay=decay, schedule="cosine", warmup_steps=2, betas=[0.8, 0.98], eps=1e-3
+    )
+    optimization = Optimization(optimizer_settings, total_steps=6)
     optimizer = optimization.optimizer(model)
     schedule = optimization.schedule(optimizer)
     before = {key: value.detach().clone() for key, value in model.named_parameters()}
@@ -184,8 +186,10 @@ def test_steps_are_those_of_the_definition(name: str, decay: float) -> None:
             continue
         for key, parameter in model.named_parameters():
             frequency = key.endswith("beta")
-            rates = [(0.02 if frequency else given.lr) * optimization.factor(t) for t in range(step + 1)]
-            expected = by_definition(name, before[key], gradients[key], rates, given, 0.0 if frequency else decay)
+            rates = [(0.02 if frequency else optimizer_settings.lr) * optimization.factor(t) for t in range(step + 1)]
+            expected = by_definition(
+                name, before[key], gradients[key], rates, optimizer_settings, 0.0 if frequency else decay
+            )
             # each step rounds the parameter a few times, and an update of size ~1 some ten times
             error = (parameter.detach().double() - expected).abs()
             allowed = (step + 1) * EPS * (2 * expected.abs() + 16 * max(rates))
@@ -197,16 +201,18 @@ MUON = {"_target_": "torch.optim.Muon", "momentum": 0.9, "nesterov": False, "ns_
 
 
 def of_muon(**changes: object) -> DictConfig:
-    given = {key: value for key, value in settings().items() if key not in ("betas", "eps")}
-    return OmegaConf.create(given | MUON | {"name": "muon", "adamw_betas": [0.8, 0.98], "adamw_eps": 1e-3} | changes)
+    optimizer_settings = {key: value for key, value in settings().items() if key not in ("betas", "eps")}
+    return OmegaConf.create(
+        optimizer_settings | MUON | {"name": "muon", "adamw_betas": [0.8, 0.98], "adamw_eps": 1e-3} | changes
+    )
 
 
 @pytest.mark.parametrize("adamw_lr", [None, 0.004])
 def test_muon_takes_the_matrices_of_layers_and_adamw_the_rest(adamw_lr: float | None) -> None:
     """Each as torch has it, given its parameters alone; frequencies keep their own rate, and are not decayed."""
     model = transformer("lrope", "pe.lr=0.02")
-    given = of_muon(adamw_lr=adamw_lr, weight_decay=0.1, lr=0.01)
-    optimizer = Optimization(given, total_steps=10).optimizer(model)
+    optimizer_settings = of_muon(adamw_lr=adamw_lr, weight_decay=0.1, lr=0.01)
+    optimizer = Optimization(optimizer_settings, total_steps=10).optimizer(model)
     other = transformer("lrope", "pe.lr=0.02")
     named = dict(other.named_parameters())
     matrices = {name for name in named if name.startswith("layers.") and named[name].dim() == 2}
@@ -334,9 +340,9 @@ def test_settings_that_a_class_does_not_take_are_refused_in_one_line(overrides: 
 
 def test_an_optimizer_without_groups_is_refused_where_an_encoding_has_its_own_rate() -> None:
     model = transformer("lrope", "pe.lr=0.02")
-    given = settings(_target_="torch.optim.LBFGS")
-    given.name = "lbfgs"
-    del given.betas, given.eps
+    optimizer_settings = settings(_target_="torch.optim.LBFGS")
+    optimizer_settings.name = "lbfgs"
+    del optimizer_settings.betas, optimizer_settings.eps
     with pytest.raises(ValueError, match="optimizer=lbfgs must take a learning rate and a weight decay for each group"):
-        Optimization(given, 10).optimizer(model)
-    assert len(Optimization(given, 10).optimizer(transformer("lrope", "pe.lr=null")).param_groups) == 1
+        Optimization(optimizer_settings, 10).optimizer(model)
+    assert len(Optimization(optimizer_settings, 10).optimizer(transformer("lrope", "pe.lr=null")).param_groups) == 1

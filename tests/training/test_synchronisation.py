@@ -111,10 +111,14 @@ def test_a_training_step_reads_no_value(name: str) -> None:
     step()  # the optimizer's state is made in the first step
     with Waits() as waits:
         step()
-    found = set(waits.found)
+    actual = set(waits.found)
     if isinstance(model.encodings[0], Randomized):
-        found -= {"aten::_local_scalar_dense", "aten::index", "aten::_unique2"}  # of the positions it draws, on the CPU
-    assert found == ({"aten::_local_scalar_dense"} if name in READS_A_PARAMETER else set())
+        actual -= {
+            "aten::_local_scalar_dense",
+            "aten::index",
+            "aten::_unique2",
+        }  # of the positions it draws, on the CPU
+    assert actual == ({"aten::_local_scalar_dense"} if name in READS_A_PARAMETER else set())
 
 
 def test_a_batch_is_copied_to_a_gpu_from_pinned_memory_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

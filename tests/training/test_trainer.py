@@ -211,11 +211,11 @@ COPY = ["pe=rope", "optimizer.eps=1e-3", "data=copy", "data.train=200", "data.lo
 
 def distance(one: Training, other: Training, start: Training) -> float:
     """Return the largest difference of a parameter, as a share of its largest movement."""
-    found = []
+    results = []
     for name, x in weights(one).items():
         moved = (x - weights(start)[name]).abs().max().item()
-        found.append((weights(other)[name] - x).abs().max().item() / (moved + 1e-4))
-    return max(found)
+        results.append((weights(other)[name] - x).abs().max().item() / (moved + 1e-4))
+    return max(results)
 
 
 @pytest.mark.slow

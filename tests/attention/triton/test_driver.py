@@ -44,22 +44,22 @@ def test_a_step_of_every_preset_launches_what_there_is_or_is_refused_as_announce
 ) -> None:
     """In both dtypes, causal or not, with packed sequences and dropout or without; a kernel without blocks fails."""
     names = steps.presets()[part::PARTS]
-    found = call(steps.steps, names, "sm_90", compiles=False, every=False)
-    assert {step.setting.preset for step in found} == set(names)
-    assert not wrong(found)
-    for step in found:
+    actual = call(steps.steps, names, "sm_90", compiles=False, every=False)
+    assert {step.setting.preset for step in actual} == set(names)
+    assert not wrong(actual)
+    for step in actual:
         assert (step.announced is None) == bool(step.launches)
         for launch in step.launches:
             assert min(launch.grid) >= 1
             assert max(launch.grid[1:]) <= 65535
-    print(steps.summary(found))  # shown by -rP
+    print(steps.summary(actual))  # shown by -rP
 
 
 def test_stick_breaking_trains_without_a_table(call: Callable[..., Any]) -> None:
     """Blocks are looked up for launched kernels only: there are none for the gradient of a table that is not there."""
     for architecture in MAX_SHARED_BYTES:
-        found = call(steps.steps, ["stick_breaking"], architecture, compiles=False, every=True)
-        ran = [step for step in found if step.announced is None]
+        actual = call(steps.steps, ["stick_breaking"], architecture, compiles=False, every=True)
+        ran = [step for step in actual if step.announced is None]
         assert len(ran) == 8  # those without dropout
         assert not wrong(ran)
         for step in ran:
@@ -71,9 +71,9 @@ def test_stick_breaking_trains_without_a_table(call: Callable[..., Any]) -> None
 @pytest.mark.parametrize("name", steps.presets())
 def test_every_preset_compiles_in_every_setting(name: str, architecture: str, call: Callable[..., Any]) -> None:
     """Within the shared memory that a program has."""
-    found = call(steps.steps, [name], architecture, compiles=True, every=True)
-    assert not wrong(found)
-    shared = [launch.shared for step in found for launch in step.launches]
+    actual = call(steps.steps, [name], architecture, compiles=True, every=True)
+    assert not wrong(actual)
+    shared = [launch.shared for step in actual for launch in step.launches]
     assert all(size <= MAX_SHARED_BYTES[architecture] for size in shared)
 
 

@@ -96,14 +96,14 @@ PTX = """
 
 def result(body: str, hazards: Hazards | None = None) -> np.ndarray:
     """What 64 threads store in %r2, whose number is in %r1, after some instructions."""
-    found = torch.zeros(64, dtype=torch.int32)
+    actual = torch.zeros(64, dtype=torch.int32)
     hazards = Hazards() if hazards is None else hazards
-    memory = Global([found], hazards)
+    memory = Global([actual], hazards)
     code = Code(parse(PTX.replace("BODY", body)))
     with np.errstate(all="ignore"):
-        Machine(code, {"kernel_param_0": memory.address(found)}, (1, 1, 1), np.arange(1), 256, memory, hazards).run()
+        Machine(code, {"kernel_param_0": memory.address(actual)}, (1, 1, 1), np.arange(1), 256, memory, hazards).run()
     memory.finish()
-    return found.numpy()
+    return actual.numpy()
 
 
 THREAD = np.arange(64)

@@ -122,6 +122,6 @@ def test_a_training_step_is_that_of_the_reference_or_refused(
     got = step(single, "triton", layout)
     largest = max(float(exact.abs().max()) for key, exact in truth.items() if key != "loss")
     for key, exact in truth.items():
-        error, own = (float((x[key].double() - exact).abs().max()) for x in (got, judge))
+        error, reference_error = (float((x[key].double() - exact).abs().max()) for x in (got, judge))
         floor = 2**-24 * (32 * float(exact.abs().max()) + largest)
-        assert error <= 4 * own + floor, f"{key} errs by {error}, the reference by {own}"
+        assert error <= 4 * reference_error + floor, f"{key} errs by {error}, the reference by {reference_error}"

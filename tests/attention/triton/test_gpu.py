@@ -117,12 +117,12 @@ def test_values_and_all_gradients(case: str, layout: Callable[[bool], Layout], c
     qkv = torch.randn(3, B, H, T, d, device="cuda").bfloat16().double()
     truth = results(qkv, terms, where, "reference", torch.float64, torch.float64, p)
     single = results(qkv, terms, where, "triton", torch.float32, torch.float32, p)
-    for found, expected in zip(single, truth, strict=True):
-        assert error(found, expected) <= 1e-5 * max(float(expected.square().mean().sqrt()), 1e-3)
+    for actual, expected in zip(single, truth, strict=True):
+        assert error(actual, expected) <= 1e-5 * max(float(expected.square().mean().sqrt()), 1e-3)
     half = results(qkv, terms, where, "triton", torch.bfloat16, torch.float32, p)
     judge = results(qkv, terms, where, "reference", torch.bfloat16, torch.float32, p)
-    for found, own, expected in zip(half, judge, truth, strict=True):
-        assert 0 < error(found, expected) <= 2 * error(own, expected)
+    for actual, own, expected in zip(half, judge, truth, strict=True):
+        assert 0 < error(actual, expected) <= 2 * error(own, expected)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +185,6 @@ def test_inductor_compiles_through_it() -> None:
 
     expected = torch.autograd.grad(step(*inputs, *leaves), inputs + leaves)
     compiled = torch.compile(step, fullgraph=True)
-    for found, want in zip(torch.autograd.grad(compiled(*inputs, *leaves), inputs + leaves), expected, strict=True):
-        assert torch.allclose(found.float(), want.float(), rtol=2e-2, atol=1e-6)
+    for gradients, want in zip(torch.autograd.grad(compiled(*inputs, *leaves), inputs + leaves), expected, strict=True):
+        assert torch.allclose(gradients.float(), want.float(), rtol=2e-2, atol=1e-6)
     assert terms.distance_bias is leaves[0]

@@ -63,11 +63,11 @@ def test_an_entry_is_a_launch_that_triton_takes(architecture: str, key: str, ent
 
 @pytest.mark.parametrize("architecture", load_blocks())
 def test_every_launch_finds_an_entry(architecture: str) -> None:
-    found = set()
+    results = set()
     for kernel, dtype, head_dim, there in product(KERNELS, DTYPES, range(1, 129), SUBSETS):
         if launched(kernel, there):
-            found.add(choose_blocks(architecture, kernel, dtype, head_dim, there))
-    assert found <= set(load_blocks()[architecture].values())
+            results.add(choose_blocks(architecture, kernel, dtype, head_dim, there))
+    assert results <= set(load_blocks()[architecture].values())
 
 
 @pytest.mark.parametrize("head_dim", range(1, 129))

@@ -98,10 +98,10 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
     name: str, launches: list, looked_up: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In either dtype, causal or not, packed or not, with dropout or without."""
-    asked: list[tuple] = []
+    requests: list[tuple] = []
 
     def spy(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, how: str, dropout: Dropout | None) -> Tensor:
-        asked.append((q, terms, layout, dropout))
+        requests.append((q, terms, layout, dropout))
         return attend(q, k, v, terms, layout, how, dropout)
 
     monkeypatch.setattr(blocks, "attend", spy)
@@ -110,7 +110,7 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
     for causal in (True,) if CLASSES[name].causal_only else (True, False):
         model = build(made, causal, grid)
         for packed, dtype, p in product((False, True), DTYPES, (0.0, 0.1)):
-            for noted in (asked, launches, looked_up):
+            for noted in (requests, launches, looked_up):
                 noted.clear()
             for layer in model.layers:
                 layer.attention_dropout = p
@@ -121,7 +121,7 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
                 logits.float().sum().backward()
             except ValueError as error:
                 refusal = str(error)
-            given = asked[-1]
+            given = requests[-1]
             assert given[0].dtype == dtype
             assert (given[3] is not None) is bool(p)
             if reason := triton.refusal_reason(*given):  # what attention=auto asks before it takes another
@@ -345,8 +345,8 @@ def test_the_sums_of_a_table_are_put_in_order_without_the_host(side: int, reach:
             index = min(max(diagonal * m + distance, -reach), reach) + reach
             expected[:, index] += sums[0, :, place].flatten(1)[:, distance + m]
     with Copies():
-        found = table_gradient(sums, torch.empty(2, 2 * reach + 1, dtype=torch.float64), side)
-    torch.testing.assert_close(found, expected)
+        actual = table_gradient(sums, torch.empty(2, 2 * reach + 1, dtype=torch.float64), side)
+    torch.testing.assert_close(actual, expected)
 
 
 # -- the benches -------------------------------------------------------------------------------------------------------

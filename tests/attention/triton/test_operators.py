@@ -70,16 +70,16 @@ SLOW = ("bias", "decay_and_dropout", "gate_and_bias", "nothing", "strided", "win
     "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in TERMS]
 )
 def test_softmax_attention_is_a_sound_operator(case: str) -> None:
-    given = (*queries_keys_values(case == "strided"), *TERMS[case]())
-    torch.library.opcheck(softmax_attention, leaves(given))
+    inputs = (*queries_keys_values(case == "strided"), *TERMS[case]())
+    torch.library.opcheck(softmax_attention, leaves(inputs))
 
 
 @pytest.mark.parametrize("case", TERMS)
 def test_its_backward_pass_is_a_sound_operator(case: str) -> None:
-    given = (*queries_keys_values(case == "strided"), *TERMS[case]())
-    out, lse = softmax_attention(*given)
-    wants = [given[3] is not None, given[4] is not None]
-    torch.library.opcheck(softmax_attention_backward, (rand(B, H, T, d), out, lse, *given, wants), test_utils=ALONE)
+    inputs = (*queries_keys_values(case == "strided"), *TERMS[case]())
+    out, lse = softmax_attention(*inputs)
+    wants = [inputs[3] is not None, inputs[4] is not None]
+    torch.library.opcheck(softmax_attention_backward, (rand(B, H, T, d), out, lse, *inputs, wants), test_utils=ALONE)
 
 
 # of the tables, and of the gain
@@ -93,15 +93,15 @@ ROTATIONS = {
 
 @pytest.mark.parametrize("case", ROTATIONS)
 def test_rotation_is_a_sound_operator(case: str) -> None:
-    given = (heads_last(B, H, T, d) if case == "strided" else rand(B, H, T, d), *ROTATIONS[case]())
-    torch.library.opcheck(rotate, leaves(given))
+    inputs = (heads_last(B, H, T, d) if case == "strided" else rand(B, H, T, d), *ROTATIONS[case]())
+    torch.library.opcheck(rotate, leaves(inputs))
 
 
 @pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("case", ROTATIONS)
 def test_the_backward_pass_of_rotation_is_a_sound_operator(case: str, tables: bool) -> None:
-    given = (heads_last(B, H, T, d) if case == "strided" else rand(B, H, T, d), *ROTATIONS[case]())
-    torch.library.opcheck(rotate_backward, (rand(B, H, T, d), *given, tables), test_utils=ALONE)
+    inputs = (heads_last(B, H, T, d) if case == "strided" else rand(B, H, T, d), *ROTATIONS[case]())
+    torch.library.opcheck(rotate_backward, (rand(B, H, T, d), *inputs, tables), test_utils=ALONE)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, gain: Tensor, *terms: object) -> Tensor:
@@ -115,12 +115,12 @@ def test_compiled_in_one_graph_it_gives_the_bits_of_eager(case: str) -> None:
     """Values and gradients; the graph is run by eager kernels, so that nothing else is fused."""
     torch.compiler.reset()
     tables = rand(1, H, T, d // 2), rand(1, H, T, d // 2), rand(H, d)
-    given = leaves((*queries_keys_values(case == "strided"), *tables, *TERMS[case]()))
-    differentiable = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
+    inputs = leaves((*queries_keys_values(case == "strided"), *tables, *TERMS[case]()))
+    differentiable = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
     upstream = rand(B, H, T, d)
     results = []
     for function in (torch.compile(attention, fullgraph=True, backend="aot_eager"), attention):
-        out = function(*given)
+        out = function(*inputs)
         results.append([out, *torch.autograd.grad(out, differentiable, upstream)])
     for compiled, eager in zip(*results, strict=True):
         assert eager.isfinite().all()

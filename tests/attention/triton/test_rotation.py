@@ -23,8 +23,8 @@ def rand(*shape: int) -> Tensor:
 def drawn(x: tuple[int, int, int, int], table: tuple[int, int], gain: int | None = None) -> Given:
     """x [B, H, T, d], tables for `table` sequences and heads, and gains for `gain` heads, if any."""
     *_, T, d = x
-    given = {"x": rand(*x), "cos": rand(*table, T, d // 2), "sin": rand(*table, T, d // 2)}
-    return given if gain is None else given | {"gain": rand(gain, d)}
+    inputs = {"x": rand(*x), "cos": rand(*table, T, d // 2), "sin": rand(*table, T, d // 2)}
+    return inputs if gain is None else inputs | {"gain": rand(gain, d)}
 
 
 def by_kernels(inputs: Given, pairing: str) -> Tensor:
@@ -55,10 +55,10 @@ def assert_equal_but_for_rounding(given: Given, pairing: str) -> None:
     judge = run(by_reference, given, pairing, upstream, torch.float32)
     got = run(by_kernels, given, pairing, upstream, torch.float32)
     for name, exact in truth.items():
-        error, own = (float((x[name].double() - exact).abs().max()) for x in (got, judge))
+        error, reference_error = (float((x[name].double() - exact).abs().max()) for x in (got, judge))
         assert exact.any(), name
         assert got[name].shape == exact.shape, name
-        assert error <= 4 * own + 2**-22 * float(exact.abs().max()), name
+        assert error <= 4 * reference_error + 2**-22 * float(exact.abs().max()), name
 
 
 @pytest.mark.covering
@@ -125,15 +125,15 @@ def single(given: Given) -> Given:
 
 @pytest.mark.parametrize(("wanted", "pairing"), list(product(("x", "cos", "sin", "gain"), ("interleaved", "half"))))
 def test_a_gradient_does_not_depend_on_which_others_are_asked_for(wanted: str, pairing: str) -> None:
-    given = single(drawn((2, 2, 40, 10), (1, 2), 2))
-    got = bits(given, pairing, wanted)
+    inputs = single(drawn((2, 2, 40, 10), (1, 2), 2))
+    got = bits(inputs, pairing, wanted)
     assert got.keys() == {"out", wanted}
-    assert_same_bits(got, bits(given, pairing))
+    assert_same_bits(got, bits(inputs, pairing))
 
 
 def test_the_same_inputs_give_the_same_bits() -> None:
-    given = single(drawn((3, 7, 33, 6), (1, 1), 7))
-    assert_same_bits(bits(given, "half"), bits(given, "half"))
+    inputs = single(drawn((3, 7, 33, 6), (1, 1), 7))
+    assert_same_bits(bits(inputs, "half"), bits(inputs, "half"))
 
 
 def last_axis_apart(x: Tensor) -> Tensor:
@@ -161,19 +161,19 @@ def heads_together(x: Tensor) -> Tensor:
     ],
 )
 def test_strides_do_not_matter(name: str, lay: Callable[[Tensor], Tensor]) -> None:
-    given = single(drawn((2, 2, 40, 10), (2, 2), 2))
-    apart = given | {table: lay(given[table]) for table in (("cos", "sin") if name == "both" else (name,))}
-    assert not any(apart[table].is_contiguous() for table in apart if apart[table] is not given[table])
-    assert_same_bits(bits(apart, "half"), bits(given, "half"))
+    inputs = single(drawn((2, 2, 40, 10), (2, 2), 2))
+    apart = inputs | {table: lay(inputs[table]) for table in (("cos", "sin") if name == "both" else (name,))}
+    assert not any(apart[table].is_contiguous() for table in apart if apart[table] is not inputs[table])
+    assert_same_bits(bits(apart, "half"), bits(inputs, "half"))
 
 
 def test_inputs_and_upstream_gradient_may_be_expanded() -> None:
-    given = single(drawn((1, 1, 40, 10), (1, 1), 1))
+    inputs = single(drawn((1, 1, 40, 10), (1, 1), 1))
     expanded = {
-        "x": given["x"].expand(2, 3, -1, -1),
-        "cos": given["cos"].expand(2, 3, -1, -1),
-        "sin": given["sin"].expand(2, 3, -1, -1),
-        "gain": given["gain"].expand(3, -1),
+        "x": inputs["x"].expand(2, 3, -1, -1),
+        "cos": inputs["cos"].expand(2, 3, -1, -1),
+        "sin": inputs["sin"].expand(2, 3, -1, -1),
+        "gain": inputs["gain"].expand(3, -1),
     }
     compact = {name: x.contiguous() for name, x in expanded.items()}
     assert_same_bits(bits(expanded, "half"), bits(compact, "half"))
@@ -194,18 +194,18 @@ def test_inputs_and_upstream_gradient_may_be_expanded() -> None:
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 def test_in_bfloat16_the_exact_number_is_rounded_once(pairing: str, gain: int | None) -> None:
     """x and its gradient; those of the tables stay float32, and are sums over sequences, heads and tokens."""
-    given = drawn((2, 2, 45, 24), (1, 2), gain)
-    given["x"] = given["x"].bfloat16().double()
-    upstream = rand(*given["x"].shape).bfloat16().double()
-    truth = run(by_reference, given, pairing, upstream, torch.float64)
-    got = run(by_kernels, given, pairing, upstream, torch.bfloat16)
-    factors = [float(x.abs().max()) for x in (given["x"], given["cos"], given["sin"], given.get("gain", upstream))]
+    inputs = drawn((2, 2, 45, 24), (1, 2), gain)
+    inputs["x"] = inputs["x"].bfloat16().double()
+    upstream = rand(*inputs["x"].shape).bfloat16().double()
+    truth = run(by_reference, inputs, pairing, upstream, torch.float64)
+    got = run(by_kernels, inputs, pairing, upstream, torch.bfloat16)
+    factors = [float(x.abs().max()) for x in (inputs["x"], inputs["cos"], inputs["sin"], inputs.get("gain", upstream))]
     off = 2**-22 * max(factors) ** 3
     for name in ("out", "x"):
         low, high = ((truth[name] + side).bfloat16() for side in (-off, off))
         assert (low <= got[name]).all()
         assert (got[name] <= high).all()
         assert (low == high).double().mean() > 0.8  # elsewhere two numbers would do
-    for name in given.keys() - {"x"}:
+    for name in inputs.keys() - {"x"}:
         assert got[name].dtype == torch.float32
         torch.testing.assert_close(got[name].double(), truth[name], rtol=0, atol=2 * 2 * 45 * off)

@@ -168,9 +168,9 @@ def assert_equal_but_for_rounding(given: Given, options: Case, layout: Layout, l
     size = max(float(x[x.isfinite()].abs().max()) for x in (*truth.values(), *given.values(), upstream))
     for name, exact in truth.items():
         assert got[name].shape == exact.shape, name
-        error, own = (float((x[name] - exact).abs().max()) for x in (got, judge))
+        error, reference_error = (float((x[name] - exact).abs().max()) for x in (got, judge))
         floor = 2**-24 * (given["q"].shape[-1] * size + 2 * largest_logit * float(exact.abs().max()))
-        assert error <= 4 * own + floor, f"{name} errs by {error}, the reference by {own}"
+        assert error <= 4 * reference_error + floor, f"{name} errs by {error}, the reference by {reference_error}"
 
 
 # every case with every layout and both masks, but that what is done before attention takes one; sizes alternate
@@ -184,8 +184,8 @@ COVER = [
 
 @pytest.mark.parametrize(("case", "layout", "causal", "T", "d"), COVER)
 def test_values_and_gradients_are_those_of_the_reference(case: str, layout: str, causal: bool, T: int, d: int) -> None:
-    given, options = drawn(CASES[case](T, d), T, d)
-    assert_equal_but_for_rounding(given, options, LAYOUTS[layout](T, causal))
+    inputs, options = drawn(CASES[case](T, d), T, d)
+    assert_equal_but_for_rounding(inputs, options, LAYOUTS[layout](T, causal))
 
 
 @pytest.mark.covering
@@ -220,32 +220,32 @@ def test_positions_need_not_run_on_where_no_table_is_read() -> None:
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize(("layout", "causal"), [("whole", False), ("left_padded_late_and_packed", True)])
 def test_logits_of_ten_thousand_are_right(layout: str, causal: bool) -> None:
-    given, options = drawn({"distance_bias": (H, 89)}, 45, 16)
-    given["q"] *= 128
-    given["k"] *= 32
-    largest = float((given["q"] @ given["k"].transpose(-2, -1)).abs().max() / 4)
+    inputs, options = drawn({"distance_bias": (H, 89)}, 45, 16)
+    inputs["q"] *= 128
+    inputs["k"] *= 32
+    largest = float((inputs["q"] @ inputs["k"].transpose(-2, -1)).abs().max() / 4)
     assert largest > 1e4
-    assert_equal_but_for_rounding(given, options, LAYOUTS[layout](45, causal), largest)
+    assert_equal_but_for_rounding(inputs, options, LAYOUTS[layout](45, causal), largest)
 
 
 @pytest.mark.parametrize(("case", "causal"), [("bias_per_head", True), ("gate_and_bias", False)])
 def test_distances_may_be_forbidden_by_minus_infinity(case: str, causal: bool) -> None:
     T = 45
-    given, options = drawn(CASES[case](T, 16) | {"distance_bias": (H, 2 * T - 1)}, T, 16)
-    given["distance_bias"][:, T + 1 : T + 30] = -torch.inf  # 2, ..., 30 back
-    given["distance_bias"][0, : T - 4] = -torch.inf  # more than 3 ahead
+    inputs, options = drawn(CASES[case](T, 16) | {"distance_bias": (H, 2 * T - 1)}, T, 16)
+    inputs["distance_bias"][:, T + 1 : T + 30] = -torch.inf  # 2, ..., 30 back
+    inputs["distance_bias"][0, : T - 4] = -torch.inf  # more than 3 ahead
     layout = LAYOUTS["left_padded_late_and_packed"](T, causal)
-    assert_equal_but_for_rounding(given, options, layout)
+    assert_equal_but_for_rounding(inputs, options, layout)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_row_that_sees_nothing_is_nan_and_disturbs_no_other(causal: bool) -> None:
     T = 45
-    given, _ = drawn({}, T, 16)
+    inputs, _ = drawn({}, T, 16)
     bias = torch.zeros(H, 2 * T - 1, device=DEVICE)
     bias[0, T - 1 : T + 20] = -torch.inf  # itself, and 1, ..., 20 back
     bias[0, : T - 1] = -torch.inf
-    q, k, v = (given[name].float() for name in "qkv")
+    q, k, v = (inputs[name].float() for name in "qkv")
     got, expected = (
         attend(q, k, v, Terms(distance_bias=bias), whole_layout(T, causal), name) for name in ("triton", "reference")
     )
@@ -281,19 +281,19 @@ def test_it_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(case: str, l
     larger here, since the kernels take what a row's gradients have in common from the rounded output.
     """
     T, d = 45, 24
-    given, options = drawn(CASES[case](T, d), T, d)
-    given |= {name: given[name].bfloat16().double() for name in "qkv"}
+    inputs, options = drawn(CASES[case](T, d), T, d)
+    inputs |= {name: inputs[name].bfloat16().double() for name in "qkv"}
     for name, near in {"distance_bias": 0, "logit_factors": 1, "gain": 1}.items():
-        if name in given:
-            given[name] = (near + given[name] / 4).float().double()
+        if name in inputs:
+            inputs[name] = (near + inputs[name] / 4).float().double()
     layout = LAYOUTS[layout](T, causal)
-    upstream = upstream_for(given, layout).bfloat16().double()
-    truth = run("reference", given, options, layout, upstream, torch.float64)
-    judge = run("reference", given, options, layout, upstream, torch.bfloat16)
-    got = run("triton", given, options, layout, upstream, torch.bfloat16)
+    upstream = upstream_for(inputs, layout).bfloat16().double()
+    truth = run("reference", inputs, options, layout, upstream, torch.float64)
+    judge = run("reference", inputs, options, layout, upstream, torch.bfloat16)
+    got = run("triton", inputs, options, layout, upstream, torch.bfloat16)
     for name, exact in truth.items():
-        error, own = (float((x[name] - exact).square().mean().sqrt()) for x in (got, judge))
-        assert 0 < error <= 2 * own, f"{name} errs by {error}, the reference by {own}"
+        error, reference_error = (float((x[name] - exact).square().mean().sqrt()) for x in (got, judge))
+        assert 0 < error <= 2 * reference_error, f"{name} errs by {error}, the reference by {reference_error}"
 
 
 # -- what must not matter, to the bit ----------------------------------------------------------------------------------
@@ -320,8 +320,8 @@ def assert_same_bits(got: dict[str, Tensor], expected: dict[str, Tensor]) -> Non
 def several() -> tuple[Given, Case, Layout]:
     torch.manual_seed(1)
     T = 25
-    given, options = drawn(CASES["several"](T, 16), T, 16)
-    return {name: x.float() for name, x in given.items()}, options, LAYOUTS["left_padded_late_and_packed"](T, False)
+    inputs, options = drawn(CASES["several"](T, 16), T, 16)
+    return {name: x.float() for name, x in inputs.items()}, options, LAYOUTS["left_padded_late_and_packed"](T, False)
 
 
 @pytest.fixture(scope="module")
@@ -346,8 +346,8 @@ def last_axis_apart(x: Tensor) -> Tensor:
 
 
 def test_strides_of_the_inputs_do_not_matter(several, expected) -> None:
-    given, options, layout = several
-    apart = {name: last_axis_apart(x) for name, x in given.items()}
+    inputs, options, layout = several
+    apart = {name: last_axis_apart(x) for name, x in inputs.items()}
     assert not any(x.is_contiguous() for x in apart.values())
     assert_same_bits(bits(apart, options, layout), expected)
 
@@ -359,18 +359,18 @@ def test_queries_keys_and_values_may_lie_in_one_projection() -> None:
     h = torch.randn(B, T, H * d, device=DEVICE)
     q, k, v = (x.detach() for x in attention.project(h, h))
     assert not q.is_contiguous()
-    given = {"q": q, "k": k, "v": v}
-    compact = {name: x.contiguous() for name, x in given.items()}
-    assert_same_bits(bits(given, {}, whole_layout(T, True)), bits(compact, {}, whole_layout(T, True)))
+    inputs = {"q": q, "k": k, "v": v}
+    compact = {name: x.contiguous() for name, x in inputs.items()}
+    assert_same_bits(bits(inputs, {}, whole_layout(T, True)), bits(compact, {}, whole_layout(T, True)))
 
 
 def test_inputs_may_be_expanded() -> None:
     T, d = 33, 16
     q, k, v = torch.randn(3, 1, 1, T, d, device=DEVICE).expand(3, B, H, T, d)
     bias, decay = torch.randn(1, 2 * T - 1, device=DEVICE), torch.randn(1, 1, T, device=DEVICE)
-    given = {"q": q, "k": k, "v": v, "distance_bias": bias.expand(H, -1), "decay": decay.expand(B, H, -1)}
-    compact = {name: x.contiguous() for name, x in given.items()}
-    assert_same_bits(bits(given, {}, whole_layout(T, True)), bits(compact, {}, whole_layout(T, True)))
+    inputs = {"q": q, "k": k, "v": v, "distance_bias": bias.expand(H, -1), "decay": decay.expand(B, H, -1)}
+    compact = {name: x.contiguous() for name, x in inputs.items()}
+    assert_same_bits(bits(inputs, {}, whole_layout(T, True)), bits(compact, {}, whole_layout(T, True)))
 
 
 @pytest.mark.parametrize("reduce", [lambda out: out.sum(), lambda out: out.sum(2).cos().sum()])
@@ -391,19 +391,19 @@ def test_blocks_change_the_result_within_rounding_only(
     m: int, n: int, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At T = 130, tiles of all sizes are whole, cut by the mask, and cut by the length."""
-    asked = []
+    requests = []
 
     def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
-        asked.append(kernel)
+        requests.append(kernel)
         return Blocks(m, m if kernel == "backward_tables" else n, warps=4, stages=1)
 
     monkeypatch.setattr(operators, "choose_blocks", choose)
     T = 130
-    given, options = drawn({"distance_bias": (1, 2 * T - 1)}, T, 16)
-    single = {name: x[:1, :1] if name in "qkv" else x for name, x in given.items()}
+    inputs, options = drawn({"distance_bias": (1, 2 * T - 1)}, T, 16)
+    single = {name: x[:1, :1] if name in "qkv" else x for name, x in inputs.items()}
     layout = Layout.of_lengths(torch.tensor([T]), T, causal).to(DEVICE)
     assert_equal_but_for_rounding(single, options, layout)
-    assert set(asked) == {"forward", "backward_keys", "backward_queries", "backward_tables"}
+    assert set(requests) == {"forward", "backward_keys", "backward_queries", "backward_tables"}
 
 
 # -- packed documents --------------------------------------------------------------------------------------------------
@@ -416,8 +416,8 @@ def test_documents_longer_than_a_tile_are_right(case: str, causal: bool) -> None
     T = 110
     packed = [0] * 20 + [3] * 65 + [1] * 20 + [PADDING] * 5
     interrupted = [PADDING] * 3 + [2] * 40 + [5] * 25 + [2] * 42 if case == "nothing" else [7] * T
-    given, options = drawn(CASES[case](T, 16), T, 16)
-    single = {name: x[:, :1] if name in "qkv" else x[:1] for name, x in given.items()}
+    inputs, options = drawn(CASES[case](T, 16), T, 16)
+    single = {name: x[:, :1] if name in "qkv" else x[:1] for name, x in inputs.items()}
     assert_equal_but_for_rounding(single, options, layout_of([packed, interrupted], causal))
 
 
@@ -494,9 +494,9 @@ def test_what_lies_outside_of_the_window_is_not_read(causal: bool) -> None:
 
 
 def test_no_limit_and_a_window_beyond_the_length_are_equal_to_the_bit(several, expected) -> None:
-    given, options, layout = several
+    inputs, options, layout = several
     for window in ((None,), (25, None), (2**70,)):
-        assert_same_bits(bits(given, options | {"window": window}, layout), expected)
+        assert_same_bits(bits(inputs, options | {"window": window}, layout), expected)
 
 
 # -- the edges of integers and signs -----------------------------------------------------------------------------------
@@ -514,10 +514,10 @@ def test_rows_may_lie_further_apart_than_32_bits_count(name: str, axis: int, cou
     d = 16
     shape, strides = [1, 1, 3, d], [d, d, d, 1]
     shape[axis], strides[axis] = count, apart
-    given = dict(zip(("q", "k", "v", "grad"), torch.randn(4, *shape, device=DEVICE).bfloat16(), strict=True))
+    inputs = dict(zip(("q", "k", "v", "grad"), torch.randn(4, *shape, device=DEVICE).bfloat16(), strict=True))
     far = torch.empty(2**31 + count * apart, dtype=torch.bfloat16, device=DEVICE)
     far = far.as_strided(shape, strides, 2**31)  # an offset that has wrapped around is inside too
-    far.copy_(given[name])
+    far.copy_(inputs[name])
     bias = rand(1, 2 * shape[2] - 1).float()
 
     def results(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
@@ -525,15 +525,15 @@ def test_rows_may_lie_further_apart_than_32_bits_count(name: str, axis: int, cou
         out, lse = operators.softmax_attention(q, k, v, *terms)
         return out, *operators.softmax_attention_backward(grad, out, lse, q, k, v, *terms, [True, False])
 
-    for found, expected in zip(results(**given | {name: far}), results(**given), strict=True):
+    for actual, expected in zip(results(**inputs | {name: far}), results(**inputs), strict=True):
         assert expected.isfinite().all()
-        assert torch.equal(found, expected)
+        assert torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("scale", [-0.4, 0.0])
 def test_the_scale_may_be_negative_or_zero(scale: float) -> None:
-    given, options = drawn({"scale": scale}, 45, 16)
-    assert_equal_but_for_rounding(given, options, LAYOUTS["left_padded_late_and_packed"](45, True))
+    inputs, options = drawn({"scale": scale}, 45, 16)
+    assert_equal_but_for_rounding(inputs, options, LAYOUTS["left_padded_late_and_packed"](45, True))
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

@@ -204,9 +204,9 @@ def test_atomics_are_found_in_the_code(ptx: str, atomic: bool) -> None:
 
 
 def test_every_key_of_the_table_has_a_case_that_finds_its_blocks() -> None:
-    found = list(keys(()))
-    assert len(found) == sum(len(part) for name, part in load_blocks().items() if name != INTERPRETER)
-    for architecture, key in found:
+    actual = list(keys(()))
+    assert len(actual) == sum(len(part) for name, part in load_blocks().items() if name != INTERPRETER)
+    for architecture, key in actual:
         assert case_of(architecture, key).blocks == load_blocks()[architecture][key] or key.startswith("stick_backward")
     assert {key for _, key in keys(["sm_90"], "^forward bfloat16 64")} == {
         f"forward bfloat16 64 {load}" for load in static.LOADS

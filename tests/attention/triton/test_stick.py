@@ -246,8 +246,10 @@ def assert_errs_as_little(got: Given, judge: Given, truth: Given, terms: Given |
     """
     sizes = truth | (terms or {})
     for name, exact in truth.items():
-        error, own = (rms(x[name] - exact) for x in (got, judge))
-        assert error <= 4 * own + 2**-21 * rms(sizes[name]), f"{name} errs by {error}, the reference by {own}"
+        error, reference_error = (rms(x[name] - exact) for x in (got, judge))
+        assert error <= 4 * reference_error + 2**-21 * rms(sizes[name]), (
+            f"{name} errs by {error}, the reference by {reference_error}"
+        )
 
 
 def assert_equal_but_for_rounding(given: Given, options: Case, layout: Layout) -> None:
@@ -301,13 +303,15 @@ STICKS = [Stick(*case) for case in product(("nearest", "first"), (True, False), 
 def test_the_reference_is_the_product_formula(stick: Stick, causal: bool, layout: str) -> None:
     """So that both may judge the kernels."""
     where = LAYOUTS[layout](21, causal)
-    given, options = drawn(BIASES["shared_clipped"](21) | ROTATIONS["rotated"](21, 6) | {"normalizer": stick}, where, 6)
-    upstream = upstream_for(given, where)
-    found, expected = (
-        run(attention, given, options, where, upstream, torch.float64) for attention in (by_reference, by_definition)
+    inputs, options = drawn(
+        BIASES["shared_clipped"](21) | ROTATIONS["rotated"](21, 6) | {"normalizer": stick}, where, 6
+    )
+    upstream = upstream_for(inputs, where)
+    actual, expected = (
+        run(attention, inputs, options, where, upstream, torch.float64) for attention in (by_reference, by_definition)
     )
     for name, exact in expected.items():
-        assert rms(found[name] - exact) <= 1e-14 * rms(exact), name
+        assert rms(actual[name] - exact) <= 1e-14 * rms(exact), name
 
 
 @pytest.mark.parametrize("T", [1, 2])
@@ -393,20 +397,20 @@ EDGES = [
 def test_logits_of_ten_thousand_are_right(stick: Stick, causal: bool) -> None:
     """And so are their gradients; some shares are one, some zero."""
     T = 21
-    given, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, whole_layout(T, causal), 16)
-    given["distance_bias"] = 1e4 * given["distance_bias"].round().clamp(-1, 1)
-    assert_equal_but_for_rounding(given, options, whole_layout(T, causal))
+    inputs, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, whole_layout(T, causal), 16)
+    inputs["distance_bias"] = 1e4 * inputs["distance_bias"].round().clamp(-1, 1)
+    assert_equal_but_for_rounding(inputs, options, whole_layout(T, causal))
 
 
 @pytest.mark.parametrize(("stick", "causal"), EDGES[:2])
 def test_queries_and_keys_may_be_large(stick: Stick, causal: bool) -> None:
     """Gradients of logits are as small as what a share of one leaves."""
     T = 21
-    given, options = drawn({"normalizer": stick}, whole_layout(T, causal), 16)
-    given["q"] *= 128
-    given["k"] *= 32
-    assert float((given["q"] @ given["k"].mT).abs().max() / 4) > 1e4
-    assert_equal_but_for_rounding(given, options, whole_layout(T, causal))
+    inputs, options = drawn({"normalizer": stick}, whole_layout(T, causal), 16)
+    inputs["q"] *= 128
+    inputs["k"] *= 32
+    assert float((inputs["q"] @ inputs["k"].mT).abs().max() / 4) > 1e4
+    assert_equal_but_for_rounding(inputs, options, whole_layout(T, causal))
 
 
 @pytest.mark.parametrize(("stick", "causal"), EDGES[:3])
@@ -414,15 +418,15 @@ def test_distances_may_be_shut_by_minus_infinity_and_given_all_by_plus_infinity(
     """The reference's error is taken at 10^4, where shares are as much 0 and 1."""
     T = 25
     where = whole_layout(T, causal)
-    given, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, where, 16)
-    given["distance_bias"][:, T : T + 9] = -torch.inf  # 1, ..., 9 back
-    given["distance_bias"][0, : T - 9] = -torch.inf  # 9 ahead and more
-    given["distance_bias"][1, [T - 5, T + 20]] = torch.inf  # 4 ahead, 21 back
-    finite = given | {"distance_bias": given["distance_bias"].clamp(-1e4, 1e4)}
-    upstream = upstream_for(given, where)
-    truth = run(by_definition, given, options, where, upstream, torch.float64)
+    inputs, options = drawn({"distance_bias": (H, 2 * T - 1), "normalizer": stick}, where, 16)
+    inputs["distance_bias"][:, T : T + 9] = -torch.inf  # 1, ..., 9 back
+    inputs["distance_bias"][0, : T - 9] = -torch.inf  # 9 ahead and more
+    inputs["distance_bias"][1, [T - 5, T + 20]] = torch.inf  # 4 ahead, 21 back
+    finite = inputs | {"distance_bias": inputs["distance_bias"].clamp(-1e4, 1e4)}
+    upstream = upstream_for(inputs, where)
+    truth = run(by_definition, inputs, options, where, upstream, torch.float64)
     judge = run(by_reference, finite, options, where, upstream, torch.float32)
-    assert_errs_as_little(run(by_kernels, given, options, where, upstream, torch.float32), judge, truth)
+    assert_errs_as_little(run(by_kernels, inputs, options, where, upstream, torch.float32), judge, truth)
 
 
 # -- bfloat16 ----------------------------------------------------------------------------------------------------------
@@ -443,15 +447,15 @@ def test_it_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(
     """Root mean square over the output, and over the gradients of every input, against float64."""
     T, d = 21, 24
     where = LAYOUTS[layout](T, causal)
-    given, options = drawn(BIASES[bias](T) | ROTATIONS[rotate](T, d) | {"normalizer": stick}, where, d)
-    given |= {name: given[name].bfloat16().double() for name in "qkv"}
-    upstream = upstream_for(given, where).bfloat16().double()
-    truth = run(by_definition, given, options, where, upstream, torch.float64)
-    judge = run(by_reference, given, options, where, upstream, torch.bfloat16)
-    got = run(by_kernels, given, options, where, upstream, torch.bfloat16)
+    inputs, options = drawn(BIASES[bias](T) | ROTATIONS[rotate](T, d) | {"normalizer": stick}, where, d)
+    inputs |= {name: inputs[name].bfloat16().double() for name in "qkv"}
+    upstream = upstream_for(inputs, where).bfloat16().double()
+    truth = run(by_definition, inputs, options, where, upstream, torch.float64)
+    judge = run(by_reference, inputs, options, where, upstream, torch.bfloat16)
+    got = run(by_kernels, inputs, options, where, upstream, torch.bfloat16)
     for name, exact in truth.items():
-        error, own = (rms(x[name] - exact) for x in (got, judge))
-        assert 0 < error <= 2 * own, f"{name} errs by {error}, the reference by {own}"
+        error, reference_error = (rms(x[name] - exact) for x in (got, judge))
+        assert 0 < error <= 2 * reference_error, f"{name} errs by {error}, the reference by {reference_error}"
 
 
 def test_in_bfloat16_too_many_equal_shares_add_up_with_what_they_leave(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,22 +492,22 @@ def test_the_logarithms_of_a_share_are_right_over_the_whole_range(parts: int, bi
     size = 2**15
     z = torch.cat((torch.linspace(-40, 40, size // 2), 2 ** torch.linspace(-30, 13, size // 4)))
     z = torch.cat((z, -(2 ** torch.linspace(-30, 13, size // 4)))).to(DEVICE)
-    found = torch.full((2, size), torch.nan, device=DEVICE)
-    shares_of[(1,)](z, *found, size, parts)
+    actual = torch.full((2, size), torch.nan, device=DEVICE)
+    shares_of[(1,)](z, *actual, size, parts)
     exact = -torch.stack((torch.logaddexp2(-z.double(), 0 * z.double()), torch.logaddexp2(z.double(), 0 * z.double())))
     there = exact.abs() > 2.0**-120  # smaller ones may be zero on a GPU
-    error = (found.double() / exact - 1).abs()[there]
+    error = (actual.double() / exact - 1).abs()[there]
     assert error.isfinite().all()
     assert error.max() <= 2**-bits
-    assert (found[~there] <= 0).all()
-    assert (found[~there] >= -(2.0**-110)).all()
+    assert (actual[~there] <= 0).all()
+    assert (actual[~there] >= -(2.0**-110)).all()
 
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_logits_of_infinity_take_all_or_nothing(parts: int) -> None:
     z = torch.tensor([math.inf, -math.inf, 3e38, -3e38], device=DEVICE)
-    take, leave = found = torch.full((2, 4), torch.nan, device=DEVICE)
-    shares_of[(1,)](z, *found, 4, parts)
+    take, leave = actual = torch.full((2, 4), torch.nan, device=DEVICE)
+    shares_of[(1,)](z, *actual, 4, parts)
     assert take.tolist()[::2] == [0, 0]
     assert leave.tolist() == pytest.approx([-1e30, 0, -1e30, 0], rel=1e-6, abs=0)
     assert (take[1::2] <= -1e30).all()
@@ -523,9 +527,9 @@ def test_tokens_of_other_documents_are_left_out_at_both_ends() -> None:
     rows = [[7] * 500 + [4] * 30 + [9] * 570, [PADDING] * 40 + [0] * 500 + [3] * 300 + [PADDING] * 260]
     segment = torch.tensor(rows, device=DEVICE)
     for first, (low, high) in product((0, 32, 480, 512, 528, 1072, 1088), ((0, T), (16, 1056), (600, 601))):
-        found = torch.full((2, 2), -1, dtype=torch.int64, device=DEVICE)
-        tokens_that_meet[(2,)](segment, found, first, 0, low, high, T, 16)
-        for row, (begin, end) in zip(segment.cpu(), found.tolist(), strict=True):
+        actual = torch.full((2, 2), -1, dtype=torch.int64, device=DEVICE)
+        tokens_that_meet[(2,)](segment, actual, first, 0, low, high, T, 16)
+        for row, (begin, end) in zip(segment.cpu(), actual.tolist(), strict=True):
             own = row[first : first + 16]
             meets = ((row >= own.min()) & (row <= own.max())).nonzero()[:, 0]
             meets = meets[(meets >= low) & (meets < high)]
@@ -545,14 +549,15 @@ def test_rows_may_lie_more_than_two_gigabytes_apart(axis: int) -> None:
     apart.copy_(near)
     bias = torch.randn(1, 2 * shape[2] - 1)
     how = (bias, None, 0.3, True, -1, True, True)
-    found, expected = (stick_attention(x, x, x, *how) for x in (apart, near))
-    for one, other in zip(found, expected, strict=True):
+    actual, expected = (stick_attention(x, x, x, *how) for x in (apart, near))
+    for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one, other)
     grad = torch.randn(shape).bfloat16()
-    found, expected = (
-        stick_attention_backward(grad, left, x, x, x, *how, True) for x, (_, left) in ((apart, found), (near, expected))
+    actual, expected = (
+        stick_attention_backward(grad, left, x, x, x, *how, True)
+        for x, (_, left) in ((apart, actual), (near, expected))
     )
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one, other)
 
 
@@ -573,16 +578,16 @@ def test_rows_may_lie_more_than_two_gigabytes_apart(axis: int) -> None:
 def test_blocks_change_the_result_within_rounding_only(
     m: int, n: int, m_keys: int, stick: Stick, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requests = []
 
     def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
-        asked.append(kernel)
+        requests.append(kernel)
         return Blocks(m_keys, 128, 4, 1) if kernel == "stick_backward_keys" else Blocks(m, n, 4, 1)
 
     monkeypatch.setattr(stick_operators, "choose_blocks", choose)
-    given, options = drawn({"distance_bias": (H, 89), "normalizer": stick}, whole_layout(45, causal), 16)
-    assert_equal_but_for_rounding(given, options, whole_layout(45, causal))
-    assert {"stick_forward", "stick_backward_queries", "stick_backward_keys"} <= set(asked)
+    inputs, options = drawn({"distance_bias": (H, 89), "normalizer": stick}, whole_layout(45, causal), 16)
+    assert_equal_but_for_rounding(inputs, options, whole_layout(45, causal))
+    assert {"stick_forward", "stick_backward_queries", "stick_backward_keys"} <= set(requests)
 
 
 @pytest.mark.parametrize(
@@ -627,8 +632,8 @@ def several() -> tuple[Given, Case, Layout]:
     torch.manual_seed(1)
     layout = layout_of([[0] * 12 + [1] * 9], causal=True)
     case = BIASES["per_head"](21) | ROTATIONS["rotated"](21, 16) | {"normalizer": Stick("nearest", True, "own")}
-    given, options = drawn(case, layout, 16)
-    return {name: x.float() for name, x in given.items()}, options, layout
+    inputs, options = drawn(case, layout, 16)
+    return {name: x.float() for name, x in inputs.items()}, options, layout
 
 
 @pytest.fixture(scope="module")
@@ -649,14 +654,14 @@ def test_a_gradient_does_not_depend_on_which_others_are_asked_for(wanted: str, s
 
 def test_strides_of_the_inputs_do_not_matter(several, expected) -> None:
     """Numbers of the last axis lie apart in one case; in the other, queries, keys and values in one projection."""
-    given, options, layout = several
-    apart = {name: given[name].mT.contiguous().mT for name in ("q", "k", "v", "distance_bias")}
+    inputs, options, layout = several
+    apart = {name: inputs[name].mT.contiguous().mT for name in ("q", "k", "v", "distance_bias")}
     assert not any(x.is_contiguous() for x in apart.values())
-    assert_same_bits(bits(given | apart, options, layout), expected)
-    projected = torch.stack([given[name] for name in "qkv"]).permute(1, 3, 0, 2, 4).contiguous()
+    assert_same_bits(bits(inputs | apart, options, layout), expected)
+    projected = torch.stack([inputs[name] for name in "qkv"]).permute(1, 3, 0, 2, 4).contiguous()
     q, k, v = projected.permute(2, 0, 3, 1, 4)
     assert not q.is_contiguous()
-    assert_same_bits(bits(given | {"q": q, "k": k, "v": v}, options, layout), expected)
+    assert_same_bits(bits(inputs | {"q": q, "k": k, "v": v}, options, layout), expected)
 
 
 def test_inputs_and_the_upstream_gradient_may_be_expanded() -> None:
@@ -797,18 +802,18 @@ def training(model: Transformer) -> Iterator[Given]:
 @pytest.fixture
 def logits(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The logits of every layer that the reference computes in float64, with their gradients."""
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     compute = reference.logits
 
     def kept(*inputs: Any) -> Tensor:
         z = compute(*inputs)
         if z.dtype == torch.float64 and z.requires_grad:
             z.retain_grad()
-            found.append(z)
+            results.append(z)
         return z
 
     monkeypatch.setattr(reference, "logits", kept)
-    return found
+    return results
 
 
 def absolute_terms(model: Transformer, logits: list[Tensor]) -> Given:
@@ -826,13 +831,13 @@ def compared_steps(pe: str, causal: bool, logits: list[Tensor]) -> tuple[Given, 
     steps: list[list[Given]] = [[], [], [], []]
     for step in training(model):
         steps[0].append(step)
-        for judge, found in zip((single, exact), steps[1:], strict=False):
+        for judge, actual in zip((single, exact), steps[1:], strict=False):
             judge.load_state_dict(model.state_dict())
             logits.clear()
-            found.append(next(training(judge)))
+            actual.append(next(training(judge)))
         steps[3].append(absolute_terms(exact, logits))
     got, judge, truth, terms = (
-        {name: torch.stack([step[name] for step in found]) for name in found[0]} for found in steps
+        {name: torch.stack([step[name] for step in actual]) for name in actual[0]} for actual in steps
     )
     assert len(terms) == (2 if pe.startswith("rse") else 0)
     return got, judge, truth, terms

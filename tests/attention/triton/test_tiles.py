@@ -26,10 +26,10 @@ def read(x, out, row, length, start, WAY: tl.constexpr, BLOCK: tl.constexpr):
     """Copy numbers start, ... of a row of x, in the way of `numbers`, or of `tile_numbers`, cut or not."""
     at = tl.arange(0, BLOCK)
     if WAY == 0:
-        found = numbers(x, row, start + at, length, 0)
+        actual = numbers(x, row, start + at, length, 0)
     else:
-        found = tile_numbers(x, row, start, length, 0, BLOCK, WAY == 1)
-    tl.store(out + at, found)
+        actual = tile_numbers(x, row, start, length, 0, BLOCK, WAY == 1)
+    tl.store(out + at, actual)
 
 
 @pytest.fixture
@@ -50,6 +50,6 @@ def test_numbers_of_a_row_are_read_where_they_lie(far: Tensor, way: int) -> None
     length = LENGTH * DIMS
     there = far[ROW * length + START :][:BLOCK]
     there.copy_(torch.arange(100, 100 + BLOCK))
-    found = torch.zeros(BLOCK, dtype=torch.uint8, device=DEVICE)
-    read[(1,)](far, found, ROW, length, START, way, BLOCK)
-    assert torch.equal(found, there)
+    actual = torch.zeros(BLOCK, dtype=torch.uint8, device=DEVICE)
+    read[(1,)](far, actual, ROW, length, START, way, BLOCK)
+    assert torch.equal(actual, there)

@@ -54,9 +54,9 @@ def computed(T: int, m: int, n: int, causal: bool, queries: bool, windows: Tenso
     """The tiles that are computed, and those without a mask, bool [windows, tiles of queries, tiles of keys]."""
     size, others = (n, triton.cdiv(T, m)) if queries else (m, triton.cdiv(T, n))
     blocks = triton.cdiv(T, size)
-    found = torch.full((1 if windows is None else len(windows), blocks, 4), -1, dtype=torch.int32, device=DEVICE)
-    ranges[(blocks, len(found))](windows, found, T, m, n, causal, queries, windows is not None)
-    begin, end, whole_begin, whole_end = found[..., None].unbind(2)
+    actual = torch.full((1 if windows is None else len(windows), blocks, 4), -1, dtype=torch.int32, device=DEVICE)
+    ranges[(blocks, len(actual))](windows, actual, T, m, n, causal, queries, windows is not None)
+    begin, end, whole_begin, whole_end = actual[..., None].unbind(2)
     assert (begin <= whole_begin).all()
     assert (whole_begin <= whole_end).all()
     assert (whole_end <= end).all()
