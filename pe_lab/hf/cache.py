@@ -22,7 +22,7 @@ class CachedTokens:
     Args:
         stack: the encodings of the model.
         cache: what is kept of the tokens; None: nothing.
-        why: the reason why nothing is kept.
+        refusal: the reason why nothing is kept.
     """
 
     stack: Stack

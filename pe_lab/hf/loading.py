@@ -75,7 +75,7 @@ def load_saved(
     Args:
         described: by its configuration.
         encoding, options: as those of `load`.
-        wanted: class of the model; None: that of the one that was saved. Weights that it alone has are new.
+        model_class: class of the model; None: that of the one that was saved. Weights that it alone has are new.
 
     Raises:
         ValueError: as that of `load`; weights of another shape.

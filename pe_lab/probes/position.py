@@ -67,7 +67,7 @@ def ridge_predictions(x: np.ndarray, targets: np.ndarray, others: np.ndarray) ->
 
     Args:
         x: [N, D] features.
-        wanted: [N, columns] the values to predict from them.
+        targets: [N, columns] the values to predict from them.
         others: [M, D] features to predict for.
 
     Returns:
