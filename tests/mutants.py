@@ -72,7 +72,7 @@ def of(encoding: str, file: str, tests: str, *changes: tuple[str, str]) -> list[
 
 def of_model(kind: str, file: str, *changes: tuple[str, str]) -> list[Mutant]:
     """Return mutants of what replaces positions in a type of model of transformers, or of its own encoding."""
-    tests = [f"hf/test_{name}.py" for name in ("families", "settings", "cache", "inputs")]
+    tests = [f"hf/test_{name}.py" for name in ("model_families", "model_positions", "cache", "inputs")]
     others = kind in ("llama", "t5", "gpt2", "bert")  # types of all these tests
     path = Path("pe_lab", file if "/" in file else f"hf/{file}")
     return [Mutant(kind, path, old, new, tuple(tests if others else tests[:1])) for old, new in changes]
@@ -472,11 +472,11 @@ MUTANTS = [
         ("if _by_head(terms):", "if not _by_head(terms):"),
     ),
     *of_model(
-        "llama", "settings.py", ('float(self.parameters["rope_theta"])', "10_000.0"), ('"half"', '"interleaved"')
+        "llama", "model_positions.py", ('float(self.parameters["rope_theta"])', "10_000.0"), ('"half"', '"interleaved"')
     ),
     *of_model(
         "qwen3",
-        "families.py",
+        "model_families.py",
         (
             "part.rotary_emb = NoRotation()",
             "part.rotary_emb = NoRotation()\n"
@@ -488,7 +488,7 @@ MUTANTS = [
     ),
     *of_model(
         "gpt_neox",
-        "settings.py",
+        "model_positions.py",
         ('self.options["rotary_dim"] = rotated', "pass"),
         ('self.options["rotary_dim"] = rotated', 'self.options["rotary_dim"] = rotated // 2'),
     ),
@@ -501,7 +501,7 @@ MUTANTS = [
     ),
     *of_model(
         "gemma3_text",
-        "settings.py",
+        "model_positions.py",
         ("RotaryPositions(part, name))", "RotaryPositions(part, config.layer_types[0]))"),
         (
             "LayerwisePositions([types[name] for name in config.layer_types])",
@@ -510,34 +510,36 @@ MUTANTS = [
         ("alike[0] if alike else", "alike[0] if alike or types else"),
         ("self.name is not None and name in self.others", "self.name is not None and name == self.name"),
     ),
-    *of_model("gemma3_text", "families.py", ('"use_bidirectional_attention", False', '"use_causal_attention", False')),
+    *of_model(
+        "gemma3_text", "model_families.py", ('"use_bidirectional_attention", False', '"use_causal_attention", False')
+    ),
     *of_model(
         "smollm3",
-        "settings.py",
+        "model_positions.py",
         ("kinds[bool(each)]", "kinds[not each]"),
         ("kinds[bool(each)]", "kinds[1]"),
         ("issubclass(encoding_class, RoPE)", "encoding_class is RoPE"),
     ),
     *of_model(
         "modernbert",
-        "families.py",
+        "model_families.py",
         ('"Wqkv", fused="blocks", causal=False)', '"Wqkv", fused="blocks")'),
     ),
     *of_model(
         "opt",
-        "families.py",
+        "model_families.py",
         ("weight[part.embed_positions.offset :]", "weight[: -part.embed_positions.offset]"),
         ('_of_opt, _table("embed_positions")', "_of_opt, _nothing"),
     ),
     *of_model(
         "roberta",
-        "families.py",
+        "model_families.py",
         ("weight[part.embeddings.padding_idx + 1 :]", "weight[part.embeddings.padding_idx :]"),
         ("config.max_position_embeddings - config.pad_token_id - 1", "config.max_position_embeddings"),
     ),
     *of_model(
         "t5",
-        "settings.py",
+        "model_positions.py",
         ("encoding.table.copy_(self.attention", "encoding.table.copy_(0.5 * self.attention"),
         ("(-distance, not causal,", "(-distance, causal,"),
         ("self.attention.relative_attention_max_distance,", "self.attention.relative_attention_max_distance + 1,"),
@@ -545,7 +547,9 @@ MUTANTS = [
     ),
     *of_model("t5", "hooks.py", ("layer.query_key.new_zeros(1, 1, 1, 1)", "layer.query_key.new_ones(1, 1, 1, 1)")),
     *of_model(
-        "t5", "families.py", ("del attention.relative_attention_bias", "attention.has_relative_attention_bias = True")
+        "t5",
+        "model_families.py",
+        ("del attention.relative_attention_bias", "attention.has_relative_attention_bias = True"),
     ),
     *of_model(
         "bloom",
@@ -571,7 +575,7 @@ MUTANTS = [
     ),
     *of_model(
         "bert",
-        "families.py",
+        "model_families.py",
         ("passes_zeros=True", "passes_zeros=False"),
         (
             "TablePositions(part.embeddings.position_embeddings.weight)",
@@ -582,7 +586,7 @@ MUTANTS = [
     ),
     *of_model(
         "gpt2",
-        "families.py",
+        "model_families.py",
         ("TablePositions(part.wpe.weight)", "TablePositions(part.wpe.weight.flip(0))"),
         ('remove=_table("wpe")', "remove=_nothing"),
         ('value="c_attn",\n        fused="blocks"', 'value="c_attn",\n        fused="heads"'),
@@ -595,7 +599,7 @@ MUTANTS = [
     ),
     *of_model(
         "deberta-v2",
-        "families.py",
+        "model_families.py",
         ('("pos_key_proj", "pos_query_proj")', '("pos_key_proj",)'),
         ("part.embeddings.position_embeddings = None", "pass"),
         ("        del encoder.rel_embeddings\n", ""),
@@ -604,7 +608,7 @@ MUTANTS = [
     ),
     *of_model(
         "vit",
-        "families.py",
+        "model_families.py",
         ("position_embeddings[0])", "position_embeddings[0].flip(0))"),
         ("table.new_zeros(())", "table[:, :1].clone()"),
         ('object.__setattr__(part.embeddings, "interpolate_pos_encoding", _no_vectors)', "pass"),
