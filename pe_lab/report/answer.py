@@ -5,6 +5,7 @@ significantly better than each other.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -58,12 +59,15 @@ from pe_lab.results.learned import (
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Verdict, interval
+from pe_lab.statistics.comparisons import counted
 
 MAX_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MAX_TASKS = 3  # whose descriptions are given, and that are told one by one
 LENGTHS = ("epochs", "steps")  # of a training
 MAX_DECIDED = 6  # comparisons of a verdict that are named
 MAX_OPEN = 2  # undecided comparisons that are named
+MAX_NOTES = 2  # that stand open
+MAX_FEW_SEEDS = 3  # which the answer names
 LEARNED = "in which a model has learned the task"
 SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
 
@@ -86,15 +90,16 @@ def answer(subject: ReportSubject) -> Section:
     references = [f"**Note.** {line}" for line in behind_references(subject)]
     partly = partly_learned(cells)
     partly = _where_not_learned(cells) or partly
-    notes = [f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []
-    notes += [
+    notes = [  # the gravest first
         *not_finite(subject),
-        *([] if opening else _beyond_the_answer(far_seeds(subject), said, cells)),
-        *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
+        *([] if opening else _beyond_the_answer(far_seeds(subject), said, cells)),
+        *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
+        *([f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []),
     ]
+    more = len(notes) - MAX_NOTES
     folded: list[Part] = []
     encodings = _encodings(subject)
     if opening:
@@ -106,9 +111,19 @@ def answer(subject: ReportSubject) -> Section:
         shown = [*opening[:first], *parts, *opening[first:]]
     else:
         folded = [Collapsible("How it was compared", [how, *_corrected(subject)])]
-        shown = [*parts, said, *references, *overview_figures(subject)]
-    shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes)]
+        shown = [*parts, said, *_few_seeds(cells), *references, *overview_figures(subject)]
+    shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes[:MAX_NOTES])]
+    if more > 0:
+        folded = [Collapsible(f"{counted(more, 'more note')}", list(notes[MAX_NOTES:])), *folded]
     return Section(title(subject), [*shown, *folded, *encodings], opening=True)
+
+
+def _few_seeds(cells: pd.DataFrame) -> list[str]:
+    """Return a line on the number of seeds, where several encodings have few of them."""
+    seeds = cells.groupby("pe")["seed"].nunique()
+    if len(seeds) < 2 or not 1 < seeds.max() <= MAX_FEW_SEEDS:
+        return []
+    return [f"All of this rests on {count_of_seeds(seeds)}."]
 
 
 def _setting(subject: ReportSubject) -> list[str]:
@@ -148,7 +163,7 @@ def _in_short(subject: ReportSubject) -> str:
     if cells.empty:
         return "no cells"
     seeds = cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique()
-    return f"{count_of_seeds(seeds)}, {rates_in_words(subject.results)}"
+    return count_of_seeds(seeds) + f", {rates_in_words(subject.results)}" * (not one_rate(subject))
 
 
 def _corrected(subject: ReportSubject) -> list[str]:
@@ -165,8 +180,11 @@ def _corrected(subject: ReportSubject) -> list[str]:
     )
     ends = {"in settings in which no model has learned the task": without} | ends
     told = [f"{count} are {where}" for where, count in ends.items() if count]
-    every = compared.sizes()[0]
-    return [f"The correction is over {every} comparisons, of which {joined(told)}."] if told else []
+    every, others = compared.sizes()[0], compared.corrections("")
+    lines = [f"The correction is over {every} comparisons, of which {joined(told)}."] if told else []
+    if others != compared.corrections(subject.baseline):
+        lines.append(f"Verdicts of the figure are corrected for {others}.")
+    return lines
 
 
 def _measured(subject: ReportSubject, longer: str) -> list[Part]:
@@ -210,8 +228,9 @@ def title(subject: ReportSubject) -> str:
     cells, metric = subject.results.cells, measured(subject.metric)
     if cells.empty:
         return f"What is the {metric} of the encodings in {subject.results.name}?"
-    names, choice = list(cells["pe"].unique()), best_of(subject.results) or _only_rate(subject)
-    where = f"{place(cells)}{f', {choice}' if choice else ''}"
+    names, tuned = list(cells["pe"].unique()), bool(best_of(subject.results))
+    rates = "with tuned learning rates" if tuned else _only_rate(subject)
+    where = f"{place(cells)}{f', {rates}' if rates else ''}"
     if len(names) == 1:
         return f"What is the {metric} of {names[0]}{where}?"
     if len(names) == 2 and subject.baseline in names:
@@ -267,9 +286,9 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     learned = _place_of_learned(cells) if partly_learned(cells) else ""
     if 1 < len(each) <= FEW_SETTINGS:
         told = one_by_one(each, lambda candidates: _doubts(subject, candidates))
-        best = in_all(each)
-        lead = f"Models have learned the task {learned}; {best[0].lower()}{best[1:]}" if learned else best * (not tasks)
-        return f"{lead}{told}" + f"\n{counts}" * tasks, _against(subject, lines)
+        lead = in_all(each, f"Where models have learned the task ({learned})" if learned else "")
+        how = _against(subject, lines) + f"\n{counts}" * bool(counts and tasks)
+        return lead * bool(learned or not tasks) + told, how
     first = in_each_setting(each)
     if learned:
         where = f"{capitalised(learned)}, where models have learned the task"
@@ -308,18 +327,20 @@ def _control(cells: pd.DataFrame, candidates: BestCandidates) -> str:
     """Say whether a control passed, where the best loss without position is the best possible; otherwise nothing."""
     if not is_control(cells):
         return ""
-    asked = "A control: the best possible loss needs no position, so no encoding should be better than another"
+    asked = "the best possible loss needs no position, so no encoding should be better than another"
     if candidates.case in ("untested", "equal", "unsolved", "contradictory"):
-        return f"{asked}. {candidates.words()}"
+        return f"A control: {asked}. {candidates.words()}"
     if candidates.behind or candidates.near:
-        return f"{asked}. It did not pass: {candidates.words()}"
-    return f"{asked}, and no encoding is significantly better."
+        return f"This control did not pass: {asked}. {candidates.words()}"
+    as_expected = "as it should be in a control, whose best possible loss needs no position"
+    return f"No encoding is significantly better than another, {as_expected}."
 
 
 def _doubts(subject: ReportSubject, candidates: BestCandidates) -> str:
     """Say what else may explain the comparisons of a setting, and which single seed decides a mean in it."""
     far = far_seeds(subject).get(candidates.setting.partition(" ")[2], "")
-    return " ".join(filter(None, [subject.doubts(candidates), far]))
+    named = replace(candidates, near=[])  # as `brief` names them
+    return " ".join(filter(None, [subject.doubts(named), far]))
 
 
 def _beyond_the_answer(far: dict[str, str], said: str, cells: pd.DataFrame) -> list[str]:

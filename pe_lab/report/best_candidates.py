@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from pe_lab.config import LR
 from pe_lab.report.recommendations import POOLED
 from pe_lab.results.columns import (
     REMAINING_METRIC,
@@ -205,6 +206,29 @@ class BestCandidates:
         text = " ".join(template.format(**values) for template in templates)
         return f"{self.where}: {text}" if self.where else text
 
+    def brief(self) -> str:
+        """Say which encoding has the best mean, and how the others compare with it: one of several settings."""
+        first, *others = self.means
+        if self.case not in ("only", "open") or self.open[:1] != [first]:
+            return self.words()
+        verdicts = {name: str(self.line(name, first)["verdict"]) for name in others if name in self.open}
+        told = [
+            f"`{pe}`{'' if other == first else f' than `{other}`'} by {self.gap(pe, other)}"
+            for pe, other in self.decided
+        ]
+        groups = {"worse": "; ".join(told) or listed(self.behind, None)} if self.behind else {}
+        for verdict in dict.fromkeys(verdicts.values()):
+            groups[verdict] = listed([name for name in verdicts if verdicts[name] == verdict], None)
+        text = MEAN.format(
+            first=first,
+            superlative=superlative(self.metric),
+            what=self.what,
+            value=amount(self.means[first], self.metric),
+        )
+        if set(groups) == {Verdict.UNDECIDED} and not self.near:
+            return f"{text} No difference is significant."
+        return " ".join([text, *(f"{capitalised(verdict)}: {names}." for verdict, names in groups.items())])
+
 
 def overall(compared: Families) -> BestCandidates | None:
     """Return what is open in the only setting, or averaged over all; None where settings cannot be averaged."""
@@ -331,16 +355,21 @@ def one_by_one(per_setting: Sequence[BestCandidates], more: Callable[[BestCandid
         per_setting: with their settings.
         more: what is said behind each; it may be empty.
     """
-    told = {candidates.setting: f"{candidates.words()} {more(candidates)}".rstrip() for candidates in per_setting}
+    told = {candidates.setting: f"{candidates.brief()} {more(candidates)}".rstrip() for candidates in per_setting}
     return "".join(f"\n- **{capitalised(setting)}**: {words}" for setting, words in told.items())
 
 
-def in_all(per_setting: Sequence[BestCandidates]) -> str:
-    """Say which encodings may be the best in each of a few settings, and which in none."""
+def in_all(per_setting: Sequence[BestCandidates], where: str = "") -> str:
+    """Say which encodings may be the best in each of a few settings, and which in none.
+
+    Args:
+        where: what the settings are, in words; empty: that is left to what follows.
+    """
     counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else "all"
     always, never = (listed(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
-    best = f"In {which}, the best may be {always}" if always else f"No encoding may be the best in {which}"
-    return f"{best}{f'; not {never}' if never else ''}:"
+    best = f"the best may be {always}" if always else f"no encoding may be the best in {which}"
+    start = f"{where}, " if where else f"In {which}, " if always else ""
+    return capitalised(f"{start}{best}{f'; not {never}' if never else ''}:")
 
 
 def best_means(per_setting: Sequence[BestCandidates]) -> str:
@@ -362,8 +391,8 @@ def measured(metric: str) -> str:
 
 
 def last_word(name: str) -> str:
-    """Return the last part of a setting's dotted name; `task` for data."""
-    return "task" if name == "data" else name.rpartition(".")[2]
+    """Return the last part of a setting's dotted name; `task` for data, and the learning rate in words."""
+    return {"data": "task", LR: "learning rate"}.get(name, name.rpartition(".")[2])
 
 
 def amount(value: float, metric: str) -> str:

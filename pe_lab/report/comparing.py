@@ -179,8 +179,8 @@ def seeds(subject: ReportSubject) -> Section:
     names = [*varied_columns(needed, setting_columns(subject.results.cells)), "pe", "seeds", "difference", "deviation"]
     names += ["separable", "margin", "seeds_needed", "seeds_equivalent", "verdict"]
     text = (
-        "`seeds_needed` is the number of seeds that would show the difference, `seeds_equivalent` the number that "
-        "would show that it is smaller than the margin; the smaller of the two decides. `separable` is the smallest "
+        "`seeds needed` would show the difference, `seeds to show equivalence` that it is smaller than the margin; the "
+        "smaller of the two decides. `separable` is the smallest "
         "difference that as many seeds would show in 80 % of studies. All are for a power of 80 % and the level of the "
         f"first step of Holm's correction over {counted(subject.compared.sizes()[0], 'comparison')} with "
         f"`{subject.baseline}`. They take the observed difference and deviation as the true ones: read them as orders "

@@ -34,6 +34,7 @@ class Region:
     Attributes:
         x, y, width, height: of the part.
         scale: of a panel without names at its axis, the width of those of the first panel in its row; otherwise 0.
+        below: whether it begins a row of its own on any screen.
     """
 
     x: float
@@ -41,6 +42,7 @@ class Region:
     width: float
     height: float
     scale: float = 0.0
+    below: bool = False
 
     @property
     def box(self) -> str:
@@ -69,6 +71,7 @@ def inline_svg(figure: Figure, caption: str) -> Markup:
         beside = _part(scale, again, ' class="scale"') if region.scale else ""
         wide, narrow = PIXELS * region.width, PIXELS * (region.width + region.scale)
         sizes = f"--wide: {wide:.0f}px; --narrow: {narrow:.0f}px"
+        cut += ['<div style="--wide: 100%; --narrow: 100%"></div>'] * region.below
         cut.append(f'<div style="{sizes}">{beside}{_part(region, content if region is parts[0] else again)}</div>')
     whole = PIXELS * DPI * figure.get_size_inches()[0]
     return Markup(f'<div class="panels" {label} style="--whole: {whole:.0f}px">{"".join(cut)}</div>')
@@ -190,7 +193,10 @@ def regions(figure: Figure) -> list[Region]:
         parts.append(Region(right, legend[1] - LEGEND_GAP, width - right, legend[3] - legend[1] + 2 * LEGEND_GAP))
     elif legends:
         ends, top = _legend_cuts(figure, legends[0]), ys[-1]
-        parts += [Region(low, top, high - low, height - top) for low, high in pairwise(ends)]
+        parts += [
+            Region(low, top, high - low, height - top, below=not number)
+            for number, (low, high) in enumerate(pairwise(ends))
+        ]
     return parts
 
 

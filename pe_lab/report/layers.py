@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from pe_lab.report.best_candidates import joined
+from pe_lab.report.best_candidates import capitalised, joined
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, between, shaded
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, sort_by_setting
@@ -27,7 +27,11 @@ ENDS = {  # by metric: what the table calls its highest value over layers, or th
     "stable_rank": ("most variance in one direction, %", 0),
     "effective_rank": ("lowest effective rank", 0),
 }
-DRAWN = (("position", "r2"), ("rank", "stable_rank"))  # on the first screen
+DRAWN = (("position", "r2"), ("rank", "stable_rank"))  # on the first screen, the second one folded
+SHORT_MEANINGS = {  # by metric: in captions
+    "r2": "of a linear probe",
+    "stable_rank": "one over the largest share of the variance that a direction has",
+}
 MEANINGS = {  # by metric
     "r2": "R² of position is that of a linear probe: 1 where the position of a token is read without error.",
     "entropy_normalised": "Entropy of attention is 0 for one token, and 1 if all are alike.",
@@ -59,10 +63,12 @@ def layer_parts(records: pd.DataFrame) -> list[Part]:
     measured = {metric: layers for metric, layers in measured.items() if len(layers)}
     shown = list(layered[["probe", "metric"]].drop_duplicates().itertuples(index=False, name=None))
     drawn = [pair for pair in DRAWN if pair in shown] or shown[:1]
-    parts: list[Part] = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn]
+    first, *others = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn]
+    parts: list[Part] = [first]
     if measured:
-        parts = [_sentences(layered, measured, alone), _summary(layered, measured), *parts]
-    return [*parts, _ends(layered)]
+        parts = [_sentences(layered, measured, alone), first, _summary(layered, measured)]
+    folded = [Collapsible(figure.caption.partition(",")[0].partition(" (")[0], [figure]) for figure in others]
+    return [*parts, *folded, _ends(layered)]
 
 
 def _deepest(layered: pd.DataFrame) -> pd.DataFrame:
@@ -99,13 +105,14 @@ def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: 
     """Say where position is read, and whether states collapse, with ranges over encodings and settings."""
     means = {metric: _over_seeds(layers) for metric, layers in measured.items()}
     items = [_where_read(means["r2"], measured["r2"], alone)] if "r2" in means else []
-    collapse = [_alike(means["token_cosine"])] if "token_cosine" in means else []
+    verdict, alike = _alike(means["token_cosine"]) if "token_cosine" in means else ("", "")
+    collapse = [alike] * bool(alike)
     collapse += [_rank(means["effective_rank"])] if "effective_rank" in means else []
     if "stable_rank" in means:
         collapse += [f"{_one_direction(means['stable_rank'])}{_where_shallow(layered, means['stable_rank'])}."]
-    items += [" ".join(collapse)] * bool(collapse)
-    words = _of_models(layered)
-    return f"{words[0].upper()}{words[1:]}:" + "".join(f"\n- {item}" for item in items)
+    items = [" ".join(collapse)] * bool(collapse) + items
+    lead = f"{verdict} ({_of_models(layered)})" if verdict else capitalised(_of_models(layered))
+    return f"{lead}:" + "".join(f"\n- {item}" for item in items)
 
 
 def _summary(layered: pd.DataFrame, measured: dict[str, pd.DataFrame]) -> ReportTable:
@@ -161,21 +168,24 @@ def _ends(layered: pd.DataFrame) -> Collapsible:
 
 
 def _drawn(records: pd.DataFrame, probe: str, metric: str) -> CaptionedFigure:
-    code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
-    drawn = plots.layer_curves(records, probe, metric)
-    words = in_words(metric)
-    return CaptionedFigure(drawn, f"{words[0].upper()}{words[1:]}, by layer: {shaded(drawn, metric)}", code)
+    source, rows = "results.records", records
+    if "depth" in records and records["depth"].nunique() > 1:
+        rows, source = records[records["depth"] == records["depth"].max()], f"{source}.query('depth == depth.max()')"
+    drawn, words = plots.layer_curves(rows, probe, metric), in_words(metric)
+    meaning = f" ({SHORT_MEANINGS[metric]})" if metric in SHORT_MEANINGS else ""
+    caption = f"{words[0].upper()}{words[1:]}{meaning}, by layer: {shaded(drawn, metric)}"
+    return CaptionedFigure(drawn, caption, f"plots.layer_curves({source}, {probe!r}, {metric!r})")
 
 
 def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
-    """Say with which encodings position is read at the embedding, where the others reach it, and how well at best.
+    """Say with which encodings position is read at the embedding, and where the others reach it.
 
     Args:
         layers: R² by setting and encoding, a column per layer.
         seeds: the same of each seed.
         alone: R² from the token alone; NaN: unknown.
     """
-    best, start, level = layers.max(axis=1), layers.iloc[:, 0], alone if np.isfinite(alone) else 0.0
+    start, level = layers.iloc[:, 0], alone if np.isfinite(alone) else 0.0
     lowest = seeds.iloc[:, 0].groupby(["setting", "pe"], sort=False).agg(lambda values: interval(values.dropna())[0])
     more = start.groupby(level="pe", sort=False).min() > level + MORE
     carried, built = list(more.index[more]), list(more.index[~more])
@@ -195,10 +205,6 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         names = joined([f"`{pe}`" + f" ({joined(where)})" * (pe in partly) for pe, where in settings.items()])
         value = f"R² {between(sure, '.2f')}{token}"
         sentences.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
-    for (setting, pe), value in unsure.items():
-        where = f" ({setting})" * bool(setting)
-        interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
-        sentences.append(f"With `{pe}`{where} that is undecided ({interval_words}).")
     if built:
         names = joined([f"`{pe}`" for pe in built])
         of_built = layers[layers.index.get_level_values("pe").isin(built)] >= MOSTLY
@@ -208,24 +214,34 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}{but}"
         start_words = f"With {names} it is not read there (R² {told(start, built)}{'' if len(sure) else token})"
         sentences.append(f"{start_words}{by if len(reach) else ''}.")
-    without = f", without an encoding {told(best, ['none'])}" if "none" in more.index and len(more) > 1 else ""
-    return " ".join([*sentences, f"At the best layer R² is {between(best, '.2f')}{without}."])
+    for (setting, pe), value in unsure.items():
+        where = f" ({setting})" * bool(setting)
+        interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
+        sentences.append(f"With `{pe}`{where} that is undecided ({interval_words}).")
+    return " ".join(sentences)
 
 
-def _alike(layers: pd.DataFrame) -> str:
-    """Say whether tokens have become alike in a layer.
+def _alike(layers: pd.DataFrame) -> tuple[str, str]:
+    """Return whether models collapse, in words, and a sentence on how alike tokens become in a layer.
 
     Args:
         layers: the cosine of two tokens by setting and encoding, a column per layer.
     """
     most = layers.max(axis=1)
     if most.max() < APART:
-        return f"Tokens do not collapse into one: their cosine is at most {most.max():.2f} in all layers."
+        return (
+            "The models do not collapse",
+            f"The cosine between the states of two tokens is at most {most.max():.2f} in all layers.",
+        )
     if most.min() > ALIKE:
-        return f"All tokens become alike: the cosine of two tokens reaches {between(most, '.2f')}."
+        return (
+            "The models collapse",
+            f"All tokens become alike: the cosine of two tokens reaches {between(most, '.2f')}.",
+        )
     alike = [f"`{pe}`" for pe in dict.fromkeys(most[most > ALIKE].index.get_level_values("pe"))]
     with_ = f", above {ALIKE:g} with {joined(alike)}" * bool(alike)
-    return f"Tokens become more alike: the cosine of two tokens reaches {between(most, '.2f')}{with_}."
+    reach = f"Tokens become more alike: the cosine of two tokens reaches {between(most, '.2f')}{with_}."
+    return "The models collapse in part", reach
 
 
 def _rank(layers: pd.DataFrame) -> str:
@@ -235,7 +251,8 @@ def _rank(layers: pd.DataFrame) -> str:
         layers: the rank by setting and encoding, a column per layer.
     """
     first = f"{between(layers.iloc[:, 0], '.0f')} at {_first(layers)}"
-    return f"The effective rank of their states stays at {layers.min(axis=None):.0f} or more, after {first}."
+    rank = "effective rank (how many dimensions the states fill)"
+    return f"The {rank} stays at {layers.min(axis=None):.0f} or more, after {first}."
 
 
 def _one_direction(layers: pd.DataFrame) -> str:

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from pe_lab.report.best_candidates import BestCandidates, in_each_setting, joined
+from pe_lab.report.overview_figures import count_of_seeds
 from pe_lab.report.parts import CaptionedFigure, ReportTable, between, shaded
 from pe_lab.report.recommendations import Longest, longest
 from pe_lab.report.report_subject import ReportSubject
@@ -57,7 +58,8 @@ def _below_half(without: list[Longest]) -> str:
     longer = pd.concat([far.nearer[far.nearer["length"] > 1].assign(setting=far.setting) for far in without])
     if longer.groupby(["setting", "length", "pe"])["value"].mean().max() >= HALF:
         return ""
-    return "On average over seeds, no encoding has half of the answers right at any longer length."
+    seeds = longer.groupby(["setting", "length", "pe"])["seed"].nunique()
+    return f"No encoding has half of the answers right at any longer length, on average over {count_of_seeds(seeds)}."
 
 
 def _nearer(far: Longest, several: bool) -> str:
@@ -79,23 +81,13 @@ def _nearer(far: Longest, several: bool) -> str:
             first, second = best.index[:2]
             extent = f"{low[length, first]:.0%} to {high[length, first]:.0%}"
             told = f"`{first}` has {best.iloc[0]:.0%}{right} (seeds {extent})"
-            told += _lead(far.nearer[far.nearer["length"] == length], first, second)
+            told += "" if ends else _lead(far.nearer[far.nearer["length"] == length], first, second)
         ends.append(f"at {length:g} ×{'' if ends else ' the training length'}, {told}")
         right = ""
     text = "; ".join(ends)
     where = f"**{far.setting.removeprefix('data ').capitalize()}**: " if several else ""
     lost = _lost(shares, longer)
-    return f"{where}{text if several else text[0].upper() + text[1:]}.{lost}{_tokens(far)}"
-
-
-def _tokens(far: Longest) -> str:
-    """Say how many single tokens are right at the longest length, where whole answers hardly are; empty if unknown."""
-    if far.metric != "exact_match" or far.tokens.empty:
-        return ""
-    ranked = far.tokens.sort_values(ascending=False, kind="stable")
-    told = [f"`{pe}` {share:.0%}" for pe, share in ranked.items()]
-    shown = joined(told if len(told) <= MAX_VALUES else [*told[:3], f"others down to {ranked.iloc[-1]:.0%}"])
-    return f" Of single tokens at {far.length:g} ×, these are right: {shown}."
+    return f"{where}{text if several else text[0].upper() + text[1:]}.{lost}"
 
 
 def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
@@ -109,8 +101,9 @@ def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
     if len(differences) < 2:
         return ""
     low, high = interval(differences)
-    sure = "" if low > 0 else ", which is not significant"
-    return f", ahead of `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f}){sure}"
+    if low <= 0:
+        return f", not significantly ahead of `{second}`"
+    return f", ahead of `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f})"
 
 
 def _lost(shares: pd.Series, longer: list[float]) -> str:
@@ -126,12 +119,15 @@ def _lost(shares: pd.Series, longer: list[float]) -> str:
     lost = shares[1].reindex(best.index[best == 0])
     lost = lost[lost >= MOSTLY]
     names, have = joined([f"`{pe}`" for pe in lost.index]), "have" if len(lost) > 1 else "has"
-    before = f"with {between(100 * lost, '.1f')}% right at the training length"
-    return f" {names}, {before}, {have} no right answer at a longer one." if len(lost) else ""
+    before = f"{between(100 * lost, '.1f')}% at the training length"
+    return f" {names} {have} no right answer (but {before})." if len(lost) else ""
 
 
 def length_parts(subject: ReportSubject) -> list[CaptionedFigure | ReportTable]:
-    """Return the figure of a metric against length, and of shares of right answers a table; nothing without any."""
+    """Return the figure of a metric against length, and of shares of right answers a table; nothing without any.
+
+    Where whole answers are counted, the table has the single tokens at the longest length too.
+    """
     records = subject.results.records
     settings = list(longest(records, subject.results.cells).values())
     if not settings:
@@ -145,7 +141,7 @@ def length_parts(subject: ReportSubject) -> list[CaptionedFigure | ReportTable]:
         return [figure]
     table = pd.concat([_table_of(far, len(settings) > 1) for far in shares], ignore_index=True)
     caption = f"{in_words(metric).capitalize()} at so many training lengths: means over seeds, and their range"
-    return [ReportTable(table, caption), figure]
+    return [figure, ReportTable(table, caption)]
 
 
 def _table_of(far: Longest, several: bool) -> pd.DataFrame:
@@ -163,6 +159,8 @@ def _table_of(far: Longest, several: bool) -> pd.DataFrame:
     ]
     table = pd.Series(told, values.index).unstack("length").reindex(index=order.index, columns=order.columns)
     table = table.rename(columns="{:g} ×".format).rename_axis(None, axis=1).reset_index()
+    if far.metric == "exact_match" and len(far.tokens):
+        table[f"single tokens at {far.length:g} ×"] = [f"{share:.0%}" for share in far.tokens.reindex(table["pe"])]
     if several:
         table.insert(0, "setting", far.setting.removeprefix("data "))
     return table

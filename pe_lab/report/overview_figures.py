@@ -1,11 +1,9 @@
 """The figures of the first screen of a report: differences between encodings, and what training led to."""
 
-from collections import Counter
-
 import pandas as pd
 
-from pe_lab.report.best_candidates import FEW_SETTINGS, by_setting, joined, table_of, unit_in_words
-from pe_lab.report.parts import CaptionedFigure, Part, cut_in_words
+from pe_lab.report.best_candidates import FEW_SETTINGS, joined, table_of, unit_in_words
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, cut_in_words
 from pe_lab.report.recommendations import POOLED
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import with_one
@@ -65,13 +63,31 @@ def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFram
 
 
 def overview_figures(subject: ReportSubject) -> list[Part]:
-    """Return the figures of the first screen: differences, then what training led to; none without comparisons."""
+    """Return the figure of the first screen: differences, or what training led to, folded where there are both."""
     cells = subject.results.cells
     if cells.empty or cells["pe"].nunique() < 2:
         return []
-    drawn = [_few_differences(subject), _training(subject) if draws_training(subject) else None]
-    shown = [figure for figure in drawn if figure is not None]
-    return [*(shown or filter(None, [_differences(subject)]))]
+    few, training = _few_differences(subject), _training(subject) if draws_training(subject) else None
+    if few is not None and training is not None:
+        return [few, Collapsible(f"Test {in_words(subject.metric)} over training", [training])]
+    return [*filter(None, [few or training or _differences(subject)])]
+
+
+def from_the_best(compared: Families, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the differences from the best mean of each setting in which a model has learned the task.
+
+    Args:
+        compared: all comparisons of a report.
+        cells: its cells.
+    """
+    ranked = filter_learned_comparisons(compared.ranks(GRID_TABLE), cells)
+    names = [name for name in setting_columns(cells) if name in ranked]
+    best = ranked.drop_duplicates(names)  # ranks are sorted by means
+    lines = [
+        merge_tables(compared.compare(GRID_TABLE, str(pe)), here[names], names)
+        for pe, here in best.groupby("pe", sort=False)
+    ]
+    return sort_by_setting(pd.concat(lines, ignore_index=True), names)
 
 
 def _few_differences(subject: ReportSubject) -> CaptionedFigure | None:
@@ -84,30 +100,31 @@ def _few_differences(subject: ReportSubject) -> CaptionedFigure | None:
     averaged = table_of(compared) is not None and not only_tasks_vary(cells)
     if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
         return None
-    best = Counter(next(iter(candidates.means)) for candidates in by_setting(compared)).most_common(1)
-    return all_differences(subject, best[0][0] if best else subject.baseline)
+    source = "overview_figures.from_the_best(compared, results.cells)"
+    return _forest_of(subject, from_the_best(compared, cells), source)
 
 
-def all_differences(subject: ReportSubject, baseline: str = "") -> CaptionedFigure:
-    """Return the figure of all differences from an encoding, in the settings in which a model has learned the task.
-
-    Args:
-        baseline: empty: that of the report.
-    """
-    cells, other = subject.results.cells, baseline not in ("", subject.baseline)
-    lines = filter_learned_comparisons(subject.compared.compare(GRID_TABLE, baseline or None), cells)
-    source = f"compared.compare(baseline={baseline!r})" if other else "compared.compare()"
+def all_differences(subject: ReportSubject) -> CaptionedFigure:
+    """Return the figure of all differences from the baseline, in the settings in which a model has learned the task."""
+    cells, source = subject.results.cells, "compared.compare()"
     if partly_learned(cells):
         source = f"learned.filter_learned_comparisons({source}, results.cells)"
+    return _forest_of(subject, filter_learned_comparisons(subject.compared.compare(GRID_TABLE), cells), source)
+
+
+def _forest_of(subject: ReportSubject, lines: pd.DataFrame, source: str) -> CaptionedFigure:
+    """Return the figure of comparisons, with a caption.
+
+    Args:
+        source: the code that makes them.
+    """
     how = _with_intervals(subject) if lines["low"].notna().any() else ""
-    whose = f"{baseline}, which has the best mean" if other else subject.baseline
-    caption = f"Differences from {whose}, paired by seeds{how}{_band(lines, subject.metric)}"
+    baselines = list(dict.fromkeys(lines["baseline"]))
+    whose = baselines[0] if len(baselines) == 1 else "the encoding with the best mean in each panel"
+    caption = f"Differences from {whose}, paired over {count_of_seeds(lines['seeds'])}{f',{how}' if how else ''}"
+    caption += _band(lines, subject.metric)
     if lines["p_corrected"].notna().any():
-        corrected = subject.compared.corrections(baseline or subject.baseline)
-        caption += (
-            f". Verdicts are corrected for {corrected}; intervals are not: one without 0, or one inside the band, "
-        )
-        caption += "may belong to an undecided difference"
+        caption += ". Verdicts are corrected for the number of comparisons, intervals are not"
     shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
     return CaptionedFigure(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
 
@@ -138,12 +155,12 @@ def _training(subject: ReportSubject) -> CaptionedFigure:
 
 def _differences(subject: ReportSubject) -> CaptionedFigure | None:
     """Return the figure of the differences over all settings, or in one that is named; None without any."""
-    rows, _, where = drawn(subject.compared, subject.decided)
+    rows, metric, where = drawn(subject.compared, subject.decided)
     if rows["difference"].isna().all():  # or there are none
         return None
     how = f",{_with_intervals(subject)}" if rows["low"].notna().any() else ""
     how = how if subject.decided is None else ", with intervals that hold under the looking"
-    caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}"
+    caption = f"Differences from {rows['baseline'].iloc[0]}{where}{how}{_band(rows, metric)}"
     if len(rows) > MAX_DRAWN:
         caption += f"; the best {MAX_DRAWN} of {len(rows)} by mean"
     more = "" if subject.decided is None else ", sequential_verdicts.decisions(results)"

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from pe_lab.report.inline_svg import inline_svg
 from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, Part, Section
+from pe_lab.results.columns import column_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 
@@ -85,7 +86,7 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
     ]
     lines = as_text(data).to_numpy().tolist()
     widths = [max((len(line[column]) for line in lines), default=0) for column in range(len(classes))]
-    heads = [str(name) for name in data]
+    heads = [column_in_words(str(name)) for name in data]
     for column, (kind, width) in enumerate(zip(classes, widths, strict=True)):
         if width > MIN_SENTENCE_LETTERS:
             classes[column] = f"{kind} long"

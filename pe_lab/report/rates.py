@@ -6,7 +6,8 @@ from scipy import stats
 
 from pe_lab.config import LR
 from pe_lab.report.best_candidates import amount, capitalised, joined
-from pe_lab.report.parts import CaptionedFigure, Part, ReportTable, Section, cut_in_words
+from pe_lab.report.overview_figures import count_of_seeds
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, cut_in_words
 from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.report.training_setup import searched_rates
 from pe_lab.results import plots, tuned_rates
@@ -30,22 +31,24 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     best = sort_by_setting(tuning.rates, settings)
     tried = subject.results.cells[LR]
     ends = [
-        f"{(best[LR] == rate).sum()} of {len(best)} are the {what} tried ({rate:g}), the best may lie beyond"
+        f"{rate:g}, the {what} tried, in {(best[LR] == rate).sum()} of {len(best)} cases"
         for rate, what in ((tried.min(), "lowest"), (tried.max(), "highest"))
         if (best[LR] == rate).any()
     ]
-    lead = f"The best learning rates by validation{'; ' * bool(ends)}{'; '.join(ends)}."
-    lead += f" Rates are compared by paired t tests with Holm's correction over {len(best)}."
-    words, items = pd.Series(settings_in_words(best, settings), best.index), list[str]()
+    words, items, details = pd.Series(settings_in_words(best, settings), best.index), list[str](), list[str]()
     best = best.assign(**_next_rates(subject.results.cells, best, settings))
     best["worse"] = (holm(best["p_next"].to_numpy(float)) < LEVEL) & (best["next"] > 0)
     for setting, here in best.groupby(words, sort=False):
         chosen = here.groupby(LR)["pe"].agg(lambda names: joined([f"`{name}`" for name in names]))
-        at = "; ".join(f"{rate:g} for {names}" for rate, names in chosen.items())
-        worse = [f"`{name}`" for name in here.loc[best.loc[here.index, "worse"], "pe"]]
-        how_sure = f"the next best rate is significantly worse for {joined(worse) or 'no encoding'}"
-        lowest = _lowest(subject.results.cells, here, settings)
-        items.append(f"**{capitalised(setting)}**: {at}; {how_sure}. {lowest}")
+        at = "; ".join(f"{rate:g} for {names if len(chosen) > 1 else 'all'}" for rate, names in chosen.items())
+        items.append(f"**{capitalised(setting)}**: {at}.")
+        details.append(f"**{capitalised(setting)}**: {_lowest(subject.results.cells, here, settings)}")
+    worse = [f"`{line['pe']}` ({words[at]})" for at, line in best[best["worse"]].iterrows()]
+    seeds = count_of_seeds(subject.results.cells.groupby([*settings, "pe", LR], dropna=False)["seed"].nunique())
+    lead = f"By validation of {seeds}, the best rate is " + (
+        f"{joined(ends)}: the best may lie beyond." if ends else "nowhere the lowest or highest tried."
+    )
+    lead += f" The next best is significantly worse {f'only for {joined(worse)}' if worse else 'for no encoding'}."
     values = zip(best["next"], best["low_next"], best["high_next"], strict=True)
     paired = [f"{more:.3g} [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "" for more, low, high in values]
     told = best[[*varied_columns(best, settings), "pe", LR, "at_edge", "test_loss", "low", "high"]]
@@ -53,12 +56,18 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     told = told.assign(at_edge=np.where(best["at_edge"], "yes", "no"), more=paired, sure=sure)
     names = {LR: "best learning rate", "at_edge": "lowest or highest tried", "test_loss": "test loss"}
     names |= {"more": "more at the next best rate", "sure": "the next best rate is"}
-    caption = "Mean test loss at the best rate, and how much more at the next best, paired by seeds: 95 % t intervals"
+    caption = "Mean test loss at the best rate, and how much more at the next best, paired by seeds, with 95 % t "
+    caption += f"intervals. Significant: p < 0.05 by paired t tests with Holm's correction over {len(best)}"
     code = f"columns.sort_by_setting(tuned_rates.tuned(results).rates, {settings})"
     drawn = plots.over_rates(subject.results.cells)
     words = f"Test loss against the learning rate: means over seeds with 95 % t intervals{cut_in_words(drawn, 'loss')}"
     figure, table = CaptionedFigure(drawn, words, "plots.over_rates(results.cells)"), told.rename(columns=names)
-    return [lead + "".join(f"\n- {item}" for item in items), figure, ReportTable(table, caption, code)]
+    folded: list[Part] = [ReportTable(table, caption, code), "".join(f"\n- {detail}" for detail in details)]
+    return [
+        lead + "".join(f"\n- {item}" for item in items),
+        figure,
+        Collapsible("The best rates, the next best, and the encodings at their best", folded),
+    ]
 
 
 def _losses(cells: pd.DataFrame, line: pd.Series, settings: list[str]) -> pd.DataFrame:
@@ -88,7 +97,7 @@ def _lowest(cells: pd.DataFrame, here: pd.DataFrame, settings: list[str]) -> str
     """Say which encoding has the lowest mean test loss at the best rates, and by how much."""
     ranked = here.sort_values("test_loss", kind="stable")
     first = ranked.iloc[0]
-    text = f"There `{first['pe']}` has the lowest mean test loss, {amount(first['test_loss'], 'loss')}"
+    text = f"`{first['pe']}` has the lowest mean test loss, {amount(first['test_loss'], 'loss')}"
     if len(ranked) < 2:
         return f"{text}."
     one, other = (_losses(cells, line, settings)[line[LR]] for _, line in ranked.head(2).iterrows())

@@ -10,6 +10,7 @@ from pe_lab.report.answer import answer, compares_losses, is_control
 from pe_lab.report.attention import attention
 from pe_lab.report.best_candidates import joined, listed
 from pe_lab.report.layers import probed
+from pe_lab.report.overview_figures import count_of_seeds
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, shaded
 from pe_lab.report.rates import rates
 from pe_lab.report.report_subject import ReportSubject, cells_and_comparisons, code, failed, varied_columns
@@ -25,6 +26,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
     without_whole_windows,
 )
+from pe_lab.results.learned import filter_learned_cells
 from pe_lab.results.summary_table import by_task, summarise
 
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
@@ -166,12 +168,17 @@ def _cost(subject: ReportSubject) -> Section:
     cells, parts = subject.results.cells, []
     shown = ["seconds", "positional_parameters"] if subject.metric != STEPS_METRIC and compares_losses(subject) else []
     shown = [name for name in shown if name != "seconds" or not isinstance(subject, TunedSubject)]  # of one part
+    learned, source = filter_learned_cells(cells), "results.cells"
+    seeds = count_of_seeds(learned.groupby([*setting_columns(learned), "pe"], dropna=False)["seed"].nunique())
+    if len(learned) < len(cells):
+        source = f"learned.filter_learned_cells({source})"
     for against in shown:
-        if cells[against].nunique() > 1:
+        if learned[against].nunique() > 1:
             words = against.replace("_", " ")
-            code = f"plots.cost(results.cells, {subject.metric!r}, {against!r})"
-            caption = f"Test {in_words(subject.metric)} against {words}"
-            parts.append(CaptionedFigure(plots.cost(cells, subject.metric, against), caption, code))
+            code = f"plots.cost({source}, {subject.metric!r}, {against!r})"
+            caption = f"Test {in_words(subject.metric)}: means over {seeds} with 95 % t intervals, against {words}"
+            caption += ", in the settings that a model has learned" * (len(learned) < len(cells))
+            parts.append(CaptionedFigure(plots.cost(learned, subject.metric, against), caption, code))
     settings = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
     costs = (
         sort_by_setting(cells, settings)
@@ -185,7 +192,7 @@ def _cost(subject: ReportSubject) -> Section:
             **{name: (name, "median") for name in COSTS if name in cells},
         )
     )
-    caption = "Medians over seeds" + "; trained_steps and core_seconds are of all tries of a seed" * (COSTS[0] in costs)
+    caption = "Medians over seeds"
     return Section("Cost against quality", [SECONDS, *parts, ReportTable(costs.reset_index(), caption)])
 
 

@@ -239,12 +239,12 @@ class TunedSubject(ReportSubject):
         edge = edge_note(learned, *ladders(self.results), advice=False)
         if edge and len(learned) < len(self.outcomes):
             edge = f"Where the task was learned: {edge[0].lower()}{edge[1:]}"
-        said = [_unequal_tries(self), " ".join(filter(None, [edge, self._scales_at_edge()])), seed_note(self.outcomes)]
-        said.append(self._chosen_early())
+        said = missing(self.results)
         if names := self.diverged:
             which = joined(list(dict.fromkeys(names)))
             said.append(f"At every learning rate {counted(len(names), 'cell')} diverged, in no mean: {which}.")
-        return [*filter(None, said), *missing(self.results), *surroundings(self.results.cells)]
+        said += [seed_note(self.outcomes), _unequal_tries(self), f"{edge} {self._scales_at_edge()}".strip()]
+        return [*filter(None, [*said, self._chosen_early()]), *surroundings(self.results.cells)]
 
     def _scales_at_edge(self) -> str:
         """Name the encodings of which nearly all seeds chose the lowest or the highest starting scale."""
@@ -283,7 +283,7 @@ class TunedSubject(ReportSubject):
                 for names, name in zip(pairs, (f"`{better}`", f"`{worse}`"), strict=True):
                     names += [name] * (name not in names)
         told = [f"{how.format(joined(one))}, not tried with {joined(other)}" for how, (one, other) in explained.items()]
-        return f"The learning rate may explain it: {'; '.join(told)}." if told else ""
+        return f"The learning rate may explain what is worse: {'; '.join(told)}." if told else ""
 
 
 def _unequal_tries(subject: TunedSubject) -> str:

@@ -1,5 +1,6 @@
 """The columns of a table with one row per cell: which make a setting, and which hold a metric or a floor of it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,20 @@ METRIC_NAMES = {  # of metrics whose names are not words: what tables and figure
     STEPS_METRIC: "log2 of the steps to solve",
     "mae": "mean absolute error of position",
 }
+COLUMN_NAMES = {  # of columns whose names are not words: what tables of a page call them
+    "pe": "encoding",
+    "data": "task",
+    "baseline": "compared with",
+    "low": "interval from",
+    "high": "interval to",
+    "p_corrected": "corrected p",
+    "p_equivalent_corrected": "corrected p of equivalence",
+    "optimizer.lr": "learning rate",
+    "flops_per_token": "FLOPs per token",
+    "seeds_equivalent": "seeds to show equivalence",
+    "trained_steps": "steps of all tries",
+    "core_seconds": "core seconds of all tries",
+}
 # the lowest and highest possible value of metrics whose names contain a word; of others nothing is known
 POSSIBLE_RANGES = {
     "accuracy": (0.0, 1.0),
@@ -79,6 +94,13 @@ def value_text(value: object) -> str:
 def in_words(metric: str) -> str:
     """Return the name of a metric in words."""
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def column_in_words(name: str) -> str:
+    """Return the name of a column as tables of a page show it: in words, of a dotted setting the last part."""
+    if name in COLUMN_NAMES or not re.fullmatch(r"[a-z0-9_]+(\.[a-z_]+)*", name):
+        return COLUMN_NAMES.get(name, name)
+    return in_words(name.rpartition(".")[2])
 
 
 def possible_range(metric: str) -> tuple[float, float]:

@@ -72,7 +72,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     metric that is a share, its value; where neither is known, the place between the worst and the best of a column.
 
     Args:
-        lines: comparisons of the cells, whose margins are the least that the shades of such a column span; None: there
+        lines: comparisons of the cells; such a column whose means are all within the margin has no shades. None: there
             is no margin.
     """
     rows = sort_by_setting(rows, setting_columns(rows))
@@ -123,12 +123,12 @@ def _shades(
     if sign < 0 and wide.min().min() >= 0 and wide.max().max() <= 1:
         return wide, "the value, from 0 to 1"
     # losses after one epoch and after sixteen are not comparable
-    least = margins.reindex(wide.columns).fillna(0)
-    span = np.maximum(wide.max() - wide.min(), least).replace(0, 1)
-    behind = (wide - wide.min() if sign > 0 else wide.max() - wide) / span
-    apart = ", which are at least the margin apart" if (least > 0).any() else ""
-    meaning = f"from the worst to the best of a column{apart}"
-    return 1 - behind, meaning
+    span, least = wide.max() - wide.min(), margins.reindex(wide.columns).fillna(0)
+    behind = (wide - wide.min() if sign > 0 else wide.max() - wide) / span.replace(0, 1)
+    alike = (least > 0) & (span <= least)
+    meaning = f"from the worst to the best of a column{', none where all are within the margin' * bool(alike.any())}"
+    meaning = "none, all of a column are within the margin" if alike.all() else meaning
+    return (1 - behind).mask(alike.to_numpy()[None] & wide.notna(), np.nan), meaning
 
 
 def _contrasting_colour(shade: float) -> str:
@@ -411,18 +411,21 @@ def over_rates(rows: pd.DataFrame, metric: str = "loss") -> Plot:
 
 @mpl.rc_context(STYLE)
 def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
-    """Draw paired differences from the baseline with their t intervals, a panel per setting.
+    """Draw paired differences from the baseline with their t intervals, a panel per setting, the best mean first.
 
     The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below.
 
     Args:
-        compared: from statistics.compare_cells.
+        compared: from statistics.compare_cells; settings may have different baselines, which are marked at 0.
     """
     columns = list(compared.columns[: list(compared.columns).index("pe")])
     data = sort_by_setting(compared, columns)
     data = data.assign(setting=settings_in_words(data, columns))
-    baseline = compared["baseline"].iloc[0]
-    names = list(dict.fromkeys(data["pe"]))
+    baselines = data.drop_duplicates("setting").set_index("setting")["baseline"]
+    zeros = data.assign(pe=data["baseline"], difference=0.0).drop_duplicates(["setting", "pe"])
+    shown = pd.concat([data, zeros]) if baselines.nunique() > 1 else data
+    effects = shown.groupby("pe", sort=False)["difference"].mean()
+    names = list(effects.sort_values(ascending=lower_is_better(metric), kind="stable", na_position="last").index)
     height = 1.1 + 0.22 * len(names)
     figure, panels = make_panels(data["setting"].unique(), height, share_y=True)
     for setting, axes in panels.items():
@@ -435,7 +438,9 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(setting, fontsize=9)
         unit, better = " in nats" * (metric == "loss"), "left" if lower_is_better(metric) else "right"
-        axes.set_xlabel(f"{in_words(metric)} minus that of {baseline}{unit}\n({better}: better)", fontsize=8)
+        axes.set_xlabel(f"{in_words(metric)} minus that of {baselines[setting]}{unit}\n({better}: better)", fontsize=8)
+        if baselines.nunique() > 1:
+            axes.plot(0, names.index(baselines[setting]), "|", color=INK, ms=8)
     handles: list[Artist] = [_legend_mark(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
     if data["margin"].notna().any():
         handles.append(Patch(color=MARGIN_BAND, label="within the margin"))
@@ -563,28 +568,36 @@ def record_settings(records: pd.DataFrame) -> list[str]:
 
 @mpl.rc_context(STYLE)
 def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> Plot:
-    """Draw a metric against a cost, a panel per setting and a point per encoding.
+    """Draw the mean of a metric, with its 95 % t interval over seeds, against a cost: a panel per setting.
+
+    Panels of one task have one scale of the metric, and one of the cost unless that would squeeze a panel.
 
     Args:
         against: seconds (in training steps), positional_parameters or flops_per_token.
     """
     rows = sort_by_setting(rows, setting_columns(rows))
     settings = settings_in_words(rows, setting_columns(rows))
-    value = means(rows.assign(value=rows[f"test_{metric}"])).drop(columns=["low", "high"])
+    value = means(rows.assign(value=rows[f"test_{metric}"]), metric=metric)
     price = rows.assign(setting=settings).groupby(["setting", "pe"], sort=False)[against].median().reset_index()
     data = value.merge(price, on=["setting", "pe"]).rename(columns={"mean": metric})
-    figure, panels = make_panels(data["setting"].unique(), 3.2)
+    one_task = "data" not in rows or rows["data"].nunique() == 1
+    figure, panels = make_panels(data["setting"].unique(), 3.2, share_y=one_task)
+    unit, unit_of_cost = " in nats" * (metric == "loss"), " of training" * (against == "seconds")
     for setting, axes in panels.items():
-        points = data[data["setting"] == setting]
-        for name, x, y in zip(points["pe"], points[against], points[metric], strict=True):
-            axes.plot(x, y, style(name).marker, color=style(name).colour, ms=5, label=name)
+        for line in data[data["setting"] == setting].to_dict("records"):
+            look = style(line["pe"])
+            axes.plot(line[against], line[metric], look.marker, color=look.colour, ms=5, label=line["pe"])
+            if pd.notna(line["low"]):
+                axes.vlines(line[against], line["low"], line["high"], color=look.colour, linewidth=1)
         axes.margins(0.1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.yaxis.set_major_locator(MaxNLocator(6))
         axes.set_title(setting, fontsize=9)
-        axes.set(xlabel=against.replace("_", " "), ylabel=f"test {in_words(metric)}")
+        axes.set(xlabel=f"{against.replace('_', ' ')}{unit_of_cost}", ylabel=f"test {in_words(metric)}{unit}")
         axes.tick_params(labelsize=8)
+    if one_task:
+        _align_axes(list(panels.values()))
     names = list(rows["pe"].unique())
     figure.set_figheight(figure.get_figheight() + LEGEND_HEIGHT * len(names))
     draw_legend(figure, panels, names)
@@ -599,7 +612,7 @@ def shares(effects: pd.DataFrame) -> Plot:
     y = np.arange(len(effects))
     spread = np.stack([effects["share"] - effects["low"].clip(lower=0), effects["high"] - effects["share"]])
     axes.barh(y, effects["share"], color=COLOURS[0], xerr=np.nan_to_num(spread).clip(min=0), ecolor=INK, capsize=3)
-    axes.set_yticks(y, effects["effect"], fontsize=8)
+    axes.set_yticks(y, effects["effect"].str.replace(r"\bpe\b", "encoding", regex=True), fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")

@@ -133,6 +133,7 @@ def test_panels_and_their_legend_are_parts_that_wrap(share_y: bool) -> None:
         assert before[0] + before[2] == pytest.approx(after[0], abs=0.11)
     assert sum(box[2] for box in panels) == pytest.approx(12 * 72, abs=0.2)
     assert legend[1] == pytest.approx(panels[0][3], abs=0.11)
+    assert re.findall(r'<div style="[^"]*">(?=</div>)|<svg viewBox', text)[-2].startswith("<div")  # a row of its own
     assert len(re.findall('class="scale"', text)) == (2 if share_y else 0)  # names of rows, for panels without them
     assert len(re.findall(r'<g id="f', text)) == 1  # drawn once
 
@@ -198,3 +199,10 @@ def test_a_long_table_is_folded_with_all_its_rows(rows: int, folded: int) -> Non
     assert text.count("<details>") == folded
     assert text.count("<td") == rows
     assert text.find("<details>") < text.index("row 0")
+
+
+def test_tables_of_a_page_name_their_columns_in_words() -> None:
+    names = {"pe": "encoding", "model.norm": "norm", "optimizer.lr": "learning rate", "p_corrected": "corrected p"}
+    names |= {"flops_per_token": "FLOPs per token", "1.2 ×": "1.2 ×", "R² of position": "R² of position"}
+    page = html("page", [Section("one", [ReportTable(pd.DataFrame([dict.fromkeys(names, 1)]), "all")])])
+    assert re.findall(r'<th scope="col">([^<]*)', page) == list(names.values())

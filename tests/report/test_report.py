@@ -498,7 +498,7 @@ def test_settings_are_ascending_in_tables_and_figures(cells):
                 words = [f"depth {depth}, epochs {epochs}" for depth in (1, 4) for epochs in (1, 4)]
                 drawn = ["depth 1", "depth 4"] if "epochs" in data else words  # epochs are the axis
                 named = data[~data["pe"].isin(["bayes", "position-blind", "prior"])]
-                if section.title == "Differences":
+                if section.title in ("Differences", "Cost against quality"):
                     drawn = words[-1:]  # the only setting that was learned
                 assert list(dict.fromkeys(named["setting"])) == drawn, section.title
     rows = rows.assign(test_loss=rows["test_loss"] + rows["floor_position_blind_loss"])  # learned in none
@@ -1043,7 +1043,7 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     rows = rows.assign(metric="stable_rank", length=1.0)
     settings = ["pe", "data", "depth", "epochs", "seed", "model.norm"]
     rows = rows[[*settings, "kind", "length", "probe", "layer", "metric", "value"]]
-    said, table, *_ = layer_parts(rows)
+    said, _, table, *_ = layer_parts(rows)
     one = "One direction has up to 50 % (norm pre) and 25 % (norm post) of the variance in a layer, after 11 % at"
     assert f"{one} the embedding." in said
     shares = dict(zip(table.data["setting"], table.data.iloc[:, -1], strict=True))
@@ -1084,11 +1084,12 @@ def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
     rows = pd.DataFrame(lines).assign(run=lambda rows: [str(number) for number in range(len(rows))])
     curves = rows.drop(columns=["run", "test_loss"]).assign(epoch=2, metric="loss", value=rows["test_loss"])
     asked = question(results_of(rows, curves=curves), baseline="none")
-    said, figure, table, *_ = answer.answer(asked).parts
-    assert "1 of 2 are the lowest tried (0.1)" in said
-    assert "1 of 2 are the highest tried (0.2)" in said
-    assert "0.1 for `none`; 0.2 for `rope`; the next best rate is significantly worse for `rope`." in said
-    assert "There `rope` has the lowest mean test loss, 1 nats, ahead of `none` by 0.5 (95 % interval 0.5 to" in said
+    said, figure, folded, *_ = answer.answer(asked).parts
+    table, details = folded.parts
+    assert "0.1, the lowest tried, in 1 of 2 cases and 0.2, the highest tried, in 1 of 2 cases" in said
+    assert "0.1 for `none`; 0.2 for `rope`." in said
+    assert "significantly worse only for `rope`" in said
+    assert "`rope` has the lowest mean test loss, 1 nats, ahead of `none` by 0.5 (95 % interval 0.5 to" in details
     assert dict(zip(table.data["pe"], table.data["test loss"], strict=True)) == {"rope": 1.0, "none": 1.5}
     alone = question(results_of(rows[rows["pe"] == "rope"], curves=curves[curves["pe"] == "rope"]), baseline="rope")
     assert any(getattr(part, "caption", "") == "Tuned rates" for part in rates(alone).parts)  # not on the first screen
@@ -1128,17 +1129,18 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
         pe="none", data="copy", epochs=1, seed=0, kind="probe", probe="position", metric="r2", length=1.0
     )
     rows = rows[["pe", "data", "depth", "epochs", "seed", "kind", "length", "probe", "layer", "metric", "value"]]
-    said, summary, _, folded = layer_parts(pd.concat([rows, rows.assign(seed=1, value=rows["value"] + 0.2)]))
+    said, figure, summary, folded = layer_parts(pd.concat([rows, rows.assign(seed=1, value=rows["value"] + 0.2)]))
     table = folded.parts[0]
     assert table.data.to_dict("records") == [{"pe": "none", "R² of position": "0.30 → 0.10"}]
     half, first = (np.ptp(interval(pd.Series(values))) / 2 for values in ([0.7, 0.9], [0.2, 0.4]))
     assert list(summary.data.iloc[0]) == ["none", f"0.30 ± {first:.2f}", "never", f"0.80 ± {half:.2f}"]
     assert said == (
         "Means over 2 seeds of models of depth 4:\n- With `none` a linear probe reads position at the embedding "
-        "(R² 0.30). At the best layer R² is 0.80."
+        "(R² 0.30)."
     )
+    assert figure.plot.data["layer"].tolist() == [0, 2, 4]  # of the deepest models alone
     token = rows.head(1).assign(depth=4, layer=np.nan, metric="r2_from_token", value=0.28)
-    said, summary, *_ = layer_parts(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), token]))
+    said, _, summary, *_ = layer_parts(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), token]))
     assert "not read there (R² 0.30; from the token alone 0.28): layers build it up, to 0.9 by layer 2 of 4." in said
     assert summary.data["layer with 0.9"].to_list() == ["2"]
     lower = rows.assign(pe="rope", value=[0.2, 0.9, 0.3, 0.5, 0.8])
@@ -1163,11 +1165,11 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
     said = at_longer_lengths(question(results_of(cells, records=records)))
     assert f"at {records.loc[near, 'length'].iloc[0]:g} × the training length, `alibi` has 40%" in said
     assert "ahead of `rope` by 36 points" in said
-    assert said.startswith("On average over seeds, no encoding has half of the answers right at any longer length.")
+    assert said.startswith("No encoding has half of the answers right at any longer length")
     records.loc[near & (records["pe"] == "alibi"), "value"] = 0.6
     more = at_longer_lengths(question(results_of(cells, records=records)))
     assert "half" not in more
-    assert "no right answer at a longer one" not in more
+    assert "no right answer" not in more
     assert "`alibi`, " not in more
     records.loc[records["length"] == 1, "value"] = np.where(
         records.loc[records["length"] == 1, "pe"] == "rope", 0.8, 1.0
@@ -1175,7 +1177,7 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
     more = at_longer_lengths(question(results_of(cells, records=records)))
     assert "`alibi` has 60%" in more
     assert "`alibi`" not in more.rpartition("has 5%.")[2]  # of which some answers are right
-    assert "with 100.0% right at the training length, have no right answer at a longer one." in more
+    assert "have no right answer (but 100.0% at the training length)." in more
     assert "`rope` 4%" not in said
 
 
@@ -1191,3 +1193,14 @@ def test_intervals_of_differences_end_at_the_largest_possible_difference():
     assert (low.tolist(), high.tolist()) == ([-1, -0.5], [1, 0.9])
     assert columns.cut_interval("loss", 0.2, -1.4, 1.8, difference=True) == pytest.approx((-1.4, 1.8))
     assert columns.cut_interval("score", 1.5, 1.4, 1.6) == pytest.approx((1.4, 1.5))  # never beyond the mean
+
+
+@pytest.mark.usefixtures("unplaced")
+def test_costs_are_drawn_of_settings_that_were_learned(cells) -> None:
+    rows = cells.assign(floor_bayes_loss=-9.0, floor_position_blind_loss=np.where(cells["depth"] == 1, -8.0, 9.0))
+    (section,) = (part for part in sections(question(results_of(rows))) if part.title == "Cost against quality")
+    drawn = figures(section.parts)
+    assert drawn
+    means = sorted(rows[rows["depth"] == 4].groupby(["epochs", "pe"])["test_loss"].mean())
+    for figure in drawn:
+        assert sorted(figure.plot.data["loss"]) == pytest.approx(means)

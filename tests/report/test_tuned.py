@@ -17,7 +17,7 @@ from pe_lab.report.__main__ import main
 from pe_lab.report.answer import sentences
 from pe_lab.report.best_candidates import by_setting
 from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
-from pe_lab.report.sections import sections
+from pe_lab.report.sections import figures, sections
 from pe_lab.report.tuned import TunedSubject
 from pe_lab.results import frame, plots
 from pe_lab.results.learned import not_learned_note
@@ -79,15 +79,13 @@ def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> 
     assert len(lines) == len(study.compared.compare()) == 4 * 4
     both = study.compared.compare().merge(lines, on=["depth", "steps", "pe"])
     pd.testing.assert_series_equal(both["p_corrected_x"], both["p_corrected_y"], check_names=False)
-    best, _ = [part for part in next(iter(found.values())) if isinstance(part, CaptionedFigure)]
+    best, figure = figures(next(iter(found.values())))
     assert set(best.plot.data["pe"]) == set(LOSS) - {"alibi"}  # differences from alibi, the best
     (drawn,) = [part for part in found["Differences"] if isinstance(part, CaptionedFigure)]
     table = drawn.plot.data
     assert len(table) == len(lines)
     assert set(table.loc[table["pe"] == "alibi", "verdict"]) == {"better"}
     assert set(table.loc[table["pe"] == "lrope", "verdict"]) == {"equivalent"}
-    opening = next(iter(found.values()))
-    _, figure = [part for part in opening if isinstance(part, CaptionedFigure)]
     assert len(figure.plot.data) == 5 * 4  # encodings, at two depths after two lengths of training
     assert "Learning curves" not in found  # without curves
 
@@ -147,7 +145,7 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 0.14], [3e-3, 1.0]]
     (folder / "declared.json").write_text(json.dumps(declared))
     _, found = parts(folder)
-    assert "3 tries" in next(iter(found))
+    assert "best of 3 tries" in str(next(iter(found.values())))
     assert any("0.003 with starting scale 0.14" in str(part) for part in next(iter(found.values())))
     study, _ = parts(folder)
     best = next(
@@ -159,7 +157,7 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     assert study.doubts(replace(best, open=["alibi", "learnable"])) == ""
     declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 1.0]]
     (folder / "declared.json").write_text(json.dumps(declared))
-    assert "2 or 3 tries" in next(iter(parts(folder)[1]))
+    assert "best of 2 or 3 tries" in str(next(iter(parts(folder)[1].values())))
 
 
 def test_cells_that_are_named_by_their_scale_are_of_one_encoding(tmp_path: Path) -> None:
@@ -170,7 +168,7 @@ def test_cells_that_are_named_by_their_scale_are_of_one_encoding(tmp_path: Path)
     rows.loc[chosen, "pe"] = "learnable std=0.14"
     rows.to_csv(folder / "rows.csv", index=False)
     _, found = parts(folder)
-    _, figure = [part for part in next(iter(found.values())) if isinstance(part, CaptionedFigure)]
+    _, figure = figures(next(iter(found.values())))
     assert set(figure.plot.data["pe"]) == set(LOSS)
     assert set(figure.plot.data["seeds"]) == {5}
 
@@ -252,11 +250,11 @@ def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
     validated = [curves.assign(epoch=epoch, metric="loss", value=1 / epoch) for epoch in (1, 2, 4)]
     pd.concat(validated).to_csv(folder / "curves.csv", index=False)
     study = TunedSubject.of(frame.load(folder), load=f"results = frame.load({str(folder)!r})")
-    found = [part for section in sections(study) for part in section.parts]
-    (code,) = [part.lines for part in found if isinstance(part, Code)]
+    found = sections(study)
+    (code,) = [part.lines for section in found for part in section.parts if isinstance(part, Code)]
     names: dict[str, object] = {}
     exec(code, names)
-    drawn = [part for part in found if isinstance(part, CaptionedFigure)]
+    drawn = [figure for section in found for figure in figures(section.parts)]
     assert len(drawn) == 5
     for part in drawn:
         assert isinstance(eval(part.code, names), plots.Plot)
@@ -267,7 +265,7 @@ def test_the_code_of_each_figure_draws_it(tmp_path: Path) -> None:
 
 def test_lengths_of_training_are_steps_where_they_are_counted_in_steps(tmp_path: Path) -> None:
     _, found = parts(written(tmp_path / "study", solvable=False))
-    _, figure = [part for part in next(iter(found.values())) if isinstance(part, CaptionedFigure)]
+    _, figure = figures(next(iter(found.values())))
     (axes, *_) = figure.plot.figure.axes
     assert axes.get_xlabel() == "steps of training"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["100", "400"]
@@ -502,7 +500,7 @@ def test_settings_without_a_learned_encoding_are_told_apart(tmp_path: Path) -> N
     level = best.where(rows["steps"] == 400, -1.0)
     rows.assign(floor_bayes_loss=-2.0, floor_position_blind_loss=level).to_csv(folder / "rows.csv", index=False)
     first, how = sentences(TunedSubject.of(frame.load(folder)))
-    assert first.startswith("Models have learned the task at depth 1 and 4, after 400 steps; in both, the best")
+    assert first.startswith("Where models have learned the task (at depth 1 and 4, after 400 steps), the best")
     assert "The next is `rope`, worse by " in first
     assert "8 comparisons with `rope`" in how
     rows.assign(floor_bayes_loss=-3.0, floor_position_blind_loss=-2.0).to_csv(folder / "rows.csv", index=False)

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from pe_lab import statistics
 from pe_lab.config import config_folder
@@ -72,16 +73,42 @@ def test_a_mean_with_something_not_finite_is_left_empty() -> None:
     assert numbers(plots.heatmap(rows).figure)["a", "depth 4, epochs 4"] == ""
 
 
+def forest_marks(axes) -> dict[str, Line2D]:
+    """Return the marks of differences by encoding."""
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    return {
+        names[round(line.get_ydata()[0])]: line
+        for line in axes.lines
+        if line.get_marker() not in ("None", None, "", "|")
+    }
+
+
+def test_the_forest_has_the_best_mean_on_top_and_marks_each_baseline() -> None:
+    losses = {("a", 1): 0.0, ("b", 1): 1.0, ("c", 1): 9.0, ("a", 4): 3.0, ("b", 4): 0.0, ("c", 4): 1.0}
+    rows = cells(["c", "b", "a"], (1, 4))
+    rows["test_loss"] = [losses[pe, depth] for pe, depth in zip(rows["pe"], rows["depth"], strict=True)]
+    lines = [
+        statistics.compare_cells(rows[rows["depth"] == depth], baseline) for depth, baseline in ((1, "a"), (4, "b"))
+    ]
+    made = plots.forest(pd.concat(lines, ignore_index=True))
+    names = [label.get_text() for label in made.figure.axes[0].get_yticklabels()]
+    assert names == ["b", "a", "c"]  # by means of 0.5, 1.5 and 5
+    for axes, baseline in zip(made.figure.axes, "ab", strict=True):
+        (at,) = (line for line in axes.lines if line.get_marker() == "|")
+        assert (at.get_xdata()[0], names[round(at.get_ydata()[0])]) == (0, baseline)
+        assert f"that of {baseline}" in axes.get_xlabel()
+
+
 def test_the_forest_fills_the_marks_of_significant_differences() -> None:
     rows = cells(["base", "same", "far"], (4,))
     rows["test_loss"] = np.random.default_rng(0).normal(0, 0.1, len(rows)) + rows["pe"].map({"far": 5}).fillna(0)
     compared = statistics.compare_cells(rows, "base")
     made = plots.forest(compared)
     (axes,) = made.figure.axes
-    marks = {round(line.get_ydata()[0]): line for line in axes.lines if line.get_marker() not in ("None", None, "")}
+    marks = forest_marks(axes)
     assert compared["verdict"].tolist() == ["undecided", "worse"]
-    assert [to_rgb(marks[row].get_markerfacecolor()) == to_rgb(PAPER) for row in (0, 1)] == [True, False]
-    assert [marks[row].get_xdata()[0] for row in (0, 1)] == compared["difference"].tolist()
+    assert [to_rgb(marks[pe].get_markerfacecolor()) == to_rgb(PAPER) for pe in compared["pe"]] == [True, False]
+    assert [marks[pe].get_xdata()[0] for pe in compared["pe"]] == compared["difference"].tolist()
     assert made.data["p_corrected"].tolist() == compared["p_corrected"].tolist()
 
 
@@ -103,12 +130,12 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
         compared.reset_index().pipe(lambda lines: lines[["depth", "epochs", "pe", *compared.columns[2:]]])
     )
     (axes,) = made.figure.axes
-    marks = {round(line.get_ydata()[0]): line for line in axes.lines if line.get_marker() not in ("None", None, "")}
-    for row, verdict in enumerate(verdicts.values()):
-        expected = plots.VERDICT_MARKS[made.data["verdict"][row]]
-        assert made.data["verdict"][row] == verdict
-        assert marks[row].get_marker() == expected.shape
-        assert (to_rgb(marks[row].get_markerfacecolor()) == to_rgb(PAPER)) is not expected.filled
+    marks = forest_marks(axes)
+    assert dict(zip(made.data["pe"], made.data["verdict"], strict=True)) == verdicts
+    for pe, verdict in verdicts.items():
+        expected = plots.VERDICT_MARKS[verdict]
+        assert marks[pe].get_marker() == expected.shape
+        assert (to_rgb(marks[pe].get_markerfacecolor()) == to_rgb(PAPER)) is not expected.filled
     (legend,) = made.figure.legends
     named = [text.get_text() for text in legend.get_texts()]
     assert named == [*(verdict for verdict in plots.VERDICT_MARKS if verdict in verdicts.values()), "within the margin"]
@@ -379,6 +406,19 @@ def test_cost_has_a_point_per_encoding_and_a_legend_with_its_mark() -> None:
     looks = {line.get_label(): (line.get_marker(), line.get_color()) for line in legend.get_lines()}
     assert looks == {name: (line.get_marker(), line.get_color()) for name, line in drawn.items()}
     assert len(set(looks.values())) == 2
+    intervals = [path for lines in axes.collections for path in lines.get_paths()]
+    low, high = statistics.interval(rows[rows["pe"] == "b"]["test_loss"])
+    assert [point[1] for point in intervals[1].vertices] == pytest.approx([max(low, 0), high])
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_costs_of_one_task_have_one_scale_of_the_metric(tasks: int) -> None:
+    rows = cells(["a", "b"], (1, 4))
+    rows.insert(1, "data", np.where((rows["depth"] == 4) & (tasks == 2), "sort", "copy"))
+    rows.loc[rows["depth"] == 4, "test_loss"] += 9.0
+    first, second = plots.cost(rows, "loss", "positional_parameters").figure.axes
+    assert (first.get_ylim() == second.get_ylim()) == (tasks == 1)
+    assert "nats" in first.get_ylabel()
 
 
 def test_shares_are_drawn_with_their_intervals() -> None:
@@ -389,13 +429,14 @@ def test_shares_are_drawn_with_their_intervals() -> None:
     assert len(axes.get_xticks()) > 2
 
 
-def test_shades_without_levels_span_at_least_the_margin() -> None:
-    rows = cells(["a", "b"], (4,))
-    rows["test_loss"] = rows["pe"].map({"a": 2.096, "b": 2.098})
-    lines = rows.drop_duplicates("pe").assign(margin=0.05)
-    shades = [plots.heatmap(rows, "loss", one).figure.axes[0].images[0].get_array()[:2, 0] for one in (None, lines)]
-    assert shades[0].tolist() == [1, 0]
-    assert shades[1].tolist() == pytest.approx([1, 0.96])
+def test_means_that_are_all_within_the_margin_have_no_shades() -> None:
+    rows = cells(["a", "b"], (1, 4))
+    rows["test_loss"] = rows["pe"].map({"a": 2.096, "b": 2.098}) + 0.1 * ((rows["pe"] == "b") & (rows["depth"] == 1))
+    lines = rows.drop_duplicates(["pe", "depth"]).assign(margin=0.05)
+    bare, shades = (plots.heatmap(rows, "loss", one).figure.axes[0].images[0].get_array() for one in (None, lines))
+    assert bare[:2].tolist() == [[1, 1], [0, 0]]
+    assert shades[:2, 0].tolist() == [1, 0]
+    assert np.ma.getmaskarray(shades)[:2, 1].all()
 
 
 def test_floors_that_a_legend_names_are_inside_the_axes() -> None:
