@@ -52,7 +52,7 @@ def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | N
             return f"flex takes one {name} for all sequences"
     device = q.device.type
     if device == "cpu":
-        return "flex computes no gradients on a CPU" if _trained(q, terms) else None
+        return "flex computes no gradients on a CPU" if _needs_gradient(q, terms) else None
     if device != "cuda":
         return f"flex needs a CPU or a CUDA device, these tensors are on {device}"
     if q.dtype == torch.float64:
@@ -83,7 +83,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         limit = None if terms.window is None else window_limits(terms.window, q.device)
         score, mask = score_function(q, terms, layout), block_mask(layout, len(q), q.shape[1], limit)
         if q.device.type != "cpu":
-            return rotated_out(_compiled(q, k, v, score, mask, scale), terms)
+            return rotated_out(_attend_compiled(q, k, v, score, mask, scale), terms)
         dtype = torch.promote_types(q.dtype, torch.float32)  # uncompiled, it would round the logits to q's precision
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "flex_attention called without torch.compile", UserWarning)
@@ -91,7 +91,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         return rotated_out(out.to(v.dtype), terms)
 
 
-def _compiled(*inputs: Any) -> Tensor:
+def _attend_compiled(*inputs: Any) -> Tensor:
     """Call the compiled flex_attention; too many variants are an error, where PyTorch would compute T x T numbers."""
     with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
         out: Tensor = _compile()(*inputs)
@@ -188,7 +188,7 @@ def _pairs(layout: Layout, batch: int, heads: int, limit: Tensor | None) -> Call
     return allowed
 
 
-def _trained(q: Tensor, terms: Terms) -> bool:
+def _needs_gradient(q: Tensor, terms: Terms) -> bool:
     """Return whether attention of queries like q is differentiated."""
     tables = (getattr(terms, name) for name in TABLE_TERMS)
     has_trained_input = q.requires_grad or any(table is not None and table.requires_grad for table in tables)

@@ -193,12 +193,12 @@ def _break(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor
     """Return the weights [..., T, S] of one stick over the allowed keys, and its remainder [..., T]."""
     z = z.expand(torch.broadcast_shapes(z.shape, allowed.shape))
     if torch.compiler.is_compiling():
-        return _broken(z, allowed, from_right)
-    weight, remainder = _Broken.apply(z, allowed, from_right)  # type: ignore[no-untyped-call]
+        return _stick_shares(z, allowed, from_right)
+    weight, remainder = _StickShares.apply(z, allowed, from_right)  # type: ignore[no-untyped-call]
     return weight, remainder
 
 
-def _broken(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
+def _stick_shares(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
     keep = logsigmoid(-z).masked_fill(~allowed, 0)  # ln of the share that a key leaves
     if from_right:
         keep = keep.flip(-1)
@@ -210,8 +210,8 @@ def _broken(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tenso
     return weight, total[..., -1].exp()
 
 
-class _Broken(torch.autograd.Function):
-    """Stick-breaking weights as of `_broken`, whose gradient takes one sum along the stick.
+class _StickShares(torch.autograd.Function):
+    """Stick-breaking weights as of `_stick_shares`, whose gradient takes one sum along the stick.
 
     With s = sigmoid(z): the gradient of z_j is g_j A_j - s_j times the sum of g_k A_k over the keys k that are not
     before j in the stick's order, and of the remainder times its gradient.
@@ -219,7 +219,7 @@ class _Broken(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
-        return _broken(z, allowed, from_right)
+        return _stick_shares(z, allowed, from_right)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

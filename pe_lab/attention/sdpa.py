@@ -57,7 +57,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
     if _is_short(q, layout):
         return rotated_out(_by_products(q, k, v, scale, terms, layout), terms)
     mask = _mask(q, terms, layout)
-    out = rotated_out(_fused(q, k, v, scale, mask, layout), terms)
+    out = rotated_out(_attend_fused(q, k, v, scale, mask, layout), terms)
     if torch.compiler.is_exporting() and "is_causal" not in mask:
         # a mask decides which kernel runs, and so the strides, which are others where the program runs
         return out.clone(memory_format=torch.contiguous_format)
@@ -85,7 +85,7 @@ def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:
         return {"attn_mask": None if every_key else attended_keys(terms, layout)}
     if not every_key:
         added = added.masked_fill(~(_once(q, layout) if unlimited else attended_keys(terms, layout)), -torch.inf)
-    return {"attn_mask": _rounded(added, q.dtype)}
+    return {"attn_mask": _round_bias(added, q.dtype)}
 
 
 def _once(q: Tensor, layout: Layout) -> Tensor:
@@ -96,7 +96,7 @@ def _once(q: Tensor, layout: Layout) -> Tensor:
     return torch.ones(1, 1, T, T, dtype=torch.bool).tril_() if layout.right_padded else layout.allowed
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: dict[str, Any], layout: Layout) -> Tensor:
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: dict[str, Any], layout: Layout) -> Tensor:
     """Return scaled_dot_product_attention, with a gradient of the mask where it is trained.
 
     PyTorch's fused kernels have none, and it takes another one instead, which on a CPU needs twice the time.
@@ -151,7 +151,7 @@ class _TrainedMask(torch.autograd.Function):
         return *of_inputs, of_added, None, None
 
 
-def _rounded(added: Tensor, dtype: torch.dtype) -> Tensor:
+def _round_bias(added: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what is added to logits in the dtype of queries, which the fused kernels ask for.
 
     In low precision each query's largest number becomes 0, which changes no weight: a key that counts then has a small

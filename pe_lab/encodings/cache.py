@@ -75,7 +75,7 @@ class Cache:
             ValueError: rows that are no indices of sequences.
         """
         if not isinstance(rows, Tensor) or rows.dim() != 1 or rows.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"rows must be a tensor of integers [N], got {_described(rows)}")
+            raise ValueError(f"rows must be a tensor of integers [N], got {_description(rows)}")
         if self.layout is None:
             return
         count = len(self.layout.segment)
@@ -119,5 +119,5 @@ def _require_following(keys: Layout, earlier: int) -> None:
         )
 
 
-def _described(x: object) -> str:
+def _description(x: object) -> str:
     return f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else repr(x)

@@ -37,7 +37,7 @@ class _SummedFromRight(torch.autograd.Function):
         return gradient.cumsum(-1)
 
 
-class Counted(nn.Module):
+class CountTerm(nn.Module):
     """The term that CoPE adds to the logits z: q . e[p], where p is the sum of sigmoid(z) over the keys j ... i.
 
     Args:
@@ -90,7 +90,7 @@ class CoPE(PositionalEncoding):
 
     def __init__(self, sizes: Sizes, name: str = "cope", max_position: Distance = 64, std: NonNegative = 0.0) -> None:
         super().__init__(sizes, name)
-        self.score = Counted(sizes.head_dim, max_position, std)
+        self.score = CountTerm(sizes.head_dim, max_position, std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         return Terms(content_bias=self.score)

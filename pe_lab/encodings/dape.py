@@ -22,7 +22,7 @@ BLOCK_QUERIES = 16  # queries whose maps are computed at once on a CPU, so that 
 
 
 @dataclass(frozen=True)
-class Adapted:
+class AdaptedBias:
     """Adds to the logits z a bias B and an MLP of z and B, over the heads, at each pair of tokens.
 
     Args:
@@ -342,7 +342,7 @@ class Dape(PositionalEncoding):
         inner = self.inner.terms(h, layout)
         pairs = StoredPairTerm(inner.pair_bias, layout) if isinstance(inner.pair_bias, Tensor) else inner.pair_bias
         return replace(
-            inner, distance_bias=None, pair_bias=None, content_bias=Adapted(self.mlp, inner.distance_bias, pairs)
+            inner, distance_bias=None, pair_bias=None, content_bias=AdaptedBias(self.mlp, inner.distance_bias, pairs)
         )
 
 

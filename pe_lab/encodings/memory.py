@@ -79,15 +79,15 @@ class Memory:
             )
         if entry is None:
             room = total + MIN_SPARE_TOKENS if self.room is None else max(total, self.room)
-            entry = self.tensors[name] = GrowingTensor(x.new_empty(_resized(x, axis, room)), axis, 0)
+            entry = self.tensors[name] = GrowingTensor(x.new_empty(_sizes(x, axis, room)), axis, 0)
         buffer = entry.buffer
-        if (x.dtype, x.device) != (buffer.dtype, buffer.device) or _resized(x, axis, 0) != _resized(buffer, axis, 0):
+        if (x.dtype, x.device) != (buffer.dtype, buffer.device) or _sizes(x, axis, 0) != _sizes(buffer, axis, 0):
             raise ValueError(
                 f"the cache must hold {name} like that of the new tokens, {x.dtype} {list(x.shape)} on {x.device}, got "
                 f"{buffer.dtype} {list(entry.all().shape)} on {buffer.device}"
             )
         if buffer.shape[axis] < total or (buffer.is_inference() and not torch.is_inference_mode_enabled()):
-            grown = buffer.new_empty(_resized(x, axis, total + max(MIN_SPARE_TOKENS, total // 2)))
+            grown = buffer.new_empty(_sizes(x, axis, total + max(MIN_SPARE_TOKENS, total // 2)))
             grown.narrow(axis, 0, length).copy_(entry.all())
             entry.buffer = grown
         entry.buffer.narrow(axis, length, x.shape[axis]).copy_(x)
@@ -100,5 +100,5 @@ class Memory:
             entry.buffer = entry.buffer.index_select(0, rows)
 
 
-def _resized(x: Tensor, axis: int, length: int) -> torch.Size:
+def _sizes(x: Tensor, axis: int, length: int) -> torch.Size:
     return torch.Size((*x.shape[:axis], length, *x.shape[axis + 1 :]))

@@ -150,10 +150,10 @@ def _same_reach(parts: Sequence[PartTerms], name: str, layout: Layout) -> list[T
             raise ValueError(
                 f"{name} of {part.name} covers distances up to {table.shape[2] // 2}: got {layout.max_distance}"
             )
-    return [None if table is None else _extended(table, reach) for table in tables]
+    return [None if table is None else _extend_table(table, reach) for table in tables]
 
 
-def _extended(table: Tensor, reach: int) -> Tensor:
+def _extend_table(table: Tensor, reach: int) -> Tensor:
     """Return a table [B|1, H|1, 2R+1, ...] extended by its ends to a reach of at least R."""
     half = table.shape[2] // 2
     if half == reach:
@@ -254,14 +254,15 @@ def add_terms(parts: Sequence[PartTerms], layout: Layout) -> Terms:
     merged["pair_bias"] = _merged_pairs([part.terms.pair_bias for part in parts], layout, _sum)
     content = [part.terms.content_bias for part in parts if part.terms.content_bias is not None]
     merged["content_bias"] = SumOfContentTerms(tuple(content)) if len(content) > 1 else next(iter(content), None)
-    merged["window"] = _smallest([part.terms.window for part in parts if part.terms.window is not None])
+    merged["window"] = _smallest_window([part.terms.window for part in parts if part.terms.window is not None])
     return Terms(clip=True, **merged)
 
 
 def add_limits(terms: Terms, window: int | None, content_bias: ContentTerm | None) -> Terms:
     """Return terms with a window and a content bias besides: the smaller of two windows, the sum of two biases."""
     if window is not None:
-        terms = replace(terms, window=_smallest([(window,), *([terms.window] if terms.window is not None else [])]))
+        windows = [(window,)] if terms.window is None else [(window,), terms.window]
+        terms = replace(terms, window=_smallest_window(windows))
     if content_bias is not None:
         total = content_bias if terms.content_bias is None else SumOfContentTerms((content_bias, terms.content_bias))
         terms = replace(terms, content_bias=total)
@@ -301,16 +302,16 @@ TERM_DESCRIPTIONS = {
 }
 
 
-def _smallest(windows: Sequence[tuple[int | None, ...]]) -> tuple[int | None, ...] | None:
+def _smallest_window(windows: Sequence[tuple[int | None, ...]]) -> tuple[int | None, ...] | None:
     """Return the smallest of several windows, of all heads or of each."""
     if not windows:
         return None
     heads = max(map(len, windows))
     sizes_of_heads = zip(*(_each_head(window, heads) for window in windows), strict=True)
-    return tuple(_smallest_of_head([size for size in sizes if size is not None]) for sizes in sizes_of_heads)
+    return tuple(_smallest_size([size for size in sizes if size is not None]) for sizes in sizes_of_heads)
 
 
-def _smallest_of_head(sizes: list[int]) -> int | None:
+def _smallest_size(sizes: list[int]) -> int | None:
     return min(sizes) if sizes else None
 
 

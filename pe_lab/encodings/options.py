@@ -229,13 +229,14 @@ def _checking(init: Callable[..., None]) -> Callable[..., None]:
 def parameter_ranges(function: Callable[..., Any]) -> dict[str, Range]:
     """Return the ranges that the parameters of a function declare, by name."""
     annotations = {
-        name: _evaluated(annotation, function) for name, annotation in inspect.get_annotations(function).items()
+        name: _evaluate_annotation(annotation, function)
+        for name, annotation in inspect.get_annotations(function).items()
     }
     declarations = {name: annotated_range(annotation) for name, annotation in annotations.items()}
     return {name: allowed for name, allowed in declarations.items() if allowed is not None and name != "return"}
 
 
-def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+def _evaluate_annotation(annotation: Any, function: Callable[..., Any]) -> Any:
     """Return an annotation that may be a string; of a name that only a type checker knows, None."""
     if not isinstance(annotation, str):
         return annotation

@@ -81,9 +81,11 @@ class Tupe(PositionalEncoding):
         return layout
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(pair_bias=prepare_pair_term(partial(self._added, at_least_float32(h)), layout), scale=self._scale)
+        return Terms(
+            pair_bias=prepare_pair_term(partial(self._pair_bias, at_least_float32(h)), layout), scale=self._scale
+        )
 
-    def _added(self, dtype: torch.dtype, layout: Layout) -> Tensor:
+    def _pair_bias(self, dtype: torch.dtype, layout: Layout) -> Tensor:
         """Return what is added to the logits of a layout, [B|1, H, T, S]."""
         with torch.autocast(self.table.device.type, enabled=False):
             added = self._of_positions(layout, dtype)
@@ -102,7 +104,7 @@ class Tupe(PositionalEncoding):
     def _scale(self) -> float:
         return float((2 * self.sizes.head_dim) ** -0.5)
 
-    def _projected(self, row: Tensor, dtype: torch.dtype, projection: int) -> Tensor:
+    def _project(self, row: Tensor, dtype: torch.dtype, projection: int) -> Tensor:
         """Return U_q p (0) or U_k p (1) of rows of the table, [..., H, d]."""
         gain, bias = self.norm_gain.to(dtype), self.norm_bias.to(dtype)
         p = layer_norm(self.table.to(dtype)[row], (self.sizes.width,), gain, bias)
@@ -116,7 +118,7 @@ class Tupe(PositionalEncoding):
         row_q, row_k = (
             pos.clamp(0, self.max_len - 1) + int(self.untied_first) for pos in (layout.pos, layout.of_keys.pos)
         )
-        q, k = self._projected(row_q, dtype, 0), self._projected(row_k, dtype, 1)
+        q, k = self._project(row_q, dtype, 0), self._project(row_k, dtype, 1)
         return (q.transpose(1, 2) @ k.permute(0, 2, 3, 1)) * self._scale
 
     def _of_distance(self, layout: Layout, dtype: torch.dtype) -> Tensor:
@@ -128,7 +130,7 @@ class Tupe(PositionalEncoding):
         """Return what the first token's row of logits has in place of its terms, and its column, each [H]."""
         with torch.autocast(self.table.device.type, enabled=False):
             row = torch.arange(2, device=self.table.device)
-            logits = (self._projected(row, dtype, 0) * self._projected(row, dtype, 1)).sum(-1) * self._scale
+            logits = (self._project(row, dtype, 0) * self._project(row, dtype, 1)).sum(-1) * self._scale
         if self.relative:
             # distance 0 is no distance to the right: its bucket on that side is free
             free = torch.arange(1, 3, device=logits.device) * (self.num_buckets // 2)

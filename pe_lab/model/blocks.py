@@ -138,11 +138,11 @@ class MultiHeadAttention(nn.Module):
             first, last = (None, None) if bias is None else (bias[:keys_end], bias[keys_end:])
             query_key = nn.functional.linear(h_qk, weight[:keys_end], first)
             qkv = torch.cat((query_key, nn.functional.linear(h_v, weight[keys_end:], last)), -1)
-        q, k, v = rows.split(self._repeated(qkv), self.num_heads)
+        q, k, v = rows.split(self._repeat_keys_and_values(qkv), self.num_heads)
         q, k = self.norm_query(q), self.norm_key(k)
         return q if self.query_factor == 1.0 else q * self.query_factor, k, v
 
-    def _repeated(self, qkv: Tensor) -> Tensor:
+    def _repeat_keys_and_values(self, qkv: Tensor) -> Tensor:
         """Return [..., 3 H d] for [..., (H + 2 G) d]: keys and values once for each of their queries' heads."""
         H, G = self.num_heads, self.num_kv_heads
         if H == G:

@@ -33,7 +33,7 @@ def answer_logits(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
     """
     if batch.targets.device.type != "cpu":
         return model(batch.tokens, batch.layout), batch.targets
-    slot = _answered(batch.targets)
+    slot = _answer_slots(batch.targets)
     return model.answers(batch.tokens, batch.layout, slot), batch.targets.flatten()[slot]
 
 
@@ -49,7 +49,7 @@ def slot_losses(logits: Tensor, targets: Tensor) -> Tensor:
         logits: of all slots, [B, S, outputs], or of those with an answer, [N, outputs].
         targets: [B, S].
     """
-    flat = targets.flatten() if logits.dim() == 3 else targets.flatten()[_answered(targets)]
+    flat = targets.flatten() if logits.dim() == 3 else targets.flatten()[_answer_slots(targets)]
     logits = logits.flatten(0, -2).float()
     losses = nn.functional.cross_entropy(logits, flat, reduction="none", ignore_index=IGNORE)
     return _in_slots(losses, targets)
@@ -65,7 +65,7 @@ def slot_hits(logits: Tensor, targets: Tensor) -> Tensor:
     return (chosen == targets) & (targets != IGNORE)
 
 
-def _answered(targets: Tensor) -> Tensor:
+def _answer_slots(targets: Tensor) -> Tensor:
     """Return the slots [N] with an answer, of targets [B, S] as one row."""
     return (targets != IGNORE).flatten().nonzero()[:, 0]
 
@@ -74,7 +74,7 @@ def _in_slots(values: Tensor, targets: Tensor) -> Tensor:
     """Return values as [B, S]: of all slots, or of those with an answer and 0 elsewhere."""
     if len(values) == targets.numel():
         return values.view(targets.shape)
-    return values.new_zeros(targets.numel()).index_copy_(0, _answered(targets), values).view(targets.shape)
+    return values.new_zeros(targets.numel()).index_copy_(0, _answer_slots(targets), values).view(targets.shape)
 
 
 def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...], ranks: int = 1) -> dict[str, float]:
@@ -89,7 +89,7 @@ def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...], ranks: i
         parts: list[Any] = [None] * ranks
         torch.distributed.all_gather_object(parts, (losses.cpu(), hits.cpu(), batch.to("cpu")))
         losses, hits = (torch.cat(values) for values in list(zip(*parts, strict=True))[:2])
-        batch = _concatenated([part[2] for part in parts])
+        batch = _concatenate([part[2] for part in parts])
     return summarise_losses(losses, hits, batch, roles)
 
 
@@ -139,7 +139,7 @@ class MetricSums:
         Raises:
             ValueError: the dataset returns a metric that it does not declare.
         """
-        batch, losses = _concatenated(self.parts), torch.cat(self.losses)
+        batch, losses = _concatenate(self.parts), torch.cat(self.losses)
         return summarise_losses(losses, torch.cat(self.hits), batch, self.dataset.roles) | self._dataset_metrics(
             losses, batch
         )
@@ -194,7 +194,7 @@ def evaluate(
     return measured.metrics()
 
 
-def _concatenated(parts: list[Batch]) -> Batch:
+def _concatenate(parts: list[Batch]) -> Batch:
     """Return one batch of all sequences. Its layout is that of the first part: metrics do not read it."""
     return replace(
         parts[0],

@@ -149,7 +149,7 @@ class Training(L.LightningModule):
         self.steps_before = self.trainer.global_step
         if self.step % self.batches_per_epoch == 0:
             self.losses.clear()
-        self.accumulated = self._accumulated(batch_idx)
+        self.accumulated = self._accumulation(batch_idx)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         of_rank = () if self.ranks == 1 else ("rank", self.global_rank)  # its sequences have masks of their own
@@ -159,7 +159,7 @@ class Training(L.LightningModule):
         if self.captured is None:
             loss, logits = self.evaluate_batch(batch)
         else:
-            loss, logits, norm = self._replayed(batch)
+            loss, logits, norm = self._replay_step(batch)
         mean, loss = loss.detach(), self._weighted(loss, logits, batch)
         if self.evaluated != self.step:  # an optimizer such as LBFGS evaluates a batch many times in a step
             self.evaluated = self.step
@@ -304,7 +304,7 @@ class Training(L.LightningModule):
         """Move the encodings' parameters back into their range."""
         self.model.encodings.constrain()
 
-    def _replayed(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _replay_step(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Run a whole step, optimizer and all, as a graph; return loss, logits and the gradient's norm."""
         assert self.captured is not None
         if self._trainer is None:
@@ -353,7 +353,7 @@ class Training(L.LightningModule):
             return loss
         return slot_losses(logits, batch.targets).sum() / count * parts
 
-    def _accumulated(self, place: int) -> tuple[int, int] | None:
+    def _accumulation(self, place: int) -> tuple[int, int] | None:
         """Return the first of the batches whose gradients are accumulated, and how many answers they have.
 
         Args:

@@ -116,7 +116,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         q, k = _rotated(q, terms.rotary_q, terms.gain), _rotated(k, terms.rotary_k, terms.gain)
         v = _rotated(v, terms.rotary_v, None)
         q, k, v = _with_zeros(q, k, v)
-        out = _attended(q, k, v, replace(terms, scale=scale), layout, dropout)
+        out = _attend_rotated(q, k, v, replace(terms, scale=scale), layout, dropout)
         return _rotated(out[..., :e], terms.rotary_out, None)
 
 
@@ -126,7 +126,7 @@ def _with_zeros(*tensors: Tensor) -> list[Tensor]:
     return [x if x.shape[-1] == most else torch.nn.functional.pad(x, (0, most - x.shape[-1])) for x in tensors]
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
+def _attend_rotated(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
     """Return attention of queries and keys that are rotated already."""
     needs_no_segments = layout.one_segment or (layout.causal and layout.right_padded)
     segment = None if needs_no_segments else layout.segment.expand(len(q), -1)
