@@ -1077,6 +1077,11 @@ def test_the_page_of_none_begins_with_what_it_solves(content: GalleryData) -> No
     for part in ("none of 1", percent(share)):
         assert part in overall
     assert "data-overall" not in first["rope"]
+    behind = replace(content.unseen["longer"], shares={"repeat": {"none": share, "rope": share + 0.01}})
+    shown = replace(content, results=results, unseen={"longer": behind})
+    last = encoding_page(shown, "none").sections[0].html.partition("data-overall")[2].partition("</p>")[0]
+    assert ["not ahead" in part for part in (overall, last)] == [False, True]
+    assert names_in(last)[-2:] == ["rope", "none"]
 
 
 def test_numbers_without_a_publication_stand_apart(content: GalleryData) -> None:
