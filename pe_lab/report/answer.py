@@ -5,7 +5,6 @@ significantly better than each other.
 """
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -339,8 +338,7 @@ def _control(cells: pd.DataFrame, candidates: BestCandidates) -> str:
 def _doubts(subject: ReportSubject, candidates: BestCandidates) -> str:
     """Say what else may explain the comparisons of a setting, and which single seed decides a mean in it."""
     far = far_seeds(subject).get(candidates.setting.partition(" ")[2], "")
-    named = replace(candidates, near=[])  # as `brief` names them
-    return " ".join(filter(None, [subject.doubts(named), far]))
+    return " ".join(filter(None, [subject.doubts(candidates), far]))
 
 
 def _beyond_the_answer(far: dict[str, str], said: str, cells: pd.DataFrame) -> list[str]:

@@ -274,7 +274,7 @@ class TunedSubject(ReportSubject):
         words = pd.Series(settings_in_words(cells, setting_columns(cells)), cells.index)
         here = (words == candidates.setting.partition(" ")[2]) if candidates.setting else pd.Series(True, cells.index)
         explained: dict[str, tuple[list[str], list[str]]] = {}  # by how many seeds chose which rates
-        for worse, better in [*candidates.decided, *candidates.nearly]:
+        for worse, better in candidates.decided:
             chosen = cells.loc[here & (cells["pe"] == better), LR].astype(float)
             unshared = chosen[~chosen.isin(tried[worse])]
             if len(unshared) > len(chosen) / 2:

@@ -13,6 +13,7 @@ from pe_lab.report.best_candidates import (
     SettingCounts,
     amount,
     by_setting,
+    in_all,
     in_each_setting,
     joined,
     listed,
@@ -305,7 +306,17 @@ def test_one_of_several_settings_lists_the_verdicts_on_the_best_mean() -> None:
     assert re.findall("`([a-d])`", other) == ["a", "d", "b", "b", "c"]  # d is worse than b
     none = candidates({"a": 1.0, "b": 1.5, "c": 2.0}).brief()
     assert re.findall("`([a-c])`", none) == ["a"]
+    of_others = candidates({"a": 1.0, "b": 1.01, "c": 1.02}, b_c="slightly better").brief()
+    assert re.findall("`([a-c])`", of_others) == ["a", "b", "c"]  # a difference is significant
     near = candidates({"a": 1.0, "b": 1.01}, a_b="slightly better").brief()
     assert "Slightly worse: `b`" in near
     best = candidates({"a": 1.0, "b": 1.5}, a_b="better")
     assert best.brief() == best.words()
+
+
+def test_the_encodings_that_may_be_the_best_in_all_settings_are_named() -> None:
+    means = {"a": 1.0, "b": 1.5, "c": 2.0}
+    first = candidates(means, a_c="better")
+    assert re.findall("`([a-c])`", in_all([first, first])) == ["a", "b", "c"]  # may be, may be, not
+    assert re.findall("`([a-c])`", in_all([first, candidates(means, a_b="better")])) == ["a"]
+    assert re.findall("`([a-c])`", in_all([first, candidates(means, a_c="worse", b_c="worse")])) == []

@@ -1051,6 +1051,21 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     deep, _ = layer_parts(pd.concat([rows, rows.assign(depth=2, value=rows["value"].replace({2: 1.25}))]))[:2]
     assert "has up to 80 % (norm pre) and 25 % (norm post) of the variance in a layer" in deep
     assert deep.endswith("depth 2 adds at most 30 points to depth 1.")
+    same, *_ = layer_parts(pd.concat([rows, rows.assign(depth=2)]))
+    assert "points to depth 1" not in same
+    assert "depth 2 adds nothing to depth 1" in same
+    _, _, table, *_ = layer_parts(rows.assign(metric="effective_rank"))
+    assert dict(zip(table.data["setting"], table.data.iloc[:, -1], strict=True)) == {"norm pre": "2", "norm post": "4"}
+
+
+@pytest.mark.parametrize(
+    ("cosines", "collapse"), [((0.1, 0.2), "do not collapse"), ((0.1, 0.95), "in part"), ((0.95, 0.99), "collapse (")]
+)
+def test_models_collapse_where_the_tokens_of_all_encodings_become_alike(cosines, collapse) -> None:
+    rows = pd.DataFrame({"pe": ["none", "rope"], "data": "copy", "depth": 1, "epochs": 1, "seed": 0, "kind": "probe"})
+    rows = rows.assign(length=1.0, probe="rank", layer=1, metric="token_cosine", value=cosines)
+    said, *_ = layer_parts(rows)
+    assert collapse in said.partition(":")[0]
 
 
 def test_where_an_interval_reaches_the_level_of_the_token_it_is_not_said_that_position_is_read() -> None:
@@ -1082,7 +1097,8 @@ def test_a_study_of_rates_is_asked_for_the_best_rate_of_each_encoding() -> None:
         if line["pe"] == "none" and line["optimizer.lr"] == 0.2:
             line["test_loss"] += 2 * line["seed"] - 1
     rows = pd.DataFrame(lines).assign(run=lambda rows: [str(number) for number in range(len(rows))])
-    curves = rows.drop(columns=["run", "test_loss"]).assign(epoch=2, metric="loss", value=rows["test_loss"])
+    validation = rows["test_loss"] + 9 * (rows["pe"] == "rope")  # which has the lowest test loss
+    curves = rows.drop(columns=["run", "test_loss"]).assign(epoch=2, metric="loss", value=validation)
     asked = question(results_of(rows, curves=curves), baseline="none")
     said, figure, folded, *_ = answer.answer(asked).parts
     table, details = folded.parts
@@ -1166,6 +1182,10 @@ def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cell
     assert f"at {records.loc[near, 'length'].iloc[0]:g} × the training length, `alibi` has 40%" in said
     assert "ahead of `rope` by 36 points" in said
     assert said.startswith("No encoding has half of the answers right at any longer length")
+    records.loc[near & (records["pe"] == "alibi"), "value"] = np.where(
+        records.loc[near & (records["pe"] == "alibi"), "seed"] == 0, 1.0, 0.0
+    )
+    assert "not significantly ahead of `rope`" in at_longer_lengths(question(results_of(cells, records=records)))
     records.loc[near & (records["pe"] == "alibi"), "value"] = 0.6
     more = at_longer_lengths(question(results_of(cells, records=records)))
     assert "half" not in more
