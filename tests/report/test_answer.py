@@ -13,6 +13,7 @@ from pe_lab.report.best_candidates import SettingCounts, by_setting, overall
 from pe_lab.report.overview_figures import MAX_DRAWN, forest, from_the_best
 from pe_lab.report.parts import CaptionedFigure, Collapsible
 from pe_lab.report.report_subject import ReportSubject
+from pe_lab.report.sections import sections
 from pe_lab.results.study_declaration import StudyDeclaration
 from pe_lab.statistics import Margin
 
@@ -429,3 +430,27 @@ def test_each_panel_is_compared_with_its_best_mean() -> None:
     assert (lines["difference"] > 0).all()
     means = rows.groupby(["depth", "pe"])["test_loss"].mean()
     assert lines["difference"][4] == pytest.approx(means[4, "alibi"] - means[4, "rope"])
+
+
+def test_where_no_encoding_has_learned_is_told_by_its_settings_only_if_these_tell_it_all() -> None:
+    rows = cells(depths=(1, 4, 16))
+    both = pd.concat([rows, rows.assign(epochs=8)], ignore_index=True)
+    for corner in (False, True):  # unlearned at depth 16, and with another corner no row or column of the grid tells it
+        at = (both["depth"] == 16) | (corner & (both["depth"] == 1) & (both["epochs"] == 8))
+        level = np.where(at, -8.0, 9.0)
+        said = str(answer(asked(both.assign(floor_bayes_loss=-9.0, floor_position_blind_loss=level))).parts)
+        assert ("No encoding has learned the task at depth 16:" in said) == (not corner)
+
+
+def test_the_benchmark_that_is_named_tunes_rates_for_the_task() -> None:
+    said = str(answer(asked(cells(depths=(1,), data="bag"))).parts)
+    assert "pe-lab benchmark bag" in said
+    assert "pe-lab benchmark copy" not in said
+
+
+def test_a_control_recommends_no_encoding() -> None:
+    costs = dict.fromkeys(("seconds", "parameters", "positional_parameters", "flops_per_token"), 1.0)
+    rows = cells(depths=(4,)).assign(**costs, attention="sdpa", run="x")
+    for level, recommends in ((0.0, False), (2.0, True)):
+        titles = {section.title for section in sections(asked(rows.assign(floor_position_blind_loss=level)))}
+        assert ("Which encoding for which need" in titles) == recommends
