@@ -37,7 +37,11 @@ STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; 
 CACHE = Path("build") / "gallery-cache"
 STEP = "8 × 128"  # sequences and tokens of the batch whose training step is the cost of an encoding
 LONGER_TEXT = ("causal_text", 4.0)  # a need of its own: task and length
-TEXT_STUDIES = {"larger_text": "4 × the steps", "backbone_text": "blocks of a current Llama"}  # of the same text
+TEXT_STUDIES = {  # of the same text
+    "larger_text": "4 × the steps",
+    "larger_model": "4 layers of width 128",
+    "backbone_text": "blocks of a current Llama",
+}
 SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
 
 

@@ -678,14 +678,14 @@ def test_other_studies_of_text_stand_beside_its_results(content: GalleryData) ->
     html = task_page(content, task_named("causal_text")).html()
     assert html.count("data-text-studies") == 1
     cells_ = re.sub(r"</?a\b[^>]*>", "", html)
-    lines = dict(re.findall(r"<code>(\w+)</code></span></th>((?:<td>[\d.]+</td>){4})", cells_))
-    studies = {name: content.text_losses[name] for name in ("larger_text", "backbone_text")}
+    lines = dict(re.findall(r"<code>(\w+)</code></span></th>((?:<td>[\d.]+</td>){6})", cells_))
+    studies = {name: content.text_losses[name] for name in TEXT_STUDIES}
     for pe, cells in lines.items():
         rows = [each[each["pe"] == pe] for each in studies.values()]
         means = [each.loc[each["length"] == length, "loss"].mean() for each in rows for length in (1, 4)]
         assert re.findall(r">([\d.]+)<", cells) == [fixed(mean, 3) for mean in means]
     assert len(lines) == 8
-    assert [name in html for name in studies] == [True, True]
+    assert all(name in html for name in studies)
     first = [each[each["length"] == 4].groupby("pe")["loss"].mean().nsmallest(1).index[0] for each in studies.values()]
     for pe in {*first, "rope"}:  # needs say which of these studies have the same first one
         rows = tuned.table("causal_text", {pe: 1.0, "alibi": 1.6, "none": 2.0}, 0.01)
