@@ -53,7 +53,7 @@ def expand_overrides(overrides: list[str], multirun: bool) -> list[DictConfig]:
 
 
 def single_valued_overrides(overrides: list[str], multirun: bool) -> list[str]:
-    """Return the overrides that have one value; raises ValueError for others without a sweep, as `parsed` does."""
+    """Return the overrides that have one value; raises ValueError for others if there is no sweep."""
     conf = find_folders()
     _require_new_names(conf)
     return [override.input_line for override in _fixed(overrides, multirun, conf)]
@@ -77,7 +77,7 @@ def complete_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, An
         params: of the sweep of a study that is chosen; another sweeper has used them.
 
     Raises:
-        ValueError: as `expand`.
+        ValueError: as `expand_overrides`.
     """
     conf = find_folders()
     if params:
@@ -106,7 +106,7 @@ def compose_cells(params: Mapping[str, Any] | None, overrides: list[str]) -> lis
         params: of the study's sweep; the overrides come after them.
 
     Raises:
-        HydraException, ValueError: as `expand`.
+        HydraException, ValueError: as `expand_overrides`.
     """
     conf = find_folders()
     override_keys, params = _keys(parse_overrides(overrides, conf)), params or {}

@@ -186,7 +186,7 @@ def uniform_log_p(number: int, classes: int) -> Tensor:
 
 
 def token_counts(tokens: Tensor, is_token: Tensor, vocabulary: int) -> Tensor:
-    """Return [N, vocabulary], the count of each token in tokens [N, T] where real [N, T]."""
+    """Return [N, vocabulary], the count of each token in tokens [N, T] where is_token [N, T]."""
     return torch.zeros(len(tokens), vocabulary, dtype=torch.long).scatter_add_(1, tokens, is_token.long())
 
 

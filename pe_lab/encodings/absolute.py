@@ -13,7 +13,7 @@ from pe_lab.encodings.options import Positive
 from pe_lab.encodings.sizes import Sizes
 
 Place = Literal["input", "every_layer", "query_key"]
-Combination = Literal["add", "concat"]
+CombineMethod = Literal["add", "concat"]
 
 
 class Absolute(PositionalEncoding, ABC):
@@ -33,7 +33,7 @@ class Absolute(PositionalEncoding, ABC):
     start_scale: ClassVar[str | None] = "size"
 
     def __init__(
-        self, sizes: Sizes, name: str, at: Place = "input", combine: Combination = "add", size: Positive = 1.0
+        self, sizes: Sizes, name: str, at: Place = "input", combine: CombineMethod = "add", size: Positive = 1.0
     ) -> None:
         super().__init__(sizes, name)
         self.at = at
@@ -116,7 +116,7 @@ class Sinusoidal(Absolute):
         name: str = "sinusoidal",
         theta: Positive = 10_000.0,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
@@ -142,7 +142,7 @@ class Integer(Absolute):
         sizes: Sizes,
         name: str = "integer",
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
@@ -168,7 +168,7 @@ class Normalized(Absolute):
         sizes: Sizes,
         name: str = "normalized",
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)

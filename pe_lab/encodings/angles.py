@@ -14,7 +14,7 @@ FULL_TURN = 2 * math.pi
 
 
 def angles(pos: Tensor, omega: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return pos * omega, reduced by whole turns.
+    """Return pos * omega; in float32 reduced by whole turns.
 
     Args:
         pos: integers, or float64.
@@ -25,7 +25,7 @@ def angles(pos: Tensor, omega: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def round_angles(angle: Tensor, dtype: torch.dtype) -> Tensor:
-    """Reduce float64 angles by whole turns and cast them to `dtype`, float32 or float64."""
+    """Return float64 angles in `dtype`: as they are, or reduced by whole turns in float32."""
     if dtype == torch.float64:
         return angle
     turns = (angle.detach() / FULL_TURN).round()

@@ -79,7 +79,7 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
 
     def __init__(self, sizes: Sizes, name: str = "none") -> None:
         super().__init__()
-        self.register_load_state_dict_post_hook(_raise_what_was_assigned)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_restore_float32)  # type: ignore[no-untyped-call]
         self.sizes = sizes
         self.name = name
         self._require_nature(sizes.causal, grid=sizes.grid_width is not None)
@@ -133,7 +133,8 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
             )
 
     def inherit(self, parts: Sequence["PositionalEncoding"]) -> None:
-        """Declare what holds for an encoding that is made of these, where its class declares nothing itself."""
+        """Declare what holds for an encoding that is made of these; where its class says more than the default, that
+        holds."""
         for name, rule in COMBINING_RULES.items():
             if getattr(self, name) == getattr(Declarations, name):
                 setattr(self, name, rule(getattr(part, name) for part in parts))
@@ -199,7 +200,11 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
         return h, h
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        """Return the terms of attention for a layer's attention input h [B, T, D], as in `mix`."""
+        """Return the terms of attention for a layer's attention input h [B, T, D], as in `mix`.
+
+        With neither `reads_content` nor `per_layer`, layers that share the encoding share one call, whose h is that of
+        the first of them.
+        """
         return Terms()
 
 
@@ -207,10 +212,9 @@ def _is_low(x: Tensor) -> bool:
     return x.is_floating_point() and x.dtype not in (torch.float32, torch.float64)
 
 
-def _raise_what_was_assigned(module: nn.Module, _keys: object) -> None:
+def _restore_float32(module: nn.Module, _keys: object) -> None:
     """Make float32 of weights in lower precision, which `load_state_dict(..., assign=True)` puts in place of ours."""
-    if any(map(_is_low, (*module.parameters(), *module.buffers()))):
-        module.float()
+    module._apply(lambda x: x.float() if _is_low(x) else x)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Absolute, Combination, Place
+from pe_lab.encodings.absolute import Absolute, CombineMethod, Place
 from pe_lab.encodings.angles import angles
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import MAX_UNITS, Positive, Units, even_integers
@@ -34,7 +34,7 @@ class Continuous(Absolute):
         hidden: Units = 128,
         scale: Positive | None = None,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
@@ -78,7 +78,7 @@ class Fourier(Absolute):
         hidden: Units = 32,
         gamma: Positive = 1.0,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)

@@ -184,7 +184,7 @@ class _Block:
         return flat
 
 
-def _hidden_of(blocks: list[_Block], memory: Tensor) -> list[Tensor]:
+def _hidden_values(blocks: list[_Block], memory: Tensor) -> list[Tensor]:
     """Return places for the hidden maps of all blocks, [maps, L] each, in one tensor."""
     flat = memory.flatten().split([len(memory) * block.length for block in blocks])
     return [part.view(len(memory), -1) for part in flat]
@@ -216,7 +216,7 @@ class _ByProducts(torch.autograd.Function):
         first = w1.permute(0, 3, 2, 1).flatten(1)  # [hidden maps, kernel maps]
         second = w2[:, :, 0].flip(-1).permute(2, 0, 1).flatten(0, 1)  # [kernel H, hidden maps]
         out, blocks = torch.zeros_like(z), [*_Block.all(z, w1.shape[-1], causal)]
-        hidden_maps = _hidden_of(blocks, z.new_empty(len(first), sum(block.length for block in blocks)))
+        hidden_maps = _hidden_values(blocks, z.new_empty(len(first), sum(block.length for block in blocks)))
         for block, hidden in zip(blocks, hidden_maps, strict=True):
             maps = _input_maps(block, unseen, z, added)
             torch.addmm(b1[:, None], first, block.shifted(maps), out=hidden)

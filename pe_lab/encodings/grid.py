@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
+from pe_lab.encodings.absolute import CombineMethod, Place, Sinusoidal, sinusoid
 from pe_lab.encodings.angles import FULL_TURN, round_angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
@@ -36,7 +36,7 @@ class Sinusoidal2D(Sinusoidal):
         name: str = "sinusoidal_2d",
         theta: Positive = 10_000.0,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, theta, at, combine, size)
@@ -65,7 +65,7 @@ class Learnable2D(Learnable):
         name: str = "learnable_2d",
         max_len: PositionCount = 512,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         share: Literal["layers", "none"] = "layers",
         std: NonNegative = 0.02,
     ) -> None:

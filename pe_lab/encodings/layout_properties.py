@@ -259,7 +259,7 @@ class LayoutProperties:
 
     @fact
     def runs_on(self) -> bool:
-        """Whether pos_i - pos_j = i - j for all tokens that may attend to each other."""
+        """Whether pos_i - pos_j = i - j for every two tokens of a document; earlier tokens of a cache do not count."""
         if self.pos.dim() == 3:
             return False
         start = (self.pos - torch.arange(self.pos.shape[1], device=self.pos.device)).expand_as(self.segment)

@@ -57,7 +57,7 @@ class Marked(Absolute):
 
     @abstractmethod
     def draw(self, count: int, seed: int | None = None) -> Tensor:
-        """Draw the shifts [count] from the seed; None: from torch's global generator."""
+        """Draw what `index` makes the shifts of [count], from the seed; None: from torch's global generator."""
 
     @abstractmethod
     def index(self, marks: Tensor, shifts: Tensor | None) -> Tensor:

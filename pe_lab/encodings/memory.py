@@ -87,7 +87,9 @@ class Memory:
                 f"{buffer.dtype} {list(entry.all().shape)} on {buffer.device}"
             )
         if buffer.shape[axis] < total or (buffer.is_inference() and not torch.is_inference_mode_enabled()):
-            grown = buffer.new_empty(_sizes(x, axis, total + max(MIN_SPARE_TOKENS, total // 2)))
+            room = max(self.room or 0, total)
+            room = room if room > total else total + max(MIN_SPARE_TOKENS, total // 2)
+            grown = buffer.new_empty(_sizes(x, axis, room))
             grown.narrow(axis, 0, length).copy_(entry.all())
             entry.buffer = grown
         entry.buffer.narrow(axis, length, x.shape[axis]).copy_(x)

@@ -6,7 +6,7 @@
             sizes: Sizes,
             name: str = "mine",
             rate: Positive = 0.1,
-            length: Annotated[int, whole(1, most=4096)] | None = None,
+            length: Annotated[int, integers(1, most=4096)] | None = None,
             form: Literal["long", "short"] = "long",
         ) -> None:
 

@@ -340,8 +340,8 @@ def ntk_power(encoding: RoPE) -> float:
     if d < 4:
         option = "head_dim" if d == sizes.head_dim else "rotary_dim"
         raise ValueError(
-            f"{encoding.name} raises to the power d / (d - 2): {option} must be at least 4, got {d} "
-            f"(width={sizes.width}, num_heads={sizes.num_heads})"
+            f"{encoding.name} raises to the power d / (d - 2): {option} must be at least 4, got {d}"
+            f"{sizes.head_dim_source if d == sizes.head_dim else ''}"
         )
     return d / (d - 2)
 

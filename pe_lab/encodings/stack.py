@@ -1,4 +1,4 @@
-"""The encodings of a model's layers: the only place that calls the hooks of an encoding."""
+"""The encodings of a model's layers: where a model calls the hooks of its encodings."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Absolute, Combination, Place, sinusoid
+from pe_lab.encodings.absolute import Absolute, CombineMethod, Place, sinusoid
 from pe_lab.encodings.base import UnfitError
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, OptionError, PositionCount, Positive
@@ -34,7 +34,7 @@ class Table(Absolute):
         name: str,
         max_len: PositionCount = 512,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         share: Literal["layers", "none"] = "layers",
     ) -> None:
         super().__init__(sizes, name, at, combine)
@@ -110,7 +110,7 @@ class Learnable(Table):
         name: str = "learnable",
         max_len: PositionCount = 512,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         share: Literal["layers", "none"] = "layers",
         std: NonNegative = 0.02,
     ) -> None:
@@ -144,7 +144,7 @@ class SinInit(Table):
         theta: Positive = 10_000.0,
         max_len: PositionCount = 512,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         share: Literal["layers", "none"] = "layers",
         size: Positive = 1.0,
     ) -> None:
@@ -180,7 +180,7 @@ class Random(Table):
         name: str = "random",
         max_len: PositionCount = 512,
         at: Place = "input",
-        combine: Combination = "add",
+        combine: CombineMethod = "add",
         size: Positive = 1.0,
     ) -> None:
         self.start_size = size

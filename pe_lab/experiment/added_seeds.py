@@ -25,11 +25,6 @@ SECONDS_PER_HOUR = 3600.0
 MAX_NAMED_ENCODINGS = 8  # undecided encodings that are named in a line
 
 
-def adds_seeds(cfg: DictConfig) -> bool:
-    """Return whether a study adds seeds to what is undecided."""
-    return cfg.decide.baseline is not None
-
-
 def require_question(cfgs: list[DictConfig]) -> None:
     """Check that a study can decide, before anything is trained or written; for errors see `add_seeds`."""
     _StudyState(cfgs)

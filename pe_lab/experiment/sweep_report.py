@@ -34,18 +34,18 @@ def report_jobs(jobs: list[Job], evaluated: bool = False, tuned: bool = False) -
             lost = [job for job in jobs if not job.is_trained and job.failure]
             _write_tables(present, lost, evaluated and bool(present[0].cell.requests), tuned)
     finally:  # also when the tables cannot be made
-        absent = _name([job for job in jobs if job.missing])
+        absent = _print_missing([job for job in jobs if job.missing])
     if absent:
-        raise _missing(absent, jobs)
+        raise _missing_error(absent, jobs)
 
 
 def require_complete(jobs: list[Job]) -> None:
     """Raise CellsMissingError, and name the cells, if some are neither in the ledger nor failed."""
-    if absent := _name([job for job in jobs if job.missing and job.failure is None]):
-        raise _missing(absent, jobs)
+    if absent := _print_missing([job for job in jobs if job.missing and job.failure is None]):
+        raise _missing_error(absent, jobs)
 
 
-def _name(absent: list[Job]) -> list[Job]:
+def _print_missing(absent: list[Job]) -> list[Job]:
     """Print why cells are missing, and return them."""
     for job in absent:
         failure = job.failure
@@ -54,7 +54,7 @@ def _name(absent: list[Job]) -> list[Job]:
     return absent
 
 
-def _missing(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
+def _missing_error(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
     """Return the error; of cells that diverged it does not say that training them again helps."""
     line = f"{len(absent)} of {len(jobs)} cells are missing"
     lost = sum((job.failure or {}).get("kind") == DIVERGED for job in absent)
@@ -93,7 +93,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     texts, files = study.study_tables(Results(ledger, name, rows, lost), records)
     if evaluated and len(records):
         print(study.summary_text(records))
-        figures = study.study_figures(records) | _attention(present)
+        figures = study.study_figures(records) | _attention_figures(present)
         files |= figures
     elif not tuned:
         print("\n\n".join(texts.values()))
@@ -118,16 +118,16 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
         folder, content = present[0].run.checkpoint(present[0].cell.target), "the trained cell"
     else:
         folder, content = ledger, f"{len(present)} trained cells"
-    print(f"\n{folder}: {content}; next: {_report(ledger, name)}")
+    print(f"\n{folder}: {content}; next: {_report_command(ledger, name)}")
 
 
-def _report(ledger: Path, study: str | None) -> str:
+def _report_command(ledger: Path, study: str | None) -> str:
     """Return the command that writes the report of a study, or of a ledger."""
     elsewhere = [] if ledger == Path("ledger") else ["--ledger", str(ledger)]
     return shlex.join(["pe-lab", "report", *([study, *elsewhere] if study else [str(ledger)])])
 
 
-def _attention(jobs: list[Job]) -> dict[str, str]:
+def _attention_figures(jobs: list[Job]) -> dict[str, str]:
     """Return the attention maps of the first cells as SVG by the name of the file, if attention was measured."""
     from pe_lab.experiment.measurement import load_model
     from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads  # loads matplotlib

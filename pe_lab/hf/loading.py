@@ -97,7 +97,7 @@ def make_new(
     options: dict[str, Any] | None = None,
     wanted: type[PreTrainedModel] | None = None,
 ) -> PreTrainedModel:
-    """Return a model with replaced positions and new weights; the arguments and errors are those of `saved`."""
+    """Return a model with replaced positions and new weights; the arguments and errors are those of `load_saved`."""
     config, model_class = _config(described), wanted or _architecture(described)
     recorded = _recorded(described)
     if encoding is None:

@@ -87,12 +87,6 @@ def open_ledger(folder: Path) -> Ledger:
     return ledger
 
 
-def verify_entries(folder: Path, counts: Counts) -> Iterator[str]:
-    """Yield one line for each damaged entry of a ledger, and for each link in it: see `damaged_entries`."""
-    for damage in damaged_entries(folder, counts):
-        yield damage.reason
-
-
 def set_aside(tree: LedgerFiles, damage: Damage) -> bool:
     """Move a damaged entry to .aside and return whether it was moved; the command that made it makes it again.
 

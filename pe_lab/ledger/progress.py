@@ -15,7 +15,7 @@ from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, digest, folder_entries, read_json, unread_message
 
 LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
-TIME_KEYS = {"since": "since", "first_place": "from", "place": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
+TIME_KEYS = {"since": "since", "start": "from", "place": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
 SILENT_SECONDS = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
 
 
@@ -84,7 +84,7 @@ class RunningCell:
     Attributes:
         host, pid: of the owner.
         since: when it began to train, in seconds since 1970.
-        first_place: the epoch or step at which it began.
+        start: the epoch or step at which it began.
         place: the epoch it has reached, or the step where the target is one of steps.
         heartbeat: when it wrote that, in seconds since 1970.
         latest: the name and value of the metric that was measured last; empty: there is none yet.
@@ -94,7 +94,7 @@ class RunningCell:
     host: str
     pid: int
     since: float
-    first_place: float
+    start: float
     place: float
     heartbeat: float
     latest: str = ""
@@ -296,7 +296,7 @@ class TimeEstimator:
         for name, cell in self.longest.items():
             reached = self.reached.get(name, 0.0)
             if running := active.get(name):
-                timed += cell.unit_cost * (running.place - running.first_place)
+                timed += cell.unit_cost * (running.place - running.start)
                 seconds += running.heartbeat - running.since
                 reached = max(reached, running.place)
             elif reached:

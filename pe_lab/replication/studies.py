@@ -108,7 +108,7 @@ def _means(conditions: Mapping[str, Condition], cells: pd.DataFrame, records: pd
         rows, column = cells, f"test_{metric}" if f"test_{metric}" in cells else metric
     for key, condition in conditions.items():
         if key in rows:
-            rows = rows[_met(rows[key], condition)]
+            rows = rows[_meets_condition(rows[key], condition)]
         if key not in rows or rows.empty:
             raise MissingError(f"there are no rows of {_shown(conditions, metric)}")
     if column not in rows or rows[column].isna().all():
@@ -118,7 +118,7 @@ def _means(conditions: Mapping[str, Condition], cells: pd.DataFrame, records: pd
     return means[groups.size() == groups.size().max()]
 
 
-def _met(values: pd.Series, condition: Condition) -> pd.Series:
+def _meets_condition(values: pd.Series, condition: Condition) -> pd.Series:
     if condition == "max":
         return values == values.max()
     compared = CONDITION_PATTERN.fullmatch(condition) if isinstance(condition, str) else None

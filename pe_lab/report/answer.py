@@ -21,7 +21,6 @@ from pe_lab.report.best_candidates import (
     by_setting,
     capitalised,
     comparative,
-    in_all,
     in_each_setting,
     joined,
     last_word,
@@ -31,6 +30,7 @@ from pe_lab.report.best_candidates import (
     overall,
     superlative,
     unit_in_words,
+    verdict_over_settings,
 )
 from pe_lab.report.cautions import behind_references, far_seeds, not_finite, one_rate, still_falling
 from pe_lab.report.layers import layer_parts, probed
@@ -285,7 +285,7 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     learned = _place_of_learned(cells) if partly_learned(cells) else ""
     if 1 < len(each) <= FEW_SETTINGS:
         told = one_by_one(each, lambda candidates: _doubts(subject, candidates))
-        lead = in_all(each, f"Where models have learned the task ({learned})" if learned else "")
+        lead = verdict_over_settings(each, f"Where models have learned the task ({learned})" if learned else "")
         how = _against(subject, lines) + f"\n{counts}" * bool(counts and tasks)
         return lead * bool(learned or not tasks) + told, how
     first = in_each_setting(each)

@@ -359,7 +359,7 @@ def one_by_one(per_setting: Sequence[BestCandidates], more: Callable[[BestCandid
     return "".join(f"\n- **{capitalised(setting)}**: {words}" for setting, words in told.items())
 
 
-def in_all(per_setting: Sequence[BestCandidates], where: str = "") -> str:
+def verdict_over_settings(per_setting: Sequence[BestCandidates], where: str = "") -> str:
     """Say which encodings may be the best in each of a few settings, and which in none.
 
     Args:

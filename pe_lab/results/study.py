@@ -46,7 +46,7 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
     cells, declared = results.cells, results.declared
     baseline = declared.baseline if declared.baseline in set(cells["pe"]) else None
     table, settings = summarise(cells, baseline), setting_columns(cells)
-    table, lacking = _judged(table, results)
+    table, lacking = _add_verdicts(table, results)
     texts, files = {"table": f"{render_table(table)}{lacking}"}, {"table.md": markdown_table(table)}
     frames = {"rows": cells, "table": table, "curves": results.curves, "failed": results.failed}
     wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # table, its setting columns, a line below it
@@ -116,7 +116,7 @@ def study_figures(records: pd.DataFrame) -> dict[str, str]:
     return {name: svg(plot.figure, name) for name, plot in drawings.items()}
 
 
-def _judged(table: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:
+def _add_verdicts(table: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:
     """Return the table of `summarise` with verdicts, or without them and a line that says why."""
     declared = results.declared
     if declared.decide is not None:

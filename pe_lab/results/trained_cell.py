@@ -132,7 +132,7 @@ def _setting(setting: str, names: list[str]) -> str:
 
 
 def _flattened(value: Any) -> Any:
-    """Return a value as `config.flatten` has it."""
+    """Return a value as `config.flatten_settings` has it."""
     return "null" if value is None else str(list(value)) if isinstance(value, (list, tuple)) else value
 
 

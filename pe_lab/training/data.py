@@ -18,7 +18,7 @@ Key = tuple[int, Tensor]  # of a batch: the epoch, and the indices of its sequen
 Settings = DictConfig | dict[str, Any]  # of a cell
 
 
-class Order(SequentialSampler, DistributedSampler[Any]):
+class BatchOrder(SequentialSampler, DistributedSampler[Any]):
     """Yields the keys of as many batches as an epoch has, from any batch of the training on.
 
     Lightning replaces samplers of other classes: with several devices by one that gives each device batches of its own,
@@ -106,7 +106,7 @@ class Loader(DataLoader[Batch]):
     """
 
     def __init__(
-        self, rows: SplitBatches, order: Order, place: Callable[[], int] | None = None, workers: int = 0
+        self, rows: SplitBatches, order: BatchOrder, place: Callable[[], int] | None = None, workers: int = 0
     ) -> None:
         super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is, num_workers=workers)
         self.rows, self.order, self.place = rows, order, place
@@ -161,7 +161,7 @@ class Sequences(L.LightningDataModule):
             rank, ranks, fixed = trainer.global_rank, trainer.world_size, trainer.overfit_batches > 0
             place = lambda: batches_done(trainer)  # noqa: E731
         require_split(size, batch_size, ranks)
-        order = Order(size, batch_size, self.cfg.seed, rank, ranks, fixed)
+        order = BatchOrder(size, batch_size, self.cfg.seed, rank, ranks, fixed)
         return Loader(SplitBatches(self.dataset, "train", self.cfg.trainer.fresh), order, place, self.workers)
 
     def val_dataloader(self) -> DataLoader[Batch]:
@@ -182,12 +182,12 @@ class Sequences(L.LightningDataModule):
         return batch.pinned().to(device, non_blocking=True) if device.type == "cuda" else batch.to(device)
 
     def _whole(self, split: str) -> DataLoader[Batch]:
-        order = Order(self.dataset.size(split), chunk_size(self.dataset), fixed=True)
+        order = BatchOrder(self.dataset.size(split), chunk_size(self.dataset), fixed=True)
         return DataLoader(SplitBatches(self.dataset, split), sampler=order, batch_size=None, collate_fn=_as_it_is)
 
 
 def batches_done(trainer: L.Trainer) -> int:
-    """Return the number of batches that a Trainer has trained on, before the fit and the checkpoint that it continues.
+    """Return the number of batches that a Trainer has trained on, with those of the checkpoint that it continues.
 
     Unlike epochs, it is right after a training that ended in the middle of one.
     """

@@ -284,7 +284,7 @@ class Training(L.LightningModule):
         return -(-self.dataset.size("train") // batch_size)
 
     def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch, and the logits of its answers; see `answers`."""
+        """Return the loss of a batch, and the logits of its answers; see `answer_logits`."""
         layout = replace(batch.layout, seed=derive_seed(self.seed, "positions", self.step))
         logits, targets = answer_logits(self.model, replace(batch, layout=layout))
         return cross_entropy(logits, targets), logits

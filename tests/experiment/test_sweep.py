@@ -195,7 +195,7 @@ def test_it_is_said_of_which_missing_cells_training_again_helps(
     failures: tuple[dict[str, str] | None, ...], line: str
 ) -> None:
     absent = [SimpleNamespace(failure=failure) for failure in failures]
-    assert str(sweep_report._missing(absent, [*absent, SimpleNamespace()])) == line
+    assert str(sweep_report._missing_error(absent, [*absent, SimpleNamespace()])) == line
 
 
 def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cells, monkeypatch):

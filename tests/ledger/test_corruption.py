@@ -28,7 +28,7 @@ from faults.sweeps import TINY, cells
 from pe_lab import config, run
 from pe_lab.experiment import scheduler
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.maintenance import Counts, damaged_entries, set_aside, verify_entries
+from pe_lab.ledger.maintenance import Counts, damaged_entries, set_aside
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.status import read_commands
@@ -452,7 +452,8 @@ def test_a_damaged_ledger_is_repaired_or_a_line_says_what_to_do(place, damage, t
     assert outcome in ("healed", "a line says what to do"), errors
     assert results(ledger) == results(trained)
     # a replaced file may leave something that no result needs
-    assert [line for line in verify_entries(ledger, Counts()) if subject(line).relative_to(ledger) in there] == []
+    reasons = [damage.reason for damage in damaged_entries(ledger, Counts())]
+    assert [reason for reason in reasons if subject(reason).relative_to(ledger) in there] == []
     assert [len(command.progress.look().done) for command in read_commands(ledger)][-1:] == [4]
     tables = {kept.name for kept in (ledger / "studies" / "question").iterdir() if is_file(kept)}
     assert tables >= {kept.name for kept in (trained / "studies" / "question").iterdir()}
@@ -483,7 +484,7 @@ def test_what_verify_reports_is_repaired_without_the_command(place, damage, trai
         return
     assert moved or (place, damage) not in UNREAD
     left = [reason for reason, is_moved in moved.items() if not is_moved]
-    again = [*verify_entries(ledger, Counts())]
+    again = [damage.reason for damage in damaged_entries(ledger, Counts())]
     assert again == left
     assert not left or place in (*REPAIRED_BY_COMMAND, ASIDE_FOLDER)
     assert inodes(outside) == before

@@ -17,7 +17,7 @@ from faults.programs import Program, wait_for
 from faults.sweeps import SWEEP, cells
 from pe_lab.ledger import __main__ as ledger_main
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.maintenance import Counts, verify_entries
+from pe_lab.ledger.maintenance import Counts, damaged_entries
 from pe_lab.ledger.processes import register_process, working_for
 from pe_lab.system.files import CHECKSUMS_FILE
 
@@ -67,11 +67,11 @@ def test_verify_finds_every_damaged_file_and_nothing_else(ledger, program):
             path.write_bytes(content[:-3])
         else:
             damage(path, rng)
-        found = list(verify_entries(ledger, Counts()))
+        found = [damage.reason for damage in damaged_entries(ledger, Counts())]
         assert len(found) >= 1, path
         assert all(str(path.parent) in line or str(path) in line for line in found), found
         path.write_bytes(content)
-    assert list(verify_entries(ledger, Counts())) == []
+    assert list(damaged_entries(ledger, Counts())) == []
 
 
 def test_verify_finds_a_checkpoint_without_a_file_or_its_checksums(ledger, program):

@@ -22,7 +22,7 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.ledger import processes
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.maintenance import Counts, removable_entries, remove_entry, verify_entries
+from pe_lab.ledger.maintenance import Counts, damaged_entries, removable_entries, remove_entry
 from pe_lab.ledger.progress import RequestedCell, write_command
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -241,7 +241,7 @@ def test_verify_finds_states_of_other_runs_odd_names_and_incomplete_checksums(ru
         shutil.rmtree(path)
     for path in (run.folder / "owner.json", *run.folder.glob("records/4/*/")):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert list(verify_entries(ledger, Counts())) == []
+    assert list(damaged_entries(ledger, Counts())) == []
     other = Ledger(ledger).run(identity({"name": "alibi"}))
     ((_, state),) = run.states.files()
     shutil.copy(state, other.folder)
@@ -250,7 +250,7 @@ def test_verify_finds_states_of_other_runs_odd_names_and_incomplete_checksums(ru
     os.mkfifo(run.folder / "queue")
     (run.checkpoint(4) / "weights.safetensors").write_text("garbage")
     (run.checkpoint(4) / CHECKSUMS_FILE).write_text("{}")
-    found = "\n".join(verify_entries(ledger, Counts()))
+    found = "\n".join(damage.reason for damage in damaged_entries(ledger, Counts()))
     assert f"must be a state of its run, got one of {run.name}" in found
     assert "must be a state of its run, got one of 9 steps" in found
     assert "checkpoints/04 must be named by a number of epochs or steps" in found
@@ -330,5 +330,5 @@ def test_weights_of_another_model_with_fitting_checksums_are_an_error(tmp_path):
 def test_made_up_ledgers_are_sound(tmp_path):
     made_up.make(tmp_path, 6)
     counts = Counts()
-    assert list(verify_entries(tmp_path, counts)) == []
+    assert list(damaged_entries(tmp_path, counts)) == []
     assert counts.checkpoints == 6

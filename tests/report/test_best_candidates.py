@@ -13,12 +13,12 @@ from pe_lab.report.best_candidates import (
     SettingCounts,
     amount,
     by_setting,
-    in_all,
     in_each_setting,
     joined,
     listed,
     one_by_one,
     overall,
+    verdict_over_settings,
 )
 from pe_lab.statistics import GRID_TABLE, REMAINING_METRIC, Families, Margin
 
@@ -317,6 +317,6 @@ def test_one_of_several_settings_lists_the_verdicts_on_the_best_mean() -> None:
 def test_the_encodings_that_may_be_the_best_in_all_settings_are_named() -> None:
     means = {"a": 1.0, "b": 1.5, "c": 2.0}
     first = candidates(means, a_c="better")
-    assert re.findall("`([a-c])`", in_all([first, first])) == ["a", "b", "c"]  # may be, may be, not
-    assert re.findall("`([a-c])`", in_all([first, candidates(means, a_b="better")])) == ["a"]
-    assert re.findall("`([a-c])`", in_all([first, candidates(means, a_c="worse", b_c="worse")])) == []
+    assert re.findall("`([a-c])`", verdict_over_settings([first, first])) == ["a", "b", "c"]  # may be, may be, not
+    assert re.findall("`([a-c])`", verdict_over_settings([first, candidates(means, a_b="better")])) == ["a"]
+    assert re.findall("`([a-c])`", verdict_over_settings([first, candidates(means, a_c="worse", b_c="worse")])) == []

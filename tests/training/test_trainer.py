@@ -27,7 +27,7 @@ from fits import fit, trainer
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.training.checkpoints import SafeTensorsIO
-from pe_lab.training.data import Order
+from pe_lab.training.data import BatchOrder
 from pe_lab.training.module import Training
 
 SCHEDULED = ["optimizer=adamw", "optimizer.schedule=cosine", "optimizer.warmup_steps=3", "trainer.clip=0.5"]
@@ -185,15 +185,15 @@ def test_a_module_is_loaded_from_a_checkpoint_with_its_settings(plugin: type | N
 
 
 def test_each_batch_is_split_over_the_ranks_and_none_is_lost() -> None:
-    one = [index for _, index in Order(103, 10, seed=3)]
-    parts = [[index for _, index in Order(103, 10, seed=3, rank=rank, ranks=3)] for rank in range(3)]
+    one = [index for _, index in BatchOrder(103, 10, seed=3)]
+    parts = [[index for _, index in BatchOrder(103, 10, seed=3, rank=rank, ranks=3)] for rank in range(3)]
     for batch, *split in zip(one, *parts, strict=True):
         assert sorted(batch.tolist()) == sorted(torch.cat(split).tolist())
-    assert not torch.equal(one[0], next(iter(Order(103, 10, seed=4)))[1])
+    assert not torch.equal(one[0], next(iter(BatchOrder(103, 10, seed=4)))[1])
 
 
 def test_an_order_goes_on_from_any_batch() -> None:
-    order = Order(103, 10, seed=3)
+    order = BatchOrder(103, 10, seed=3)
     epochs = []
     for epoch in range(3):
         order.set_epoch(epoch)
