@@ -37,9 +37,10 @@ STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; 
 CACHE = Path("build") / "gallery-cache"
 STEP = "8 × 128"  # sequences and tokens of the batch whose training step is the cost of an encoding
 LONGER_TEXT = ("causal_text", 4.0)  # a need of its own: task and length
+LARGER_MODEL = "larger_model"
 TEXT_STUDIES = {  # of the same text
     "larger_text": "4 × the steps",
-    "larger_model": "4 layers of width 128",
+    LARGER_MODEL: "4 layers of width 128",
     "backbone_text": "blocks of a current Llama",
 }
 SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
@@ -147,6 +148,11 @@ class GalleryData:
         counts = sorted({int(count) for results in self.results.values() for count in results.table["runs"]})
         seeds = " to ".join(map(str, dict.fromkeys((*counts[:1], *counts[-1:]))))
         return f"a model of {' or '.join(words)}{f', and {seeds} seeds for each encoding' if counts else ''}"
+
+    @property
+    def has_larger_model(self) -> bool:
+        """Whether the page of LONGER_TEXT shows a study of a larger model."""
+        return LARGER_MODEL in self.text_losses and LONGER_TEXT[0] in self.results
 
     def reported(self, name: str) -> dict[str, Finding]:
         """Return the published numbers of an encoding, by name."""

@@ -56,11 +56,25 @@ def _answer(content: GalleryData) -> dict[str, Any] | None:
         "losses": [min(losses), max(losses)],
         "alike": len(use) > 1 and not any(Verdict(word).direction for word in verdicts),
         "figure": length_figure(content.results[need.task.name]),
-        "confirmed": [
-            study["what"] for study in text_studies(content) if set(list(study["losses"])[: len(use)]) == set(use)
-        ],
+        **_in_other_studies(content, use),
         "cheapest": min(steps, key=lambda pe: steps[pe]) if len(steps) == len(use) > 1 else None,
     }
+
+
+def _in_other_studies(content: GalleryData, use: list[str]) -> dict[str, Any]:
+    """Return which recommended encodings are among as many with the lowest losses in all other studies of the text.
+
+    The others by the studies in which they are not, each with its lowest and highest loss over seeds.
+    """
+    studies = [study for study in text_studies(content) if set(use) <= set(study["losses"])]
+    contradicted: dict[str, dict[str, list[float]]] = {}
+    for study in studies:
+        for pe in (pe for pe in use if pe not in list(study["losses"])[: len(use)]):
+            rows = content.text_losses[study["name"]]
+            losses = rows.loc[rows["pe"].eq(pe) & rows["length"].eq(LONGER_TEXT[1]), "loss"]
+            contradicted.setdefault(pe, {})[study["what"]] = [float(losses.min()), float(losses.max())]
+    confirmed = [pe for pe in use if pe not in contradicted]
+    return {"studies": len(studies), "confirmed": confirmed, "contradicted": contradicted}
 
 
 def _line_of(need: Need) -> dict[str, Any]:
