@@ -365,11 +365,11 @@ def verdict_over_settings(per_setting: Sequence[BestCandidates], where: str = ""
     Args:
         where: what the settings are, in words; empty: that is left to what follows.
     """
-    counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else "all"
+    counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else f"all {len(per_setting)}"
     always, never = (listed(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
-    best = f"the best may be {always}" if always else f"no encoding may be the best in {which}"
-    start = f"{where}, " if where else f"In {which}, " if always else ""
-    return capitalised(f"{start}{best}{f'; not {never}' if never else ''}:")
+    can = f"{always} may be the best" if always else "no encoding may be the best"
+    start = f"{where}, " if where else ""
+    return capitalised(f"{start}{can} in {which}{f'; {never} in none' if never else ''}:")
 
 
 def best_means(per_setting: Sequence[BestCandidates]) -> str:

@@ -14,6 +14,7 @@ from pe_lab.report.training_setup import searched_rates
 from pe_lab.results.columns import floors, in_words, length_column, lower_is_better, merge_tables, setting_columns
 from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells, filter_learned_comparisons
 from pe_lab.results.panels import settings_in_words
+from pe_lab.statistics.comparisons import share_variances
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
 FAR, MAX_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
@@ -39,7 +40,8 @@ def far_seeds(subject: ReportSubject) -> dict[str, str]:
     """
     if subject.results.cells.empty:
         return {}
-    margin = filter_learned_comparisons(subject.compared.compare(), subject.results.cells)["margin"].max()
+    lines = filter_learned_comparisons(subject.compared.compare(), subject.results.cells)
+    margin, shared = lines["margin"].max(), share_variances(lines)
     cells, metric = filter_learned_cells(subject.results.cells), f"test_{subject.metric}"
     names, found = setting_columns(cells), list[tuple[float, str, str]]()
     words = pd.Series(settings_in_words(cells, names), cells.index)
@@ -57,6 +59,7 @@ def far_seeds(subject: ReportSubject) -> dict[str, str]:
                 low = low.removesuffix(f" {unit_in_words(subject.metric)}")
                 mean = amount(others.mean(), subject.metric)
                 what = f"Seed {seed} decides the mean of `{pe}`: {value}, the others {low} to {high} (mean {mean})."
+                what += " It widens the intervals of other encodings too: they share variances." * shared
                 found.append((far / extent, setting, what))
     said: dict[str, str] = {}
     for _, setting, what in sorted(found, reverse=True)[:MAX_FAR]:

@@ -9,7 +9,7 @@ from pe_lab.report.best_candidates import joined
 from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section
-from pe_lab.report.report_subject import ReportSubject, varied_columns
+from pe_lab.report.report_subject import ReportSubject, made_with, varied_columns
 from pe_lab.results import plots
 from pe_lab.results.columns import floors, in_words, length_column, merge_tables, setting_columns
 from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
@@ -202,8 +202,11 @@ def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
         "within seeds, and seeds are the independent units. Several epochs of one training are not independent "
         "samples."
     )
+    made = made_with(subject.results.cells)
     if not verdicts:
-        return Section("Methods", [units, "Intervals are 95 % t intervals of means over seeds, each on its own."])
+        return Section(
+            "Methods", [units, "Intervals are 95 % t intervals of means over seeds, each on its own.", *made]
+        )
     text = [
         units,
         "Intervals are 95 % t intervals, of means or of paired differences, each on its own. Verdicts come from p "
@@ -225,7 +228,7 @@ def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
             "Where a setting has five encodings or more, the variance of each difference is estimated from all of "
             "them together (the moderated t test), in intervals and in verdicts.",
         )
-    return Section("Methods", list(text))
+    return Section("Methods", [*text, *made])
 
 
 def choices(subject: ReportSubject) -> Section:

@@ -230,8 +230,8 @@ def _alike(layers: pd.DataFrame) -> tuple[str, str]:
     most = layers.max(axis=1)
     if most.max() < APART:
         return (
-            "The models do not collapse",
-            f"The cosine between the states of two tokens is at most {most.max():.2f} in all layers.",
+            "By the cosine of two tokens, the models do not collapse",
+            f"The cosine between the states of two tokens is at most {most.max():.2f} in all layers; 1: all are alike.",
         )
     if most.min() > ALIKE:
         return (
@@ -251,7 +251,7 @@ def _rank(layers: pd.DataFrame) -> str:
         layers: the rank by setting and encoding, a column per layer.
     """
     first = f"{between(layers.iloc[:, 0], '.0f')} at {_first(layers)}"
-    rank = "effective rank (how many dimensions the states fill)"
+    rank = "effective rank (how many dimensions the states fill, small ones too)"
     return f"The {rank} stays at {layers.min(axis=None):.0f} or more, after {first}."
 
 

@@ -49,6 +49,7 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
         f"{joined(ends)}: the best may lie beyond." if ends else "nowhere the lowest or highest tried."
     )
     lead += f" The next best is significantly worse {f'only for {joined(worse)}' if worse else 'for no encoding'}."
+    items.append(_one_for_all(subject.results.cells, best, settings))
     values = zip(best["next"], best["low_next"], best["high_next"], strict=True)
     paired = [f"{more:.3g} [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "" for more, low, high in values]
     told = best[[*varied_columns(best, settings), "pe", LR, "at_edge", "test_loss", "low", "high"]]
@@ -76,6 +77,14 @@ def _losses(cells: pd.DataFrame, line: pd.Series, settings: list[str]) -> pd.Dat
     for name in settings:
         here = here[here[name].isna() if pd.isna(line[name]) else here[name] == line[name]]
     return here.pivot_table(index="seed", columns=LR, values="test_loss")
+
+
+def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> str:
+    """Say how much higher the mean test loss of an encoding is at one rate for all than at its best rate."""
+    losses = {number: _losses(cells, line, settings).mean() for number, line in best.iterrows()}
+    more = pd.DataFrame({number: means - means[best.loc[number, LR]] for number, means in losses.items()})
+    told = [f"{amounts.min():.2f} to {amounts.max():.2f} nats at {rate:g}" for rate, amounts in more.iterrows()]
+    return f"**One rate for all**, above each encoding's own: {joined(told)}.".replace(" -", " −")
 
 
 def _next_rates(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> dict[str, list[float]]:

@@ -183,6 +183,16 @@ def surroundings(cells: pd.DataFrame) -> list[str]:
     return lines
 
 
+def made_with(cells: pd.DataFrame) -> list[str]:
+    """Return a line on the commit, versions and hardware that the cells were made with, as far as rows name them."""
+    words = {"commit": "commit", "pe_lab": "pe_lab", "torch": "PyTorch", "python": "Python", "hardware": "hardware"}
+    told = []
+    for name, word in words.items():
+        values = cells[name].dropna().astype(str).str[:12].unique() if name in cells else []
+        told += [f"{word} {', '.join(values)}"] if len(values) else []
+    return [f"The cells were made with {'; '.join(told)}."] if told else []
+
+
 def _seed_cautions(cells: pd.DataFrame) -> list[str]:
     """Return lines on single seeds, unequal seeds and combinations that were not trained."""
     lines = []

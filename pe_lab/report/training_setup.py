@@ -129,6 +129,7 @@ def setting_in_words(results: Results) -> str:
         "data.length": "sequences of {} tokens",
         "data.longest": "sequences of up to {} items",
         "data.train": "{:,} sequences for training, " + fresh,
+        "data.train_sequences": "{:,} of them for training",
         "trainer.batch_size": "batches of {}",
         "optimizer.name": "{}",
         LR: "learning rate {:g}",

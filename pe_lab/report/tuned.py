@@ -15,7 +15,7 @@ from pe_lab.config import LR
 from pe_lab.report.best_candidates import BestCandidates, joined, measured
 from pe_lab.report.comparing import floors_in_words
 from pe_lab.report.parts import CaptionedFigure, Collapsible, ReportTable, Section
-from pe_lab.report.report_subject import ReportSubject, missing, surroundings
+from pe_lab.report.report_subject import ReportSubject, made_with, missing, surroundings
 from pe_lab.report.training_setup import ladders
 from pe_lab.results import plots, tuned_outcomes
 from pe_lab.results.columns import (
@@ -381,4 +381,4 @@ def methods(subject: TunedSubject) -> Section:
         "`undecided`, that these seeds show neither."
     )
     intervals = "Intervals are 95 % t intervals, each on its own, not corrected."
-    return Section("Methods", [f"{text}{moderated}", rule, intervals])
+    return Section("Methods", [f"{text}{moderated}", rule, intervals, *made_with(subject.results.cells)])

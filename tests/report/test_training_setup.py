@@ -9,6 +9,7 @@ import pytest
 
 from pe_lab.data.text.clm import CLM
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.report.report_subject import made_with
 from pe_lab.report.sequential_verdicts import decisions
 from pe_lab.report.training_setup import CORPORA, rates_in_words, setting_in_words
 from pe_lab.results import frame
@@ -183,3 +184,9 @@ def test_committed_identities_are_of_committed_runs(path) -> None:
 def test_a_corpus_is_named_by_the_digest_of_its_tokens() -> None:
     dataset = CLM(name="clm", seed=0, corpus="tinyshakespeare")
     assert CORPORA[dataset.content()["corpus"]] == "tinyshakespeare"
+
+
+def test_versions_and_commits_of_the_cells_are_told() -> None:
+    cells = pd.DataFrame({"commit": ["0123456789abcdef", "fedcba9876543210"], "torch": ["2.13.0"] * 2, "python": None})
+    assert made_with(cells) == ["The cells were made with commit 0123456789ab, fedcba987654; PyTorch 2.13.0."]
+    assert made_with(cells[[]]) == []

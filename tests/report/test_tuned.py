@@ -500,7 +500,7 @@ def test_settings_without_a_learned_encoding_are_told_apart(tmp_path: Path) -> N
     level = best.where(rows["steps"] == 400, -1.0)
     rows.assign(floor_bayes_loss=-2.0, floor_position_blind_loss=level).to_csv(folder / "rows.csv", index=False)
     first, how = sentences(TunedSubject.of(frame.load(folder)))
-    assert first.startswith("Where models have learned the task (at depth 1 and 4, after 400 steps), the best")
+    assert first.startswith("Where models have learned the task (at depth 1 and 4, after 400 steps), `")
     assert "The next is `rope`, worse by " in first
     assert "8 comparisons with `rope`" in how
     rows.assign(floor_bayes_loss=-3.0, floor_position_blind_loss=-2.0).to_csv(folder / "rows.csv", index=False)
