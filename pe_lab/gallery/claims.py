@@ -156,9 +156,16 @@ def by_support(claims: Mapping[str, Finding]) -> dict[str, Finding]:
 
 
 def verdict_counts(claims: Iterable[Finding]) -> str:
-    """Return how many claims have which verdict, in words."""
-    counts = Counter(str(claim.verdict) for claim in claims)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in EntryVerdict if counts[verdict])
+    """Return how many claims have which verdict, in words; those that cannot be tested are counted apart."""
+    counts = Counter(verdict_in_words(claim, False) if claim.compared else str(claim.verdict) for claim in claims)
+    return ", ".join(f"{counts[word]} {word}" for word in (*EntryVerdict, CANNOT) if counts[word])
+
+
+def encodings_of(entry: Entry) -> set[str]:
+    """Return the encodings that the parts of a claim compare."""
+    tests = [test for test in entry.values.values() if isinstance(test, Claimed)]
+    names = [conditions.get("pe", ()) for test in tests for conditions in (test.value, *test.others)]
+    return {str(name) for each in names for name in (each if isinstance(each, tuple) else (each,))}
 
 
 def levels(entry: Entry, results: Mapping[str, TaskResults]) -> list[str]:

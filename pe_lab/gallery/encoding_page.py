@@ -6,7 +6,7 @@ from typing import Any
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.task_results import USE
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
-from pe_lab.gallery.claims import conditions, ours, states, verdict_in_words
+from pe_lab.gallery.claims import by_support, conditions, encodings_of, ours, states, verdict_in_words
 from pe_lab.gallery.definitions import Definition
 from pe_lab.gallery.extrapolation import SAME_POSITIONS, mean_right, value_at_lengths
 from pe_lab.gallery.formulas import mathml
@@ -107,7 +107,8 @@ def _compared(content: GalleryData, name: str) -> dict[str, Any]:
 def _parts(content: GalleryData, name: str, definition: Definition) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return the parts of the page of an encoding by title: what is said of one that is folded, and its values."""
     on_tasks, reported = content.on_tasks(name), content.reported(name)
-    claims = {claim: content.claims[claim] for claim in definition.claims}
+    about = [key for key, each in content.claims.items() if each.entry.tasks and name in encodings_of(each.entry)]
+    claims = by_support({claim: content.claims[claim] for claim in dict.fromkeys((*definition.claims, *about))})
     judged = {number: finding for number, finding in reported.items() if finding.compared}
     again, failing, equal = _again(content, name), content.failures(name), content.equal_runs(name)
     properties = content.properties(name)
@@ -120,7 +121,7 @@ def _parts(content: GalleryData, name: str, definition: Definition) -> dict[str,
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
     return {
         "Results": ("" if on_tasks else "none", results),
-        "Replication": (_counted(content, claims | judged, len(again)), replicated),
+        "Replication": (_counted(content, claims, judged, len(again)), replicated),
         "Known failures": (
             _number(len(definition.failures) + len(failing), "published or measured here"),
             {"failing": failing},
@@ -174,13 +175,14 @@ def _number(count: int, what: str, thing: str = "") -> str:
     return f"{count}{name}, {what}" if count else "none"
 
 
-def _counted(content: GalleryData, findings: dict[str, Finding], again: int) -> str:
+def _counted(content: GalleryData, claims: dict[str, Finding], numbers: dict[str, Finding], again: int) -> str:
     """Return how many claims and numbers have which verdict, and how many tasks were trained again."""
-    order = list(EntryVerdict)
-    by_verdict = sorted(findings.items(), key=lambda item: order.index(item[1].verdict))
-    verdicts = Counter(verdict_in_words(each, bool(content.unlearned.get(name))) for name, each in by_verdict)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    parts = [f"claims that name it: {counts}"] if counts else []
+    order, parts = list(EntryVerdict), []
+    for what, findings in (("claims that name it", claims), ("numbers", numbers)):
+        by_verdict = sorted(findings.items(), key=lambda item: order.index(item[1].verdict))
+        verdicts = Counter(verdict_in_words(each, bool(content.unlearned.get(name))) for name, each in by_verdict)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        parts += [f"{what}: {counts}"] if counts else []
     parts += [f"{again} {'tasks' if again > 1 else 'task'} trained again with fresh seeds"] if again else []
     return "; ".join(parts) or "none"
 

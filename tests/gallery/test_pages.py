@@ -39,6 +39,7 @@ from pe_lab.gallery.claims import (
     shared_notes,
     states,
     unlearned,
+    verdict_counts,
     weakest,
 )
 from pe_lab.gallery.definitions import Failure
@@ -960,7 +961,9 @@ def test_a_page_of_an_encoding_has_the_verdicts_of_its_claims_and_numbers(conten
     found = dict(re.findall(r'claims.html#([\w-]+)".*?data-verdict="([\w ]+)"', part["none"]))
     numbers = {name: one for name, one in content.reported("none").items() if one.compared}
     assert {"pattern/none_claimed", "formal_algorithms/bin_majority_nope"} <= set(numbers)
-    assert found == {name: str(content.claims[name].verdict) for name in content.definitions["none"].claims} | {
+    on_rows = {"none_competitive", "none_extends", "none_longer", "fire_longer"}  # conf/replication/papers.yaml
+    claims = {*content.definitions["none"].claims, *on_rows}
+    assert found == {name: str(content.claims[name].verdict) for name in claims} | {
         name.replace("/", "-"): str(one.verdict) for name, one in numbers.items()
     }
     one = content.numbers["pattern/none_claimed"]
@@ -969,6 +972,9 @@ def test_a_page_of_an_encoding_has_the_verdicts_of_its_claims_and_numbers(conten
         assert text in " ".join(ours(one))
     assert "<br>".join(ours(one)) in part["none"]
     assert "<table" not in part["rope_2d"]
+    compared = ["alibi_keeps", "alibi_longer", "none_competitive", "xpos_better", "alibi_costs", "fire_longer"]
+    words = re.sub(r"<[^>]+>", "", encoding_page(content, "alibi").sections[2].html)
+    assert [content.claims[name].entry.says in words for name in (*compared, "stick_drop_in")] == [True] * 6 + [False]
 
 
 def test_a_page_of_an_encoding_has_the_means_of_fresh_seeds(content: GalleryData) -> None:
@@ -1076,6 +1082,9 @@ def test_verdicts_that_cannot_be_tested_or_are_of_unlearned_models_say_so(conten
     rope = encoding_page(content, "rope").sections[2]
     assert rope.html.count("data-limited") == len((kept | missed) & set(content.definitions["rope"].claims)) > 0
     assert "on models that had not learned" in rope.fold
+    unpublished = [claim for claim in content.claims.values() if claim.entry.paper == UNPUBLISHED]
+    counts = {word: int(count) for count, word in re.findall(r"(\d+) ([a-z ]+)", verdict_counts(unpublished))}
+    assert (sum(counts.values()), counts[CANNOT]) == (len(unpublished), len(kept))
 
 
 def test_the_page_of_none_begins_with_what_it_solves(content: GalleryData) -> None:
