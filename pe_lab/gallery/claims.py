@@ -13,7 +13,7 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.benchmark.task_results import TaskResults
-from pe_lab.gallery.extrapolation import MIN_HELD, keeps_positions
+from pe_lab.gallery.extrapolation import keeps_positions
 from pe_lab.gallery.page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.findings import PARTS, EntryVerdict, Finding
@@ -85,7 +85,7 @@ class UnseenLengths:
     def few(self) -> list[str]:
         """The datasets of which no encoding gets half right, and most less than MIN_RIGHT."""
         values = {data: list(shares.values()) for data, shares in self.shares.items()}
-        return [data for data, each in values.items() if max(each) < MIN_HELD and median(each) < MIN_RIGHT]
+        return [data for data, each in values.items() if max(each) < 0.5 and median(each) < MIN_RIGHT]
 
 
 def unseen_lengths(entry: Entry, studies: Path) -> UnseenLengths | None:

@@ -8,7 +8,7 @@ from pe_lab.benchmark.task_results import USE
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.gallery.claims import by_support, conditions, encodings_of, ours, states, verdict_in_words
 from pe_lab.gallery.definitions import Definition
-from pe_lab.gallery.extrapolation import SAME_POSITIONS, mean_right, value_at_lengths
+from pe_lab.gallery.extrapolation import SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.page import Page, PageSection, fixed, percent, rendered
@@ -113,8 +113,9 @@ def _parts(content: GalleryData, name: str, definition: Definition) -> dict[str,
     again, failing, equal = _again(content, name), content.failures(name), content.equal_runs(name)
     properties = content.properties(name)
     results: dict[str, Any] = {"by_length": {each.task.name: value_at_lengths(each) for each, _ in on_tasks}}
+    results |= {"whole": {each.task.name: mean_whole(each) for each, _ in on_tasks}}
     results |= {"ranked": {each.task.name: int(each.table["last"].max()) for each, _ in on_tasks}}
-    results |= {"on_tasks": on_tasks, "tasks": benchmark_tasks(), "level": _level()}
+    results |= {"on_tasks": on_tasks, "tasks": benchmark_tasks()}
     results |= _compared(content, name)
     results |= {"measured": {each.task.name for each, _ in on_tasks}}
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
@@ -157,11 +158,6 @@ def _again(content: GalleryData, name: str) -> list[dict[str, Any]]:
             {"task": task, "cap": cap, "places": decimal_places(task), "contradicted": here.contradicted, **values}
         )
     return lines
-
-
-def _level() -> float:
-    """Return the validation score at which tasks of the benchmark are solved."""
-    return float(next(each.cfg.solve.level for each in benchmark_tasks() if each.solvable))
 
 
 def _class_name(code: str) -> str:

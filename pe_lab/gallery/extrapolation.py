@@ -6,7 +6,7 @@ from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.statistics import MIN_SEEDS
 
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
-MIN_HELD = 0.5  # of the answers: from it on, an encoding is recommended for a length
+MIN_HELD = 0.9  # of the answers: an encoding with at least so many right at a length holds there
 MIN_RANGE_SHOWN = 10.0  # points between seeds from which a mean has its range
 NO_NEW_POSITION = "longer sequences ask for no new position"
 NOT_ASKED = (
@@ -15,19 +15,22 @@ NOT_ASKED = (
 )
 
 
-def measure_of(results: TaskResults) -> str:
-    """Return the measure of `mean_right`: exact match where a sequence has several answers; otherwise accuracy."""
-    return "exact match" if results.task.solvable and not data_of(results.task).pooled else "accuracy"
+def mean_right(results: TaskResults, metric: str = "accuracy") -> dict[float, dict[str, float]]:
+    """Return the mean share over seeds of right answers on the test set, by length and by encoding.
 
-
-def mean_right(results: TaskResults) -> dict[float, dict[str, float]]:
-    """Return the mean over seeds of what is right on the test set, by length in training lengths and by encoding."""
-    column = measure_of(results).replace(" ", "_")
+    Args:
+        metric: `accuracy`: of answers; `exact_match`: of sequences of which all answers are right.
+    """
     means = {}
     for length in results.scores["length"].unique():
-        values = results.rows[f"{column}_x{length:g}"].astype(float)
+        values = results.rows[f"{metric}_x{length:g}"].astype(float)
         means[float(length)] = values.groupby(results.rows["pe"]).mean().dropna().to_dict()
     return means
+
+
+def mean_whole(results: TaskResults) -> dict[float, dict[str, float]]:
+    """Return `mean_right` of whole sequences; empty where a sequence has one answer, or a loss is compared."""
+    return mean_right(results, "exact_match") if results.task.solvable and not data_of(results.task).pooled else {}
 
 
 def value_at_lengths(results: TaskResults) -> dict[float, dict[str, float]]:
@@ -40,8 +43,7 @@ def value_at_lengths(results: TaskResults) -> dict[float, dict[str, float]]:
 
 def range_over_seeds(results: TaskResults, pe: str, length: float) -> tuple[float, float]:
     """Return the lowest and the highest share over seeds of what is right."""
-    column = f"{measure_of(results).replace(' ', '_')}_x{length:g}"
-    values = results.rows.loc[results.rows["pe"] == pe, column].astype(float).dropna()
+    values = results.rows.loc[results.rows["pe"] == pe, f"accuracy_x{length:g}"].astype(float).dropna()
     return float(values.min()), float(values.max())
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.benchmark.task_results import TaskResults
-from pe_lab.gallery.extrapolation import mean_right, range_over_seeds
+from pe_lab.gallery.extrapolation import mean_right, mean_whole, range_over_seeds
 from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.page import Page, PageSection, rendered
 from pe_lab.gallery.shared_values import (
@@ -117,6 +117,7 @@ def _at_longest(results: list[TaskResults], names: list[str]) -> list[dict[str, 
         each.task.name: values[each.task.name] if each.task.solvable else each.longer[LONGEST].quality()
         for each in results
     }
+    whole = {each.task.name: mean_whole(each).get(LONGEST, {}) for each in results}
     lines = []
     for name in names:
         shares = [values[each.task.name].get(name, 0.0) for each in results if each.task.solvable]
@@ -125,6 +126,7 @@ def _at_longest(results: list[TaskResults], names: list[str]) -> list[dict[str, 
                 "name": name,
                 "values": {task: each[name] for task, each in values.items() if name in each},
                 "shades": {task: each[name] for task, each in shades.items() if name in each},
+                "whole": {task: each[name] for task, each in whole.items() if name in each},
                 "ranges": {
                     each.task.name: range_over_seeds(each, name, LONGEST)
                     for each in results

@@ -6,7 +6,7 @@ import numpy as np
 from markupsafe import Markup
 
 from pe_lab.benchmark.task_results import TaskResults
-from pe_lab.gallery.extrapolation import MIN_HELD, mean_right, measure_of
+from pe_lab.gallery.extrapolation import MIN_HELD, mean_right
 from pe_lab.gallery.markers import SHAPES
 from pe_lab.gallery.page import fixed
 from pe_lab.gallery.samples import data_of
@@ -42,7 +42,7 @@ def length_curves(results: TaskResults) -> dict[str, Curve]:
     The best is that at the longest test; of those that are equal there, that at the next shorter one.
     """
     solvable = results.task.solvable
-    column = measure_of(results).replace(" ", "_") if solvable else "loss"
+    column = "accuracy" if solvable else "loss"
     lengths = sorted(mean_right(results), reverse=True)
     curves = {}
     for pe in results.table.loc[results.table["runs"] >= MIN_SEEDS, "pe"]:
@@ -77,7 +77,7 @@ def length_figure(results: TaskResults) -> Markup:
         return Markup()
     lengths = sorted(next(iter(curves.values())).means)
     ends = [value for curve in curves.values() for side in (curve.lows, curve.highs) for value in side.values()]
-    low, high, ticks = (0.0, 1.0, [0, 0.25, 0.5, 0.75, 1]) if solvable else _ticks(min(ends), max(ends))
+    low, high, ticks = (0.0, 1.0, [0, 0.25, 0.5, 0.75, MIN_HELD, 1]) if solvable else _ticks(min(ends), max(ends))
 
     def x(length: float) -> float:
         octaves, last = (float(np.log2(each / lengths[0])) for each in (length, lengths[-1]))
@@ -86,7 +86,7 @@ def length_figure(results: TaskResults) -> Markup:
     def y(value: float) -> float:
         return TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
-    title = _title(results)
+    title = "Answers right" if solvable else "Test loss in nats"
     parts = [Markup('<text x="4" y="14" class="title">{}</text>').format(title)]
     for tick in ticks:
         level = " level" * (solvable and tick == MIN_HELD)
@@ -135,13 +135,6 @@ def length_figure(results: TaskResults) -> Markup:
         )
     svg = '<svg class="gallery-lengths" viewBox="0 0 {} {}" role="img" aria-label="{} against test length">{}</svg>'
     return Markup(svg).format(WIDTH, HEIGHT, title, Markup().join(parts))
-
-
-def _title(results: TaskResults) -> str:
-    """Return what is on the vertical axis, with its unit."""
-    if not results.task.solvable:
-        return "Test loss in nats"
-    return "Whole sequences right" if measure_of(results) == "exact match" else "Answers right"
 
 
 def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from pe_lab.benchmark.task_results import AVOID, UNRELIABLE, TaskResults
-from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_right, measure_of, value_at_lengths
+from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.length_figure import length_figure
 from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, rendered
@@ -96,7 +96,7 @@ def _line_of(need: Need) -> dict[str, Any]:
     line |= {"at": "at the training length" if need.length == 1 else f"at {need.length:g} × the training length"}
     if need.results is not None:
         shares, kept = mean_right(need.results), need.task.cfg.data.name in SAME_POSITIONS
-        line |= {"measure": measure_of(need.results), "note": NOT_ASKED * kept} | beyond_training(need.results)
+        line |= {"note": NOT_ASKED * kept} | beyond_training(need.results)
         line |= {"at_training": shares[1.0]}
         line |= {"shares": lambda group, length: _shares(shares.get(float(length), {}), group)}
     return line
@@ -137,12 +137,12 @@ def _failing(results: TaskResults) -> list[str]:
 
 
 def _learned_vectors(content: GalleryData) -> float | None:
-    """Return the most that is right with LEARNED at LONGEST on a task that asks for new positions.
+    """Return the most whole sequences right with LEARNED at LONGEST on a task that asks for new positions.
 
     None where that is not measured, or at least MIN_RIGHT.
     """
     new = [each for each in content.results.values() if each.task.cfg.data.name not in SAME_POSITIONS]
-    shares = [mean_right(each).get(LONGEST, {}).get(LEARNED) for each in new if each.task.solvable]
+    shares = [mean_whole(each).get(LONGEST, {}).get(LEARNED) for each in new]
     most = max((share for share in shares if share is not None), default=MIN_RIGHT)
     return most if most < MIN_RIGHT else None
 

@@ -7,6 +7,7 @@ from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks
 from pe_lab.gallery.claims import verdict_in_words
 from pe_lab.gallery.extrapolation import (
+    MIN_HELD,
     NO_NEW_POSITION,
     NOT_ASKED,
     SAME_POSITIONS,
@@ -47,6 +48,9 @@ def shared_values(content: GalleryData, root: str) -> dict[str, Any]:
         "no_new_position": NO_NEW_POSITION,
         "facet_names": FACETS,
         "longest_length": LONGEST,
+        "min_held": MIN_HELD,
+        "rates": sorted({float(rate) for task in benchmark_tasks() for rate in task.cfg.tune.rates}),
+        "level": next(float(task.cfg.solve.level) for task in benchmark_tasks() if task.solvable),
         "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
         "verdict_in_words": verdict_in_words,
         "inline": lambda text: content.inline(text, root),

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import BenchmarkTask
-from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, measure_of, value_at_lengths
+from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_whole, value_at_lengths
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.length_figure import length_figure
 from pe_lab.gallery.markers import axis, beyond, strip
@@ -34,7 +34,7 @@ def task_page(content: GalleryData, task: BenchmarkTask) -> Page:
         values |= {"lines": lines, "shades": results.quality(), "places": decimal_places(task)}
         tables = {1.0: results.table} | {length: each.table for length, each in results.longer.items()}
         values |= {"at": {length: table.set_index("pe").to_dict("index") for length, table in tables.items()}}
-        values |= {"by_length": value_at_lengths(results), "measure": measure_of(results)}
+        values |= {"by_length": value_at_lengths(results), "whole": mean_whole(results)}
         values |= {"choices": facet_choices(content), "best": grouped(results, results.best)}
         values |= beyond_training(results)
         values |= {"note": NOT_ASKED * (task.cfg.data.name in SAME_POSITIONS), "figure": length_figure(results)}

@@ -52,7 +52,7 @@ from pe_lab.gallery.extrapolation import (
     holding,
     keeps_positions,
     mean_right,
-    measure_of,
+    mean_whole,
 )
 from pe_lab.gallery.gallery_data import TEXT_STUDIES, GalleryData, studies_by_dataset
 from pe_lab.gallery.leaderboard_page import leaderboard_page, wins
@@ -332,6 +332,12 @@ def test_pages_say_the_size_of_the_model_and_the_number_of_seeds(content: Galler
     assert [link in needs_page(each).html() for each in (content, without)] == [True, False]
     pages_ = [task_page(content, task_named(name)).html() for name in ("causal_text", "copy")]
     assert ["larger model was tested" in html for html in pages_] == [True, False]
+    for html, name in zip(pages_, ("causal_text", "copy"), strict=True):
+        fold = html.partition("How models were trained")[2].partition("</details>")[0]
+        cfg = task_named(name).cfg
+        assert [f"{rate:g}" in fold for rate in cfg.tune.rates] == [True] * 3
+        assert f"{cfg.steps:,} steps" in fold
+        assert ("in a row" in fold) == (cfg.solve.level is not None)
 
 
 def test_a_page_of_a_task_begins_with_the_best_encoding(content: GalleryData) -> None:
@@ -398,8 +404,8 @@ def test_the_leaderboard_has_means_shades_and_marks_the_best(content: GalleryDat
 def test_the_leaderboard_begins_with_what_is_best_and_what_holds_at_4_times_the_length(content: GalleryData) -> None:
     induction, text = (content.results[name] for name in ("induction", "causal_text"))
     names = ["rope", "alibi", "none", "fire", "t5"]
-    rows = induction.rows.assign(exact_match_x4=induction.rows["pe"].map(dict.fromkeys(names, 0.6) | {"fire": 0.9}))
-    induction = TaskResults(induction.task, rows.fillna({"exact_match_x4": 0.1}))
+    rows = induction.rows.assign(accuracy_x4=induction.rows["pe"].map(dict.fromkeys(names, 0.92) | {"fire": 0.99}))
+    induction = TaskResults(induction.task, rows.fillna({"accuracy_x4": 0.1}))
     shown = replace(content, results={"induction": induction, "causal_text": text})
     first = re.search(r"<p data-answer>(.*?)</p>", leaderboard_page(shown).sections[0].html, re.DOTALL)
     assert first is not None
@@ -416,7 +422,7 @@ def test_the_leaderboard_begins_with_what_is_best_and_what_holds_at_4_times_the_
         lines_of(needs_page(shown).html(), "summary")["induction"],
     )
     assert [f"and {len(held) - 3} more" in html for html in pages_] == [True] * 3
-    nothing = TaskResults(induction.task, rows.assign(exact_match_x4=0.1))
+    nothing = TaskResults(induction.task, rows.assign(accuracy_x4=0.1))
     (answer,) = re.findall(
         r"<p data-answer>(.*?)</p>",
         leaderboard_page(replace(content, results={"induction": nothing})).html(),
@@ -430,7 +436,7 @@ def test_the_leaderboard_has_a_table_of_longer_sequences_that_is_ordered_by_what
     """It has neither tasks that ask for no new position, nor controls."""
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 9.0, "none": 11.0})
     shares = {"rope": 0.1, "alibi": 0.9, "none": 0.3}
-    induction = TaskResults(task_named("induction"), rows.assign(exact_match_x4=rows["pe"].map(shares)))
+    induction = TaskResults(task_named("induction"), rows.assign(accuracy_x4=rows["pe"].map(shares)))
     place = TaskResults(task_named("place"), tuned.table("place", {"rope": 7.0, "alibi": 8.0, "none": 10.0}))
     losses = tuned.table("causal_text", {"rope": 1.5, "alibi": 1.6, "none": 2.0}, 0.001)
     losses["loss_x4"] += losses["pe"].eq("alibi") * 0.5
@@ -450,15 +456,19 @@ def test_the_leaderboard_has_a_table_of_longer_sequences_that_is_ordered_by_what
     }
     assert "place" not in table.partition("</thead>")[0]
     assert "data-range" not in table  # every seed has the same
-    some = rows.assign(exact_match_x4=rows["pe"].eq("alibi") * (0.5 + 0.1 * rows["seed"]))
+    some = rows.assign(accuracy_x4=rows["pe"].eq("alibi") * (0.5 + 0.1 * rows["seed"]))
     by_seed_ = leaderboard_page(replace(shown, results={"induction": TaskResults(induction.task, some)})).html()
     assert re.findall(r"data-range>([^&]*)", by_seed_) == ["50–90"]
 
 
 def right_answers(rows: pd.DataFrame, shares: dict[str, float]) -> pd.DataFrame:
-    """Return rows whose exact match is a share at the training length, half of it at twice, and 0 at 4 times."""
-    first = rows["pe"].map(shares).astype(float)
-    return rows.assign(exact_match_x1=first, exact_match_x2=first / 2, exact_match_x4=0.0)
+    """Return rows whose accuracy is a share at the training length, half of it at twice, and 0 at 4 times.
+
+    The exact match is a tenth of it.
+    """
+    right = {length: rows["pe"].map(shares).astype(float) * factor for length, factor in ((1, 1.0), (2, 0.5), (4, 0.0))}
+    columns = {f"accuracy_x{length}": each for length, each in right.items()}
+    return rows.assign(**columns, **{f"exact_match_x{length}": each / 10 for length, each in right.items()})
 
 
 def unsolved(rows: pd.DataFrame, pe: str) -> TaskResults:
@@ -474,7 +484,8 @@ def test_pages_show_what_is_right_at_each_length(content: GalleryData) -> None:
     results = TaskResults(task, rows)
     assert mean_right(results)[2.0] == pytest.approx({"rope": 0.44, "none": 0.123})
     assert highest(results) == {2.0: ("rope", pytest.approx(0.44)), 4.0: ("rope", 0.0)}
-    assert (measure_of(results), measure_of(content.results["causal_text"])) == ("exact match", "accuracy")
+    assert mean_whole(results)[2.0] == pytest.approx({"rope": 0.044, "none": 0.0123})
+    assert mean_whole(content.results["causal_text"]) == {}
     shown = replace(content, results={"induction": results})
     need = lines_of(needs_page(shown).html(), "need")["induction"]
     (row,) = re.findall(
@@ -484,21 +495,25 @@ def test_pages_show_what_is_right_at_each_length(content: GalleryData) -> None:
     page = task_page(shown, task).sections[0].html
     part = encoding_page(shown, "none").sections[1].html
     for html in (lines_of(page)["none"], part):
+        assert re.findall('title="whole sequences right: ([\\d.]+)', html) == ["2.5", "1.2", "0"]
         assert [f">{text}\u00a0%</a>" in html for text in ("24.6", "12.3", "0")] == [True] * 3
     assert (
         "(24.6\u00a0%)" in encoding_page(replace(shown, results={"induction": unsolved(rows, "none")}), "none").html()
     )
 
 
-def test_encodings_hold_where_half_is_right_or_the_loss_is_among_the_lowest(content: GalleryData) -> None:
+def test_encodings_hold_where_nine_of_ten_answers_are_right_or_the_loss_is_among_the_lowest(
+    content: GalleryData,
+) -> None:
     """One rule on the page of the task, of needs and of the encoding; too few seeds do not count."""
     task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 7.1, "fire": 8.0, "none": 9.0})
     rows = pd.concat([rows, tuned.table("induction", {"t5": 7.0}, seeds=range(3))])
-    rows["exact_match_x4"] = rows["pe"].map({"rope": 0.5, "alibi": 0.953, "fire": 0.499, "none": 0.0, "t5": 1.0})
-    rows["exact_match_x2"] = 0.25
+    rows["accuracy_x4"] = rows["pe"].map({"rope": 0.9, "alibi": 0.953, "fire": 0.899, "none": 0.0, "t5": 1.0})
+    rows["accuracy_x2"] = 0.25
+    rows["exact_match_x4"] = rows["pe"].eq("none") * 1.0
     results, text = TaskResults(task, rows), content.results["causal_text"]
-    assert holding(results)[4.0] == pytest.approx({"alibi": 0.953, "rope": 0.5})
+    assert holding(results)[4.0] == pytest.approx({"alibi": 0.953, "rope": 0.9})
     assert (holding(results)[2.0], list(highest(results))) == ({}, [2.0])
     assert {length: list(names) for length, names in holding(text).items()} == {
         length: names for length, names in text.best_at.items() if length > 1
@@ -518,8 +533,8 @@ def test_encodings_hold_where_half_is_right_or_the_loss_is_among_the_lowest(cont
 def test_an_encoding_is_compared_with_rope_and_rope_with_alibi(content: GalleryData) -> None:
     task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 9.0, "none": 13.0, "fire": 13.0}, 0.05)
-    rows["exact_match_x4"] = rows["pe"].map({"rope": 0.1, "alibi": 0.9}).fillna(0.0)
-    rows.loc[rows["pe"].eq("alibi") & rows["seed"].eq(0), "exact_match_x4"] = 0.7
+    rows["accuracy_x4"] = rows["pe"].map({"rope": 0.1, "alibi": 0.9}).fillna(0.0)
+    rows.loc[rows["pe"].eq("alibi") & rows["seed"].eq(0), "accuracy_x4"] = 0.7
     results = TaskResults(task, rows)
     line, back = compare_on_task(results, "alibi", "rope"), compare_on_task(results, "rope", "alibi")
     assert line is not None
@@ -589,8 +604,8 @@ def test_an_encoding_that_did_not_solve_a_task_has_what_is_right_and_where_it_ho
     task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 13.0, "none": 13.0})
     for length in (2, 4):
-        rows[f"exact_match_x{length}"] = rows["pe"].map({"rope": 0.2, "none": 0.2, "alibi": 0.5})
-    rows["exact_match_x1"] = rows["pe"].eq("rope") * 0.25 + 0.7
+        rows[f"accuracy_x{length}"] = rows["pe"].map({"rope": 0.2, "none": 0.2, "alibi": 0.9})
+    rows["accuracy_x1"] = rows["pe"].eq("rope") * 0.25 + 0.7
     shown = replace(content, results={"induction": TaskResults(task, rows)})
     part = advised(lines_of(needs_page(shown).html(), "need")["induction"])["avoid"]
     assert part.count("70\u00a0%") == 2
@@ -601,17 +616,17 @@ def test_an_encoding_that_did_not_solve_a_task_has_what_is_right_and_where_it_ho
 def test_where_nothing_holds_the_highest_is_named_with_its_range(content: GalleryData) -> None:
     task = task_named("induction")
     rows = right_answers(tuned.table("induction", {"rope": 7.0, "none": 9.0}), {"rope": 0.9, "none": 0.1})
-    rows.loc[rows["pe"].eq("rope"), "exact_match_x2"] = [0.0, 0.0, 0.1, 0.2, 0.2]
+    rows.loc[rows["pe"].eq("rope"), "accuracy_x2"] = [0.0, 0.0, 0.1, 0.2, 0.2]
     results = TaskResults(task, rows)
     assert highest(results) == {2.0: ("rope", pytest.approx(0.1)), 4.0: ("rope", 0.0)}
     assert by_seed(results, "rope", 2.0) == "0 to 20\u00a0% by seed"
     assert by_seed(results, "none", 2.0) == ""
-    assert list(highest(TaskResults(task, rows.assign(exact_match_x4=0.5)))) == [2.0]
+    assert list(highest(TaskResults(task, rows.assign(accuracy_x4=0.9)))) == [2.0]
     assert highest(content.results["causal_text"]) == {}
     shown = replace(content, results={"induction": results})
     need = lines_of(needs_page(shown).html(), "need")["induction"]
     assert 0 < need.index("Within a factor of") < need.index("0 to 20\u00a0% by seed")
-    later = rows.assign(exact_match_x4=rows["exact_match_x2"])
+    later = rows.assign(accuracy_x4=rows["accuracy_x2"])
     (line,) = re.findall(
         r"<p data-held>(.*?)</p>",
         task_page(replace(content, results={"induction": TaskResults(task, later)}), task).html(),
@@ -629,7 +644,7 @@ def test_the_summary_of_needs_has_what_to_use_at_each_length_and_what_not_to(con
     task = task_named("induction")
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 7.0, "learnable": 8.5, "none": 13.0})
     rows = right_answers(rows, {"rope": 0.9, "alibi": 0.8, "learnable": 0.7, "none": 0.1})
-    rows["exact_match_x2"] = rows["pe"].map({"rope": 0.4, "alibi": 0.6, "learnable": 0.9, "none": 0.0})
+    rows["accuracy_x2"] = rows["pe"].map({"rope": 0.4, "alibi": 0.92, "learnable": 0.95, "none": 0.0})
     text = task_named("causal_text")
     losses = tuned.table("causal_text", {"alibi": 1.5, "learnable": 1.6, "none": 2.0}, 0.001)
     losses["loss_x4"] = losses["pe"].map({"alibi": 1.4, "learnable": 2.5, "none": 2.1})
@@ -865,7 +880,7 @@ def test_encodings_whose_runs_have_the_same_bits_are_one_line(content: GalleryDa
     assert parts["slower"].count("(×") == 1  # none and integer
     assert "\u00a0/ " not in parts["use"]
     rows = right_answers(rows, {"rope": 0.5, "rope_dynamic_ntk": 0.5})
-    rows.loc[rows["pe"].eq("rope_dynamic_ntk"), "exact_match_x4"] = 0.25
+    rows.loc[rows["pe"].eq("rope_dynamic_ntk"), "accuracy_x4"] = 0.25
     results = TaskResults(task, rows)
     pair = [percent(mean_right(results)[4.0][pe]) for pe in ("rope", "rope_dynamic_ntk")]
     html = needs_page(replace(content, results={"induction": results})).html()
