@@ -134,7 +134,8 @@ def length_parts(subject: ReportSubject) -> list[CaptionedFigure | ReportTable]:
         return []
     metric = settings[0].metric
     drawn = plots.length_curves(records, metric)
-    caption = f"Test {in_words(metric)} against length: {shaded(drawn, metric)}"
+    one = "at 1 the test set of the task, where sequences may be shorter"
+    caption = f"Test {in_words(metric)} against length ({one}): {shaded(drawn, metric)}"
     figure = CaptionedFigure(drawn, caption, f"plots.length_curves(results.records, {metric!r})")
     shares = [far for far in settings if far.metric == metric and not lower_is_better(metric)]
     if not shares:

@@ -46,6 +46,7 @@ from pe_lab.system.drawing import INK, PAPER, STYLE
 MARGIN_BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
 TOKEN_ALONE = "from the token alone"  # in legends
 MAX_LINEAR_LOSS = 0.1  # nats, below which the scale of losses over epochs is linear
+MAX_TICKS = 8  # measured values that are all named at an axis
 LEGEND_HEIGHT = 0.06  # inches for each encoding of a legend below panels
 DODGE_FACTOR = 1.08  # factor between neighbours on the axis of epochs, where encodings stand side by side
 FLOOR_DASHES: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
@@ -529,6 +530,8 @@ def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[s
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], "length", highlight)
+        if 0 < len(lengths := sorted(data["length"].unique())) <= MAX_TICKS:
+            axes.set_xticks(lengths, [f"{length:g}" for length in lengths])
         axes.set(xlabel="length / training length", ylabel=f"test {in_words(metric)}", title=setting)
         if not lower_is_better(metric):
             axes.set_ylim(-0.03, 1.03)
