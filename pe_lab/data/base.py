@@ -313,3 +313,19 @@ def mean_metrics(values: Tensor, batch: Batch, roles: tuple[str, ...], name: str
     masks = {name: batch.headline & has_target, f"{name}_all": has_target}
     masks |= {f"{name}_{role}": has_target & (batch.role == number) for number, role in enumerate(roles)}
     return {key: values[mask].mean().item() for key, mask in masks.items() if mask.any()}
+
+
+def predictor_metrics(p: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
+    """Return the mean losses and accuracies of a predictor on a batch; ties are broken at random.
+
+    Args:
+        p: [N, outputs] its probability of each answer, in the slots with an answer; the last is that of all tokens
+            from outputs - 1 on.
+    """
+    has_target = batch.targets != IGNORE
+    right = batch.targets[has_target].clamp(max=p.shape[1] - 1)[:, None]
+    loss, hit = torch.zeros(2, *has_target.shape, dtype=torch.float64)
+    loss[has_target] = -p.gather(1, right)[:, 0].log()
+    best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
+    hit[has_target] = best.gather(1, right)[:, 0] / best.sum(1).double()
+    return mean_metrics(loss, batch, roles) | mean_metrics(hit, batch, (), "accuracy")

@@ -6,7 +6,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, InMemoryDataset, mean_metrics, unseen_rows
+from pe_lab.data.base import IGNORE, Batch, InMemoryDataset, predictor_metrics, unseen_rows
 from pe_lab.data.problem import MAX_IDLE_DRAWS, MIN_PROBLEMS, PROBLEMS_PER_SEQUENCE, split_of
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import MAX_LENGTH, OptionError
@@ -90,13 +90,7 @@ class HashSplitDataset(InMemoryDataset):
         Args:
             p: [N, outputs] its probability of each answer, in the slots with an answer.
         """
-        has_target = batch.targets != IGNORE
-        right = batch.targets[has_target][:, None]
-        loss, hit = torch.zeros(2, *has_target.shape, dtype=torch.float64)
-        loss[has_target] = -p.gather(1, right)[:, 0].log()
-        best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
-        hit[has_target] = best.gather(1, right)[:, 0] / best.sum(1).double()
-        return mean_metrics(loss, batch, self.roles) | mean_metrics(hit, batch, (), "accuracy")
+        return predictor_metrics(p, batch, self.roles)
 
     def with_targets_from(self, tokens: Tensor, first: int) -> Batch:
         """Return sequences [N, T] that ask for the next token, from the slot `first` on."""

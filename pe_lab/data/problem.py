@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemoryDataset, Task, mean_metrics, unseen_rows
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemoryDataset, Task, predictor_metrics, unseen_rows
 from pe_lab.data.seeding import derive_seed, make_generator
 from pe_lab.encodings.options import OptionError
 
@@ -176,13 +176,7 @@ class Problems(InMemoryDataset):
         Args:
             p: [N, symbols + 1] its probability of each symbol and of END, in the slots with an answer.
         """
-        has_target = batch.targets != IGNORE
-        right = batch.targets[has_target].clamp(max=self.symbols)[:, None]
-        loss, hit = torch.zeros(2, *has_target.shape, dtype=torch.float64)
-        loss[has_target] = -p.gather(1, right)[:, 0].log()
-        best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
-        hit[has_target] = best.gather(1, right)[:, 0] / best.sum(1).double()
-        return mean_metrics(loss, batch, self.roles) | mean_metrics(hit, batch, (), "accuracy")
+        return predictor_metrics(p, batch, self.roles)
 
     def counts(self, batch: Batch) -> Tensor:
         """Return [N, symbols], the count of each symbol in the prefix of every slot with an answer."""
