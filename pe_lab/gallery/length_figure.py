@@ -1,5 +1,6 @@
 """A figure of a task as SVG: what encodings get right, or their loss, against the length of the test."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,8 @@ from pe_lab.results.styles import style
 from pe_lab.statistics import MIN_SEEDS, interval
 
 BASELINES = ("rope", "sinusoidal", "learnable", "none")  # always drawn, where they are measured
-MAX_BEST = 3  # encodings that are drawn because they are the best at the longest test
+MAX_BEST, MAX_LOWEST = 3, 5  # encodings that are drawn as the best at the longest test, by shares and by losses
+LINEAR = 0.05  # nats above the lowest loss up to which the axis of losses is about linear; beyond, it is logarithmic
 WIDTH, HEIGHT = 400, 310
 LEFT, RIGHT, TOP, BOTTOM = 44, 142, 26, 58  # margins; the labels of lines stand at the right
 LINE = 15  # height of a label
@@ -62,7 +64,7 @@ def length_curves(results: TaskResults) -> dict[str, Curve]:
 def drawn_encodings(results: TaskResults) -> list[str]:
     """Return the encodings of the figure: the best at the longest test, the first at training length, and BASELINES."""
     curves = length_curves(results)
-    names = [*list(curves)[:MAX_BEST], *results.best[:1], *BASELINES]
+    names = [*list(curves)[: MAX_BEST if results.task.solvable else MAX_LOWEST], *results.best[:1], *BASELINES]
     return [pe for pe in dict.fromkeys(names) if pe in curves]
 
 
@@ -76,17 +78,17 @@ def length_figure(results: TaskResults) -> Markup:
     if not curves:
         return Markup()
     lengths = sorted(next(iter(curves.values())).means)
-    ends = [value for curve in curves.values() for side in (curve.lows, curve.highs) for value in side.values()]
-    low, high, ticks = (0.0, 1.0, [0, 0.25, 0.5, 0.75, MIN_HELD, 1]) if solvable else _ticks(min(ends), max(ends))
+    scale, low, high, ticks = _axis(list(curves.values()), solvable)
 
     def x(length: float) -> float:
         octaves, last = (float(np.log2(each / lengths[0])) for each in (length, lengths[-1]))
         return LEFT + 14 + octaves / last * (WIDTH - LEFT - RIGHT - 28)
 
     def y(value: float) -> float:
-        return TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        return TOP + (scale(high) - scale(value)) / (scale(high) - scale(low)) * (HEIGHT - TOP - BOTTOM)
 
-    title = "Answers right" if solvable else "Test loss in nats"
+    stretched = ", stretched near the lowest" * (scale is not float)
+    title = "Answers right" if solvable else f"Test loss in nats{stretched}"
     parts = [Markup('<text x="4" y="14" class="title">{}</text>').format(title)]
     for tick in ticks:
         level = " level" * (solvable and tick == MIN_HELD)
@@ -135,6 +137,24 @@ def length_figure(results: TaskResults) -> Markup:
         )
     svg = '<svg class="gallery-lengths" viewBox="0 0 {} {}" role="img" aria-label="{} against test length">{}</svg>'
     return Markup(svg).format(WIDTH, HEIGHT, title, Markup().join(parts))
+
+
+def _axis(curves: list[Curve], shares: bool) -> tuple[Callable[[float], float], float, float, list[float]]:
+    """Return the vertical axis: its scale, both of its ends and its ticks.
+
+    That of losses of a wide range is stretched near the lowest one, where the best could not be told apart otherwise.
+    """
+    if shares:
+        return float, 0.0, 1.0, [0, 0.25, 0.5, 0.75, MIN_HELD, 1]
+    ends = [value for curve in curves for side in (curve.lows, curve.highs) for value in side.values()]
+    lowest = min(value for curve in curves for value in curve.means.values())
+    low, high, ticks = _ticks(min(ends), max(ends))
+    if high - lowest < 10 * LINEAR:
+        return float, low, high, ticks
+    first = np.ceil(lowest / LINEAR / 2) * LINEAR * 2
+    near = [float(fixed(first + 2 * LINEAR * place, 2)) for place in range(3)]
+    ticks = [*near, *(tick for tick in ticks if tick > near[-1] + 2 * LINEAR)]
+    return lambda value: float(np.arcsinh((value - lowest) / LINEAR)), min(ends), high, ticks
 
 
 def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:

@@ -53,8 +53,12 @@ def pages(content: GalleryData) -> list[Page]:
 
 
 def encodings_page(content: GalleryData) -> Page:
-    """Return the list of all encodings."""
+    """Return the list of all encodings, those that are measured on most tasks first."""
     counts = Counter(pe for results in content.results.values() for pe in results.table["pe"])
+    task, length = LONGER_TEXT
+    text = (
+        content.results[task].longer[length].table.set_index("pe")["mean"].to_dict() if task in content.results else {}
+    )
     lines = [
         {
             "name": name,
@@ -63,8 +67,9 @@ def encodings_page(content: GalleryData) -> Page:
             "facets": content.facets(name),
             "parameters": _property(content, name, "parameters"),
             "tasks": counts[name],
+            "text": text.get(name),
         }
-        for name, definition in sorted(content.definitions.items())
+        for name, definition in sorted(content.definitions.items(), key=lambda item: (-counts[item[0]], item[0]))
     ]
     html = rendered(
         "encodings.html",

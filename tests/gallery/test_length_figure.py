@@ -84,12 +84,27 @@ def test_losses_have_the_lowest_first_and_an_axis_around_them() -> None:
     losses = {"rope": 1.5, "alibi": 1.55, "t5": 1.6, "fire": 1.9, "none": 2.2}
     results = TaskResults(task_named("causal_text"), tuned.table("causal_text", losses, 0.001))
     figure = length_figure(results)
-    assert [pe for _, pe, _, _ in CURVE.findall(figure)] == ["rope", "alibi", "t5", "none"]
+    assert [pe for _, pe, _, _ in CURVE.findall(figure)] == ["rope", "alibi", "t5", "fire", "none"]
     ticks = [float(tick) for tick in re.findall(r'text-anchor="end">([\d.]+)</text>', figure)]
-    assert 3 <= len(ticks) <= 7
-    assert ticks[0] <= 1.5
+    assert 3 <= len(ticks) <= 9
+    assert ticks == sorted(ticks)
+    assert ticks[0] <= 1.6
     assert ticks[-1] >= 2.2 * 4  # `tuned.table` multiplies the loss by the length
     assert ("half" in figure, 'class="grid level"' in figure) == (False, False)
+
+
+def test_losses_that_are_close_to_the_lowest_are_told_apart_beside_far_ones() -> None:
+    """An axis of a narrow range is not stretched."""
+    losses, places = {"rope": 1.5, "alibi": 1.55, "none": 3.0}, {}
+    for far in (3.0, 1.6):
+        rows = tuned.table("causal_text", losses | {"none": far}, 0.001)
+        rows[["loss_x2", "loss_x4"]] = rows[["loss_x1", "loss_x1"]].to_numpy()
+        figure = length_figure(TaskResults(task_named("causal_text"), rows))
+        places[far] = {pe: float(points.split("L")[0].split()[1]) for _, pe, points, _ in CURVE.findall(figure)}
+        ticks = [float(y) - 4 for y in re.findall(r'y="([\d.]+)" text-anchor="end"', figure)]
+        assert all(TOP - 0.1 <= y <= HEIGHT - BOTTOM + 0.1 for y in ticks)
+    near, narrow = ((each["rope"] - each["alibi"]) / (each["rope"] - each["none"]) for each in places.values())
+    assert (near > 0.15, narrow == pytest.approx(0.5, abs=0.02)) == (True, True)
 
 
 def test_there_is_no_figure_where_what_is_right_is_not_measured() -> None:

@@ -59,7 +59,7 @@ from pe_lab.gallery.leaderboard_page import leaderboard_page, wins
 from pe_lab.gallery.markers import SHAPES, mark
 from pe_lab.gallery.needs_page import needs_page
 from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, plain, signed, slot
-from pe_lab.gallery.pages import claims_page, pages, tasks_page
+from pe_lab.gallery.pages import claims_page, encodings_page, pages, tasks_page
 from pe_lab.gallery.pairwise import compare_on_task
 from pe_lab.gallery.recommendations import recommend
 from pe_lab.gallery.samples import data_of
@@ -913,6 +913,18 @@ def test_the_list_of_tasks_counts_as_many_of_the_best_as_needs(content: GalleryD
     assert "and 3 more" in lines["induction"]  # twins count once
     assert "and 1 more" in lines_of(needs_page(shown).html(), "summary")["induction"]
     assert "not measured yet" in lines["copy"]
+
+
+def test_the_list_of_encodings_begins_with_those_on_most_tasks_and_has_their_loss_on_longer_text(
+    content: GalleryData,
+) -> None:
+    lines = lines_of(encodings_page(content).html())
+    counts = {name: len(content.on_tasks(name)) for name in content.names}
+    assert list(lines) == sorted(counts, key=lambda name: (-counts[name], name))
+    losses = content.results["causal_text"].at(4.0).table.set_index("pe")["mean"]
+    assert [f'data-sort="{losses[name]}"' in lines[name] for name in ("alibi", "none", "rope")] == [True] * 3
+    assert list(lines)[-1] == "rope_2d"
+    assert 'causal_text.html"' not in lines["rope_2d"]
 
 
 def test_rows_are_beside_the_pages(site: Path, results: Path) -> None:
