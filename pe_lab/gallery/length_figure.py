@@ -153,8 +153,14 @@ def _axis(curves: list[Curve], shares: bool) -> tuple[Callable[[float], float], 
         return float, low, high, ticks
     first = np.ceil(lowest / LINEAR / 2) * LINEAR * 2
     near = [float(fixed(first + 2 * LINEAR * place, 2)) for place in range(3)]
-    ticks = [*near, *(tick for tick in ticks if tick > near[-1] + 2 * LINEAR)]
-    return lambda value: float(np.arcsinh((value - lowest) / LINEAR)), min(ends), high, ticks
+
+    def scale(value: float) -> float:
+        return float(np.arcsinh((value - lowest) / LINEAR))
+
+    apart = (scale(high) - scale(min(ends))) * LINE / (HEIGHT - TOP - BOTTOM)
+    for tick in ticks:
+        near += [tick] if tick > near[-1] and scale(tick) - scale(near[-1]) >= apart else []
+    return scale, min(ends), high, near
 
 
 def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:
