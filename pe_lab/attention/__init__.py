@@ -22,8 +22,8 @@ class Implementation(Protocol):
     """A module that computes attention.
 
     Attributes:
-        revision: increased when its numbers change; part of the identity of a result.
-        low_precision_revision: that of numbers in bfloat16 and float16.
+        revision: version number of its results, increased when they change; part of the identity of a result.
+        low_precision_revision: the same for results in bfloat16 and float16.
     """
 
     revision: int
@@ -53,8 +53,8 @@ class Choice:
     """The implementation that will run, and why.
 
     Attributes:
-        name: of the implementation.
-        reason: one line for the record of a run.
+        name: the name of the implementation, as in IMPLEMENTATIONS.
+        reason: why it was chosen, in one line for the record of a run.
     """
 
     name: str
@@ -145,15 +145,15 @@ def attend(
     Sets `terms.carried.mixed`, where the terms carry vectors: their sums by the same weights as those of the values.
 
     Args:
-        k: [B, H, T, d], or [B, H, S, d] where the layout has keys and no memory.
-        v: as k, with e for d.
+        k: keys [B, H, T, d], or [B, H, S, d] where the layout has keys and no memory.
+        v: values, in the shape of k with e in place of d.
         terms: the effect of the encoding on logits, weights and values.
         layout: the positions of tokens, and which attend to which.
-        implementation: as `resolve`.
-        dropout: of the weights; None: no dropout.
+        implementation: the name of an implementation, or "auto", as for `choose`.
+        dropout: dropout of the attention weights; None: no dropout.
 
     Returns:
-        [B, H, T, e]. Rows of padding are finite and mean nothing.
+        The result of attention, [B, H, T, e]. Rows of padding are finite and mean nothing.
 
     Raises:
         ValueError: an input does not fit the queries, the implementation cannot compute this, or a table of distances

@@ -130,8 +130,8 @@ def _relative(weight: Tensor, table: Tensor, layout: Layout) -> Tensor:
     """Return the sum of the relative vectors by their weights, with no vector for every pair.
 
     Args:
-        weight: [B, H, N, S].
-        table: [1|H, 2R+1, e], or [B|1, 1|H, 2R+1, e].
+        weight: attention weights [B, H, N, S].
+        table: relative vectors by distance, [1|H, 2R+1, e] or [B|1, 1|H, 2R+1, e].
     """
     index = table_index(layout.distance, table.shape[-2] // 2)[:, None].expand_as(weight)
     by_distance = weight.new_zeros(*weight.shape[:3], table.shape[-2]).scatter_add(-1, index, weight)
@@ -176,10 +176,10 @@ class _QueryBlock:
     """Some queries, and the keys that one of them may see.
 
     Args:
-        rows: the queries.
-        earlier: keys before the first of all queries.
-        total: S.
-        window: the largest of all heads; no less than S if one has none.
+        rows: the slice of the queries.
+        earlier: the number of keys before the first of all queries.
+        total: S, the number of keys.
+        window: the largest window of all heads; no less than S if a head has none.
     """
 
     def __init__(self, rows: slice, earlier: int, total: int, window: int, causal: bool) -> None:
@@ -217,11 +217,11 @@ class _Fused(torch.autograd.Function):
     """Attention by the fused kernel, block by block, and its gradients by products.
 
     Args:
-        q, k, v: [B, H, T, d], [B, H, S, d], [B, H, S, e].
-        table: [1|H, 2S-1], added to the logits by distance, S - 1 first; -inf where a key does not count.
-        decay: [B|1, H|1, S], whose difference of query and key is added; or None.
+        q, k, v: queries [B, H, T, d], keys [B, H, S, d] and values [B, H, S, e].
+        table: [1|H, 2S-1] numbers added to the logits by distance, S - 1 first; -inf where a key does not count.
+        decay: [B|1, H|1, S] numbers whose difference between query and key is added to the logits; None: no decay.
         scale: factor on the logits, before anything is added.
-        blocks: of the queries.
+        blocks: the blocks into which the queries are divided.
     """
 
     @staticmethod

@@ -18,8 +18,8 @@ class Dropout:
     """Dropout of attention weights; kept weights are divided by 1 - p.
 
     Args:
-        p: probability of being dropped, in (0, 1).
-        seed: [] int64 on the device of the weights.
+        p: the probability that a weight is dropped, in (0, 1).
+        seed: the seed of the random numbers, [] int64 on the device of the weights.
 
     Raises:
         ValueError: p outside (0, 1).

@@ -19,12 +19,12 @@ def by_blocks(
     """Return the gradients of q, k and v. Weights are computed again, those of one block at a time.
 
     Args:
-        q, k, v: [B, H, T, d], [B, H, S, d], [B, H, S, e].
+        q, k, v: queries [B, H, T, d], keys [B, H, S, d] and values [B, H, S, e].
         out, of_out: the result [B, H, T, e] and its gradient.
         scale: factor on q . k.
-        blocks: the queries of each, the keys that they may see, and what is added to their logits
-            [B|1, H|1, queries, keys].
-        collect: takes the number of each block and the gradient of what was added, [B, H, queries, keys].
+        blocks: for each block, the slice of its queries, the slice of the keys that they may see, and what is added to
+            their logits, [B|1, H|1, queries, keys].
+        collect: a function of the number of each block and of the gradient of what was added, [B, H, queries, keys].
     """
     shaped, (B, H, T, _) = (q, k, v), q.shape
     mean = (of_out * out).sum(-1, keepdim=True).reshape(B * H, T, 1)  # of the gradients of the weights

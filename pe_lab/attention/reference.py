@@ -171,7 +171,7 @@ def stick_weights(z: Tensor, stick: Stick, layout: Layout, allowed: Tensor | Non
     belonging to the left one; with order "first" there is one stick.
 
     Args:
-        allowed: which keys count, bool [B, 1|H, T, S]; None: those that the layout allows.
+        allowed: the mask of the keys that count, bool [B, 1|H, T, S]; None: the keys that the layout allows.
     """
     first, (queries, keys) = layout.earlier, z.shape[-2:]
     self_key = torch.eye(keys, dtype=torch.bool, device=z.device)[first : first + queries]

@@ -116,10 +116,10 @@ class _TrainedMask(torch.autograd.Function):
     """Attention by the fused kernel; gradients, also of the mask, by matrix products over blocks of queries.
 
     Args:
-        q, k, v: [B, H, T, d], [B, H, S, d], [B, H, S, e].
-        added: [B|1, H|1, T, S], added to the logits; -inf where a key does not count.
+        q, k, v: queries [B, H, T, d], keys [B, H, S, d] and values [B, H, S, e].
+        added: [B|1, H|1, T, S] numbers added to the logits; -inf where a key does not count.
         scale: factor on the logits, before anything is added.
-        causal: whether no key behind the query counts.
+        causal: whether keys after the query do not count.
     """
 
     @staticmethod

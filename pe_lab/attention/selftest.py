@@ -121,8 +121,8 @@ class SelftestRow:
 
     Attributes:
         tensor: the output, or the gradient, that is nearest to its bound or furthest beyond it.
-        error: its largest difference from float64, divided by the largest number.
-        bound: of that error.
+        error: the largest difference of this tensor from float64, divided by the largest absolute value in float64.
+        bound: the largest error with which the case passes.
     """
 
     case: str

@@ -38,8 +38,8 @@ class SelftestResult:
 
     Attributes:
         failed: the reason why the kernels are not trusted; None: they are.
-        milliseconds: of triton and sdpa, by the kind of terms: see selftest.timing_kind.
-        rows: of the table: see selftest.SelftestRow.
+        milliseconds: the times of triton and sdpa in milliseconds, by the kind of terms, see selftest.timing_kind.
+        rows: the rows of the table, each with the fields of selftest.SelftestRow.
     """
 
     failed: str | None
@@ -149,8 +149,8 @@ def run_selftest(device: torch.device, processes: int | None = None, seconds: fl
     """Run the self-test on a device, or with device cpu in Triton's interpreter, and return its verdict.
 
     Args:
-        processes: that share the cases; None: as many as there are cores, at most 8.
-        seconds: after which the processes are ended, and the self-test has failed.
+        processes: the number of processes that share the cases; None: as many as there are cores, at most 8.
+        seconds: the time limit in seconds, after which the processes are ended and the self-test has failed.
     """
     processes = processes or min(MAX_PROCESSES, os.cpu_count() or 1)
     ends = time.monotonic() + seconds
@@ -183,7 +183,7 @@ class _Part:
     """A process that runs a share of the cases, and writes a line before and after each.
 
     Args:
-        share: "n/m", or "race" for the timings.
+        share: the part of the cases, "n/m", or "race" for the timings.
     """
 
     def __init__(self, path: Path, device: torch.device, share: str) -> None:

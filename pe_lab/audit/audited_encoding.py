@@ -43,7 +43,7 @@ class LayerView:
         x, embedded: [B, T, D] token vectors before and after `embed`.
         h, h_qk, h_v: [B, T, D] the attention's input before and after `mix`.
         q, k, q_scored, k_scored: [B, H, T, d] queries and keys as projected, and as they enter the dot product.
-        terms, layout: from the encoding.
+        terms, layout: the terms of the encoding, and the layout that they are for.
         out: [B, T, D] the heads' outputs.
     """
 
@@ -144,8 +144,8 @@ class AuditedEncoding:
     starts as zeros is drawn from N(0, 0.02^2), since zeros would have no effect to measure.
 
     Args:
-        name: its name in the table.
-        make: returns the encoding for given sizes, as conf/pe instantiates it.
+        name: the name of the encoding in the table.
+        make: a function that makes the encoding for given sizes, as conf/pe instantiates it.
     """
 
     def __init__(self, name: str, make: Callable[[Sizes], PositionalEncoding]) -> None:
@@ -226,8 +226,8 @@ class AuditedEncoding:
         Every layer gets the token vectors themselves, and not what the layers before it make of them.
 
         Args:
-            length: training length of the model.
-            tied: project keys like queries.
+            length: the training length of the model.
+            tied: whether keys are projected like queries.
 
         Raises:
             ValueError: the encoding is not defined at these positions.

@@ -43,7 +43,7 @@ class Meter(TorchDispatchMode):
 
     Attributes:
         peak: the most bytes that tensors made in its context held at once.
-        elements: floating-point numbers that pointwise operations wrote.
+        elements: the number of floating-point numbers that pointwise operations wrote.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def attention_layers(subject: AuditedEncoding, depth: int, length: int, implemen
     """Return a function that runs attention layers on random tokens, positions included, in float32.
 
     Args:
-        depth: layers; each gets the same tokens.
+        depth: the number of layers; each gets the same tokens.
 
     Raises:
         ValueError: when the function runs, if the encoding is not defined at these positions.
@@ -101,9 +101,9 @@ def measure_costs(
     """Return the cost columns of one row, and the reason for each empty one.
 
     Args:
-        none: the encoding it is compared with.
-        seconds: limit of all measurements of time and memory together. A length that is expected to exceed the
-            remaining time, or MAX_MEMORY bytes, is not measured, nor any longer one.
+        none: the encoding `none`, with which it is compared.
+        seconds: the time limit of all measurements of time and memory together, in seconds. A length that is expected
+            to exceed the remaining time, or MAX_MEMORY bytes, is not measured, nor any longer one.
     """
     cells: dict[str, Any] = {}
     try:

@@ -35,7 +35,8 @@ def draw_picture(
     """Return the figure of an encoding beside `none`.
 
     Args:
-        layout: None leaves the panels where `Figure.subplots_adjust` puts them, which takes half the time.
+        layout: the layout engine of the figure; None leaves the panels where `Figure.subplots_adjust` puts them, which
+            takes half the time.
     """
     figure = Figure(figsize=(10, 15), dpi=80, layout=layout)
     figure.suptitle(subject.name + (f", layer {subject.shown + 1}" if subject.shown else ""), fontsize=16)
@@ -137,7 +138,7 @@ def effective_distance(score: Tensor, causal: bool) -> Tensor:
     """Return the distance nearest to 0 that has the same score as each distance, [2T-1] or [T] if causal, largest last.
 
     Args:
-        score: [H, T, T] of equal tokens.
+        score: the scores of equal tokens, [H, T, T].
 
     Raises:
         ValueError: the score is not a function of distance alone, or is the same at all of them.

@@ -49,7 +49,7 @@ def empty_cells(reasons: dict[str, dict[str, str]]) -> list[str]:
     """Return one line per column and reason, naming the encodings.
 
     Args:
-        reasons: by encoding and column.
+        reasons: the reasons for empty cells, by encoding and column.
     """
     names: dict[tuple[str, str], list[str]] = {}
     for name, by_column in reasons.items():
@@ -64,8 +64,8 @@ def markdown_page(table: pd.DataFrame, empty: list[str], pictures: list[str]) ->
     """Return a Markdown page: properties, cost, how each column is computed, reasons for empty cells, pictures.
 
     Args:
-        empty: from `empty_cells`.
-        pictures: paths, relative to the page.
+        empty: the lines on empty cells, from `empty_cells`.
+        pictures: the paths of the pictures, relative to the page.
     """
     parts = ["# Properties of encodings", PREAMBLE]
     for title, columns in (("Properties", PROPERTIES), ("Cost", COST_COLUMNS)):

@@ -80,11 +80,11 @@ class FreshSeeds:
     """Published results beside those of fresh seeds.
 
     Attributes:
-        pairs: a line per two encodings of a task that were both run again: task, pe, baseline; difference, low, high
-            (95 % interval), verdict: as published; fresh, fresh_verdict: mean difference and verdict of the fresh
-            seeds; least, most: the 95 % prediction interval of a fresh mean difference.
-        means: a line per cell: task, pe, mean, low, high of y as published, and fresh; failed, fresh_failed: seeds that
-            did not solve the task, which count as the cap in a mean.
+        pairs: a table with a line per two encodings of a task that were both run again: task, pe, baseline; difference,
+            low, high (95 % interval), verdict: as published; fresh, fresh_verdict: mean difference and verdict of the
+            fresh seeds; least, most: the 95 % prediction interval of a fresh mean difference.
+        means: a table with a line per cell: task, pe, mean, low, high of y as published, and fresh; failed,
+            fresh_failed: the numbers of seeds that did not solve the task, which count as the cap in a mean.
     """
 
     pairs: pd.DataFrame
@@ -138,7 +138,7 @@ def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
     Variances are moderated by those of all published pairs, for the fresh ones too: few encodings have fresh seeds.
 
     Args:
-        results: all rows by task.
+        results: all rows of each task, by its name.
     """
     pairs, means = [], []
     for name, rows in results.items():
@@ -165,7 +165,8 @@ def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], task: Be
     """Return the lines of a task, of every two of some encodings.
 
     Args:
-        before: all published runs of the task; again: the fresh ones of these encodings.
+        before: all published runs of the task.
+        again: the fresh runs of these encodings.
     """
     scale = endpoint(task)
     pes, y, solved = as_arrays(before)

@@ -32,8 +32,8 @@ def pack_ledger(ledger: Path, folder: Path | None = None, replace: bool = False)
     """Add the seeds of a ledger whose tuning has ended to the shipped rows, and say in a line per task what was done.
 
     Args:
-        folder: of shipped results; None: that of the package.
-        replace: whether they take the place of shipped rows that contradict them.
+        folder: the folder of shipped results; None: the package's own.
+        replace: whether the new rows take the place of shipped rows that contradict them.
 
     Raises:
         ValueError: there is no such ledger, a value cannot be, or rows contradict those that are shipped.

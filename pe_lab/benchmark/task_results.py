@@ -23,8 +23,8 @@ class TaskResults:
 
     Attributes:
         task: the task.
-        rows: a line per encoding and seed.
-        fresh: the rows of fresh seeds, which count in the columns all_solved and all_runs of the table alone.
+        rows: the published rows, one per encoding and seed.
+        fresh: the rows of fresh seeds, which count only in the columns all_solved and all_runs of the table.
     """
 
     task: BenchmarkTask
@@ -129,8 +129,8 @@ class TaskResults:
         """What to do with each encoding, by name.
 
         Returns:
-            USE: it is among `best`. Otherwise, among `beaten`: AVOID: it solved no seed; UNRELIABLE: it solved a
-            smaller share of its seeds than the first of `best`; SLOWER or HIGHER_LOSS.
+            The advice by name. USE: the encoding is among `best`. Otherwise, among `beaten`: AVOID: it solved no seed;
+            UNRELIABLE: it solved a smaller share of its seeds than the first of `best`; SLOWER or HIGHER_LOSS.
             Encodings with too few seeds that none beats are left out.
         """
         if not self.task.solvable:
@@ -190,7 +190,7 @@ def read_results(folder: Path | None = None) -> list[TaskResults]:
     """Return the tasks of which most encodings that have rows have enough seeds, in the order of the benchmark.
 
     Args:
-        folder: of shipped results; None: that of the package.
+        folder: the folder of shipped results; None: the package's own.
 
     Raises:
         LedgerError: a file was changed.

@@ -83,8 +83,8 @@ def _complaint(row: Mapping[str, Any], needed: Collection[str]) -> str | None:
     """Return what a row must have instead, with the column and the value; None: it is sound.
 
     Args:
-        row: values by column; None where there is none.
-        needed: columns that must have a value.
+        row: the values of a row, by column; None where there is no value.
+        needed: the columns that must have a value.
     """
     for column in needed:
         if row.get(column) is None:
@@ -152,7 +152,7 @@ def read_rows(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
     """Return the rows of a task that come with the package; none, if it has none.
 
     Args:
-        folder: of shipped results; None: that of the package.
+        folder: the folder of shipped results; None: the package's own.
 
     Raises:
         LedgerError: the file was changed since it was packed.
@@ -254,9 +254,9 @@ def merge_rows(
     """Return known and new rows of a task together: a cell with equal results once, as it was known.
 
     Args:
-        where: the new rows are from, for messages.
+        where: the source of the new rows, for messages.
         replace: whether new rows take the place of known ones that contradict them: the same cell with other results,
-            and all that is of other settings of the task, or of other options or revision of an encoding.
+            and all rows of other settings of the task, or of other options or another revision of an encoding.
 
     Raises:
         ValueError: known and new rows contradict each other, and `replace` is false.

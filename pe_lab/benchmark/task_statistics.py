@@ -80,8 +80,8 @@ def _are_equal(rows: pd.DataFrame, pairs: pd.DataFrame) -> np.ndarray:
     Pairs of which neither solved the task in any seed are left to their verdict.
 
     Args:
-        rows: of the task.
-        pairs: from `compare`.
+        rows: the rows of the task, one per encoding and seed.
+        pairs: the comparisons of all pairs of encodings, from `compare`.
     """
     wide = rows[rows["y"].notna()].pivot(index="seed", columns="pe", values=["y", "loss_x1"]).astype(float)
     equal = (pairs["difference"] == 0) & (pairs["verdict"] != Verdict.BOTH_UNSOLVED)
@@ -96,8 +96,8 @@ def equal_encodings(comparisons: pd.DataFrame, pe: str) -> list[str]:
     """Return the encodings to which one is equal bit for bit.
 
     Args:
-        comparisons: from `compare_pairs`.
-        pe: the encoding.
+        comparisons: the table of verdicts, from `compare_pairs`.
+        pe: the name of the encoding.
     """
     equal = comparisons[comparisons["verdict"] == Verdict.EQUAL]
     ahead, behind = equal.loc[equal["pe"] == pe, "baseline"], equal.loc[equal["baseline"] == pe, "pe"]
@@ -116,11 +116,11 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return a line per encoding, the best mean first.
 
     Returns:
-        pe, runs, diverged (seeds of which all tries did); solved, share_low, share_high (exact, 95 %); mean, low, high:
-        the geometric mean of the steps to solve, censored at the cap, or the mean loss, with a 95 % t interval; first,
-        last: the range of ranks, in which encodings that are equal bit for bit count once; rates: how often each was
-        best; edge: the share of these at an edge; lost_RATE: how many octaves that rate alone would have cost, on
-        average over solved seeds, at least, as tries stop when one has passed; or how many nats at the choice.
+        The columns pe, runs, diverged (seeds of which all tries did); solved, share_low, share_high (exact, 95 %);
+        mean, low, high: the geometric mean of the steps to solve, censored at the cap, or the mean loss, with a 95 % t
+        interval; first, last: the range of ranks, in which encodings that are equal bit for bit count once; rates: how
+        often each was best; edge: the share of these at an edge; lost_RATE: how many octaves that rate alone would have
+        cost, on average over solved seeds, at least, as tries stop when one has passed; or how many nats at the choice.
     """
     outcomes, verdicts = runs(rows, task), compare_pairs(rows, task)
     names = list(outcomes["pe"].unique())
@@ -202,7 +202,7 @@ def progress(results: Mapping[str, pd.DataFrame], seeds: int = MIN_SEEDS) -> pd.
     """Return a line per task: encodings that are defined, that have so many seeds, core-hours, and shares at an edge.
 
     Args:
-        results: published rows by task.
+        results: the published rows of each task, by its name.
     """
     lines = []
     for task in benchmark_tasks():

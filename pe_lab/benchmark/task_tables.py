@@ -34,7 +34,7 @@ def format_tables(results: Mapping[str, pd.DataFrame], names: Collection[str] = 
     """Return all tables as text: coverage, each task, twins, replication.
 
     Args:
-        names: of the only tasks to show.
+        names: the names of the tasks to show; empty: all.
     """
     published = {name: rows for name, all_ in results.items() if len(rows := task_statistics.published_rows(all_))}
     if names:

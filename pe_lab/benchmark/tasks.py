@@ -20,10 +20,10 @@ class BenchmarkTask:
 
     Attributes:
         study: the name of its study, a file in conf/study.
-        asks: for what an encoding is needed, in a few words.
+        asks: what an encoding is needed for, in a few words.
         question: the question of the study, a sentence.
-        encodings: that it is for, whether they are defined for it or not.
-        cfg: a cell of it, of `pe=none` and seed 0.
+        encodings: the names of the encodings that the task is for, whether they are defined for it or not.
+        cfg: the config of one of its cells, with `pe=none` and seed 0.
     """
 
     study: str

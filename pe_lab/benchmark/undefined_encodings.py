@@ -38,8 +38,8 @@ def replace_lines(file: Path, lines: pd.DataFrame, names: list[str] | None, orde
     """Write lines into a file, in place of those of the same encodings.
 
     Args:
-        names: of encodings; None: all.
-        order: of the tasks.
+        names: the names of the encodings whose lines are replaced; None: all.
+        order: the names of the tasks, in the order of the lines.
     """
     if names is not None:
         kept = read_csv(file, keep_default_na=False)
@@ -52,7 +52,7 @@ def measure_undefined(names: list[str] | None = None) -> pd.DataFrame:
     """Try every encoding on every task that is for it, without training: pe, task, reason.
 
     Args:
-        names: of encodings; None: all.
+        names: the names of the encodings to try; None: all.
     """
     from pe_lab.experiment.tuning import is_phased  # loads torch
 

@@ -33,14 +33,14 @@ class EncodingCase:
     """An encoding under check.
 
     Args:
-        name: that it is made with.
-        make: makes it for given sizes, as conf/pe instantiates it.
+        name: the name of the encoding.
+        make: a function that makes the encoding for given sizes, as conf/pe instantiates it.
         width, num_heads: D and H of the models.
 
     Attributes:
         on_grid, causal_only, contiguous_only, reads_marks, reads_content, reads_positions: what the encoding declares.
-        cls: its class.
-        depth: layers of the models.
+        cls: the class of the encoding.
+        depth: the number of layers of the models.
 
     Raises:
         ValueError: it cannot be made for a causal sequence of 9 tokens, nor for a grid of 3 x 3.
@@ -94,7 +94,7 @@ class EncodingCase:
         """Return a float64 model whose encoding takes layouts on a line, with parameters off their initial values.
 
         Args:
-            grid: columns of the sequences, for an encoding that needs none.
+            grid: the number of columns of the sequences, for an encoding that needs no grid.
         """
         config = Model(
             depth=self.depth,

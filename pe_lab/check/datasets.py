@@ -24,9 +24,9 @@ class DatasetCase:
     """A dataset under check.
 
     Args:
-        name: that it is made with.
-        make: makes it for a seed, as conf/data instantiates it.
-        seed: that it is made for.
+        name: the name of the dataset.
+        make: a function that makes the dataset for a seed, as conf/data instantiates it.
+        seed: the seed that the dataset is made from.
 
     Attributes:
         data: the dataset.

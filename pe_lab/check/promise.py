@@ -18,7 +18,7 @@ class BrokenError(Exception):
 
     Args:
         reason: what was found, in one line.
-        difference: the largest, if numbers were compared.
+        difference: the largest difference, if numbers were compared.
     """
 
     def __init__(self, reason: str, difference: float | None = None) -> None:
@@ -35,10 +35,10 @@ class PromiseOutcome:
     """The outcome of one check.
 
     Attributes:
-        promise: a sentence.
-        holds: None: the promise does not apply.
-        difference: the largest that was measured; None: no numbers were compared.
-        reason: why it is broken or does not apply; empty where it holds.
+        promise: the promise, in a sentence.
+        holds: whether the promise holds; None: it does not apply.
+        difference: the largest difference that was measured; None: no numbers were compared.
+        reason: why the promise is broken or does not apply; empty where it holds.
     """
 
     promise: str
@@ -77,8 +77,8 @@ def largest_difference(got: Tensor, expected: Tensor, what: str, at_most: float 
     """Return the largest difference of two tensors.
 
     Args:
-        what: is compared, for the message.
-        at_most: the largest difference that is allowed; NaN is not.
+        what: the name of what is compared, for the message.
+        at_most: the largest difference that is allowed; NaN never is.
 
     Raises:
         BrokenError: they differ by more, or in shape or dtype.

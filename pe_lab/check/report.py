@@ -14,8 +14,8 @@ def outcome_line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ())
     """Return a line: whether the promise holds, what it says, the largest difference measured, the reason.
 
     Args:
-        before: outcomes that were shown. A reason that broke one of them is not repeated; reasons that differ in their
-            numbers alone count as one, as promises are checked at several sizes.
+        before: the outcomes that were shown before. A reason that broke one of them is not repeated; reasons that
+            differ in their numbers alone count as one, as promises are checked at several sizes.
     """
     difference = "" if outcome.difference is None else f"{outcome.difference:.1e}"
     reasons = {_without_numbers(earlier.reason) for earlier in before if earlier.holds is False}

@@ -29,10 +29,10 @@ class Linear(nn.Linear):
     """A linear map.
 
     Args:
-        inputs, outputs: dimensions.
-        bias: whether it has one.
-        std: weights start as N(0, std^2) and biases as 0; None: both as PyTorch draws them, uniform within
-            1 / sqrt(inputs).
+        inputs, outputs: the numbers of input and output dimensions.
+        bias: whether the map has a bias.
+        std: the standard deviation of the initial weights, N(0, std^2), while biases start as 0; None: both as PyTorch
+            draws them, uniform within 1 / sqrt(inputs).
     """
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, std: float | None = None) -> None:
@@ -67,7 +67,7 @@ def make_mlp(
 
     Args:
         kind: gelu or relu2, two linear maps with a GELU or a `SquaredReLU` between; swiglu, see `SwiGLU`.
-        bias, std: of the linear maps, see `Linear`.
+        bias, std: the bias and the initial weights of the linear maps, see `Linear`.
     """
     if kind == "swiglu":
         return SwiGLU(width, hidden, bias, std)
@@ -86,8 +86,8 @@ class SwiGLU(nn.Module):
     """A gated MLP: down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202, eq. 6).
 
     Args:
-        width: D.
-        hidden: dimensions between; two thirds of those of a GELU MLP give as many parameters.
+        width: D, the dimensions of input and output.
+        hidden: the hidden dimensions; two thirds of those of a GELU MLP give as many parameters.
     """
 
     def __init__(self, width: int, hidden: int, bias: bool = True, std: float | None = None) -> None:
@@ -108,8 +108,8 @@ class MultiHeadAttention(nn.Module):
     before attention: encodings and all implementations see H heads.
 
     Args:
-        config: width, num_heads, head_dim, num_kv_heads, qk_norm, bias, weight_std.
-        query_factor: on queries.
+        config: the model's config, with width, num_heads, head_dim, num_kv_heads, qk_norm, bias and weight_std.
+        query_factor: the factor on queries.
     """
 
     def __init__(self, config: Model, query_factor: float = 1.0) -> None:
@@ -174,8 +174,8 @@ class Layer(nn.Module):
     pre is `x + f(norm(x))`, post `norm(x + f(x))`, sandwich `x + norm(f(norm(x)))`.
 
     Args:
-        config: of the model.
-        query_factor: on queries.
+        config: the config of the model.
+        query_factor: the factor on queries.
     """
 
     def __init__(self, config: Model, query_factor: float = 1.0) -> None:
@@ -211,10 +211,10 @@ class Layer(nn.Module):
 
         Args:
             x: [B, T, D] states before it; [N, D] for N rows.
-            index: of the layer.
-            positions: of this pass through the model.
+            index: the index of the layer.
+            positions: the positions of this forward pass, made by `Stack`.
             rows: the slots of x.
-            output_rows: the slots of the result, of those of x.
+            output_rows: the slots of the result, some or all of `rows`.
 
         Raises:
             ValueError: the encoding changes its input in place, or returns another shape.

@@ -44,8 +44,8 @@ class SomeRows(Rows):
     """N of the B T slots of a batch: a state has a row among N, and a slot among the B T.
 
     Args:
-        slot: [N] ascending, the slot of each row.
-        shape: B, T.
+        slot: the slot of each row, [N] ascending.
+        shape: the shape (B, T) of the batch.
 
     Attributes:
         row: [B T], the row of each slot; 0 where it has none.
@@ -108,7 +108,8 @@ class SomeRows(Rows):
         """Return where the vector of each head is: one order of vectors is [N, parts, H], the other [parts, B, H, T].
 
         Args:
-            parts: 3 for queries, keys and values; 1 for what attention returns.
+            parts: the number of vectors per slot and head: 3 for queries, keys and values; 1 for what attention
+                returns.
 
         Returns:
             [parts B H T], the index of each vector of the second order in the first, and [N parts H], the reverse.
@@ -130,8 +131,8 @@ class _Gather(torch.autograd.Function):
     The gradient of a slot without a row is dropped: nothing depends on its state.
 
     Args:
-        x: [M, D].
-        index: [N].
+        x: the matrix [M, D].
+        index: the rows to take, [N].
         reverse: [M], where each row of x went; any row where it went nowhere.
         used: [M] bool, whether a row went anywhere; None: all did.
     """

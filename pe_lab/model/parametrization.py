@@ -42,12 +42,12 @@ class MaximalUpdate:
     scalars of encodings. At m = 1 nothing changes.
 
     Args:
-        model: its linear layers are looked at, those of encodings too, and the matrices of encodings.
-        encoding: that the model was built with: which of its layers grow is read off the same encoding at twice the
-            width.
-        sizes: of the encoding.
-        depth: layers of the model.
-        factor: m.
+        model: the model, whose linear layers, those of encodings too, and matrices of encodings are scaled.
+        encoding: a function that makes the model's encoding. Which of its layers grow is read off the same encoding at
+            twice the width.
+        sizes: the sizes that the encoding is made for.
+        depth: the number of layers of the model.
+        factor: m, the width divided by the base width.
     """
 
     def __init__(

@@ -31,9 +31,10 @@ class Transformer(nn.Module):
 
     Args:
         config: sizes and parts, see `pe_lab.config.Model`.
-        encoding: makes an encoding for the given sizes. Called once, or once per layer if the encoding is per layer.
+        encoding: a function that makes an encoding for the given sizes. Called once, or once per layer if the encoding
+            is per layer.
         task: vocabulary, answers, length and shape of the sequences.
-        implementation: of attention; "auto" is resolved when the model runs.
+        implementation: the implementation of attention; "auto" is resolved when the model runs.
 
     Raises:
         ValueError: sizes that do not fit each other or the encoding.
@@ -100,8 +101,8 @@ class Transformer(nn.Module):
         """Return logits [B, N, outputs] for tokens [B, T]; N = T, or 1 where the task is pooled.
 
         Args:
-            layout: of these tokens.
-            cache: of earlier tokens, to which these are added; see `Stack`.
+            layout: the layout of these tokens.
+            cache: the cache of earlier tokens, to which these are added; see `Stack`.
         """
         return self._pass(tokens, layout, cache, ALL_ROWS, ALL_ROWS)
 
@@ -111,8 +112,9 @@ class Transformer(nn.Module):
         Padding is not computed, and after the last layer's keys and values no slot but these.
 
         Args:
-            layout: of tokens [B, T].
-            slot: [N] ascending, without padding, in the batch's slots: B T, or B where the task is pooled.
+            layout: the layout of the tokens [B, T].
+            slot: the indices of the slots, [N] ascending, without padding, among the batch's slots: B T, or B where the
+                task is pooled.
 
         Raises:
             ValueError: a slot is padding.
@@ -155,11 +157,11 @@ class Transformer(nn.Module):
 
         Args:
             tokens: [B, T] prompts, those of different lengths padded on the left.
-            count: >= 1, tokens to generate.
-            layout: of the prompts; None: they have no padding, and positions start at 0.
+            count: the number of tokens to generate, >= 1.
+            layout: the layout of the prompts; None: they have no padding, and positions start at 0.
             cached: whether earlier tokens are kept, instead of computed again for each token; None: if the encoding
                 allows it.
-            marks: [B, count] of the tokens to be generated, where the layout has marks.
+            marks: [B, count] marks of the tokens to be generated, where the layout has marks.
 
         Raises:
             ValueError: the task's answers are not its tokens, or attention is bidirectional; count out of range; a
@@ -207,7 +209,7 @@ class Transformer(nn.Module):
         runs them. Above MAX_COUNTED_LENGTH tokens the count is extrapolated from three shorter lengths.
 
         Args:
-            length: of the sequence; None: the training length.
+            length: the length of the sequence in tokens; None: the training length.
         """
         length = length or self.task.length
         if length <= MAX_COUNTED_LENGTH:

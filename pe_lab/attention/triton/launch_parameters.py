@@ -27,8 +27,8 @@ class Blocks:
     """Launch parameters of a kernel.
 
     Args:
-        m, n: queries and keys of a tile, powers of two, at least 16.
-        warps, stages: of a program.
+        m, n: the numbers of queries and of keys in a tile, powers of two, at least 16.
+        warps, stages: the numbers of warps and of pipeline stages of a program.
     """
 
     m: int

@@ -35,18 +35,19 @@ def softmax_attention(
     """Softmax attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
     Args:
-        bias: [1|H, 2R+1] float32, added at i - j; beyond R its ends. None here and below: no such term.
-        gate: [1|H, 2R+1] float32, factors, likewise.
-        decay: [B, H, T] float32, c_i - c_j is added.
-        segment: [B, T] integers, i sees j where they are equal; None: every key.
-        seed: [] int64, of the random numbers of dropout; None: no dropout.
-        window: [H] int32 in [1, 2^30], i sees j if |i - j| is less; None: every key.
-        scale: of q . k.
-        causal: i sees j <= i.
-        p: of dropout.
+        bias: a table [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends. None here and below: no such
+            term.
+        gate: a table [1|H, 2R+1] float32 of factors on q . k, read in the same way.
+        decay: numbers c [B, H, T] float32; c_i - c_j is added to the logits.
+        segment: the segments of the tokens, [B, T] integers: i sees j where they are equal; None: every key.
+        seed: the seed of the random numbers of dropout, [] int64; None: no dropout.
+        window: the window of each head, [H] int32 in [1, 2^30]: i sees j if |i - j| is less; None: every key.
+        scale: the factor on q . k.
+        causal: whether i sees only j <= i.
+        p: the probability that a weight is dropped.
 
     Returns:
-        [B, H, T, d], and the base-2 logarithm of every row's sum, [B, H, T] float32.
+        The result of attention, [B, H, T, d], and the base-2 logarithm of every row's sum, [B, H, T] float32.
     """
     call = _Call(q, k, v, bias, gate, decay, segment, seed, window, scale, causal, p)
     B, H, T, d = q.shape
@@ -199,7 +200,7 @@ def switches(dtype: torch.dtype, head_dim: int, causal: bool, optional_terms: Co
     """Return the compile-time options that all kernels share.
 
     Args:
-        optional_terms: those of OPTIONAL_TERMS that are on.
+        optional_terms: the names in OPTIONAL_TERMS of the terms that are present.
     """
     return {
         "HEAD_DIM": head_dim,
@@ -238,7 +239,7 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
     """Return the gradient of a table [1|H, 2R+1] from `backward_tables`' sums [B, H, diagonals, 2, M].
 
     Args:
-        side: of the query on which keys and diagonals are: -1 before, 1 after, 0 both.
+        side: the side of the query on which the keys and the diagonals are: -1 before it, 1 after it, 0 both.
     """
     sums = sums.sum(0)
     if table.shape[0] == 1:

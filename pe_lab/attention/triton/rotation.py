@@ -145,9 +145,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool)
     """Return x [B, H, T, d] with its pairs of dimensions rotated, then scaled: in x's dtype, computed in float32.
 
     Args:
-        cos, sin: [B|1, H|1, T, d/2] float32.
-        gain: [1|H, d] float32.
-        half: pairs are (c, c + d/2), not (2c, 2c + 1).
+        cos, sin: cosines and sines of the angles, [B|1, H|1, T, d/2] float32.
+        gain: factors on the dimensions after the rotation, [1|H, d] float32; None: no factors.
+        half: whether pairs are (c, c + d/2) instead of (2c, 2c + 1).
     """
     B, H, T, d = x.shape
     x, (cos, sin) = _dims_adjacent(x), _readable(cos, sin)

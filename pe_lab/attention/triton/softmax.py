@@ -81,7 +81,7 @@ def _documents(segment, batch, at, low, high, length, STEP: tl.constexpr):
     all between them are of one segment, which all of `at` have.
 
     Args:
-        low, high: where is looked: at low, ..., high - 1.
+        low, high: the range of tokens that is searched: low, ..., high - 1.
     """
     segments = numbers(segment, batch, at, length, 0)
     there = at < length

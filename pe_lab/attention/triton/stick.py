@@ -294,7 +294,7 @@ def _changes(take, leave, inside, dweight, rest, after, before_ones, after_ones,
 
     Args:
         rest, after: the remainder before the tile and the sum of a after it, of every query.
-        UPRIGHT: keys are rows, [N, M].
+        UPRIGHT: whether keys are the rows of the tile, [N, M].
     """
     if CUT:
         leave = tl.where(inside, leave, 0.0)

@@ -39,16 +39,17 @@ def stick_attention(
     """Return stick-breaking attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
     Args:
-        bias: [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends.
-        segment: [B, T] integers, i sees j where they are equal; None: every key.
-        scale: of q . k.
+        bias: a table [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends. None: no bias.
+        segment: the segments of the tokens, [B, T] integers: i sees j where they are equal; None: every key.
+        scale: the factor on q . k.
         down: whether the stick is broken from the last key to the first.
-        side: of the query on which keys are: -1 before, 1 after, 0 both.
+        side: the side of the query on which the keys are: -1 before it, 1 after it, 0 both.
         include_self: whether a query attends to its own key.
         to_itself: whether the remainder goes to the query's own value; otherwise it is dropped.
 
     Returns:
-        [B, H, T, d], and the base-2 logarithm of the remainder of every stick, [B, H, T] float32.
+        The result of attention, [B, H, T, d], and the base-2 logarithm of the remainder of every stick, [B, H, T]
+        float32.
     """
     call = _StickCall(q, k, v, bias, segment, scale, down, side, include_self)
     B, H, T, d = q.shape
