@@ -73,11 +73,12 @@ def complete_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, An
     """Complete and check the config that Hydra composed for one cell.
 
     Args:
-        overrides: of the command line, or of a job.
-        params: of the sweep of a study that is chosen; another sweeper has used them.
+        overrides: the overrides of the command line or of a job.
+        params: the sweep parameters of the chosen study, which a single cell must not have; None: there are none, or
+            another sweeper has used them.
 
     Raises:
-        ValueError: as `expand_overrides`.
+        ValueError: as in `expand_overrides`.
     """
     conf = find_folders()
     if params:
@@ -103,7 +104,7 @@ def compose_cells(params: Mapping[str, Any] | None, overrides: list[str]) -> lis
     """Return the configs of a sweep's cells, each checked, within a program or a context of Hydra.
 
     Args:
-        params: of the study's sweep; the overrides come after them.
+        params: the sweep parameters of the study, by setting; the overrides come after them.
 
     Raises:
         HydraException, ValueError: as `expand_overrides`.
@@ -182,7 +183,7 @@ def _compose_jobs(overrides: list[str], conf: ConfigFolders, keys: list[str]) ->
     """Return the configs of a sweep's jobs, each checked.
 
     Args:
-        keys: settings that the study's parameters or the command line give.
+        keys: the settings that the study's parameters or the command line give.
     """
     cfgs: list[DictConfig] = []
     read: dict[str, Any] = {}  # each word once

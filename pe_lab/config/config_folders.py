@@ -126,7 +126,7 @@ def add_import_paths(settings: Any) -> None:
     Programs that need no class of a user import nothing from these folders.
 
     Args:
-        settings: of a config, or of a group of it.
+        settings: the settings of a config, or of a group of it.
     """
     if any(not is_package(target.partition(".")[0]) for target in _targets(settings)):
         sys.path += [path for path in import_paths() if path not in sys.path]
@@ -136,7 +136,7 @@ def add_path_of_callbacks(overrides: list[str]) -> None:
     """Let Hydra find the classes of its callbacks, which it makes before anything else: those of words and of studies.
 
     Args:
-        overrides: of a command line.
+        overrides: the overrides of a command line.
     """
     chosen = [word.partition("=")[2] for word in overrides if word.startswith("+study=")]
     files = [file for name in chosen if (file := find_folders().file("study", name))]

@@ -22,7 +22,7 @@ def help_text(conf: ConfigFolders, overrides: list[str], every: bool) -> str:
 
     Args:
         conf: the files that can be chosen.
-        overrides: of the command line; the settings of what they choose are shown.
+        overrides: the overrides of the command line; the settings of what they choose are shown.
         every: whether all settings are shown, and not only those that are changed most.
     """
     words = [override.lstrip("+").partition("=") for override in overrides]

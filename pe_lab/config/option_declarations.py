@@ -22,7 +22,7 @@ def declared_ranges(target: Any) -> dict[str, Range]:
     """Return the ranges of the options of a class or function, by name; those that its source declares.
 
     Args:
-        target: its import path, as `_target_` in a config.
+        target: the import path of the class or function, as `_target_` in a config.
     """
     try:
         module, _, name = target.rpartition(".")

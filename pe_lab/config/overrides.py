@@ -124,7 +124,7 @@ def parse_overrides(overrides: list[str], conf: ConfigFolders, loader: ConfigLoa
 
     Args:
         conf: the files that can be chosen.
-        loader: of Hydra; needed to list the values of a glob.
+        loader: Hydra's loader of configs, needed to list the values of a glob.
 
     Raises:
         ValueError: one cannot be read; a choice is no name; a sweep of no cell, or of more than can be.
@@ -171,12 +171,12 @@ class Override:
     """An override that a rule checks.
 
     Attributes:
-        text: as it was written.
-        parsed: as Hydra parses it.
-        key: of the setting.
-        value: of the setting.
+        text: the override as it was written.
+        parsed: the override as Hydra parses it.
+        key: the key of the setting.
+        value: the value of the setting.
         conf: the files that can be chosen.
-        earlier: overrides before it.
+        earlier: the overrides before it, as Hydra parses them.
     """
 
     text: str
@@ -310,7 +310,7 @@ class Launcher:
     """How a sweep's workers are started.
 
     Attributes:
-        workers: how many at most.
+        workers: the largest number of workers at a time.
         remote: whether they run on machines of their own, so that this one is not to train.
         gives_gpus: whether the launcher says which GPUs each worker sees.
     """
@@ -324,9 +324,9 @@ def make_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None
     """Return how a launcher starts the workers of a sweep.
 
     Args:
-        name: of hydra/launcher.
-        cfg: of one of its cells.
-        settings: those of hydra.launcher; None: not known yet, and not checked.
+        name: the name of the launcher, a choice of hydra/launcher.
+        cfg: the config of one of the sweep's cells.
+        settings: the settings of hydra.launcher; None: not known yet, and not checked.
 
     Raises:
         ValueError: it is not told how many workers to start, or starts none; a setting of Ray does not fit the cell.
@@ -349,7 +349,7 @@ def _places(device: str, devices: int) -> int:
     """Return the number of workers for this machine: one per GPU, or one per core without a GPU.
 
     Args:
-        devices: that train a run together.
+        devices: how many devices train a run together.
     """
     if device != "cpu" and (shared := gpus()):
         return max(1, len(shared) // devices)

@@ -23,7 +23,7 @@ def inner_encodings(leaf: DictConfig) -> Iterator[tuple[str, DictConfig]]:
     Encodings within those are not among them.
 
     Args:
-        leaf: settings of the encoding, in which parts are filled.
+        leaf: the settings of the encoding, in which parts are filled.
     """
     for key, value in leaf.items():
         if is_encoding(value):
@@ -38,10 +38,10 @@ def fill_parts(leaf: DictConfig, path: str, conf: ConfigFolders, written: Callab
     The same holds for another encoding that is a setting of a part, as `encoding` of `dape`.
 
     Args:
-        leaf: settings of the encoding.
-        path: of the encoding in the config, for messages.
+        leaf: the settings of the encoding.
+        path: the path of the encoding in the config, for messages.
         conf: the files that can be chosen.
-        written: composes the settings of a name of conf/pe.
+        written: a function that composes the settings of a name of conf/pe.
 
     Raises:
         OptionError: a part is no encoding, or has no such setting.

@@ -69,9 +69,9 @@ class Setting:
     """A key of a file in conf/.
 
     Attributes:
-        name: as on a command line, model.depth.
-        default: its value as the file has it; "" for settings that have settings of their own.
-        words: what it is: the comment beside it, which may go on below, at the same column.
+        name: the key as on a command line, for instance model.depth.
+        default: the value as the file has it; "" for settings that have settings of their own.
+        words: the description: the comment beside the key, which may go on below, at the same column.
         range: what a value must be; "" where a class of another package decides.
     """
 
@@ -97,7 +97,7 @@ def read_settings(file: Path, group: str = "") -> list[Setting]:
     """Return the settings of a file of conf/, in its order.
 
     Args:
-        group: that the file is in.
+        group: the group that the file is in; "": none.
     """
     text = file.read_text(encoding="utf-8")
     lines, root = text.splitlines(), yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))

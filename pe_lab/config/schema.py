@@ -90,10 +90,10 @@ class Solve:
     """At which steps a training counted in steps is validated, and the score at which it ends.
 
     Attributes:
-        level: validation score in (0, 1). At the second evaluation in a row that reaches it the task counts as solved
-            and the training stops; null: it goes on to its end.
+        level: the validation score to reach, in (0, 1). At the second evaluation in a row that reaches it the task
+            counts as solved and the training stops; null: it goes on to its end.
         first: the step of the first evaluation.
-        per_doubling: evaluations for each doubling of the steps after it.
+        per_doubling: the number of evaluations for each doubling of the steps after it.
     """
 
     level: Annotated[float, ranges.SCORE] | None = None
@@ -109,8 +109,10 @@ class Tune:
         rates: learning rates to try, ascending; null: `optimizer.lr` is used as it is.
         scaled: pairs of a rate and a starting scale, as many as rates, for encodings that have one; empty: their scale
             is used as it is.
-        fraction: of the steps after which only the best goes on, unless a try has solved the task before; 1: all go on.
-        steps: after which only the best goes on, in place of `fraction`; trainings that are not longer all go on.
+        fraction: the share of the steps after which only the best goes on, unless a try has solved the task before; 1:
+            all go on.
+        steps: the number of steps after which only the best goes on, in place of `fraction`; trainings that are not
+            longer all go on.
         margin: the smallest difference that matters, in octaves of steps, or in nats where there is no level.
         baseline: an encoding with which all others are compared, in one family over all settings; null: every two are
             compared, each setting by itself.
@@ -142,8 +144,8 @@ class Decide:
     Attributes:
         baseline: an encoding that all are compared with, `all pairs`, or `best`; null: no seeds are added.
         seeds: the first and the largest number of seeds.
-        looks: all numbers of seeds at which one looks; null: 5, 8, 12 and so on, by half more each.
-        best: with `baseline: best`, how many encodings are looked for; null: 1.
+        looks: all numbers of seeds at which results are looked at; null: 5, 8, 12 and so on, by half more each.
+        best: how many of the best encodings are looked for, with `baseline: best`; null: 1.
     """
 
     baseline: Annotated[str, ranges.BASELINE] | None = None
@@ -202,7 +204,7 @@ def require_setting(setting: str, value: Any) -> None:
     """Check the value of a setting.
 
     Args:
-        setting: dotted name, a key of RANGES.
+        setting: the dotted name of the setting, a key of RANGES.
 
     Raises:
         ValueError: one line with the setting, the requirement and the value.

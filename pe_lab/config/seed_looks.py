@@ -33,11 +33,11 @@ def looks_of(seeds: str, looks: Sequence[int] | None = None) -> tuple[int, ...]:
     """Return the looks of a study.
 
     Args:
-        seeds: first and largest number, as `5..12`.
-        looks: ascending, from the first to the largest number; None: the usual ones.
+        seeds: the first and the largest number of seeds, as `5..12`.
+        looks: the numbers of seeds to look at, ascending from the first to the largest; None: the usual ones.
 
     Raises:
-        ValueError: they are not.
+        ValueError: `seeds` is not a..b with 2 <= a <= b, or `looks` does not ascend from a to b.
     """
     first, most = parse_seeds(seeds)
     if looks is None:

@@ -131,7 +131,7 @@ def changing_arguments(trainer: DictConfig, gpu: bool, watched: bool) -> dict[st
     """Return the arguments of lightning.Trainer that change the numbers of a cell.
 
     Args:
-        watched: by callbacks that may change its training.
+        watched: whether the cell has callbacks, which may change its training.
     """
     neutral = NEUTRAL_ARGUMENTS | (ON_GPU if gpu else {}) | (VALIDATION_ARGUMENTS if watched else {})
     options = given_arguments(trainer)
@@ -156,8 +156,8 @@ def require_split(size: int, batch_size: int, devices: int) -> None:
     """Raise ValueError unless every batch has a sequence for each device.
 
     Args:
-        size: number of training sequences.
-        batch_size: of all devices together.
+        size: the number of training sequences.
+        batch_size: the number of sequences in a batch, over all devices together.
     """
     smallest = min(batch_size, size % batch_size or batch_size)
     if smallest < devices:
