@@ -31,7 +31,7 @@ class Alternation(HashSplitDataset):
     The number of switches so far determines every answer. The position-blind floor sees the numbers of a and b.
 
     Args:
-        blocks: k, >= 2.
+        blocks: k, the number of blocks, >= 2.
         shortest, longest: the range of n in training, k <= shortest <= longest.
         train, validation, test: sequences in each split, >= 1.
 
@@ -118,7 +118,7 @@ class Alternation(HashSplitDataset):
 
         Args:
             counts: [N, 2] the numbers of a and b.
-            share: [n + 1] of the sequences that have length n, for each up to the longest.
+            share: [n + 1] the share of the sequences of each length, from 0 to the longest, n.
         """
         k, shares = self.blocks, [(n, p) for n, p in enumerate(share.tolist()) if p]
 

@@ -30,7 +30,7 @@ class Addition(RandomProblems):
     hundreds; + and SEP by 0; START, END and padding by UNMARKED.
 
     Args:
-        order: of digits: little (least significant first) or big.
+        order: the order of digits: little (least significant first) or big.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
 
@@ -142,8 +142,8 @@ class Parity(RandomProblems):
     its bits in another order.
 
     Args:
-        ones: how many there are: `bits`, each bit is 0 or 1 with equal probability; `uniform`, 0 to n are equally
-            likely (Huang et al. 2024, arXiv:2410.02140).
+        ones: the distribution of the number of ones: `bits`, each bit is 0 or 1 with equal probability; `uniform`, 0 to
+            n are equally likely (Huang et al. 2024, arXiv:2410.02140).
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.

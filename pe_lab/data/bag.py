@@ -19,11 +19,11 @@ class Bag(SampledLabelled):
     no encoding should be better than none.
 
     Args:
-        seed: of the sequences.
+        seed: the seed of the sequences.
         length: T, >= 1; with a path, the longest sequence there may be.
-        vocabulary: number of tokens, and of classes, >= 1.
+        vocabulary: the number of tokens, and of classes, >= 1.
         train, validation, test, demo: sizes of the splits, each >= 1; demo is for looking at.
-        path: of a CSV file with sequences of one's own, see Labelled; null: none.
+        path: the path of a CSV file with your own sequences, see Labelled; null: no file.
 
     Raises:
         ValueError: an option out of range; fewer sequences than asked for; a file that is not of the format.

@@ -25,12 +25,12 @@ class Task:
     """The properties of a dataset that a model needs.
 
     Args:
-        vocabulary: number of tokens.
+        vocabulary: the number of tokens.
         length: T of the training sequences.
-        outputs: number of answers to choose from.
+        outputs: the number of answers to choose from.
         causal: whether a slot sees only itself and earlier slots.
         pooled: whether the question is about the whole sequence, answered from the mean over its tokens.
-        grid_width: columns, where a sequence is a grid read row by row; None: it is not a grid.
+        grid_width: the number of columns, where a sequence is a grid read row by row; None: it is not a grid.
         marks: the largest mark of a token, see Layout; None: tokens are not marked.
     """
 
@@ -65,7 +65,7 @@ class Batch:
     Shapes: S = T where every slot has an answer, S = 1 where the whole sequence has one.
 
     Args:
-        tokens: [B, T] integers.
+        tokens: [B, T] integers, the tokens.
         targets: [B, S] the right answers, IGNORE where there is none.
         role: [B, S] the kind of answer, an index into the dataset's roles.
         headline: [B, S] bool, the answers that the headline loss averages.
@@ -82,7 +82,7 @@ class Batch:
         """Return the batch on a device.
 
         Args:
-            non_blocking: do not wait for the copy, which must be from pinned memory.
+            non_blocking: whether to return before the copy is complete; it must be from pinned memory then.
         """
         return replace(
             self, **{name: getattr(self, name).to(device, non_blocking=non_blocking) for name in BATCH_FIELDS}
@@ -116,7 +116,7 @@ class Dataset(CheckedOptions, ABC):
 
     Attributes:
         revision: raised whenever the sequences change; part of a cell's identity.
-        neutral: as in PositionalEncoding.
+        neutral: options added later and their value that means "as before", as in PositionalEncoding.
         floors_revision: raised whenever the floors of the same sequences change.
         name: the file stem in conf/data, used in messages.
         task: what a model must know.
@@ -153,7 +153,7 @@ class Dataset(CheckedOptions, ABC):
         """Return the sequences of a split with these indices [B].
 
         Args:
-            epoch: of training, for datasets whose questions change with it.
+            epoch: the epoch of training, for datasets whose questions change with it.
         """
 
     @abstractmethod
@@ -170,7 +170,7 @@ class Dataset(CheckedOptions, ABC):
         """Return the same task with test sequences `factor` times as long.
 
         Args:
-            factor: > 1.
+            factor: the length of the sequences in training lengths, > 1.
 
         Raises:
             ValueError: the task has no sequences of that length.
@@ -219,7 +219,8 @@ class InMemoryDataset(Dataset):
     """A dataset in memory. Every split is made once, as one batch.
 
     Attributes:
-        epoch: whose training sequences it has, if it draws them: part of the name of every random draw of that split.
+        epoch: the epoch whose training sequences it has, if it draws them: part of the name of every random draw of
+            that split.
     """
 
     epoch = 0
@@ -262,7 +263,7 @@ def surprisal(batch: Batch, ordered: bool = True) -> Tensor:
     Its mean over the batch is the lowest loss that any function of the prefix can have on it.
 
     Args:
-        batch: a slot is asked about the tokens up to it, and nothing is asked at padding.
+        batch: a batch in which a slot is asked about the tokens up to it, and nothing is asked at padding.
         ordered: whether a prefix is the sequence of its tokens, or the multiset of them.
     """
     loss = torch.zeros(batch.tokens.shape, dtype=torch.float64)
@@ -319,8 +320,8 @@ def predictor_metrics(p: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[s
     """Return the mean losses and accuracies of a predictor on a batch; ties are broken at random.
 
     Args:
-        p: [N, outputs] its probability of each answer, in the slots with an answer; the last is that of all tokens
-            from outputs - 1 on.
+        p: [N, outputs] the predictor's probability of each answer, in the slots with an answer; the last is the
+            probability of all tokens from outputs - 1 on.
     """
     has_target = batch.targets != IGNORE
     right = batch.targets[has_target].clamp(max=p.shape[1] - 1)[:, None]

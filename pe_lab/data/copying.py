@@ -23,7 +23,7 @@ class UniqueCopy(Copy):
     others: the position-blind loss is ln(n!) / (n + 1), the mean of ln(b) for b symbols left, and of 0 for END.
 
     Args:
-        symbols: >= longest, <= 4096; it limits `longer` as well.
+        symbols: the number of different symbols, >= longest, <= 4096; it limits `longer` as well.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
@@ -105,10 +105,10 @@ class SelectiveCopy(Copy):
     The position-blind predictor knows n, if the number of blanks says it. Its floor is left out where n is above 128.
 
     Args:
-        symbols: >= 2, each equally likely; the blank is one more.
+        symbols: the number of different symbols, >= 2, each equally likely; the blank is one more.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
-        blanks: for each symbol, >= 0.
-        extra: blanks beside them, >= 0; one of both is not 0.
+        blanks: the number of blanks for each symbol, >= 0.
+        extra: the number of blanks beside them, >= 0; `blanks` and `extra` are not both 0.
         train, validation, test: problems in each split, >= 1.
 
     Raises:

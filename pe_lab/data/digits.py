@@ -34,8 +34,8 @@ class Digits(Labelled):
     levels instead of floors, see `reference_levels`.
 
     Args:
-        seed: of the split.
-        path: of a CSV file with images of one's own, see Labelled; null: none.
+        seed: the seed of the split.
+        path: the path of a CSV file with your own images, see Labelled; null: no file.
 
     Raises:
         ValueError: a file that is not of the format.

@@ -32,10 +32,10 @@ def write_dataset(dataset: Dataset, folder: Path, seed: int, settings: dict[str,
     each token.
 
     Args:
-        seed, settings: that the dataset was made from, for the schema.
+        seed, settings: the seed and the settings that the dataset was made from, for the schema.
 
     Returns:
-        The files.
+        The paths of the files.
 
     Raises:
         ValueError: a split has more than 100,000 sequences or 5,000,000 tokens, as text has.

@@ -40,7 +40,7 @@ class FlipFlop(HashSplitDataset):
 
     Args:
         length: T, even, >= 12: twice the number of instructions.
-        ignore: in [0, 1), the probability of i. Published: 0.8 in training, 0.98 and 0.1 in tests, with T = 512.
+        ignore: the probability of i, in [0, 1). Published: 0.8 in training, 0.98 and 0.1 in tests, with T = 512.
         train, validation, test: sequences in each split, >= 1.
         published_tests: whether the test has, beside its sequences, as many with `ignore` = 0.98 (sparse) and as many
             with 0.1 (dense). The metrics `error`, `error_sparse` and `error_dense` are then the shares of reads whose
@@ -164,7 +164,7 @@ def blind_one(writes: int, reads: int, ignored: int, ones: int) -> float:
 
     Args:
         writes, reads, ignored: how often w, r and i occur, the last r included.
-        ones: how often 1 does.
+        ones: how often the bit 1 occurs.
     """
     both = joint(writes, reads - 1)
     likely = [

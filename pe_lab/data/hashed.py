@@ -19,10 +19,10 @@ class HashSplitDataset(InMemoryDataset):
     repetition.
 
     Args:
-        sizes: sequences in each split, by its name.
+        sizes: the number of sequences in each split, by its name.
 
     Attributes:
-        drawn: numbers that name the random draws, with the seed, the name and the split.
+        drawn: the numbers that name the random draws, with the seed, the name and the split.
     """
 
     draws = True
@@ -70,7 +70,8 @@ class HashSplitDataset(InMemoryDataset):
 
         Args:
             total: the number of different sequences.
-            option: that makes more of them, with its value.
+            option: the name of an option that makes more of them.
+            value: the value of that option.
 
         Raises:
             OptionError: fewer than 500, or fewer than 20 times as many as are asked for in validation or test.
@@ -88,7 +89,7 @@ class HashSplitDataset(InMemoryDataset):
         """Return the metrics of a predictor on a batch; ties are broken at random.
 
         Args:
-            p: [N, outputs] its probability of each answer, in the slots with an answer.
+            p: [N, outputs] the predictor's probability of each answer, in the slots with an answer.
         """
         return predictor_metrics(p, batch, self.roles)
 
@@ -105,7 +106,8 @@ class HashSplitDataset(InMemoryDataset):
         """Check the length that a factor leads to.
 
         Args:
-            option: that has the length in training, `now`.
+            option: the name of the option that sets the length.
+            now: the value of that option in training.
 
         Raises:
             ValueError: it is not longer, or more than 131,072 tokens.

@@ -27,7 +27,7 @@ class IndirectIndexing(RandomProblems):
     (the source itself, if the shift is 0).
 
     Args:
-        letters: >= longest, <= 1024; it limits `longer` as well.
+        letters: the number of different letters, >= longest, <= 1024; it limits `longer` as well.
         shortest, longest: the range of n in training, 2 <= shortest <= longest.
         reach: the largest shift, >= 1.
         train, validation, test: problems in each split, >= 1.

@@ -32,8 +32,8 @@ class Induction(HashSplitDataset):
 
     Args:
         length: T; above the vocabulary, or >= 4 with asked = last.
-        vocabulary: >= 2; the special token is the last.
-        asked: repeated or last.
+        vocabulary: the number of tokens, >= 2; the special token is the last.
+        asked: the tokens that ask: repeated or last.
         train, validation, test: sequences in each split, >= 1.
 
     Raises:

@@ -38,10 +38,10 @@ class Labelled(InMemoryDataset):
     sequences are padded. Such data has reference levels instead of floors: see `reference_levels`.
 
     Args:
-        seed: of sequences that are made; a file does not depend on it.
-        task: tokens, classes and the largest length.
-        sizes: of the splits that are made.
-        path: of a file to read instead; null: none.
+        seed: the seed of sequences that are made; a file does not depend on it.
+        task: the numbers of tokens and classes, and the largest length.
+        sizes: the number of sequences in each split that is made, by its name.
+        path: the path of a file to read instead; null: no file.
 
     Raises:
         ValueError: the file cannot be read, or is not of the format: every malformed row is named.
@@ -109,8 +109,8 @@ class SampledLabelled(Labelled):
     Where a sequence determines its class, the Bayes loss is 0.
 
     Args:
-        sizes: of the splits, each >= 1.
-        seed, name, task, path: as Labelled.
+        sizes: the number of sequences in each split, by its name, each >= 1.
+        seed, name, task, path: the same as in Labelled.
 
     Raises:
         ValueError: a size out of range, or changed although the file at the path has its own.

@@ -22,11 +22,12 @@ def read_splits(content: bytes, source: str, task: Task) -> dict[str, Rows]:
     Empty lines are skipped. Sequences may be shorter than the task's length.
 
     Args:
-        content: of the file.
+        content: the content of the file.
         source: the file's name, for messages.
 
     Raises:
-        ValueError: in one line; with malformed rows named by their number, the header being row 1.
+        ValueError: the file is not of the format: one line, with malformed rows named by their number, the header being
+            row 1.
     """
     try:
         text = content.decode("utf-8-sig")

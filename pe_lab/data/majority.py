@@ -21,7 +21,7 @@ class Majority(RandomProblems):
     Order does not matter: what a position-blind model lacks is only whether the last of its symbols is the answer.
 
     Args:
-        symbols: >= 2.
+        symbols: the number of different symbols, >= 2.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
@@ -132,7 +132,7 @@ class InterleavedMajority(RandomProblems):
     as the bits of BinaryMajority. To count a stream one must know its bits by their places.
 
     Args:
-        streams: 2 <= streams <= 8.
+        streams: the number of streams, 2 <= streams <= 8.
         shortest, longest: the range of n, the bits of a stream, in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.

@@ -17,11 +17,12 @@ class Metric:
     """A number that measures a model on a split.
 
     Args:
-        name: as in the tables. `<name>_all` and `<name>_<role>` are the same metric over other answers. Rows have no
-            more of it, so that it says which value is the best: it contains one of LOWER_IS_BETTER, or the highest is.
-        better: which of its values is the best.
-        unit: of the number: nats if the name contains loss, bits if it contains bits. Margins and reports take any
-            other number for a share.
+        name: the name in the tables. `<name>_all` and `<name>_<role>` are the same metric over other answers. Rows have
+            no more of it, so that it says which value is the best: it contains one of LOWER_IS_BETTER, or the highest
+            is.
+        better: which of its values is the best, "min" or "max".
+        unit: the unit of the number: nats if the name contains loss, bits if it contains bits. Margins and reports take
+            any other number for a share.
 
     Raises:
         ValueError: the name says otherwise than `better` or `unit`.

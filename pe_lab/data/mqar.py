@@ -36,9 +36,9 @@ class MQAR(InMemoryDataset):
 
     Args:
         length: T, even, >= 4 pairs.
-        pairs: >= 1, <= the number of keys.
-        vocabulary: V, even.
-        power: in (0, 1].
+        pairs: the number of pairs, >= 1, <= the number of keys.
+        vocabulary: V, the number of tokens, even.
+        power: the exponent in the distribution of gaps, in (0, 1].
         train, validation, test: sequences in each split, >= 1.
 
     Raises:

@@ -31,10 +31,10 @@ class Pattern(SampledLabelled):
     In longer sequences the pairs have the same positions, followed by more of the other tokens.
 
     Args:
-        seed: of the sequences.
+        seed: the seed of the sequences.
         length: T, >= 21; with a path, the longest sequence there may be, >= 1.
         train, validation, test, demo: sizes of the splits, each >= 1; demo is for looking at.
-        path: of a CSV file with sequences of one's own, see Labelled; null: none.
+        path: the path of a CSV file with your own sequences, see Labelled; null: no file.
 
     Raises:
         ValueError: an option out of range; a file that is not of the format.
@@ -105,7 +105,7 @@ class PatternHard(Pattern):
     chance, a third of the time.
 
     Args:
-        seed, length, train, validation, test, demo, path: as Pattern.
+        seed, length, train, validation, test, demo, path: the same as in Pattern.
 
     Raises:
         ValueError: an option out of range; a file that is not of the format.

@@ -33,9 +33,9 @@ class PosGen(HashSplitDataset):
 
     Args:
         length: T, the start token included, > near + far + 1. Published: 64 terms in training, 256 in tests.
-        modulus: >= 2. Published: 17.
-        near, far: numbers of terms, >= 1. Published code: 3 and 1.
-        kind: recurrent, cot or semirecurrent.
+        modulus: the modulus of the sums, >= 2. Published: 17.
+        near, far: the numbers of terms in a sum, >= 1. Published code: 3 and 1.
+        kind: the places of the others: recurrent, cot or semirecurrent.
         train, validation, test: sequences in each split, >= 1.
 
     Raises:

@@ -30,12 +30,13 @@ class Problems(InMemoryDataset):
     The headline is the answer with END; nothing else is asked. The prompt determines it: the Bayes loss is 0.
 
     Args:
-        symbols: number of tokens that prompts and answers are written with; START, SEP, END and PAD come after them.
+        symbols: the number of tokens that prompts and answers are written with; START, SEP, END and PAD come after
+            them.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
 
     Attributes:
-        prompt_length, answer_length: in tokens, as (a, b) for a n + b.
-        n: the sizes.
+        prompt_length, answer_length: the lengths in tokens, as (a, b) for a n + b.
+        n: the range of the sizes.
         bands: whether longer problems have all sizes of a band as wide as that of training, instead of one size.
 
     Raises:
@@ -82,10 +83,10 @@ class Problems(InMemoryDataset):
 
         Args:
             counts: [N, symbols] how often each symbol is in the prompt and the answer so far; SEP is there.
-            share: [n + 1] of the problems that have size n, for each up to the largest.
+            share: [n + 1] the share of the problems of each size, from 0 to the largest, n.
 
         Returns:
-            None where there are too many cases to count.
+            The probabilities; None where there are too many cases to count.
         """
 
     def largest_mark(self, n: int) -> int | None:
@@ -174,7 +175,7 @@ class Problems(InMemoryDataset):
         """Return the metrics of a predictor on a batch; ties are broken at random.
 
         Args:
-            p: [N, symbols + 1] its probability of each symbol and of END, in the slots with an answer.
+            p: [N, symbols + 1] the predictor's probability of each symbol and of END, in the slots with an answer.
         """
         return predictor_metrics(p, batch, self.roles)
 
@@ -196,7 +197,7 @@ class RandomProblems(Problems):
     lower by at most 0.005 nats (seed 0, defaults) on copy, reverse, sort and parity, and by 0.037 on addition.
 
     Args:
-        sizes: problems in each split, by its name, each >= 1.
+        sizes: the number of problems in each split, by its name, each >= 1.
 
     Raises:
         ValueError: an option out of its range, fewer than 500 different problems, or fewer than 20 times as many as are
@@ -284,8 +285,8 @@ def split_of(seed: int, name: str, key: list[int]) -> str:
     """Return the split of a sequence by a hash: a tenth are in the test, a tenth in validation, others in training.
 
     Args:
-        name: of the dataset.
-        key: sequences with the same key are in the same split.
+        name: the name of the dataset.
+        key: the numbers that are hashed; sequences with the same key are in the same split.
     """
     return {0: "test", 1: "validation"}.get(derive_seed(seed, name, "split", *key) % NUM_SHARES, "train")
 

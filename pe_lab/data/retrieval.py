@@ -25,10 +25,10 @@ class QuestionAnswering(HashSplitDataset):
     HashSplitDataset for the splits. `longer` has a longer text with the same question.
 
     Args:
-        sizes: sequences in each split, by its name.
-        vocabulary: number of tokens.
-        length: T.
-        answer: A.
+        sizes: the number of sequences in each split, by its name.
+        vocabulary: the number of tokens.
+        length: T, the number of tokens in a sequence.
+        answer: A, the number of tokens in the answer.
     """
 
     roles = ("answer",)
@@ -53,7 +53,7 @@ class QuestionAnswering(HashSplitDataset):
             step: [N] how many tokens of the answer are in the prefix.
 
         Returns:
-            None where there are too many cases to count.
+            The probabilities; None where there are too many cases to count.
         """
 
     @property
@@ -125,13 +125,13 @@ class Needle(QuestionAnswering):
 
     Args:
         length: T; what is not needle, question or answer is filler.
-        keys: of the needles in a text, >= 1.
-        values: needles for each key, >= 1.
-        queries: keys that are asked for, <= keys.
-        digits: symbols of a value, >= 1.
-        names: keys to choose from, >= keys.
-        symbols: of values, >= 2.
-        fillers: different tokens of the haystack, >= 1.
+        keys: the number of different keys in a text, >= 1.
+        values: the number of needles for each key, >= 1.
+        queries: the number of keys that are asked for, <= keys.
+        digits: the number of symbols in a value, >= 1.
+        names: the number of keys to choose from, >= keys.
+        symbols: the number of different symbols of values, >= 2.
+        fillers: the number of different tokens of the haystack, >= 1.
         train, validation, test: sequences in each split, >= 1.
 
     Raises:
@@ -224,11 +224,11 @@ class VariableTracking(QuestionAnswering):
 
     Args:
         length: T; what is not assignment, question or answer is filler.
-        chains: >= 1.
-        hops: assignments of a variable to another one in each chain, >= 0.
-        names: variables to choose from, >= chains x (hops + 1).
-        values: to choose from, >= chains.
-        fillers: different tokens of the haystack, >= 1.
+        chains: the number of chains, >= 1.
+        hops: the number of assignments of a variable to another one in each chain, >= 0.
+        names: the number of variables to choose from, >= chains x (hops + 1).
+        values: the number of values to choose from, >= chains.
+        fillers: the number of different tokens of the haystack, >= 1.
         train, validation, test: sequences in each split, >= 1.
 
     Raises:

@@ -23,8 +23,8 @@ def uses_position(loss: float, floors: Mapping[str, Mapping[str, float]]) -> boo
     """Return whether a test loss is below the best without position; None where that is unknown or equals the best.
 
     Args:
-        loss: in nats.
-        floors: values of metrics by name, for each floor by name.
+        loss: the test loss in nats.
+        floors: the values of metrics by name, for each floor by name.
     """
     level = next((floors[name]["loss"] for name in BLIND_FLOORS if name in floors), None)
     if level is None or level - floors.get(BEST_FLOOR, {}).get("loss", 0.0) <= NO_GAP:
@@ -36,7 +36,7 @@ def exact_range(floors: Mapping[str, Mapping[str, float]]) -> tuple[float, float
     """Return the level and the best loss of a task with exact floors, in nats; None where they are not known.
 
     Args:
-        floors: values of metrics by name, for each floor by name.
+        floors: the values of metrics by name, for each floor by name.
     """
     level = next((floors[name]["loss"] for name in LEVEL_FLOORS if name in floors), None)
     best = floors.get(BEST_FLOOR, {}).get("loss")

@@ -23,7 +23,7 @@ class Copy(RandomProblems):
     distribution of n and the splits. The position-blind floor is left out where prompts have more than 128 symbols.
 
     Args:
-        symbols: >= 2, each equally likely.
+        symbols: the number of different symbols, >= 2, each equally likely.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
@@ -123,7 +123,7 @@ class Repeat(Problems):
     knows which are in the test it is 0.05 instead of 0.24, see `floors`.
 
     Args:
-        symbols: >= 2.
+        symbols: the number of different symbols, >= 2.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
 
     Raises:
@@ -195,8 +195,8 @@ def half_written(counts: Tensor, share: Tensor) -> Tensor:
     all multisets of a size, keep them within range.
 
     Args:
-        counts: [N, S].
-        share: [n + 1] the P(n), for each n up to the largest.
+        counts: [N, S] how often each symbol occurs.
+        share: [n + 1] the probability P(n) of each n, from 0 to the largest.
     """
     S = counts.shape[1]
     counts, order = counts.sort(1)  # products stay short for long
@@ -232,8 +232,8 @@ def _expected_rest(weight: Tensor, counts: Tensor, factors: list[Tensor], produc
     """Return [N, S], the sums over a of the weight of a times the expected count of each symbol in B.
 
     Args:
-        weight: [N, A] of the coefficient of each z^a in the last product.
-        counts: [N, S].
+        weight: [N, A] the weights of the coefficients of z^a in the last product.
+        counts: [N, S] how often each symbol occurs.
         factors: [N, F] for each symbol, a polynomial in z, whose power is the count in A.
         products: [N, C] for each symbol, the product of the factors before it.
     """
@@ -266,8 +266,8 @@ def half_sorted(counts: Tensor, share: Tensor) -> Tensor:
     the counts above: n and the prompt are known, and its weight is P(n) S^-n times its number of orders.
 
     Args:
-        counts: [N, S].
-        share: [n + 1] the P(n), for each n up to the largest.
+        counts: [N, S] how often each symbol occurs.
+        share: [n + 1] the probability P(n) of each n, from 0 to the largest.
     """
     S = counts.shape[1]
     k = counts.sum(1)

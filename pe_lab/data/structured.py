@@ -64,9 +64,9 @@ class Structured(InMemoryDataset):
     far as the terms stay in range: few sequences at 4 x, none at 16 x.
 
     Args:
-        seed: of the split.
+        seed: the seed of the split.
         length: T, >= 15.
-        extra: terms after MID beyond 4 to 8, which the sequences of `longer` have.
+        extra: the number of terms after MID beyond 4 to 8, which the sequences of `longer` have.
 
     Raises:
         ValueError: length < 15 + extra.
@@ -180,7 +180,7 @@ class StructuredHeldout(Structured):
     training progression shifted by one step, and 97 % of their transitions from x to x + s occur in training.
 
     Args:
-        seed, length, extra: as Structured.
+        seed, length, extra: the same as in Structured.
 
     Raises:
         ValueError: length < 15 + extra.

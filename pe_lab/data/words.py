@@ -22,9 +22,9 @@ class MostFrequent(QuestionAnswering):
     everything: the position-blind loss is 0.
 
     Args:
-        length: T: the list, a mark and the answer.
-        words: to choose from.
-        asked: how many are asked for.
+        length: T, the number of tokens in the list, a mark and the answer.
+        words: the number of words to choose from.
+        asked: the number of words that are asked for.
         noise: whether the list is filled with a token that is no word.
     """
 
@@ -86,10 +86,11 @@ class CommonWords(MostFrequent):
     `longer` has more of the words that occur once.
 
     Args:
-        length: T.
-        words: to choose from, at least as many as a list has.
-        asked: common words, >= 1.
-        common: occurrences of each, >= 2. RULER: 6 in lists of less than 4,096 tokens, 30 for 3 of others beyond.
+        length: T, the number of tokens in a sequence.
+        words: the number of words to choose from, no less than the number of different words in a list.
+        asked: the number of common words, >= 1.
+        common: the number of occurrences of each, >= 2. RULER: 6 in lists of less than 4,096 tokens, 30 for 3 of others
+            beyond.
         train, validation, test: sequences in each split, >= 1.
 
     Raises:
@@ -136,10 +137,10 @@ class FrequentWords(MostFrequent):
     `longer` has more occurrences of each, and more words.
 
     Args:
-        length: T.
-        words: to choose from, at least as many as a list has.
-        asked: >= 1.
-        alpha: > 1.
+        length: T, the number of tokens in a sequence.
+        words: the number of words to choose from, no less than the number of different words in a list.
+        asked: the number of words that are asked for, >= 1.
+        alpha: the exponent of Zipf's law, > 1.
         train, validation, test: sequences in each split, >= 1.
 
     Raises:

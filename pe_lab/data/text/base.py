@@ -54,20 +54,23 @@ class Text(Dataset):
     shorter pieces with an earlier split: of "stdlib" 7 of 256 share a half of 128 bytes.
 
     Args:
-        seed: of random draws; the text and its splits do not depend on it.
-        corpus: "tinyshakespeare", 1.1 MB of Shakespeare's plays, comes with the package; "stdlib" is the source of the
-            running Python's standard library, another text for every version; "enwik8" is downloaded.
-        path: of a plain text file, or of a folder of them, where source code and markup are text, and data formats such
-            as JSON and CSV are not; wins over `corpus`. With a column also JSON lines, Parquet, and a folder to which
-            `datasets` of Hugging Face saved a dataset or its splits, which are divided anew; the last two need pyarrow.
-        column: of text in the rows of these files: a row is a document. None: the files are plain text.
+        seed: the seed of random draws; the text and its splits do not depend on it.
+        corpus: the name of a text: "tinyshakespeare", 1.1 MB of Shakespeare's plays, comes with the package; "stdlib"
+            is the source of the running Python's standard library, another text for every version; "enwik8" is
+            downloaded.
+        path: the path of a plain text file, or of a folder of them, where source code and markup are text, and data
+            formats such as JSON and CSV are not; wins over `corpus`. With a column also JSON lines, Parquet, and a
+            folder to which `datasets` of Hugging Face saved a dataset or its splits, which are divided anew; the last
+            two need pyarrow.
+        column: the column with the text in the rows of these files: a row is a document. None: the files are plain
+            text.
         separator: text between the documents of a file; None: a file is one document.
         tokenizer: "bytes"; "bpe", learned from the training split; or the path of a tokenizer.json, or of a folder with
             one, as `AutoTokenizer` saves it.
-        vocabulary_size: tokens of "bpe", 259 to 2^20: 256 bytes, learned tokens, MASK and END.
+        vocabulary_size: the number of tokens of "bpe", 259 to 2^20: 256 bytes, learned tokens, MASK and END.
         length: T, >= 2.
-        train_sequences: windows of the training split, at most, taken evenly over it; None: all.
-        test_sequences: the same for validation and test, each.
+        train_sequences: the largest number of windows of the training split, taken evenly over it; None: all.
+        test_sequences: the largest number of windows of the validation and of the test split, likewise.
         cache: folder for downloads, tokens and reference levels; None: the user's cache folder. Not in the identity.
 
     Attributes:

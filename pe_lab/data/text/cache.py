@@ -25,7 +25,7 @@ def cached_folder(entry: Path, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache; make it if it is missing, and with a message if it is damaged.
 
     Args:
-        make: writes files into an empty folder.
+        make: a function that writes files into an empty folder.
 
     Raises:
         ValueError: the cache cannot be written to.

@@ -37,7 +37,7 @@ class CLM(Text):
         split are not asked. About as many tokens are asked as without a stride, in `length / stride` as many windows.
 
         Args:
-            stride: tokens from one window to the next, 1 ... length.
+            stride: the number of tokens from one window to the next, 1 ... length.
         """
         length = self.task.length
         if not 1 <= stride <= length:

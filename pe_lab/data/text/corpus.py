@@ -34,9 +34,9 @@ class Documents:
     """Hashes and sizes of all documents, in order.
 
     Args:
-        digest: of all of them.
-        hashes: [N] uint64, of the content of each.
-        sizes: [N] int64, in bytes.
+        digest: the digest of all documents.
+        hashes: the hash of the content of each document, [N] uint64.
+        sizes: the size of each document in bytes, [N] int64.
     """
 
     digest: str
@@ -50,9 +50,9 @@ class Corpus:
 
     Args:
         name: a key of CHECKSUMS or of DOWNLOADS, or "stdlib", the .py files of Python's modules without their tests.
-        path: of a file, or of a folder whose files are documents, hidden ones left out; wins over the name.
+        path: the path of a file, or of a folder whose files are documents, hidden ones left out; wins over the name.
         separator: text between the documents of a file; None: a file is one document.
-        column: of text in the rows of the files, each a document; None: the files are plain text.
+        column: the column with the text in the rows of the files, each a document; None: the files are plain text.
         cache: folder for downloads, and for hashes and sizes, so that unchanged files are read once.
     """
 

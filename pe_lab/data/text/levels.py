@@ -16,8 +16,8 @@ class NgramCounts:
     is 1, 2 or more, and given to the tokens as a shorter context has them.
 
     Args:
-        keys: [N] a context and a token as one number, each time they were seen; sorted in place.
-        bits: of the token, the low ones.
+        keys: [N] numbers, each a context and a token, as often as they were seen; sorted in place.
+        bits: the number of low bits of a key that hold the token.
     """
 
     def __init__(self, keys: np.ndarray, bits: int) -> None:

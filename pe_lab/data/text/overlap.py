@@ -23,7 +23,7 @@ def find_repeats(streams: list[Path], held: Path, length: int, vocabulary: int, 
 
     Args:
         streams, held: .npy files, streams of at least `length` tokens.
-        folder: for the hashes of known sequences meanwhile, 8 bytes for each.
+        folder: the folder in which a temporary file keeps the hashes of known sequences, 8 bytes for each.
     """
     value = np.array([derive_seed(0, "repeats", token) for token in range(vocabulary)], np.uint64)
     held_hashes = HashSet(
@@ -77,7 +77,7 @@ class HashSet:
     """A set of numbers; a table of their high bits excludes most candidates before the search.
 
     Args:
-        members: sorted in place.
+        members: the numbers, sorted in place.
     """
 
     BITS = 30  # of a number that are looked up, at most; otherwise so many that at most one place in 32 is taken

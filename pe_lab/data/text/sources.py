@@ -52,8 +52,8 @@ class Download:
     """A file on the network.
 
     Args:
-        sha256: of the downloaded file.
-        member: of the downloaded archive; None: the download is the file itself.
+        sha256: the SHA-256 checksum of the downloaded file.
+        member: the name of the file in the downloaded archive; None: the download is the file itself.
     """
 
     url: str
@@ -111,7 +111,7 @@ def own_files(path: Path, column: str | None = None) -> list[Path]:
     """Return the file itself, or the files under a folder without hidden ones.
 
     Args:
-        column: that has the text, in files of ROW_SUFFIXES; None: the files are plain text.
+        column: the column that has the text, in files of ROW_SUFFIXES; None: the files are plain text.
 
     Raises:
         ValueError: there is neither; a folder in it cannot be read; something in it is neither a file nor a folder, or

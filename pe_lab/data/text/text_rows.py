@@ -34,12 +34,12 @@ def read_texts(file: Path, column: str) -> Iterator[str]:
     """Yield the text of each row.
 
     Args:
-        file: whose suffix is one of ROW_SUFFIXES.
-        column: that has the text.
+        file: a file whose suffix is one of ROW_SUFFIXES.
+        column: the name of the column that has the text.
 
     Raises:
-        ValueError: in one line: the file is of another format, it has no such column, a row has no text, or pyarrow
-            is missing.
+        ValueError: the file is of another format, it has no such column, a row has no text, or pyarrow is missing; in
+            one line.
         OSError: the file cannot be read.
     """
     texts = _of_lines(file, column) if file.suffix.lower() in LINE_SUFFIXES else _of_arrow(file, column)

@@ -28,7 +28,7 @@ class TokenStreams:
 
     Args:
         corpus: the text.
-        tokenizer: fitted to the training split when the streams are written.
+        tokenizer: the tokenizer, fitted to the training split when the streams are written.
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer) -> None:

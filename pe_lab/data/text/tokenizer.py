@@ -70,7 +70,7 @@ class BPE(Tokenizer):
     Words of more than 1,024 bytes are cut.
 
     Args:
-        vocabulary: 256 bytes, learned tokens, MASK and END.
+        vocabulary: the number of tokens: 256 bytes, learned tokens, MASK and END.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -120,7 +120,7 @@ class FromFile(Tokenizer):
     Nothing is added to the text. MASK and END come behind its tokens.
 
     Args:
-        path: of the file, or of a folder with it, as `AutoTokenizer` saves one.
+        path: the path of the file, or of a folder with it, as `AutoTokenizer` saves one.
 
     Raises:
         ValueError: there is no such file, or its tokens are not bytes, or are more than 2^20.

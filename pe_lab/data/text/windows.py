@@ -17,9 +17,9 @@ class Windows:
     """Windows of a stream of tokens.
 
     Args:
-        length: in tokens.
-        size: windows that are taken.
-        total: windows in the stream, of which `size` are taken evenly.
+        length: the length of a window, in tokens.
+        size: the number of windows that are taken.
+        total: the number of windows in the stream, of which `size` are taken evenly.
         places: [size] the first token of each window that is taken; None: at multiples of the length.
     """
 
@@ -57,12 +57,12 @@ def place_windows(
     """Return the windows of a split; held-out windows that occur in an earlier split are left out.
 
     Args:
-        length: of a window, in tokens.
-        most: windows that are taken, evenly; None: all.
-        context: tokens of the shortest sequence whose repetition counts.
-        following: tokens after a window that are read too.
-        setting: for messages.
-        stride: tokens from one held-out window to the next; None: the length.
+        length: the length of a window, in tokens.
+        most: the largest number of windows, taken evenly; None: all.
+        context: the number of tokens of the shortest sequence whose repetition counts.
+        following: the number of tokens after a window that are read too.
+        setting: the setting that decides the length, for messages.
+        stride: the number of tokens from one held-out window to the next; None: the length.
 
     Raises:
         ValueError: there is no window.
