@@ -20,10 +20,10 @@ class Absolute(PositionalEncoding, ABC):
     """Base of encodings with a vector of width D per position: where and how it enters the model.
 
     Args:
-        at: "input": the token embedding, once. "every_layer": the input of attention in every layer, not the residual
-            stream. "query_key": the same, for queries and keys only.
-        combine: "add", or "concat": Linear(2D -> D) of the concatenation.
-        size: > 0, a factor on the vectors.
+        at: where the vectors enter. "input": the token embedding, once. "every_layer": the input of attention in every
+            layer, not the residual stream. "query_key": the same, for queries and keys only.
+        combine: how the vectors enter: "add", or "concat", Linear(2D -> D) of the concatenation.
+        size: a factor on the vectors, > 0.
 
     Raises:
         ValueError: at, combine or size out of range.
@@ -81,10 +81,10 @@ def sinusoid(pos: Tensor, width: int, theta: float, dtype: torch.dtype) -> Tenso
     Dimension 2c is sin(pos * theta ** (-2c / width)), dimension 2c + 1 the cosine.
 
     Args:
-        pos: [...] integers.
+        pos: integer positions, [...].
         width: D; if it is odd, the last cosine is left out.
-        theta: > 0.
-        dtype: of the result, float32 or float64.
+        theta: the base of the frequencies, > 0.
+        dtype: the dtype of the result, float32 or float64.
 
     Returns:
         [..., D]
@@ -101,8 +101,8 @@ class Sinusoidal(Absolute):
     that hardly count. `sinusoidal_qk` adds the same vectors to the input of queries and keys in every layer.
 
     Args:
-        theta: > 0; wavelengths run from 2 pi to 2 pi theta.
-        at, combine, size: as Absolute.
+        theta: the base of the frequencies, > 0; wavelengths run from 2 pi to 2 pi theta.
+        at, combine, size: the options of `Absolute`.
 
     Raises:
         ValueError: an option out of range.
@@ -134,7 +134,7 @@ class Integer(Absolute):
     combine="concat".
 
     Args:
-        at, combine, size: as Absolute.
+        at, combine, size: the options of `Absolute`.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Normalized(Absolute):
     the length of the sequence from it. A sequence of one token has 0. Without effect where `integer` has none.
 
     Args:
-        at, combine, size: as Absolute.
+        at, combine, size: the options of `Absolute`.
     """
 
     whole_sequence = "positions are divided by the length of the sequence"

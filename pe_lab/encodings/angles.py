@@ -17,9 +17,9 @@ def angles(pos: Tensor, omega: Tensor, dtype: torch.dtype) -> Tensor:
     """Return pos * omega; in float32 reduced by whole turns.
 
     Args:
-        pos: integers, or float64.
+        pos: the positions, integers or float64.
         omega: angular frequencies in any dtype, of a shape that can be multiplied with pos; gradients reach it.
-        dtype: of the result, float32 or float64.
+        dtype: the dtype of the result, float32 or float64.
     """
     return round_angles(pos.double() * omega.double(), dtype)
 

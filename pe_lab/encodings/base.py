@@ -44,7 +44,7 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
     and return vectors in the dtype of the activations.
 
     Args:
-        sizes: of the model.
+        sizes: the sizes of the model.
         name: the file stem in conf/pe, used in messages.
 
     A class declares where it is defined, and what it reads, with the attributes of `Declarations`.
@@ -124,7 +124,7 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
         """Raise ValueError if the encoding needs documents in one piece and a document is not.
 
         Args:
-            layout: of all tokens, those in a cache too.
+            layout: the layout of all tokens, including those in a cache.
         """
         if self.contiguous_only and not layout.contiguous:
             raise ValueError(

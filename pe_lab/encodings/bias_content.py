@@ -18,9 +18,9 @@ class Mixture:
     """The bias of pairs of tokens from curves over the distance, mixed by the query.
 
     Args:
-        shares: [B, H, T, K] of the queries of `layout`.
-        curves: [K, R] at the distances 0 ... R - 1; beyond them the bias is 0.
-        layout: of these queries.
+        shares: [B, H, T, K] weights of the curves for each query of `layout`.
+        curves: [K, R] biases at the distances 0 ... R - 1; beyond them the bias is 0.
+        layout: the layout of the queries.
     """
 
     shares: Tensor
@@ -48,9 +48,9 @@ class Inkling(PositionalEncoding):
     Causal only: there are no curves for later keys.
 
     Args:
-        curves: K >= 1.
-        extent: R >= 1, distances that have a bias; 1,024 in the model.
-        std: >= 0, W and the curves start as N(0, std^2), 0.02 in the model.
+        curves: the number of curves, K >= 1.
+        extent: the number of distances that have a bias, R >= 1; 1,024 in the model.
+        std: the initial standard deviation, >= 0: W and the curves start as N(0, std^2), 0.02 in the model.
 
     Raises:
         ValueError: an option out of range; bidirectional attention.

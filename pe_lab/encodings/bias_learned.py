@@ -27,8 +27,8 @@ class RelativeBias(PositionalEncoding):
     Distances beyond `max_distance` count as `max_distance`, on either side. It has (2 max_distance + 1) H parameters.
 
     Args:
-        max_distance: k >= 1; distances -k ... k have a scalar each.
-        std: >= 0, in units of logits: the table starts as N(0, std^2).
+        max_distance: the largest distance with a scalar, k >= 1; distances -k ... k have a scalar each.
+        std: the initial standard deviation, >= 0, in units of logits: the table starts as N(0, std^2).
 
     Raises:
         ValueError: max_distance or std out of range.
@@ -83,7 +83,7 @@ def bucket_of(distance: Tensor, buckets: Tensor, num_buckets: int, causal: bool)
     """Return the bucket of integer distances; in causal attention, that of 0 for those below.
 
     Args:
-        buckets: as `bucket_tables` returns them.
+        buckets: the result of `bucket_tables`.
     """
     size = distance.clamp(min=0) if causal else distance.abs()
     bucket = buckets[int(causal)].to(distance.device)[size.clamp(max=buckets.shape[1] - 1)]
@@ -98,9 +98,11 @@ class T5(PositionalEncoding):
     keys at or before the query, bidirectional attention one half, and the other half for keys after it.
 
     Args:
-        num_buckets: rows of the table, even.
-        max_distance: from here on all distances share a bucket; above the number of distances with their own bucket.
-        std: >= 0, in units of logits: the table starts as N(0, std^2); None: D ** -0.5, as in its code.
+        num_buckets: the number of rows of the table, even.
+        max_distance: the distance from which on all distances share a bucket; more than the number of distances with
+            their own bucket.
+        std: the initial standard deviation, >= 0, in units of logits: the table starts as N(0, std^2); None: D ** -0.5,
+            as in its code.
 
     Raises:
         ValueError: an option out of range.
@@ -203,7 +205,7 @@ class Fire(PositionalEncoding):
     would pull L and c, which are no weights, to zero.
 
     Args:
-        hidden: units of the MLP, >= 1.
+        hidden: the number of hidden units of the MLP, >= 1.
 
     Raises:
         ValueError: hidden out of range.

@@ -17,11 +17,11 @@ class Cache:
     and values of each layer; an encoding keeps what it asks for by `Layout.with_earlier`.
 
     Args:
-        depth: layers of the model.
-        room: tokens for which memory is reserved at once, and which it holds at most; None: it grows.
+        depth: the number of layers of the model.
+        room: the number of tokens for which memory is reserved at once, and which it holds at most; None: it grows.
 
     Attributes:
-        layout: of all tokens so far, as the encoding located them; None: there are none.
+        layout: the layout of all tokens so far, as the encoding located them; None: there are none.
         embedding: what the encoding's `embed` keeps.
         layers: what each layer keeps.
     """
@@ -44,7 +44,7 @@ class Cache:
         """Add tokens and return their layout, whose keys are all tokens so far.
 
         Args:
-            check: raises where an encoding is not defined for the layout that will be returned.
+            check: a function that raises if the encoding is not defined for the layout that will be returned.
 
         Raises:
             ValueError: another batch; positions that do not follow those in the cache; padding behind a token; a layout

@@ -104,7 +104,7 @@ class Sum(Combination):
     softmax there is one at most, and one part at most changes the input of attention.
 
     Args:
-        parts: make the encodings; on the command line names, pe.parts=[rope,forgetting].
+        parts: callables that make the encodings; on the command line names, pe.parts=[rope,forgetting].
 
     Raises:
         ValueError: parts that cannot be added, both named.
@@ -152,8 +152,8 @@ class Heads(Combination):
     A part is made for its own number of heads: the slopes of `alibi` are those of a model with so many.
 
     Args:
-        parts: make the encodings; on the command line names, pe.parts=[alibi,none].
-        shares: of the heads, positive, relative to their sum; null: equal.
+        parts: callables that make the encodings; on the command line names, pe.parts=[alibi,none].
+        shares: positive numbers, the relative shares of the heads that the parts get; null: equal shares.
 
     Raises:
         ValueError: shares that do not make whole heads; a part that changes more than attention; parts whose heads
@@ -183,7 +183,7 @@ class Interleave(Combination):
     """Alternate encodings by layer, such as three layers with rotations and one without (arXiv:2501.18795).
 
     Args:
-        parts: make the encodings; on the command line names, pe.parts=[rope,none].
+        parts: callables that make the encodings; on the command line names, pe.parts=[rope,none].
         layers: how many layers in a row each part has, repeated over the layers of the model; null: one.
 
     Raises:

@@ -41,9 +41,9 @@ class CountTerm(nn.Module):
     """The term that CoPE adds to the logits z: q . e[p], where p is the sum of sigmoid(z) over the keys j ... i.
 
     Args:
-        head_dim: d.
-        max_position: p_max, the largest p.
-        std: the table e starts as N(0, std^2).
+        head_dim: the dimension of a head, d.
+        max_position: the largest position, p_max.
+        std: the initial standard deviation: e starts as N(0, std^2).
     """
 
     def __init__(self, head_dim: int, max_position: int, std: float) -> None:
@@ -75,8 +75,9 @@ class CoPE(PositionalEncoding):
     Causal only: keys are counted from the query backwards. Of positions, only the order of tokens matters.
 
     Args:
-        max_position: p_max >= 1, the largest p.
-        std: >= 0, the vectors start as N(0, std^2); 0, the listing's, starts them at zero.
+        max_position: the largest position, p_max >= 1.
+        std: the initial standard deviation, >= 0: the vectors start as N(0, std^2); 0, the listing's, starts them at
+            zero.
 
     Raises:
         ValueError: an option out of range; bidirectional attention.

@@ -19,9 +19,9 @@ class Continuous(Absolute):
     Any position has a value; beyond those of training it is extrapolated by the MLP.
 
     Args:
-        hidden: h >= 1.
-        scale: > 0, the position that is mapped to 1; None: the training length.
-        at, combine, size: as Absolute.
+        hidden: the number of hidden units, h >= 1.
+        scale: the position that is mapped to 1, > 0; None: the training length.
+        at, combine, size: the options of `Absolute`.
 
     Raises:
         ValueError: an option out of range.
@@ -59,10 +59,10 @@ class Fourier(Absolute):
     trained from N(0, gamma^-2).
 
     Args:
-        features: |F|, even.
-        hidden: >= 1, between the two linear layers.
-        gamma: > 0, the standard deviation of W_r at the start is 1 / gamma.
-        at, combine, size: as Absolute.
+        features: the number of features, |F|, even.
+        hidden: the number of hidden units between the two linear layers, >= 1.
+        gamma: the inverse of the standard deviation of W_r at the start, > 0.
+        at, combine, size: the options of `Absolute`.
 
     Raises:
         ValueError: an option out of range.

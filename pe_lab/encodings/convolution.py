@@ -17,9 +17,9 @@ def causal_convolution(x: Tensor, weight: Tensor, layout: Layout, name: str) -> 
     """Return the sum over s < K of weight[s] * x_(i-s) within each document, [B, T, C].
 
     Args:
-        x: [B, T, C] of these tokens.
-        weight: [K, C]; that of the token itself comes first.
-        name: under which x is kept for later tokens.
+        x: [B, T, C] vectors of the tokens of `layout`.
+        weight: [K, C] weights; row 0 is for the token itself.
+        name: the name under which x is stored for later tokens.
     """
     taps, length = len(weight), x.shape[1]
     if layout.keys is not None:
@@ -81,8 +81,8 @@ class ConvolutionalPE(PositionalEncoding):
     positions changes nothing.
 
     Args:
-        std: >= 0, kernel and bias start as N(0, std^2); None: uniform, like torch's convolutions, with a standard
-            deviation of 1/3 on a sequence and 0.19 on a grid.
+        std: the initial standard deviation, >= 0: kernel and bias start as N(0, std^2); None: uniform, like torch's
+            convolutions, with a standard deviation of 1/3 on a sequence and 0.19 on a grid.
 
     Raises:
         ValueError: std out of range.

@@ -26,9 +26,9 @@ class AdaptedBias:
     """Adds to the logits z a bias B and an MLP of z and B, over the heads, at each pair of tokens.
 
     Args:
-        mlp: makes [B, H, T, S] of [B, H or 2H, T, S].
-        distance_bias: of the other encoding, [1|H, 2R+1] by distance; None: it has none.
-        pair_bias: of the other encoding, computed for a layout as [B|1, H|1, T, S]; None: it has none.
+        mlp: the MLP, from maps [B, H or 2H, T, S] to [B, H, T, S].
+        distance_bias: [1|H, 2R+1] biases of the other encoding by distance; None: it has none.
+        pair_bias: the pair bias of the other encoding, which computes [B|1, H|1, T, S] for a layout; None: it has none.
     """
 
     mlp: "MapMLP"
@@ -54,10 +54,10 @@ class MapMLP(nn.Module):
     The convolutions see no key behind the query nor of another document, whose entries are 0 before the first of them.
 
     Args:
-        channels: maps at the input.
-        width: hidden maps.
-        num_heads: maps at the output.
-        kernel: odd number of neighbouring keys; 1: each pair of tokens is by itself.
+        channels: the number of maps at the input.
+        width: the number of hidden maps.
+        num_heads: the number of maps at the output.
+        kernel: the number of neighbouring keys, odd; 1: each pair of tokens is by itself.
     """
 
     def __init__(self, channels: int, width: int, num_heads: int, kernel: int) -> None:
@@ -115,10 +115,10 @@ class _Block:
     next to it in memory, and a convolution is a product with copies that are shifted against each other.
 
     Args:
-        batch: B.
-        rows: the queries.
-        keys: their number.
-        reach: r, of the kernel.
+        batch: the number of sequences, B.
+        rows: the range of the queries.
+        keys: the number of keys.
+        reach: half the size of the kernel, r, rounded down.
     """
 
     batch: int
@@ -194,9 +194,9 @@ class _ByProducts(torch.autograd.Function):
     """The convolutions of `MapMLP` as matrix products, of some queries at a time and no key behind the last of them.
 
     Args:
-        z, added: as of `MapMLP`.
-        w1, b1, w2, b2: weights and biases of its convolutions.
-        unseen, before: as `_hidden_keys` returns them.
+        z, added: the arguments of `MapMLP.forward`.
+        w1, b1, w2, b2: the weights and biases of its convolutions.
+        unseen, before: the result of `_hidden_keys`.
         causal: whether no query sees a key behind it.
     """
 
@@ -273,8 +273,8 @@ class Dape(PositionalEncoding):
     other terms of the other encoding stay. It keeps `width` maps of the size of a head's logits.
 
     Args:
-        encoding: makes the other encoding; kerple_log, alibi or fire in the source.
-        width: hidden units of f, >= 1; 32 as released.
+        encoding: a callable that makes the other encoding; kerple_log, alibi or fire in the source.
+        width: the number of hidden units of f, >= 1; 32 as released.
 
     Raises:
         ValueError: an option out of range; an encoding that has its own content bias or decay, or draws positions.
@@ -370,11 +370,11 @@ class DapeV2(Dape):
     Causal only: the source has no other.
 
     Args:
-        encoding, width: as Dape.
-        kernel: keys, odd, >= 1; 3 as released; 1 is `dape`.
+        encoding, width: the options of `Dape`.
+        kernel: the number of neighbouring keys, odd, >= 1; 3 as released; 1 is `dape`.
 
     Raises:
-        ValueError: as Dape; kernel out of range; bidirectional attention.
+        ValueError: the cases of `Dape`; kernel out of range; bidirectional attention.
     """
 
     causal_only = True

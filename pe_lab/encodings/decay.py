@@ -27,9 +27,9 @@ def decayed_products(q: Tensor, k: Tensor, decay: Tensor, chunk: int = CHUNK_QUE
     within the chunk have exp(P_i - P_j) each.
 
     Args:
-        q: [B, H, T, d]
-        k: [B, H, S, d]
-        decay: P [B, H, S, d] in float64, nowhere increasing along S.
+        q: [B, H, T, d] queries.
+        k: [B, H, S, d] keys.
+        decay: [B, H, S, d] cumulative log gates P in float64, nowhere increasing along S.
 
     Returns:
         [B, H, T, S]
@@ -57,8 +57,8 @@ class DecayedChannels:
     """Returns the difference from the logits z to those whose dimensions decay.
 
     Args:
-        log_f: [B, H, S, d], logarithms of the gates of all keys; they are summed in float64.
-        scale: factor on the logits.
+        log_f: [B, H, S, d] logarithms of the gates of all keys; they are summed in float64.
+        scale: a factor on the logits.
     """
 
     log_f: Tensor
@@ -83,7 +83,7 @@ class Wall(PositionalEncoding):
     of tokens matters.
 
     Args:
-        bias: b at the start; at 8, as released, a gate is 0.9997: almost no decay.
+        bias: the initial value of b; at 8, as released, a gate is 0.9997: almost no decay.
 
     Raises:
         ValueError: bias is no number; bidirectional attention.

@@ -20,7 +20,7 @@ def table_lookup(table: Tensor, distance: Tensor, trailing: int = 0) -> Tensor:
     Args:
         table: [1|H, 2R+1, ...], or [B|1, 1|H, 2R+1, ...].
         distance: [B|1, T, S] integers.
-        trailing: axes after that of the distance.
+        trailing: the number of axes of the table after the distance.
     """
     index = table_index(distance, table.shape[-1 - trailing] // 2)
     if table.dim() == 2 + trailing:

@@ -22,11 +22,11 @@ class DroPE(RoPE):
     encoding sees no order.
 
     Args:
-        theta, pairing: as RoPE.
-        drop_at: in [0, 1], the share of the steps that are trained with RoPE; 7/8 in the source. 1 is `rope`.
+        theta, pairing: the options of `RoPE`.
+        drop_at: the share of the steps that are trained with RoPE, in [0, 1]; 7/8 in the source. 1 is `rope`.
 
     Raises:
-        ValueError: as RoPE; drop_at out of range; attention is bidirectional.
+        ValueError: the cases of `RoPE`; drop_at out of range; attention is bidirectional.
     """
 
     causal_only = True

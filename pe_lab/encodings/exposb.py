@@ -26,13 +26,13 @@ class ExpoSB(RoPE):
     that of 0. No weight decay: w acts as a temperature, and raw = 0 is no neutral rate.
 
     Args:
-        theta, pairing: as RoPE.
+        theta, pairing: the options of `RoPE`.
         form: "stable": both dimensions of pair c have the G of dimension 2c, and ln(0.7 + 0.3 exp(-0.005 |i - j|)) is
             added to the logits; "literal", as in the report's text: each dimension has its own G, and the logits are
             multiplied by 0.7 + 0.3 exp(-0.005 |i - j|), which raises negative ones.
 
     Raises:
-        ValueError: as RoPE; form out of range.
+        ValueError: the cases of `RoPE`; form out of range.
     """
 
     per_layer = True

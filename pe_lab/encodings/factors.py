@@ -22,7 +22,7 @@ class URPE(PositionalEncoding):
     The source adds a trained bias before the softmax: pe=sum with the parts relative_bias and urpe.
 
     Args:
-        max_distance: k >= 1; distances -k ... k have a factor each.
+        max_distance: the largest distance with a factor, k >= 1; distances -k ... k have a factor each.
 
     Raises:
         ValueError: max_distance out of range.

@@ -34,13 +34,13 @@ class GrapeM(RoPE):
     Causal only. Of positions, only the order of tokens matters.
 
     Args:
-        theta: > 0, base of the frequencies at the start.
-        scale: > 0, by which w . h + b is divided.
+        theta: the base of the frequencies at the start, > 0.
+        scale: the divisor of w . h + b, > 0.
         per_head: whether every head has steps of its own.
-        pairing: as RoPE.
+        pairing: the pairing of dimensions, see `RoPE`.
 
     Raises:
-        ValueError: as RoPE; an option out of range; bidirectional attention.
+        ValueError: the cases of `RoPE`; an option out of range; bidirectional attention.
     """
 
     revision = 1
@@ -99,7 +99,7 @@ class GrapeA(PositionalEncoding):
     nothing. Causal only, as in the source.
 
     Args:
-        gates: "both", or that of the "query" or the "key" alone.
+        gates: which gates there are: "both", or only the one of the "query" or of the "key".
 
     Raises:
         ValueError: gates out of range; bidirectional attention.

@@ -21,7 +21,7 @@ class Sinusoidal2D(Sinusoidal):
     """Fixed sinusoids: of the row in the first D/2 dimensions, of the column in the rest (after arXiv:1706.03762).
 
     Args:
-        theta, at, combine, size: as Sinusoidal.
+        theta, at, combine, size: the options of `Sinusoidal`.
 
     Raises:
         ValueError: an option out of range; the width is odd; positions without a grid.
@@ -50,10 +50,11 @@ class Learnable2D(Learnable):
     """A learned vector per row and per column, D/2 each, concatenated (Carion et al. 2020, arXiv:2005.12872).
 
     Args:
-        max_len: number of rows and of columns; at, combine, share, std: as Learnable (the source starts from U(0, 1)).
+        max_len: the number of rows and of columns.
+        at, combine, share, std: the options of `Learnable`; the source starts from U(0, 1).
 
     Raises:
-        ValueError: as Learnable; the width is odd; positions without a grid.
+        ValueError: the cases of `Learnable`; the width is odd; positions without a grid.
     """
 
     on_grid = True
@@ -87,9 +88,9 @@ def grid_tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype
     """Return cosine and sine of row * omega_row + column * omega_column.
 
     Args:
-        pos: [B|1, T, 2] integers, or float64.
+        pos: [B|1, T, 2] positions, integers or float64.
         omega: [2, H|1, d/2] angular frequencies in float64.
-        dtype: of the tables, float32 or float64.
+        dtype: the dtype of the tables, float32 or float64.
     """
     row, column = pos[:, None, :, :, None].double().unbind(3)
     angle = round_angles(row * omega[0, None, :, None] + column * omega[1, None, :, None], dtype)
@@ -107,16 +108,16 @@ class AxialRoPE(RoPE):
     (Heo et al. 2024, arXiv:2403.13298, section 3.2).
 
     Args:
-        theta: > 0; smaller than for sequences, since grids have few rows.
-        pairing: as RoPE.
+        theta: the base of the frequencies, > 0; smaller than for sequences, since grids have few rows.
+        pairing: the pairing of dimensions, see `RoPE`.
         coordinates: "index" takes rows and columns as they are, integers or float64. "unit" takes 2 pi times the centre
             of a cell, in -1 ... 1 from the first to the last row or column of its document, so that angles do not
             depend on the size of a picture (DINOv3, Simeoni et al. 2025, arXiv:2508.10104, its released code, with
             pairing=half).
 
     Raises:
-        ValueError: as RoPE; head_dim is not a multiple of 4; positions without a grid; "unit" with causal attention,
-            in which the size of the grid is not known.
+        ValueError: the cases of `RoPE`; head_dim is not a multiple of 4; positions without a grid; "unit" with causal
+            attention, in which the size of the grid is not known.
     """
 
     float_positions = True
@@ -169,11 +170,11 @@ class MixedRoPE(AxialRoPE):
     They start as the axial frequencies, rotated by a random angle in each head; no weight decay.
 
     Args:
-        theta: > 0, of the frequencies at the start.
-        pairing: as RoPE.
+        theta: the base of the frequencies at the start, > 0.
+        pairing: the pairing of dimensions, see `RoPE`.
 
     Raises:
-        ValueError: as AxialRoPE.
+        ValueError: the cases of `AxialRoPE`.
     """
 
     float_positions = True

@@ -51,7 +51,7 @@ def read_encoding(path: str) -> tuple[str, Options]:
     """Return the name and the options of the encoding that a checkpoint has.
 
     Args:
-        path: of the folder of a checkpoint, or of its config.json.
+        path: the path of the folder of a checkpoint, or of its config.json.
 
     Raises:
         OptionError: there is no such file; it is no JSON; the model does not rotate, or in a way that no encoding has.

@@ -37,9 +37,9 @@ class Layout(LayoutProperties):
             refuse that do not declare `float_positions`.
         segment: [B, T] integers: tokens attend within their segment (a packed document); PADDING for padding.
         causal: whether a token attends to itself and to earlier tokens only.
-        seed: of the random draws of an encoding for this batch; None: from torch's global generator.
-        keys: layout of the S keys, where these T tokens are the last of more, as in cached decoding; None: S = T.
-        start: index of the key that is the first query's own, in a `block`; None: queries are the last of the keys.
+        seed: the seed of an encoding's random draws for this batch; None: torch's global generator is used.
+        keys: the layout of the S keys, where these T tokens are the last of more, as in cached decoding; None: S = T.
+        start: the index of the key that is the first query's own, in a `block`; None: queries are the last of the keys.
         memory: what the layer keeps of earlier tokens; `attend` adds keys and values. Set by `Stack`.
         carried: what the layer before carries for this one; None: nothing. Set by `Stack`.
         marks: [B, T] integers that the dataset gives to tokens, for encodings that read them: 1, 2, ... say, for the
@@ -103,7 +103,7 @@ class Layout(LayoutProperties):
         """Return the layout of sequences without padding; nothing is read from the device.
 
         Args:
-            grid_width: as `of_lengths`; the grid begins at (0, 0).
+            grid_width: the number of columns, see `of_lengths`; the grid begins at (0, 0).
             start: the first position, on a line.
         """
         pos = torch.arange(start, start + length, device=device)[None]
@@ -127,7 +127,8 @@ class Layout(LayoutProperties):
         """Return the layout of sequences of length [B] that start at position 0, padded on the right to `max_length`.
 
         Args:
-            grid_width: columns of a grid that is read row by row: positions are (row, column); None: no grid.
+            grid_width: the number of columns of a grid that is read row by row: positions are (row, column); None: no
+                grid.
         """
         pos = torch.arange(max_length, device=length.device)[None]
         segment = torch.where(pos < length[:, None], 0, PADDING)
@@ -137,7 +138,7 @@ class Layout(LayoutProperties):
         """Return the layout on a device; facts known on the CPU are kept, not read from the device.
 
         Args:
-            non_blocking: do not wait for the copy, which must be from pinned memory.
+            non_blocking: whether to return without waiting for the copy, which must be from pinned memory.
         """
         pos, segment = (x.to(device, non_blocking=non_blocking) for x in (self.pos, self.segment))
         leaves = self.pos.device.type == self.segment.device.type == "cpu" != pos.device.type
@@ -231,8 +232,9 @@ class Layout(LayoutProperties):
         Qwen2-VL.
 
         Args:
-            grid_width: columns, where positions are (row, column), which are read row by row.
-            marks: [B, count] of the next tokens, which do not follow from those before; None: they have none.
+            grid_width: the number of columns, where positions are (row, column), which are read row by row.
+            marks: [B, count] marks of the next tokens, which do not follow from those before; None: the tokens have
+                none.
 
         Raises:
             ValueError: positions on a grid, and no grid_width.
@@ -302,7 +304,7 @@ class Layout(LayoutProperties):
         An encoding calls it for what it needs of other tokens. Without earlier tokens it returns x.
 
         Args:
-            name: under which x is kept, one for each thing that a layer keeps.
+            name: the name under which x is stored, one for each thing that a layer stores.
 
         Raises:
             ValueError: there are earlier tokens and nothing was kept of them.

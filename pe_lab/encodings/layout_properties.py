@@ -44,12 +44,13 @@ class KnownLayout:
     """What is known of a layout without reading its tensors; each sequence is one document, padded on the right.
 
     Attributes:
-        pos, segment: of the layout.
+        pos, segment: the positions and the segments of the layout.
         pos_range: the smallest and the largest position; if not `whole`, bounds of them.
         whole: whether there is no padding, and the other facts are exact.
         runs_on: whether pos_i - pos_j = i - j.
         max_distance: the largest distance from a key; if not `whole`, a bound of it.
-        packed, contiguous, right_padded, one_segment: as of a layout; if not `whole`, one_segment is False.
+        packed, contiguous, right_padded, one_segment: the properties of the layout; if not `whole`, one_segment is
+            False.
     """
 
     pos: Tensor = field(repr=False)

@@ -21,8 +21,8 @@ class Marked(Absolute):
     Vectors are added to the token embeddings, once. Attention sees no positions.
 
     Args:
-        rows: of the table.
-        std: >= 0, the table starts as N(0, std^2).
+        rows: the number of rows of the table.
+        std: the initial standard deviation, >= 0: the table starts as N(0, std^2).
 
     Raises:
         ValueError: an option out of range; tokens have no marks, or larger ones than the table has rows for; later, a
@@ -64,7 +64,7 @@ class Marked(Absolute):
         """Return the rows [B, T] of tokens with these marks.
 
         Args:
-            shifts: shifts by `draw`; None in evaluation.
+            shifts: the result of `draw`; None in evaluation.
         """
 
     def locate(self, layout: Layout) -> Layout:
@@ -97,12 +97,13 @@ class Abacus(Marked):
     to `fire`, as pe=sum pe.parts=[abacus,rope] does.
 
     Args:
-        rows: of the table, 1,024 in the source; above the longest number + max_shift.
-        max_shift: >= 0.
-        std: >= 0, the table starts as N(0, std^2): 1 in the released class, 1 / sqrt(D) in the released model.
+        rows: the number of rows of the table, 1,024 in the source; above the longest number + max_shift.
+        max_shift: the largest shift in training, >= 0.
+        std: the initial standard deviation, >= 0: the table starts as N(0, std^2): 1 in the released class, 1 / sqrt(D)
+            in the released model.
 
     Raises:
-        ValueError: as Marked.
+        ValueError: the cases of `Marked`.
     """
 
     def __init__(
@@ -143,11 +144,11 @@ class Coupled(Marked):
     most significant digit, the later code gives = the row above it, and here it has that of +, below the ones.
 
     Args:
-        rows: of the table, the released max_position + 1; at least the largest mark + 2.
-        std: >= 0, the table starts as N(0, std^2).
+        rows: the number of rows of the table, the released max_position + 1; at least the largest mark + 2.
+        std: the initial standard deviation, >= 0: the table starts as N(0, std^2).
 
     Raises:
-        ValueError: as Marked.
+        ValueError: the cases of `Marked`.
     """
 
     def __init__(self, sizes: Sizes, name: str = "coupled", rows: PositionCount = 151, std: NonNegative = 1.0) -> None:

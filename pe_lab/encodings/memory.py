@@ -26,8 +26,8 @@ class Carried:
     """Vectors of tokens that a layer's attention averages like its values, and hands to the next layer.
 
     Args:
-        vectors: [B|1, H|1, S, n] of all keys.
-        mixed: [B, H, T, n], their sums by the weights of each query; set by `attend`.
+        vectors: [B|1, H|1, S, n] vectors of all keys.
+        mixed: [B, H, T, n] sums of the vectors by the weights of each query; set by `attend`.
     """
 
     vectors: Tensor
@@ -41,9 +41,9 @@ class Memory:
     One that was made in torch.inference_mode is copied once outside of it, where torch refuses to write into it.
 
     Args:
-        tensors: by name; None: none.
-        prefix: of the names.
-        room: tokens for which a new buffer has room; None: those that there are, and some more.
+        tensors: the stored tensors, by name; None: there are none.
+        prefix: a prefix of the names.
+        room: the number of tokens for which a new buffer has room; None: the present number, and some more.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Memory:
         """Append x to the tensor of this name and return the whole.
 
         Args:
-            axis: of the tokens.
-            total: tokens that there are then.
+            axis: the axis of the tokens.
+            total: the number of tokens after x is appended.
 
         Returns:
             A view, valid until the next call.

@@ -36,9 +36,9 @@ class PartTerms:
     """The terms of a part.
 
     Attributes:
-        name: of its encoding.
-        heads: how many it has.
-        terms: of these heads.
+        name: the name of the part's encoding.
+        heads: the number of heads that the part has.
+        terms: the terms of these heads.
     """
 
     name: str
@@ -57,7 +57,7 @@ def by_head(parts: Sequence[PartTerms], head_dim: int, layout: Layout) -> Terms:
     """Return the terms of all heads: those of the first part's heads, then those of the second's, and so on.
 
     Args:
-        head_dim: d.
+        head_dim: the dimension of a head, d.
 
     Raises:
         CannotCombineError: parts differ in what all heads of a layer share; both are named.

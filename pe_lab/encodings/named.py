@@ -70,12 +70,12 @@ def make(
     """Return the encodings of all layers of a model, by the name of a file in conf/pe: `make("rope", width=512, ...)`.
 
     Args:
-        name: of an encoding.
-        width, num_heads, length, causal, grid_width, marks: of the model, see Sizes.
-        depth: layers of the model.
-        head_dim: dimensions of a head; None: width / num_heads.
-        options: of the encoding, as its class documents them; parts=["rope", "alibi"] of a combination are names, or
-            what makes an encoding from sizes.
+        name: the name of an encoding.
+        width, num_heads, length, causal, grid_width, marks: sizes of the model, see `Sizes`.
+        depth: the number of layers of the model.
+        head_dim: the number of dimensions of a head; None: width / num_heads.
+        options: the options of the encoding, as its class documents them; parts=["rope", "alibi"] of a combination are
+            names, or callables that make an encoding from sizes.
 
     Raises:
         ValueError: there is no such encoding; a size or an option is out of range; the encoding is not defined for

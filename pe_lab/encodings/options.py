@@ -54,7 +54,7 @@ class Range:
         holds: whether a value meets it.
         most: an upper limit for numbers: beyond it, memory or time would run out.
         optional: whether None is accepted.
-        names: that the values may have, of which a message proposes the nearest.
+        names: the allowed names, of which a message proposes the nearest.
     """
 
     words: str
@@ -159,7 +159,7 @@ def require_option(name: str, value: Any, allowed: Range) -> None:
     """Check the value of an option.
 
     Args:
-        name: of the option, as the message begins.
+        name: the name of the option, as the message begins.
 
     Raises:
         OptionError: one line with the name, the requirement and the value.

@@ -26,9 +26,9 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
     product: O(T S d) in all. Entries of keys behind their query mean nothing.
 
     Args:
-        q: [B, H, T, d]
-        k, w: [B, H, S, d]
-        beta: [B, H, S]
+        q: [B, H, T, d] queries.
+        k, w: [B, H, S, d] keys and vectors w_t.
+        beta: [B, H, S] factors beta_t.
 
     Returns:
         [B, H, T, S]
@@ -65,9 +65,9 @@ class ReflectedKeys:
     """Returns the difference from the logits z to those of reflected keys.
 
     Args:
-        w: [B, H, S, d], of all keys, unit vectors or shorter.
-        beta: [B, H, S], in (0, 2).
-        scale: factor on the logits.
+        w: [B, H, S, d] vectors w_t of all keys, of length 1 or less.
+        beta: [B, H, S] factors beta_t, in (0, 2).
+        scale: a factor on the logits.
     """
 
     w: Tensor
@@ -96,9 +96,9 @@ class PaTH(PositionalEncoding):
     A cache keeps w and beta of earlier tokens. Causal only: the tokens between are those behind the key.
 
     Args:
-        rank: r >= 1 of the projection; 32 as released.
-        std: >= 0, weights and taps start as N(0, std^2), b at 0; 0.02 as released. Then w is short for a small D, by
-            the 1e-6, and so its reflections are weak.
+        rank: the rank of the projection, r >= 1; 32 as released.
+        std: the initial standard deviation, >= 0: weights and taps start as N(0, std^2), b at 0; 0.02 as released. Then
+            w is short for a small D, by the 1e-6, and so its reflections are weak.
 
     Raises:
         ValueError: an option out of range; bidirectional attention.

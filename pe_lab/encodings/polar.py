@@ -19,10 +19,10 @@ class Lengths:
     """Turns every dimension x into a pair at angle zero, (softplus(x), 0); all first members, then all second ones.
 
     Args:
-        d: dimensions of queries and keys before.
+        d: the number of dimensions of queries and keys before the change.
 
     Attributes:
-        head_dim: dimensions after, 2d.
+        head_dim: the number of dimensions of the result, 2d.
     """
 
     def __init__(self, d: int) -> None:
@@ -52,9 +52,9 @@ class PoPE(PositionalEncoding):
     the minus.)
 
     Args:
-        theta: > 0, base of the frequencies.
-        start: of delta; "zero", for longer sequences than those trained on, or "uniform" in [-2 pi, 0], which the paper
-            finds slightly better at the trained length.
+        theta: the base of the frequencies, > 0.
+        start: the initial delta: "zero", for longer sequences than those trained on, or "uniform" in [-2 pi, 0], which
+            the paper finds slightly better at the trained length.
 
     Raises:
         ValueError: an option out of range.

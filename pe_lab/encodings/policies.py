@@ -20,13 +20,14 @@ def apply_policy(policy: str, trained: PositionalEncoding, factor: float) -> Pos
     """Return the encoding that replaces a trained one under a policy.
 
     Args:
-        policy: "raw": the trained one. "pi" (arXiv:2306.15595), "ntk", "dynamic_ntk", "yarn" (arXiv:2309.00071),
-            "llama3" (of Llama 3.1): RoPE with lower frequencies, for models trained with `rope`. "randomized"
-            (arXiv:2305.16843): the trained one, at random increasing positions among as many as its table has, or
-            2,048. "self_extend[:GROUP:WINDOW]" (arXiv:2401.01325), "rerope[:WINDOW]", "leaky_rerope[:WINDOW:K]"
-            (kexue.fm/archives/9708): RoPE with smaller distances of far pairs, for causal models trained with `rope`;
-            by default WINDOW is half of the training length, GROUP such that distances end at 2/3 of it, and K 16.
-        factor: test length / training length, >= 1.
+        policy: the name of the policy. "raw": the trained encoding. "pi" (arXiv:2306.15595), "ntk", "dynamic_ntk",
+            "yarn" (arXiv:2309.00071), "llama3" (of Llama 3.1): RoPE with lower frequencies, for models trained with
+            `rope`. "randomized" (arXiv:2305.16843): the trained encoding, at random increasing positions among as many
+            as its table has, or 2,048. "self_extend[:GROUP:WINDOW]" (arXiv:2401.01325), "rerope[:WINDOW]",
+            "leaky_rerope[:WINDOW:K]" (kexue.fm/archives/9708): RoPE with smaller distances of far pairs, for causal
+            models trained with `rope`; by default WINDOW is half of the training length, GROUP such that distances end
+            at 2/3 of it, and K 16.
+        factor: the ratio of test length to training length, >= 1.
 
     Raises:
         ValueError: the policy is not defined for this encoding.

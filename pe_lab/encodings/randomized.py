@@ -25,8 +25,8 @@ class ShiftedLayout(Layout):
     """A layout whose positions were shifted by `Shape.locate`.
 
     Attributes:
-        drawn: whether by random numbers, as in training.
-        shift: of all positions, if it was not drawn.
+        drawn: whether the positions were shifted by random numbers, as in training.
+        shift: the shift of all positions, if it was not drawn.
     """
 
     drawn: bool = field(default=False, kw_only=True)
@@ -43,8 +43,8 @@ class AtDrawnPositions(PositionalEncoding):
     """Base of encodings that apply another encoding at positions drawn by `locate`.
 
     Args:
-        encoding: makes the other encoding from sizes whose length is `positions`.
-        positions: that can be drawn.
+        encoding: a callable that makes the other encoding from sizes whose length is `positions`.
+        positions: the number of positions that can be drawn.
 
     Attributes:
         located: the class of the layouts that `locate` returns.
@@ -113,8 +113,8 @@ class Randomized(AtDrawnPositions):
     longer tells how many tokens lie between.
 
     Args:
-        encoding: makes the other encoding from sizes whose length is max_len.
-        max_len: positions to draw from, >= the length of the sequences.
+        encoding: a callable that makes the other encoding from sizes whose length is max_len.
+        max_len: the number of positions to draw from, >= the length of the sequences.
 
     Raises:
         ValueError: an option out of range; an encoding that does not depend on positions; later, a position beyond
@@ -172,11 +172,13 @@ class Shape(AtDrawnPositions):
     would see none of it and is refused.
 
     Args:
-        encoding: makes the other encoding from sizes whose length is the training length + max_shift, or span.
-        max_shift: K >= 1; 10 to 500 in the released configurations. None: span is given.
+        encoding: a callable that makes the other encoding from sizes whose length is the training length + max_shift,
+            or span.
+        max_shift: the number of shifts to draw from, K >= 1; 10 to 500 in the released configurations. None: span is
+            given.
         evaluate: the shift in evaluation: "max", K, as in the released code; "middle", K // 2; "zero".
-        span: in place of max_shift, shifts that keep a sequence within 0 ... span - 1, so that short sequences have
-            more of them (Huang et al. 2024, arXiv:2410.02140); `evaluate` is then "zero".
+        span: the number of positions in place of max_shift: shifts keep a sequence within 0 ... span - 1, so that short
+            sequences have more of them (Huang et al. 2024, arXiv:2410.02140); `evaluate` is then "zero".
 
     Raises:
         ValueError: an option out of range; max_shift and span, or neither; an encoding that adds no vectors of

@@ -11,7 +11,7 @@ def rates(model: nn.Module, lr: float, weight_decay: float) -> Rates:
     """Return the learning rate and the weight decay of every parameter of the encodings in a model.
 
     Args:
-        lr, weight_decay: of parameters whose encoding asks for nothing else.
+        lr, weight_decay: the defaults, for parameters whose encoding asks for nothing else.
     """
     by_parameter: Rates = {}
     for module in model.modules():

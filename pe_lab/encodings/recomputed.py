@@ -15,7 +15,8 @@ def recompute(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     steps that is called for each block of queries, they take more memory than all tensors. Here one node is kept.
 
     Args:
-        function: of these inputs alone. Tensors that it has from elsewhere would be kept, and get no gradients.
+        function: a function of these inputs alone. Tensors that it has from elsewhere would be kept, and get no
+            gradients.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return function(*inputs)

@@ -24,9 +24,9 @@ def at_distance(x: Tensor, rows: Tensor, distance: Tensor, narrow: bool = False)
     """Return the inner products of x_i with the row of its distance from j, [B, H, N, M].
 
     Args:
-        x: [B, H, N, d]
-        rows: [H|1, 2R+1, d] of the distances -R ... R; R covers all tokens that attend to each other.
-        distance: [B|1, N, M] integers.
+        x: [B, H, N, d] queries or keys.
+        rows: [H|1, 2R+1, d] vectors of the distances -R ... R; R covers all tokens that attend to each other.
+        distance: [B|1, N, M] integer distances.
         narrow: whether to leave out the rows of distances that do not occur, on either side.
     """
     index = table_index(distance[:, None], rows.shape[1] // 2)
@@ -43,9 +43,9 @@ def _by_tiles(k: Tensor, rows: Tensor, distance: Tensor) -> Tensor:
     Only distances within a tile of keys are near each other.
 
     Args:
-        k: [B, H, S, d]
-        rows: [H, 2R+1, d] of the distances -R ... R
-        distance: [B|1, N, S]
+        k: [B, H, S, d] keys.
+        rows: [H, 2R+1, d] vectors of the distances -R ... R.
+        distance: [B|1, N, S] integer distances.
     """
     tiles = zip(k.split(TILE_KEYS, 2), distance.split(TILE_KEYS, 2), strict=True)
     return torch.cat([at_distance(keys, rows, -between.mT, narrow=True).mT for keys, between in tiles], -1)
@@ -59,9 +59,10 @@ class Shaw(PositionalEncoding):
     in all tables here; this is the paper's w_(k-r), which counts from the query to the key.
 
     Args:
-        max_distance: k; longer distances count as k, tables have 2k + 1 rows.
-        std: >= 0, both tables start as N(0, std^2); None: Glorot-uniform, as in the authors' tensor2tensor, whose
-            standard deviation is (2 / (2k + 1 + d)) ** 0.5.
+        max_distance: the largest distance with vectors of its own, k; longer distances count as k, tables have 2k + 1
+            rows.
+        std: the initial standard deviation, >= 0: both tables start as N(0, std^2); None: Glorot-uniform, as in the
+            authors' tensor2tensor, whose standard deviation is (2 / (2k + 1 + d)) ** 0.5.
 
     Raises:
         ValueError: an option out of range.
@@ -112,8 +113,8 @@ class TransformerXL(PositionalEncoding):
     has its own u and v, as with the authors' `untie_r` and in XLNet.
 
     Args:
-        theta: > 0, of the sinusoids.
-        std: >= 0, u and v start as N(0, std^2); 0.02 as in the authors' code.
+        theta: the base of the sinusoids' frequencies, > 0.
+        std: the initial standard deviation, >= 0: u and v start as N(0, std^2); 0.02 as in the authors' code.
 
     Raises:
         ValueError: an option out of range.
@@ -162,7 +163,7 @@ def log_bucket(distance: Tensor, size: int) -> Tensor:
     Exact up to size / 2, logarithmic to 2 size - 1, whose bucket is size - 1; beyond, at most size.
 
     Args:
-        size: even, buckets to each side.
+        size: the number of buckets to each side, even.
     """
     middle, magnitude = size // 2, distance.abs()
     part = (magnitude.clamp(min=middle).double() / middle).log() / math.log((2 * size - 1) / middle)
@@ -179,10 +180,11 @@ class Deberta(PositionalEncoding):
     W_k,r (D to D, no bias). The authors' code, and transformers after it, uses delta(i, j) in the third product too.
 
     Args:
-        max_distance: k, rows per side.
+        max_distance: the number of rows per side, k.
         buckets: "clip", the paper: a row per distance, up to k; "log", the second version's code: a row per distance up
             to k/2, logarithmic from there to 2k (k = 256 as released).
-        std: >= 0, the table starts as N(0, std^2); 0.02 as for all weights in the authors' code.
+        std: the initial standard deviation, >= 0: the table starts as N(0, std^2); 0.02 as for all weights in the
+            authors' code.
 
     Raises:
         ValueError: an option out of range; an odd max_distance with buckets=log.
@@ -244,7 +246,7 @@ class Deberta(PositionalEncoding):
         """Return (content to position + position to content) / sqrt(3d), [B, H, T, T].
 
         Args:
-            position_q, position_k: W_q,r P and W_k,r P of each distance, [H, 2R+1, d].
+            position_q, position_k: [H, 2R+1, d] products W_q,r P and W_k,r P of each distance.
         """
         dtype, narrow, distance = position_q.dtype, layout.start is not None, layout.distance
         with torch.autocast(q.device.type, enabled=False):

@@ -29,7 +29,7 @@ def rotary_tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dty
     Args:
         pos: [B|1, T] positions, integers or float64.
         omega: [H|1, d/2] angular frequencies.
-        dtype: of the tables, float32 or float64.
+        dtype: the dtype of the tables, float32 or float64.
     """
     angle = angles(pos[:, None, :, None], omega[None, :, None, :], dtype)
     return Rotary(angle.cos(), angle.sin(), pairing)
@@ -48,11 +48,11 @@ class RoPE(PositionalEncoding):
     pos_i - pos_j only. Nothing is learned. It has no absolute position.
 
     Args:
-        theta: > 0, base of the frequencies.
+        theta: the base of the frequencies, > 0.
         pairing: "interleaved" rotates dimensions (2c, 2c+1), as the paper; "half" rotates (c, c + d/2), as most code.
             Equal up to a fixed permutation of the dimensions.
-        rotary_dim: even, <= d: only so many dimensions of a head are rotated, the first ones, as in GPT-NeoX and Phi.
-            It takes the place of d in the formula. None: all.
+        rotary_dim: the number of dimensions of a head that are rotated, the first ones, as in GPT-NeoX and Phi; even,
+            <= d. It takes the place of d in the formula. None: all.
 
     Raises:
         ValueError: head_dim is odd; an option out of range; rotary_dim > head_dim.
@@ -98,14 +98,14 @@ class LRoPE(RoPE):
     beta = ln omega is the parameter. No weight decay: it would pull every frequency towards 1.
 
     Args:
-        theta: > 0, base of the frequencies at the start.
-        pairing: as RoPE.
-        share: "none": frequencies per layer and head; "heads": the heads of a layer share; "layers": layers share;
-            "all": one set.
-        lr: learning rate of beta, > 0; None: that of the optimizer.
+        theta: the base of the frequencies at the start, > 0.
+        pairing: the pairing of dimensions, see `RoPE`.
+        share: which layers and heads share frequencies. "none": frequencies per layer and head; "heads": the heads of a
+            layer share; "layers": layers share; "all": one set.
+        lr: the learning rate of beta, > 0; None: that of the optimizer.
 
     Raises:
-        ValueError: as RoPE; share or lr out of range.
+        ValueError: the cases of `RoPE`; share or lr out of range.
     """
 
     float_positions = True
@@ -144,12 +144,12 @@ class LeRoPE(RoPE):
     with share=all trains ln omega in place of alpha, which is the same up to rounding.
 
     Args:
-        theta: > 0, base of the frequencies at the start.
-        pairing: as RoPE.
-        lr: learning rate of alpha, > 0; None: that of the optimizer.
+        theta: the base of the frequencies at the start, > 0.
+        pairing: the pairing of dimensions, see `RoPE`.
+        lr: the learning rate of alpha, > 0; None: that of the optimizer.
 
     Raises:
-        ValueError: as RoPE; lr out of range.
+        ValueError: the cases of `RoPE`; lr out of range.
     """
 
     float_positions = True
@@ -182,12 +182,12 @@ class PRoPE(RoPE):
     content only. p = 1 is RoPE, p = 0 is NoPE.
 
     Args:
-        theta, pairing: as RoPE; the exponent's denominator stays d.
-        p: in [0, 1], the share of the pairs that are rotated.
-        factor: >= 1, by which every frequency is divided, as in transformers' rope type "proportional".
+        theta, pairing: the options of `RoPE`; the exponent's denominator stays d.
+        p: the share of the pairs that are rotated, in [0, 1].
+        factor: the divisor of every frequency, >= 1, as in transformers' rope type "proportional".
 
     Raises:
-        ValueError: as RoPE; p out of range, or above 0 and too small for one pair; factor out of range.
+        ValueError: the cases of `RoPE`; p out of range, or above 0 and too small for one pair; factor out of range.
     """
 
     float_positions = True
@@ -225,11 +225,12 @@ class ClippedRoPE(RoPE):
     over distance. n = 0 and n = 1 are RoPE. Nothing is learned.
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        clipped: n, from 0 to r/2; None: 5/16 of the pairs, rounded up, and at least 2; 20 of 64, as in the source.
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        clipped: the number of clipped pairs, n, from 0 to r/2; None: 5/16 of the pairs, rounded up, and at least 2; 20
+            of 64, as in the source.
 
     Raises:
-        ValueError: as RoPE; clipped out of range.
+        ValueError: the cases of `RoPE`; clipped out of range.
     """
 
     float_positions = True
@@ -265,11 +266,11 @@ class ResonanceRoPE(RoPE):
     are first divided by the wavelength and the rest is taken. Longer wavelengths change little. Nothing is learned.
 
     Args:
-        theta: >= 1, base of the frequencies before they are rounded.
-        pairing, rotary_dim: as RoPE.
+        theta: the base of the frequencies before they are rounded, >= 1.
+        pairing, rotary_dim: the options of `RoPE`.
 
     Raises:
-        ValueError: as RoPE; an option out of range.
+        ValueError: the cases of `RoPE`; an option out of range.
     """
 
     def __init__(
@@ -305,12 +306,12 @@ class XPos(RoPE):
     affects only the size of intermediate numbers; it is the middle of the positions, and 0 with a cache.
 
     Args:
-        theta, pairing: as RoPE.
-        scale_base: > 0, the distance over which pair c decays by zeta_c.
+        theta, pairing: the options of `RoPE`.
+        scale_base: the distance over which pair c decays by zeta_c, > 0.
 
     Raises:
-        ValueError: as RoPE; scale_base out of range; attention is bidirectional; activations in float16, or positions
-            so far apart that the scales would leave float32.
+        ValueError: the cases of `RoPE`; scale_base out of range; attention is bidirectional; activations in float16, or
+            positions so far apart that the scales would leave float32.
     """
 
     causal_only = True

@@ -27,13 +27,14 @@ class MRoPE(RoPE):
     row and column reach, and the rest by time. Nothing is learned. Positions with two axes are read row by row.
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        sections: pairs of time, row and column, as many in all as are rotated; None: three eighths for row and for
-            column as in Qwen2-VL, and thirds if they alternate.
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        sections: the numbers of pairs for time, row and column, as many in all as are rotated; None: three eighths for
+            row and for column as in Qwen2-VL, and thirds if they alternate.
         interleaved: whether the pairs of the axes alternate, as in Qwen3-VL.
 
     Raises:
-        ValueError: as RoPE; sections that do not add up to the rotated pairs, or that leave no room to alternate.
+        ValueError: the cases of `RoPE`; sections that do not add up to the rotated pairs, or that leave no room to
+            alternate.
     """
 
     float_positions = True

@@ -23,7 +23,7 @@ def cumulative_sums(x: Tensor, layout: Layout) -> Tensor:
     Padding counts as zero, and the sums begin anew in every document.
 
     Args:
-        x: [B, S, H, n], of earlier tokens too.
+        x: [B, S, H, n] numbers of all tokens, including earlier ones.
     """
     segment = layout.of_keys.segment
     x = x.double().masked_fill((segment == PADDING)[..., None, None], 0)
@@ -39,8 +39,8 @@ def rotation(angle: Tensor, dtype: torch.dtype, pairing: Pairing) -> Rotary:
     """Return tables that rotate by angles [B, T, H, d/2].
 
     Args:
-        angle: in float64.
-        dtype: of the tables, float32 or float64.
+        angle: [B, T, H, d/2] angles in float64.
+        dtype: the dtype of the tables, float32 or float64.
     """
     rounded_angle = round_angles(angle, dtype).transpose(1, 2)
     return Rotary(rounded_angle.cos(), rounded_angle.sin(), pairing)
@@ -69,11 +69,11 @@ class CARoPE(RoPE):
     Causal only: angles are those between a key and a later query.
 
     Args:
-        theta: > 1, base of the frequencies at the start.
-        pairing: as RoPE.
+        theta: the base of the frequencies at the start, > 1.
+        pairing: the pairing of dimensions, see `RoPE`.
 
     Raises:
-        ValueError: as RoPE; theta out of range; bidirectional attention.
+        ValueError: the cases of `RoPE`; theta out of range; bidirectional attention.
     """
 
     revision = 1
@@ -126,14 +126,14 @@ class MapFormer(PositionalEncoding):
     parameters; nothing else is published.
 
     Args:
-        rank: >= 1, of the projections of a head.
-        omega_max: > 0, in radians; above 1 and up to 2 pi in the paper.
-        base: > 1, the ratio of omega_max to the lowest frequency at the start; None: the training length (the longest
+        rank: the rank of the projections of a head, >= 1.
+        omega_max: the scale of the initial frequencies in radians, > 0; above 1 and up to 2 pi in the paper.
+        base: the ratio of omega_max to the lowest frequency at the start, > 1; None: the training length (the longest
             distance in the paper), 2 if that is 1.
-        pairing: as RoPE.
+        pairing: the pairing of dimensions, see `RoPE`.
 
     Raises:
-        ValueError: as RoPE; an option out of range.
+        ValueError: the cases of `RoPE`; an option out of range.
     """
 
     per_layer = True
@@ -190,14 +190,14 @@ class SelectiveRoPE(RoPE):
     Causal only: angles are those between a key and a later query.
 
     Args:
-        rank: >= 1, of the projection; 32 in the released configs.
+        rank: the rank of the projection, >= 1; 32 in the released configs.
         bias: whether e^b is added, b trained per head and pair: a rotation like RoPE's, whatever the content.
         gate: whether g = sigmoid of a linear function of x, per head and token; otherwise g = 1.
-        theta: > 0, base of tau.
-        pairing: as RoPE.
+        theta: the base of tau, > 0.
+        pairing: the pairing of dimensions, see `RoPE`.
 
     Raises:
-        ValueError: as RoPE; an option out of range; bidirectional attention.
+        ValueError: the cases of `RoPE`; an option out of range; bidirectional attention.
     """
 
     revision = 1

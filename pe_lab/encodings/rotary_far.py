@@ -26,7 +26,7 @@ class FarBias:
     """Replaces the logits of pairs at least a window apart by those at other positions.
 
     Args:
-        encoding: by which queries and keys were rotated.
+        encoding: the encoding that rotated queries and keys.
     """
 
     encoding: "FarRoPE"
@@ -44,11 +44,11 @@ class FarRoPE(RoPE):
     """Base of RoPE that rotates pairs at least `window` apart as if they were at other positions.
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        window: >= 1; pairs that are nearer are rotated by their distance.
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        window: the smallest distance that is replaced, >= 1; nearer pairs are rotated by their distance.
 
     Raises:
-        ValueError: as RoPE; an option out of range; attention is bidirectional.
+        ValueError: the cases of `RoPE`; an option out of range; attention is bidirectional.
     """
 
     causal_only = True
@@ -82,7 +82,7 @@ class FarRoPE(RoPE):
         """Return rotated queries or keys [B, H, T, d] at other positions, in float32 or float64.
 
         Args:
-            pos, target: [B|1, T], where they are and where they are to be.
+            pos, target: [B|1, T] positions: the present ones, and the new ones.
         """
         dtype = at_least_float32(x)
         angle = angles((target - pos)[:, None, :, None], self.omega(x.device)[:, None], dtype)
@@ -103,11 +103,11 @@ class SelfExtend(FarRoPE):
     distances are rounded otherwise. The released code also has a factor on queries, off by default, which is not here.
 
     Args:
-        theta, pairing, window, rotary_dim: as FarRoPE.
-        group: >= 1, tokens that share a position.
+        theta, pairing, window, rotary_dim: the options of `FarRoPE`.
+        group: the number of tokens that share a position, >= 1.
 
     Raises:
-        ValueError: as FarRoPE.
+        ValueError: the cases of `FarRoPE`.
     """
 
     def __init__(
@@ -136,11 +136,11 @@ class ReRoPE(FarRoPE):
     The released code also multiplies queries by max(1, ln(i + 1) / ln L), which is not here.
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        window: w >= 1.
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        window: the largest distance by which pairs are rotated, w >= 1.
 
     Raises:
-        ValueError: as FarRoPE.
+        ValueError: the cases of `FarRoPE`.
     """
 
     def __init__(
@@ -167,11 +167,11 @@ class LeakyReRoPE(FarRoPE):
     k = 1 is RoPE; ReRoPE is its limit for large k. Without the factor on queries, as ReRoPE.
 
     Args:
-        theta, pairing, window, rotary_dim: as ReRoPE.
-        k: >= 1; 16 in the released code.
+        theta, pairing, window, rotary_dim: the options of `ReRoPE`.
+        k: the divisor of distances beyond w, >= 1; 16 in the released code.
 
     Raises:
-        ValueError: as FarRoPE.
+        ValueError: the cases of `FarRoPE`.
     """
 
     def __init__(
@@ -203,8 +203,8 @@ def default_group(length: int, factor: float) -> int:
     """Return the smallest group of `self_extend` whose largest distance is at most 2/3 of the training length.
 
     Args:
-        length: of training.
-        factor: test length / training length.
+        length: the training length.
+        factor: the ratio of test length to training length.
     """
     window = default_window(length)
     room = 2 * length - 3 * window  # three times the distances that are left

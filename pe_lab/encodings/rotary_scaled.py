@@ -33,11 +33,11 @@ class InterpolatedRoPE(RoPE):
     All frequencies are divided alike, so that neighbouring positions become more similar.
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        factor: s >= 1, by which every frequency is divided: test length / training length.
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        factor: the divisor of every frequency, s >= 1: test length / training length.
 
     Raises:
-        ValueError: as RoPE; factor out of range.
+        ValueError: the cases of `RoPE`; factor out of range.
     """
 
     float_positions = True
@@ -65,11 +65,11 @@ class NTKRoPE(RoPE):
     base = theta * factor ** (d / (d - 2)) divides the lowest frequency by the factor and keeps the highest.
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        factor: alpha >= 1, by which the lowest frequency is divided.
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        factor: the divisor of the lowest frequency, alpha >= 1.
 
     Raises:
-        ValueError: as RoPE; factor out of range; head_dim below 4.
+        ValueError: the cases of `RoPE`; factor out of range; head_dim below 4.
     """
 
     float_positions = True
@@ -99,12 +99,12 @@ class DynamicNTKRoPE(RoPE):
     batch; nothing is kept between calls. s = 1 is the paper's scale, max(1, L / L0); other s are those of transformers.
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        factor: s >= 1, how much faster than L / L0 the scale grows.
-        original_length: L0 in positions, >= 1; None: the training length.
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        factor: the growth of the scale relative to that of L / L0, s >= 1.
+        original_length: the original length L0 in positions, >= 1; None: the training length.
 
     Raises:
-        ValueError: as RoPE; factor or original_length out of range; head_dim below 4.
+        ValueError: the cases of `RoPE`; factor or original_length out of range; head_dim below 4.
     """
 
     whole_sequence = "its frequencies depend on the length of the sequence"
@@ -153,21 +153,23 @@ class Yarn(RoPE):
     in its released configurations): `llama3`.
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        factor: s >= 1: test length / training length.
-        original_length: L0 in positions, >= 1; None: the training length.
-        beta_fast, beta_slow: rotations in L0 where the mixture begins and ends, beta_fast > beta_slow > 0.
-        ramp: "paper": linear in the number of rotations; "code": linear in c between the pairs that rotate beta_fast
-            and beta_slow times, rounded outwards, as in the authors' code and transformers.
-        attention_factor: > 0, of cosine and sine; None: 0.1 ln s + 1, or as mscale has it.
-        mscale, mscale_all_dim: > 0, both or neither: the factor is (0.1 mscale ln s + 1) divided by
-            (0.1 mscale_all_dim ln s + 1), as in DeepSeek's models.
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        factor: the ratio of test length to training length, s >= 1.
+        original_length: the original length L0 in positions, >= 1; None: the training length.
+        beta_fast, beta_slow: the numbers of rotations in L0 where the mixture begins and ends, beta_fast > beta_slow >
+            0.
+        ramp: the shape of the mixture. "paper": linear in the number of rotations; "code": linear in c between the
+            pairs that rotate beta_fast and beta_slow times, rounded outwards, as in the authors' code and transformers.
+        attention_factor: a factor on cosine and sine, > 0; None: 0.1 ln s + 1, or the factor of mscale and
+            mscale_all_dim.
+        mscale, mscale_all_dim: positive numbers, both or neither: the factor is (0.1 mscale ln s + 1) divided by (0.1
+            mscale_all_dim ln s + 1), as in DeepSeek's models.
         truncate: whether the ends of the ramp "code" are rounded; false in gpt-oss.
 
     Raises:
-        ValueError: as RoPE; an option out of range; beta_slow >= beta_fast; ramp "code" with theta <= 1, or with an L0
-            for which the ramp would run backwards; truncate=False with ramp "paper"; one of mscale and mscale_all_dim
-            without the other, or beside an attention_factor.
+        ValueError: the cases of `RoPE`; an option out of range; beta_slow >= beta_fast; ramp "code" with theta <= 1, or
+            with an L0 for which the ramp would run backwards; truncate=False with ramp "paper"; one of mscale and
+            mscale_all_dim without the other, or beside an attention_factor.
     """
 
     float_positions = True
@@ -266,14 +268,15 @@ class LongRoPE(RoPE):
     document has its own length, independent of the rest of the batch (in transformers, the batch has one).
 
     Args:
-        theta, pairing, rotary_dim: as RoPE.
-        factor: s >= 1: test length / training length.
-        original_length: L0 in positions, >= 2; None: the training length.
-        short_factors, long_factors: > 0, one for each rotated pair; None: all 1, and s ** (2c / (d - 2)).
-        attention_factor: > 0, of cosine and sine; None: sqrt(1 + ln s / ln L0).
+        theta, pairing, rotary_dim: the options of `RoPE`.
+        factor: the ratio of test length to training length, s >= 1.
+        original_length: the original length L0 in positions, >= 2; None: the training length.
+        short_factors, long_factors: positive divisors of the frequencies, one for each rotated pair; None: all 1, and s
+            ** (2c / (d - 2)).
+        attention_factor: a factor on cosine and sine, > 0; None: sqrt(1 + ln s / ln L0).
 
     Raises:
-        ValueError: as RoPE; an option out of range; not a factor for each rotated pair.
+        ValueError: the cases of `RoPE`; an option out of range; not a factor for each rotated pair.
     """
 
     whole_sequence = "its frequencies depend on the length of the sequence"

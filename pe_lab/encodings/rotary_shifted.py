@@ -20,10 +20,10 @@ class KeysBefore:
     The first token of a document keeps its own.
 
     Args:
-        head_dim: d.
-        rotated: pairs, the first ones.
-        pairing: of the dimensions.
-        layout: of the keys; with a memory, which then keeps them for later tokens.
+        head_dim: the dimension of a head, d.
+        rotated: the number of pairs that are rotated, the first ones.
+        pairing: the pairing of dimensions.
+        layout: the layout of these tokens; with a memory, which then stores their keys for later tokens.
     """
 
     head_dim: int
@@ -58,8 +58,8 @@ class KeyOffsetRoPE(RoPE):
     Causal only, as in the source, and for documents in one piece.
 
     Args:
-        theta: > 0, the ratio of the highest to the lowest frequency.
-        pairing: as RoPE; the source has had both.
+        theta: the ratio of the highest to the lowest frequency, > 0.
+        pairing: the pairing of dimensions, see `RoPE`; the source has had both.
 
     Raises:
         ValueError: head_dim is odd or below 4; an option out of range; bidirectional attention.

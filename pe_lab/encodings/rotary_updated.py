@@ -33,9 +33,9 @@ class Update(nn.Module):
     g, a factor for each head, and U start at 0: nothing changes at first.
 
     Args:
-        width: D.
-        num_heads: H.
-        units: rows of U.
+        width: the width of the model, D.
+        num_heads: the number of heads, H.
+        units: the number of rows of U.
     """
 
     def __init__(self, width: int, num_heads: int, units: int) -> None:
@@ -55,9 +55,9 @@ class Update(nn.Module):
         """Return the vectors [B, H, T, n] of the next layer.
 
         Args:
-            vectors: [B|1, H|1, T, n], E of this layer.
-            mixed: [B, H, T, n], E', their sums by the weights of attention.
-            h: [B, T, D], the content of the tokens.
+            vectors: [B|1, H|1, T, n] vectors E of this layer.
+            mixed: [B, H, T, n] sums E' of the vectors by the weights of attention.
+            h: [B, T, D] content of the tokens.
         """
         dtype = vectors.dtype
         with torch.autocast(h.device.type, enabled=False):
@@ -86,12 +86,12 @@ class TAPE(RoPE):
     z and its update are computed in float32 or better, z' in the precision of the values.
 
     Args:
-        theta: > 0, base of the frequencies at the start.
-        pairing: as RoPE.
-        units: >= 1, rows of U and W; None: 4 H, as released.
+        theta: the base of the frequencies at the start, > 0.
+        pairing: the pairing of dimensions, see `RoPE`.
+        units: the number of rows of U and W, >= 1; None: 4 H, as released.
 
     Raises:
-        ValueError: as RoPE; an option out of range.
+        ValueError: the cases of `RoPE`; an option out of range.
     """
 
     revision = 1

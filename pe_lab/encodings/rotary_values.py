@@ -17,11 +17,11 @@ class VORoPE(RoPE):
     only. One angle serves queries, keys, values and the result. Nothing is learned.
 
     Args:
-        theta, pairing: as RoPE.
+        theta, pairing: the options of `RoPE`.
         queries_keys: whether queries and keys are rotated, as in the source; false: only values and the result are.
 
     Raises:
-        ValueError: as RoPE.
+        ValueError: the cases of `RoPE`.
     """
 
     float_positions = True

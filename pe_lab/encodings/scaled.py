@@ -19,8 +19,8 @@ class ScaledQueries:
     """Multiplies queries by a factor of their own; keys stay as they are.
 
     Args:
-        factor: [B|1, H|1, T, 1], float32 or float64.
-        head_dim: d.
+        factor: [B|1, H|1, T, 1] factors on the queries, float32 or float64.
+        head_dim: the dimension of a head, d.
     """
 
     factor: Tensor
@@ -40,7 +40,7 @@ class SSMax(PositionalEncoding):
     bias is not multiplied. Keys outside of a window of another part are counted too.
 
     Args:
-        start: > 0, s at the start; None: 1 / mean of ln n_i over a sequence of the training length, so that the mean
+        start: the initial s, > 0; None: 1 / mean of ln n_i over a sequence of the training length, so that the mean
             factor is 1; 0.168 for 1,024 tokens, as in the source. 1 for sequences of one token.
 
     Raises:
@@ -76,10 +76,11 @@ class Temperature(PositionalEncoding):
     factor is on q . k alone, so that a bias is not multiplied.
 
     Args:
-        beta: >= 0; `attn_scale` of Llama 4, `llama_4_scaling_beta` of Ministral 3. 0 is no encoding.
-        original_length: positions over which the factor stays the same; `floor_scale` of Llama 4,
+        beta: the strength of the growth, >= 0; `attn_scale` of Llama 4, `llama_4_scaling_beta` of Ministral 3. 0 is no
+            encoding.
+        original_length: the number of positions over which the factor stays the same; `floor_scale` of Llama 4,
             `original_max_position_embeddings` of Ministral 3. None: the training length.
-        first: what the first position counts as; 0 in Ministral 3, 1 in Llama 4.
+        first: the number that the first position counts as; 0 in Ministral 3, 1 in Llama 4.
 
     Raises:
         ValueError: an option out of range.

@@ -8,16 +8,18 @@ class Sizes:
     """The sizes of a model that an encoding may depend on.
 
     Args:
-        width: D.
-        num_heads: H; divides D, unless head_dim is given.
-        length: T of the training sequences.
+        width: the width of the model, D.
+        num_heads: the number of heads, H; divides D, unless head_dim is given.
+        length: the length of the training sequences, T.
         causal: whether attention is causal.
-        grid_width: columns of the grid that a sequence represents, read row by row; None: sequences are no grids.
-        depth: layers of the model.
-        layer: for which the encoding is made, 0 ... depth - 1; 0 where layers share it.
-        model_heads: heads of the model, where the encoding is for `num_heads` of them; None: for all.
-        marks: the largest mark of a token in training, see Layout; None: tokens are not marked.
-        given_head_dim: d; None: D / H.
+        grid_width: the number of columns of the grid that a sequence represents, read row by row; None: sequences are
+            no grids.
+        depth: the number of layers of the model.
+        layer: the index of the layer for which the encoding is made, 0 ... depth - 1; 0 where layers share it.
+        model_heads: the number of heads of the model, where the encoding is for `num_heads` of them; None: it is for
+            all.
+        marks: the largest mark of a token in training, see `Layout`; None: tokens are not marked.
+        given_head_dim: the dimension of a head, d; None: D / H.
 
     Raises:
         ValueError: a size below 1, a width that the heads do not divide, or a layer that the model does not have.

@@ -22,7 +22,7 @@ class LayerInput(NamedTuple):
         query_key: [B, T, D], the input of queries and keys.
         value: [B, T, D], the input of values; the same tensor if the encoding does not tell them apart.
         terms: what the encoding changes in attention.
-        layout: of the tokens, with what the layer keeps of earlier ones.
+        layout: the layout of the tokens, with what the layer stores of earlier ones.
     """
 
     query_key: Tensor
@@ -51,11 +51,12 @@ class Stack(nn.ModuleList):
     After each optimizer step call `constrain`; before it, `advance`, if an encoding is `phased`, as `drope` is.
 
     Args:
-        encodings: one that all layers share, or one per layer, whose parameters are shared already.
-        depth: layers of the model.
+        encodings: the encodings: one that all layers share, or one per layer, whose parameters are shared already.
+        depth: the number of layers.
 
     Attributes:
-        unconstrained, unadvanced: optimizer steps since `constrain` and `advance` were called, where pe_lab.hf counts.
+        unconstrained, unadvanced: the numbers of optimizer steps since `constrain` and `advance` were called, where
+            pe_lab.hf counts.
 
     Raises:
         ValueError: depth < 1, or encodings that do not fit it.
@@ -80,8 +81,8 @@ class Stack(nn.ModuleList):
         """Build the encodings of `depth` layers; parameters are shared as the encoding requires.
 
         Args:
-            encoding: makes one encoding.
-            whole: all layers; otherwise those after which the encoding's pattern repeats.
+            encoding: a callable that makes one encoding.
+            whole: whether to build all layers; otherwise only those after which the encoding's pattern repeats.
 
         Raises:
             ValueError: the encoding is not defined for these sizes.
@@ -134,7 +135,7 @@ class Stack(nn.ModuleList):
         """Return an empty cache for decoding.
 
         Args:
-            room: tokens for which memory is reserved at once, and which it holds at most; None: it grows.
+            room: the number of tokens for which memory is reserved at once, and which it holds at most; None: it grows.
 
         Raises:
             ValueError: attention is bidirectional, or the encoding needs whole sequences.
@@ -153,9 +154,9 @@ class Stack(nn.ModuleList):
 
         Args:
             x: [B, T, D] token embeddings.
-            layout: of these tokens; None: one document per sequence without padding, whose positions start at 0 or
-                follow those in the cache.
-            cache: of earlier tokens, to which these are added; None: there are no earlier tokens. Sequences of
+            layout: the layout of these tokens; None: one document per sequence without padding, whose positions start
+                at 0 or follow those in the cache.
+            cache: a cache of earlier tokens, to which these are added; None: there are no earlier tokens. Sequences of
                 different lengths are padded on the left.
 
         Raises:
@@ -198,7 +199,7 @@ class PassPositions:
     """The positions of one forward pass, made by `Stack` for the layers.
 
     Attributes:
-        layout: of the tokens, as the encoding located them.
+        layout: the layout of the tokens, as the encoding located them.
         shared: the terms that all layers have; None: each layer computes its own.
         carried: what layers carry for the layer after them, by the index of that layer.
     """

@@ -47,12 +47,13 @@ class RotaryStickBreaking(RoPE):
     et al. 2024 (arXiv:2410.17980, eq. 1 and 2); rotation and decay as in the seed report.
 
     Args:
-        theta, pairing: as RoPE.
-        decay: initial lambda, > 0; one per layer, trained as softplus(raw).
-        order: of the keys; "nearest": from the query outwards; "first": from key 0 on, as in the report's text.
+        theta, pairing: the options of `RoPE`.
+        decay: the initial lambda, > 0; one per layer, trained as softplus(raw).
+        order: the order of the keys. "nearest": from the query outwards; "first": from key 0 on, as in the report's
+            text.
 
     Raises:
-        ValueError: as RoPE; decay or order out of range.
+        ValueError: the cases of `RoPE`; decay or order out of range.
     """
 
     revision = 3

@@ -16,9 +16,10 @@ class Table(Absolute):
     """Base of tables with a row per position; positions without a row are refused.
 
     Args:
-        max_len: rows, >= the training length.
-        at, combine: as Absolute.
-        share: "layers": one table for all layers; "none": a table per layer, which excludes at="input".
+        max_len: the number of rows, >= the training length.
+        at, combine: the options of `Absolute`.
+        share: which layers share a table. "layers": one table for all layers; "none": a table per layer, which excludes
+            at="input".
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -93,9 +94,10 @@ class Learnable(Table):
     the input of queries, keys and values.
 
     Args:
-        max_len, at, combine, share: as Table.
-        std: >= 0, the table starts as N(0, std^2). In the source token embeddings have the same 0.02; next to token
-            embeddings of standard deviation 1, a short training does not make the table large enough to matter.
+        max_len, at, combine, share: the options of `Table`.
+        std: the initial standard deviation, >= 0: the table starts as N(0, std^2). In the source token embeddings have
+            the same 0.02; next to token embeddings of standard deviation 1, a short training does not make the table
+            large enough to matter.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -125,9 +127,9 @@ class SinInit(Table):
     """A trained table that starts as `sinusoidal`.
 
     Args:
-        theta: > 0, of the initial sinusoids.
-        max_len, at, combine, share: as Table.
-        size: > 0, a factor on the initial sinusoids.
+        theta: the base of the initial sinusoids' frequencies, > 0.
+        max_len, at, combine, share: the options of `Table`.
+        size: a factor on the initial sinusoids, > 0.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -164,8 +166,8 @@ class Random(Table):
     Vectors of near positions are no more similar than those of distant ones.
 
     Args:
-        max_len, at, combine: as Table.
-        size: > 0, half the width of the uniform distribution.
+        max_len, at, combine: the options of `Table`.
+        size: half the width of the uniform distribution, > 0.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.

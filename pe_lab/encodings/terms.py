@@ -30,9 +30,9 @@ class Stick:
     """Attention weights by stick-breaking: each key takes a share of what the keys before it left.
 
     Args:
-        order: of the keys; "nearest": from the query outwards, "first": from key 0 on.
+        order: the order of the keys. "nearest": from the query outwards; "first": from key 0 on.
         include_self: whether a query attends to its own key.
-        remainder: of the weight; "drop" it, or give it to the query's "own" value.
+        remainder: the use of the remaining weight: "drop" it, or give it to the query's "own" value.
     """
 
     order: str = "nearest"
@@ -51,7 +51,8 @@ class Rotary:
     """Tables that rotate pairs of head dimensions: (a, b) -> (a cos - b sin, a sin + b cos).
 
     Args:
-        cos, sin: [B|1, H|1, T, r/2], r <= d; they may include a scale. Dimensions beyond the first r stay as they are.
+        cos, sin: [B|1, H|1, T, r/2] tables, r <= d; they may include a scale. Dimensions beyond the first r stay as
+            they are.
         pairing: "interleaved" pairs dimensions (2c, 2c+1); "half" pairs (c, c + r/2).
     """
 
@@ -76,7 +77,7 @@ class Lift(Protocol):
     """Changes queries and keys before they are rotated.
 
     Attributes:
-        head_dim: dimensions of the result, which need not be d.
+        head_dim: the number of dimensions of the result, which need not be d.
     """
 
     @property
@@ -125,8 +126,8 @@ class StoredPairTerm:
     """A term of pairs that is stored for all queries, of which a block takes its rows.
 
     Args:
-        term: [B|1, H|1, T, S].
-        layout: of these queries and keys.
+        term: [B|1, H|1, T, S] values of the term.
+        layout: the layout of these queries and keys.
     """
 
     term: Tensor
@@ -146,22 +147,24 @@ class Terms:
     queries and S keys, T of them without a cache; d and e are the dimensions of keys and of values.
 
     Args:
-        lift: changes queries and keys, first of all.
-        rotary_q, rotary_k: applied to queries and to keys.
+        lift: a change of queries and keys, before all else.
+        rotary_q, rotary_k: the rotations of queries and of keys.
         gain: [1|H, d] factors on q and on k, after rotation.
-        scale: factor on the logits; None: d ** -0.5, d being that before the lift.
-        window: a key counts if |pos_i - pos_j| is less; an integer of at least 1, or None for no limit, for all heads
-            or for each.
-        distance_bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.
-        logit_factors: [1|H, 2R+1] factors on the logits, before the bias.
+        scale: a factor on the logits; None: d ** -0.5, d being that before the lift.
+        window: a limit of distances: a key counts if |pos_i - pos_j| is less; an integer of at least 1, or None for no
+            limit, for all heads or for each.
+        distance_bias: [1|H, 2R+1] biases by distance that are added to the logits; that of pos_i - pos_j has the index
+            pos_i - pos_j + R.
+        logit_factors: [1|H, 2R+1] factors by distance on the logits, before the bias.
         clip: whether distances beyond R use the ends of a table; otherwise they are an error.
         decay: [B|1, H|1, S] cumulative log gates c; c_i - c_j is added to the logits.
-        pair_bias: [B|1, H|1, T, S] added to the logits, or what computes it: see `prepare_pair_term`.
-        content_bias: added to the logits z, before the logit factors and all else.
-        normalizer: how logits become weights.
-        weight_factors: [1|H, 2R+1] factors on the weights, which are not normalized again.
-        relative_values: [1|H, 2R+1, e] relative vectors added to the values.
-        rotary_v, rotary_out: applied to the values, and to the result.
+        pair_bias: [B|1, H|1, T, S] biases of pairs that are added to the logits, or a callable that computes them: see
+            `prepare_pair_term`.
+        content_bias: a callable whose result is added to the logits z, before the logit factors and all else.
+        normalizer: the normalization that turns logits into weights.
+        weight_factors: [1|H, 2R+1] factors by distance on the weights, which are not normalized again.
+        relative_values: [1|H, 2R+1, e] relative vectors by distance that are added to the values.
+        rotary_v, rotary_out: the rotations of the values, and of the result.
         carried: vectors that are mixed by the same weights as the values, for the encoding of the next layer, which
             gets them as `Layout.carried`.
     """

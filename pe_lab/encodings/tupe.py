@@ -27,10 +27,10 @@ class Tupe(PositionalEncoding):
     key. The table, b and the weights start as N(0, 0.02^2), biases at 0.
 
     Args:
-        max_len: positions that have a vector, >= the training length.
+        max_len: the number of positions that have a vector, >= the training length.
         untied_first: whether the first token is untied.
         relative: whether there is a b (TUPE-R); without it (TUPE-A) the terms are those of positions alone.
-        num_buckets, max_distance: of b, as T5.
+        num_buckets, max_distance: the options of b, see `T5`.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.

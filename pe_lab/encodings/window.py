@@ -19,7 +19,7 @@ class Window(PositionalEncoding):
     apart, so it is for sums with a rotation or a bias, and for some layers or heads of a model.
 
     Args:
-        window: >= 1, in positions.
+        window: the size of the window in positions, >= 1.
 
     Raises:
         ValueError: window out of range.
@@ -41,7 +41,7 @@ class HardAlibi(PositionalEncoding):
     sees the keys with |i - j| < m.
 
     Args:
-        windows: M, heads with a window, 0 ... H; None: half of them, as the code has it, rounded down.
+        windows: the number of heads with a window, M, 0 ... H; None: half of them, as the code has it, rounded down.
 
     Raises:
         ValueError: windows out of range.
