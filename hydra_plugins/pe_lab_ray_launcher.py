@@ -33,10 +33,10 @@ class PeLabRayLauncherConf:
     """Settings of the launcher.
 
     Attributes:
-        address: of a running cluster, as HOST:6379, ray://HOST:10001 or auto; None: a Ray of this machine, which ends
-            with the program.
-        num_cpus: cores of a job.
-        num_gpus: GPUs of a job; 0.5: two jobs share one.
+        address: the address of a running cluster, as HOST:6379, ray://HOST:10001 or auto; None: a Ray of this machine,
+            which ends with the program.
+        num_cpus: the number of cores of a job.
+        num_gpus: the number of GPUs of a job; 0.5: two jobs share one.
         max_retries: how often the job of a process that was killed is started again.
         resources: other resources of the cluster that a job needs, by name.
         init: more arguments of `ray.init`.
@@ -201,8 +201,8 @@ def run(
     """Run a job of Hydra in a process of Ray.
 
     Args:
-        state: of Hydra's singletons.
-        folder: the current one of the program.
+        state: the state of Hydra's singletons.
+        folder: the current folder of the program.
 
     Raises:
         ValueError: this machine does not have that folder.

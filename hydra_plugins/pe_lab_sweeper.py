@@ -18,8 +18,8 @@ class PeLabSweeperConf:
     """Settings of the sweeper.
 
     Attributes:
-        params: overrides of the sweep by setting, as of Hydra's basic sweeper; a study's file has them.
-        workers: jobs that are launched together; set when they are, for the settings of launchers.
+        params: the overrides of the sweep by setting, as in Hydra's basic sweeper; a study's file has them.
+        workers: the number of jobs that are launched together; set when they are, for the settings of launchers.
     """
 
     _target_: str = "hydra_plugins.pe_lab_sweeper.PeLabSweeper"
@@ -35,7 +35,7 @@ class PeLabSweeper(Sweeper):
 
     Args:
         params: see `PeLabSweeperConf`.
-        workers: likewise.
+        workers: see `PeLabSweeperConf`.
     """
 
     hydra_context: HydraContext  # once set up
@@ -62,9 +62,9 @@ class PeLabSweeper(Sweeper):
         """Launch jobs that do the same work, and wait for them.
 
         Args:
-            work: each calls it, with a config of its own.
-            overrides: of that config.
-            workers: how many.
+            work: the function that each job calls, with a config of its own.
+            overrides: the overrides of that config.
+            workers: the number of jobs.
 
         Raises:
             Exception: the launcher, or a job, failed.

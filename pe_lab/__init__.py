@@ -25,8 +25,8 @@ def load(ledger: "str | os.PathLike[str]" = "ledger", study: str | None = None, 
 
     Args:
         ledger: the folder that `pe-lab run` wrote.
-        study: look only among the cells of this study.
-        settings: that the cell has, by the name or the last word of the name that they have on the command line:
+        study: the study whose cells are searched; None: all cells of the ledger.
+        settings: the settings of the cell, by the name or the last word of the name that they have on the command line:
             `pe`, `data`, `depth`, `epochs` or `steps`, `seed`, `lr`, `**{"optimizer.lr": 3e-3}`. As many as are needed
             to tell the cell from all others.
 

@@ -44,7 +44,7 @@ class HydraTask:
 
     Args:
         words: the command line, shown by pe_lab.status.
-        train: missing cells; otherwise they are an error.
+        train: whether missing cells are trained; otherwise they are an error.
     """
 
     def __init__(self, words: list[str], train: bool) -> None:
@@ -87,10 +87,11 @@ class HydraTask:
         """Bring the cells of a sweep into the ledger.
 
         Args:
-            settings: of Hydra.
-            params: overrides of the study's sweep, by setting.
-            overrides: of the command line.
-            launch: starts jobs that do the same, with a config of these overrides, so many, and waits for them.
+            settings: the settings of Hydra itself.
+            params: the overrides of the study's sweep, by setting.
+            overrides: the overrides of the command line.
+            launch: a function that starts jobs and waits for them, given their task, the overrides of their config and
+                their number.
         """
         _require_used(settings, alone=False)
         cfgs = config.compose_cells(params, overrides)
@@ -137,11 +138,12 @@ class Worker:
 
     Attributes:
         cfgs: the cells.
-        shared: GPUs, given to the workers in turn.
-        parent: the process that it ends with; None: a scheduler ends it.
-        path: where modules of users' classes are.
+        shared: the GPUs, given to the workers in turn.
+        parent: the id of the process that the worker ends with; None: a scheduler ends the worker.
+        path: the import path of the program, on which modules of users' classes are.
         safe: whether the environment asks for a safe path, as it does while workers are started.
-        sweep: the name in the ledger of the process that waits for it; None: that waits for the launcher.
+        sweep: the name in the ledger of the process that waits for the worker; None: that process waits for the
+            launcher.
     """
 
     cfgs: list[DictConfig]
@@ -189,7 +191,7 @@ def main(train: bool = True) -> None:
     """Run the program. Exits with 0 if every requested cell is in the ledger with all its measurements.
 
     Args:
-        train: missing cells; otherwise they are an error.
+        train: whether missing cells are trained; otherwise they are an error.
     """
     with _raising_errors() as full_trace, _ended_by_signals() as received:
         try:
@@ -350,7 +352,7 @@ def _require_used(settings: DictConfig, alone: bool) -> None:
     """Raise ValueError if settings of Hydra are given that nothing reads.
 
     Args:
-        settings: of Hydra.
+        settings: the settings of Hydra itself.
         alone: whether a single cell is trained, and not one of a sweep.
     """
     for group in ("launcher", "sweeper"):

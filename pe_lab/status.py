@@ -31,11 +31,11 @@ class Command:
     """A command line of pe_lab.run, and the cells that it requested.
 
     Attributes:
-        overrides: its arguments.
-        study: its study_name, or None.
-        since: when it was started, in seconds since 1970.
-        processes: that ran it, by their names in the ledger.
-        progress: of its cells.
+        overrides: the arguments of the command line.
+        study: the study_name among the arguments, or None.
+        since: the time at which it was started, in seconds since 1970.
+        processes: the names in the ledger of the processes that ran it.
+        progress: the progress of the requested cells.
         text: how far a study in rounds is; otherwise empty.
     """
 
@@ -80,7 +80,7 @@ def read_commands(folder: Path, study: str | None = None, left_out: list[Path] |
     """Return the commands of a ledger, the latest last. Damaged ones are skipped with a line on stderr.
 
     Args:
-        left_out: gets those that cannot be read.
+        left_out: a list to which the paths of commands that cannot be read are appended.
 
     Raises:
         ValueError: there are none, or none with this study_name; the ledger has another format.
@@ -133,7 +133,7 @@ def describe_commands(commands: list[Command], snapshots: list[Snapshot], most: 
     """Return a text per command; complete commands other than the latest are only counted.
 
     Args:
-        most: lines of a kind; None: all lines, and complete commands too.
+        most: the largest number of lines of a kind; None: all lines, and complete commands too.
     """
     texts, complete = [], 0
     for command, snapshot in zip(commands, snapshots, strict=True):

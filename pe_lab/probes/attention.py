@@ -24,9 +24,9 @@ class AttentionProbe(Probe):
     The reference implementation computes the weights from the inputs, terms and layout that each layer received.
 
     Rows, for layers 1 ... depth and heads 0 ... num_heads - 1:
-        entropy: of a query's weights, in nats (for instance Zhai et al. 2023, arXiv:2303.06296), from 0 (all on one
-            key) to ln of the number of outcomes. An outcome is a key that the query may see. Where the remainder of
-            stick-breaking attention is dropped, the remainder is one more outcome.
+        entropy: the entropy of a query's weights, in nats (for instance Zhai et al. 2023, arXiv:2303.06296), from 0
+            (all on one key) to ln of the number of outcomes. An outcome is a key that the query may see. Where the
+            remainder of stick-breaking attention is dropped, the remainder is one more outcome.
         entropy_normalised: entropy / ln of the number of outcomes, from 0 to 1 (uniform), over the queries that have
             more than one outcome.
         distance: mean distance from query to key, weighted by attention (as Dosovitskiy et al. 2021, arXiv:2010.11929,
@@ -67,9 +67,9 @@ def measure_weights(weight: Tensor, layout: Layout, distance: Tensor, drops: boo
     """Return sums over the queries that are not padding.
 
     Args:
-        weight: [B, H, T, T] of attention.
-        layout: which keys a query may see.
-        distance: [B|1, T, T] from query to key.
+        weight: [B, H, T, T] attention weights.
+        layout: the layout of the batch, which says which keys a query may see.
+        distance: [B|1, T, T] distances from query to key.
         drops: whether 1 minus the sum of a row is the probability of one more outcome.
 
     Returns:

@@ -16,9 +16,9 @@ class ProbeRow(TypedDict):
     """One measured number.
 
     Args:
-        layer: 0 ... depth; None: of the model as a whole.
-        head: of that layer; None: of all heads.
-        metric, value: its name, and a finite number.
+        layer: the number of the layer, 0 ... depth; None: the model as a whole.
+        head: the number of the head in the layer, from 0; None: all heads.
+        metric, value: the name of the metric and its value, a finite number.
     """
 
     layer: int | None
@@ -48,8 +48,8 @@ class Probe(ABC):
     and has the class as `_target_`. Other settings in the file are arguments of the class.
 
     Attributes:
-        revision: raised when the numbers change; part of a record's identity.
-        neutral: as in PositionalEncoding.
+        revision: the version of the probe's numbers, raised when they change; part of a record's identity.
+        neutral: options added later and their value that means "as before", as in PositionalEncoding.
     """
 
     revision: ClassVar[int] = 1
@@ -60,7 +60,7 @@ class Probe(ABC):
         """Raise ValueError if a dataset lacks what the probe reads. Called before anything is trained.
 
         Args:
-            dataset: as in a call.
+            dataset: the dataset that the probe will read.
         """
 
     @abstractmethod
@@ -68,9 +68,9 @@ class Probe(ABC):
         """Return what was measured.
 
         Args:
-            model: trained.
-            dataset: that it was trained on, maybe with a longer test split.
-            seed: of everything that is drawn at random.
+            model: the trained model.
+            dataset: the dataset that the model was trained on, maybe with a longer test split.
+            seed: the seed of everything that is drawn at random.
         """
 
 
@@ -78,7 +78,7 @@ def probe_class(name: str, settings: Mapping[str, Any]) -> type[Probe]:
     """Return the class of a probe.
 
     Args:
-        settings: `_target_`, and arguments of the class.
+        settings: the `_target_`, and arguments of the class.
 
     Raises:
         ValueError: it is not a probe, or does not take these arguments.

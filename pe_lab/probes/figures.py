@@ -35,8 +35,8 @@ def attention_maps(model: Transformer, dataset: Dataset, seed: int, sequence: in
     """Return the attention weights of every layer on one sequence of the test split.
 
     Args:
-        seed: of what an encoding draws at random.
-        sequence: its number in the test split.
+        seed: the seed of what an encoding draws at random.
+        sequence: the number of the sequence in the test split, from 0.
 
     Returns:
         For each layer an array [H, T, T] of heads, queries and keys, without padding; NaN where a query may not see a
@@ -74,8 +74,8 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
     see.
 
     Args:
-        seed, sequence: as for `attention_maps`.
-        title: of the figure; empty: the encoding, the task and the sequence.
+        seed, sequence: see `attention_maps`.
+        title: the title of the figure; empty: the encoding, the task and the sequence.
     """
     title = title or f"Attention of {model.encodings[0].name} on {dataset.name}, test sequence {sequence}"
     maps = attention_maps(model, dataset, seed, sequence)
@@ -127,8 +127,8 @@ def position_by_layer(
     """Draw how well the position can be read off the hidden states: R² of the position probe against the layer.
 
     Args:
-        seed: chooses sequences, and permutes positions for the control.
-        title: of the figure.
+        seed: the seed that chooses sequences and permutes positions for the control.
+        title: the title of the figure.
 
     Returns:
         The figure, and the rows of the probe: layer, head, metric, value.

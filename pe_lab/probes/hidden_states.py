@@ -27,10 +27,10 @@ class HiddenStates:
     """The hidden states of a model, one row per token without padding, on the CPU.
 
     Args:
-        hidden: [N, D] after the embedding, then after every layer.
-        tokens: [N] their ids.
-        pos: [N, axes] their positions in the dataset: in the document, or row and column of a grid. Positions that an
-            encoding draws at random are not here.
+        hidden: [N, D] states after the embedding, then after every layer.
+        tokens: [N] token ids.
+        pos: [N, axes] positions of the tokens in the dataset: in the document, or row and column of a grid. Positions
+            that an encoding draws at random are not here.
         sequence: [N] the number of the sequence of each token, ascending.
     """
 
@@ -80,8 +80,8 @@ def sample_batches(
     each batch, so that random draws of an encoding depend only on (seed, split, half, batch).
 
     Args:
-        offset: added to all positions; on a grid, to the rows.
-        half: 0 or 1: of the split, halved at random, so that none is in both; None: the whole split.
+        offset: a constant added to all positions; on a grid, to the rows.
+        half: 0 or 1, one of two random halves of the split that share no sequence; None: the whole split.
 
     Raises:
         ValueError: there are no sequences.
@@ -107,7 +107,7 @@ def sample_batches(
 def capture_states(
     model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0, half: int | None = None
 ) -> HiddenStates:
-    """Return the hidden states of the sequences of `sample`, which has the same arguments.
+    """Return the hidden states of the sequences of `sample_batches`, which has the same arguments.
 
     Raises:
         ValueError: there are no sequences, or the encoding does not have the positions.

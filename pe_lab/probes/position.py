@@ -83,7 +83,7 @@ def ridge_predictions(x: np.ndarray, targets: np.ndarray, others: np.ndarray) ->
 
 
 def read_off_token(tokens: np.ndarray, wanted: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Fit and predict as `read` does, from one-hot tokens [N] that are not standardised.
+    """Fit and predict as `ridge_predictions` does, from one-hot tokens [N] that are not standardised.
 
     One-hot columns are orthogonal, so the solution is a closed form and does not grow with the vocabulary: the value
     of a token that occurs n times is its mean, shrunk towards the intercept c by n / (n + alpha). The value of a token

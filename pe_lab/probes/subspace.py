@@ -98,7 +98,7 @@ def comparable_tokens(tokens: Tensor, places: Tensor) -> Tensor:
     Each token that is kept occurs at several kept places, and each place that is kept holds several kept tokens.
 
     Args:
-        tokens, places: [N] ids.
+        tokens, places: [N] the id of each token and of its place.
     """
     tokens, places = (ids.unique(return_inverse=True)[1] for ids in (tokens, places))
     kept = torch.ones_like(tokens, dtype=torch.bool)
@@ -117,7 +117,7 @@ def split_states(states: Tensor, tokens: Tensor, places: Tensor) -> tuple[Tensor
     The tokens' parts are eliminated, so that the size of the linear system is the number of places.
 
     Args:
-        states: [N, D] float64.
+        states: [N, D] hidden states, float64.
         tokens, places: [N] ids from 0, each of which occurs.
 
     Returns:

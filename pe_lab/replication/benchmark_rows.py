@@ -42,7 +42,7 @@ def read_values(entry: Entry, seeds: int, folder: Path | None = None) -> Values:
     Fresh seeds of the benchmark's replication are left out: not every encoding has them.
 
     Args:
-        folder: of shipped results; None: that of the package.
+        folder: the folder of shipped results; None: the package's own.
 
     Raises:
         LedgerError: the results were changed since they were packed.
@@ -71,8 +71,8 @@ def shipped_values(
     """Return the values of entries that come with the package, by name: those of a table, and of the benchmark's rows.
 
     Args:
-        table: of values; None: only those of the rows.
-        folder: of shipped results; None: that of the package.
+        table: the file of a table of values; None: only the values of the benchmark's rows.
+        folder: the folder of shipped results; None: the package's own.
     """
     values = {} if table is None else values_of(table)
     return values | {name: read_values(entry, entry.seeds, folder) for name, entry in entries.items() if entry.tasks}

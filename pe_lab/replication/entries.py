@@ -59,7 +59,7 @@ def load_entries(folder: Path | None = None) -> dict[str, Entry]:
     """Return all entries by name, in the order of files and cells.
 
     Args:
-        folder: of the files; None: those of the package and of users.
+        folder: the folder of the files; None: the package's own and those of users.
 
     Raises:
         ValueError: a file is not as described above.

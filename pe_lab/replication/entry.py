@@ -14,8 +14,8 @@ class Reported:
 
     Attributes:
         published: the number, with its spread and seeds where they are stated.
-        metric: what we measure: a metric of the task, `error` (1 - accuracy) or `perplexity` (e^loss).
-        lengths: of the test, in training lengths; of several, the mean.
+        metric: the metric that we measure: a metric of the task, `error` (1 - accuracy) or `perplexity` (e^loss).
+        lengths: the lengths of the test, in training lengths; over several, the mean is taken.
     """
 
     published: Published
@@ -38,10 +38,11 @@ class Claimed:
             a value, one of several, `max`, or a comparison as "> 1". A column `length` or `probe` asks for records.
         others: changes of these conditions. The value with the first is subtracted; of two, the difference with the
             second is subtracted from the difference.
-        ratio: whether it is divided, and tested in logarithms; otherwise it is subtracted.
-        rule: "above", "below" or "near" (within the tolerance of the entry).
-        bound: what the mean is compared with.
-        setting: of a universe, by the key of the config.
+        ratio: whether values are divided, and tested in logarithms; otherwise they are subtracted.
+        rule: the rule of the test: "above", "below" or "near" (within the tolerance of the entry).
+        bound: the number that the mean is compared with.
+        setting: the values of a universe's settings that the test is for, by the key of the config; empty outside a
+            universe.
     """
 
     value: Mapping[str, Condition]
@@ -65,23 +66,23 @@ class Entry:
     """A published cell: what was reported, and how we repeat it.
 
     Attributes:
-        name: of its file and of its cell, as `formal_counting/majority_none`.
-        title, paper: of the publication, and its address.
-        says: what its authors say, in a sentence of ours.
-        source: where the number stands.
+        name: the names of the entry's file and of its cell, as `formal_counting/majority_none`.
+        title, paper: the title of the publication, and its address.
+        says: what the authors say, in a sentence of ours.
+        source: the place in the publication where the number stands.
         seen: whether we read it there.
-        unit: of the numbers.
-        values: what was reported, by a label, as the range of lengths.
-        tolerance: means that differ by less count as the same.
-        seeds: of ours, at the first look.
-        setting: overrides of `pe-lab run`.
+        unit: the unit of the numbers.
+        values: the published numbers or the parts of a claim, by a label, as the range of lengths.
+        tolerance: the difference below which means count as the same.
+        seeds: the number of our seeds at the first look.
+        setting: the overrides of `pe-lab run`.
         chosen: what the authors leave unsaid, or do otherwise, and what we do.
-        lacks: what this package would need to repeat it; None: nothing.
-        minutes: core-minutes of a seed.
-        timed: whether these were measured; otherwise they are an estimate.
-        studies: of a claim, overrides of `pe-lab run -m` by the name of the study.
-        tasks: of a claim on the benchmark's rows, the tasks; these come with the package, and nothing is trained.
-        universe: of a claim, the values of settings that are as reasonable as those of its study.
+        lacks: what this package would need to repeat the entry; None: nothing.
+        minutes: the core-minutes of a seed.
+        timed: whether the minutes were measured; otherwise they are an estimate.
+        studies: the overrides of `pe-lab run -m` that train a claim, by the name of the study.
+        tasks: the tasks of a claim on the benchmark's rows, which come with the package: nothing is trained.
+        universe: the values of a claim's settings that are as reasonable as those of its study, by setting.
     """
 
     name: str

@@ -34,10 +34,10 @@ class Finding:
     """The verdict on an entry.
 
     Attributes:
-        entry: that it is about.
-        verdict: of all of its values.
-        seeds: of ours.
-        ours: our means, by label.
+        entry: the entry that the verdict is about.
+        verdict: the verdict on all values of the entry.
+        seeds: the number of our seeds.
+        ours: the means of our seeds, by label.
         compared: each value beside the published one or its bound, by label; empty where there are no seeds.
         why: what is missing, where nothing is decided.
     """
@@ -65,8 +65,8 @@ def judge_entry(entry: Entry, values: Mapping[str, Sequence[float]], why: str = 
     agree and others disagree.
 
     Args:
-        values: of our seeds, by label, as many of each; none: it was not run.
-        why: what is missing, where it was not run.
+        values: the values of our seeds, by label, the same number for each; none: the entry was not run.
+        why: what is missing, where the entry was not run.
     """
     seeds = min((len(values.get(label, ())) for label in entry.values), default=0)
     if seeds < entry.seeds:

@@ -40,8 +40,8 @@ def values_of_parts(entry: Entry, cells: pd.DataFrame, records: pd.DataFrame, se
     """Return the values of the seeds below `seeds` that have all parts of a claim.
 
     Args:
-        cells: with the columns of conditions, `seed`, `seconds` and `device`.
-        records: of lengths and probes, with `metric` and `value`.
+        cells: the table of cells, with the columns of conditions, `seed`, `seconds` and `device`.
+        records: the table of measured lengths and probes, with the columns `metric` and `value`.
 
     Raises:
         MissingError: a part has no rows.

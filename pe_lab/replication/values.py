@@ -14,11 +14,11 @@ class Values:
     """The values of an entry's seeds.
 
     Attributes:
-        by_label: of each seed that has all of them, by label.
-        seeds: these seeds.
-        minutes: that each took.
-        device: "cpu" or "cuda", where they were trained.
-        why: what is missing, where there are none.
+        by_label: the values by label, one for each of the seeds.
+        seeds: the seeds that have values of all labels.
+        minutes: the minutes that each seed took.
+        device: the device that they were trained on, "cpu" or "cuda".
+        why: what is missing, where there are no values.
     """
 
     by_label: dict[str, list[float]] = field(default_factory=dict)
