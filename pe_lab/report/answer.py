@@ -190,7 +190,7 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
     """Return what a study asks first that measures longer sequences or layers; nothing for another metric.
 
     Args:
-        longer: of `at_longer_lengths`.
+        longer: the text of `at_longer_lengths`, which may be empty.
     """
     if not _measures_more(subject, longer):
         return []

@@ -65,16 +65,16 @@ class BestCandidates:
     """What the verdicts on the encodings of one table and setting leave open.
 
     Attributes:
-        metric: of the table.
+        metric: the metric of the table.
         what: the metric in words.
-        where: what it is averaged over, in words; empty for one setting.
-        means: by encoding, the best first.
+        where: the settings that it is averaged over, in words; empty for one setting.
+        means: the mean of each encoding, the best first.
         lines: the comparisons of every two; their verdicts say that encodings are equivalent, or the first certainly
             the best.
-        open: encodings than which no other is better: their best rank is 1, see `Families.ranks`.
-        near: those of them that are slightly worse than another one, which does not rank.
-        behind: the rest.
-        setting: in words, where it is one of several, such as `at depth 4` or `on copy`.
+        open: the encodings than which no other is better: their best rank is 1, see `Families.ranks`.
+        near: the open encodings that are slightly worse than another one, which does not change their best rank.
+        behind: the other encodings.
+        setting: the setting in words, where it is one of several, such as `at depth 4` or `on copy`.
     """
 
     metric: str
@@ -92,11 +92,11 @@ class BestCandidates:
         """Sort the encodings of one setting by what their comparisons leave open.
 
         Args:
-            ranked: from Families.ranks, of one setting.
-            lines: from Families.lines, of the same setting.
-            metric: of the table.
+            ranked: the lines of one setting from `Families.ranks`.
+            lines: the comparisons of the same setting, as in `Families.lines`.
+            metric: the metric of the table.
             what: the metric in words.
-            where: what it is averaged over, in words.
+            where: the settings that it is averaged over, in words.
         """
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
@@ -281,10 +281,10 @@ class SettingCounts:
     """Which encodings can be the best in settings that are not averaged.
 
     Attributes:
-        count: of settings.
-        alone: the number of settings in which an encoding is the only one, by encoding.
+        count: the number of settings.
+        alone: the number of settings in which an encoding is the only one that can be the best, by encoding.
         always: the encodings that can be the best in all settings.
-        never: those that are significantly worse than another one in all settings.
+        never: the encodings that are significantly worse than another one in all settings.
     """
 
     count: int
@@ -305,7 +305,7 @@ class SettingCounts:
         """Say so.
 
         Args:
-            why: settings are not averaged.
+            why: the clause on why settings are not averaged, which follows the word "settings".
         """
         clear, names = sum(self.alone.values()), listed(self.always, None)
         case = "none" if not clear else "same" if set(self.alone.values()) == {self.count} else "some"
@@ -327,10 +327,10 @@ def in_each_setting(
     """Say which encodings are the best or may be in settings that are not averaged.
 
     Args:
-        per_setting: of each setting that has two encodings or more.
-        why: they are not averaged, with what stands before it.
-        only: what is true of them alone, for a single setting.
-        where: what it is, for a single setting.
+        per_setting: the candidates of each setting that has two encodings or more.
+        why: the clause on why settings are not averaged, with the comma or the space before it.
+        only: a clause on what distinguishes a single setting from the others.
+        where: the phrase that names a single setting; empty: the only one with two encodings or more.
     """
     if not per_setting:
         return "No setting has results of two encodings."
@@ -352,8 +352,8 @@ def one_by_one(per_setting: Sequence[BestCandidates], more: Callable[[BestCandid
     """Return an item of a list for each of a few settings: which encodings may be the best.
 
     Args:
-        per_setting: with their settings.
-        more: what is said behind each; it may be empty.
+        per_setting: the candidates of each setting, with the setting in words.
+        more: a function that returns the text behind each item, which may be empty.
     """
     told = {candidates.setting: f"{candidates.brief()} {more(candidates)}".rstrip() for candidates in per_setting}
     return "".join(f"\n- **{capitalised(setting)}**: {words}" for setting, words in told.items())
@@ -363,7 +363,7 @@ def verdict_over_settings(per_setting: Sequence[BestCandidates], where: str = ""
     """Say which encodings may be the best in each of a few settings, and which in none.
 
     Args:
-        where: what the settings are, in words; empty: that is left to what follows.
+        where: the settings in words; empty: what follows names them.
     """
     counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else f"all {len(per_setting)}"
     always, never = (listed(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))

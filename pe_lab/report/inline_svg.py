@@ -32,9 +32,9 @@ class Region:
     """A part of a figure, in points from its top left corner.
 
     Attributes:
-        x, y, width, height: of the part.
-        scale: of a panel without names at its axis, the width of those of the first panel in its row; otherwise 0.
-        below: whether it begins a row of its own on any screen.
+        x, y, width, height: the place and the size of the part.
+        scale: the width of the names at the axis of the first panel in the row, for a panel without them; otherwise 0.
+        below: whether the part begins a row of its own on any screen.
     """
 
     x: float

@@ -55,7 +55,7 @@ def layer_parts(records: pd.DataFrame) -> list[Part]:
     Sentences and the first table are left out where none of their metrics was measured.
 
     Args:
-        records: some of them of probes that have layers.
+        records: the records, some of them of probes that have layers.
     """
     layered = probed(records)
     alone = records.loc[records["metric"] == "r2_from_token", "value"].mean()
@@ -182,7 +182,7 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
 
     Args:
         layers: R² by setting and encoding, a column per layer.
-        seeds: the same of each seed.
+        seeds: R² of each seed, with the same columns.
         alone: R² from the token alone; NaN: unknown.
     """
     start, level = layers.iloc[:, 0], alone if np.isfinite(alone) else 0.0

@@ -94,7 +94,7 @@ def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
     """Say by how much the best encoding is before the next one, paired by seeds; empty with fewer than two.
 
     Args:
-        measured: shares of right answers at a length: columns pe, seed, value.
+        measured: the shares of right answers at a length: columns pe, seed, value.
     """
     seeds = measured.pivot_table(index="seed", columns="pe", values="value")
     differences = 100 * (seeds[first] - seeds[second]).dropna()
@@ -110,8 +110,8 @@ def _lost(shares: pd.Series, longer: list[float]) -> str:
     """Name the encodings that answer at the training length, and have no right answer at any longer one.
 
     Args:
-        shares: of right answers, by length and encoding.
-        longer: lengths.
+        shares: the shares of right answers, by length and encoding.
+        longer: the lengths beyond the training length.
     """
     if 1 not in shares.index.get_level_values("length"):
         return ""

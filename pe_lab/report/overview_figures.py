@@ -78,7 +78,7 @@ def from_the_best(compared: Families, cells: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         compared: all comparisons of a report.
-        cells: its cells.
+        cells: the cells of the report.
     """
     ranked = filter_learned_comparisons(compared.ranks(GRID_TABLE), cells)
     names = [name for name in setting_columns(cells) if name in ranked]

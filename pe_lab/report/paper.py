@@ -81,9 +81,9 @@ def _save(folder: Path, tables: Mapping[str, str], drawn: Mapping[str, Captioned
     """Write tables, figures, the paragraph on methods and a document that shows them all; return the files' names.
 
     Args:
-        tables: in LaTeX, by name.
-        drawn: figures by name.
-        paragraph: in LaTeX.
+        tables: the tables in LaTeX, by name.
+        drawn: the figures with their captions, by name.
+        paragraph: the paragraph on methods, in LaTeX.
     """
     texts = {f"{name}.tex": text for name, text in tables.items()}
     texts["methods.tex"] = paragraph
@@ -263,9 +263,9 @@ def _training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[
     """Return what any paragraph on methods says of models, tasks, training, seeds and versions.
 
     Args:
-        results: of the study.
-        cells: of the results.
-        counts: of seeds, for each encoding and setting.
+        results: the results of the study.
+        cells: the cells of the results.
+        counts: the number of seeds of each encoding and setting.
     """
     identity = identity_of(results)
     names = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
@@ -377,7 +377,7 @@ def decimals(lines: pd.DataFrame) -> int:
     The shortest interval has two digits in its half, but no decimal is below a hundredth of the smallest margin.
 
     Args:
-        lines: with difference, low, high and margin.
+        lines: a table of comparisons, with the columns difference, low, high and margin.
     """
     halves = (lines["high"] - lines["low"]).astype(float) / 2
     scales = [values[np.isfinite(values) & (values > 0)] for values in (halves, lines["margin"].astype(float) / 10)]

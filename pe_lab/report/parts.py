@@ -55,7 +55,7 @@ class Section:
     """A title with the parts below it. A section without parts is not shown.
 
     Attributes:
-        title: in a few words; of an opening section, the question of the page.
+        title: a few words; for an opening section, the question of the page.
         parts: texts, figures, tables and code.
         opening: whether this is the first screen of the page, before its contents.
     """

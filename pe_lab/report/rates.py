@@ -152,7 +152,7 @@ def _searched(chosen: pd.DataFrame) -> Section:
     """Return the section on rates that a search chose for the cells of the study.
 
     Args:
-        chosen: of `searched_rates`.
+        chosen: the table of `searched_rates`.
     """
     what = "learning rate"
     if "start_scale" in chosen and chosen["start_scale"].notna().any():

@@ -45,7 +45,7 @@ def families(
 
     Args:
         rows: the cells, from frame.load.
-        records: likewise; may be empty.
+        records: the records of lengths and probes, from frame.load; may be empty.
         baseline: an encoding; None: the first.
         metric: a test metric.
         margin: the smallest difference in the metric that matters, or margins by metric, such as those that a study
@@ -71,7 +71,7 @@ def choices(
 
     Args:
         rows: the cells, from frame.load.
-        records: likewise; may be empty.
+        records: the records of lengths and probes, from frame.load; may be empty.
         metric: a test metric.
         compared: the comparisons to use; None: those with the first encoding as the baseline.
 
@@ -111,7 +111,8 @@ def _not_learned(judged: pd.DataFrame) -> str:
     """Say with what cells were compared if none has learned; empty if one has, or if that is unknown of all.
 
     Args:
-        judged: with learned (1, 0 or NaN) and by_position (whether that is by the best loss without position).
+        judged: a table with the columns learned (1, 0 or NaN) and by_position (whether it was judged by the best loss
+            without position).
     """
     with_level = judged[judged["learned"].notna()]
     if with_level.empty or with_level["learned"].max() == 1:
@@ -159,7 +160,7 @@ def _certainty(first: pd.Series, tied: list[str], alike: dict[str, str], count: 
     """Say how sure it is that the first of `count` encodings is the best.
 
     Args:
-        tied: those than which none is better.
+        tied: the other encodings than which none is better.
         alike: the verdicts on the first, compared with those that differ by less than the margin.
     """
     if first["seeds"] < 2:
@@ -221,10 +222,10 @@ class Longest(NamedTuple):
     """What was measured at the longest length of a setting.
 
     Attributes:
-        rows: with the floors of the cells, which are those at the training length.
-        metric: exact match where known, else accuracy or loss.
-        setting: in words.
-        length: in training lengths.
+        rows: the measured rows, with the floors of the cells, which are those at the training length.
+        metric: the metric: exact match where known, else accuracy or loss.
+        setting: the setting in words.
+        length: the longest length, in training lengths.
         nearer: the metric at all lengths: columns pe, seed, length, value.
         tokens: the mean share of right tokens at the longest length, by encoding; empty where it was not measured.
     """

@@ -29,9 +29,9 @@ class ReportSubject:
     """The subject of a report.
 
     Attributes:
-        results: from frame.load.
-        load: the line of code that loads them.
-        command: the command that trained them, if it is known.
+        results: the results, from frame.load.
+        load: the line of code that loads the results.
+        command: the command that trained the cells, if it is known.
         baseline: the encoding that others are compared with.
         metric: a test metric.
         audit: the table of an audit, or empty.

@@ -84,7 +84,7 @@ def _without(parts: Sequence[Part], drawn: set[str]) -> list[Part]:
     """Return the parts of a section without the figures that the first screen has.
 
     Args:
-        drawn: the code of these figures.
+        drawn: the code of the figures on the first screen.
     """
     kept = [part for part in parts if not (isinstance(part, CaptionedFigure) and part.code in drawn)]
     inner = [

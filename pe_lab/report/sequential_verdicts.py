@@ -54,7 +54,7 @@ def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
     """Return a line on which verdicts hold for a study that adds seeds; none for other studies.
 
     Args:
-        decided: from `decisions`.
+        decided: the comparisons, from `decisions`; None: the study is not sequential.
     """
     if decided is not None:
         return [CAUTION]
@@ -65,7 +65,7 @@ def with_one(decided: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return the comparisons with one encoding, which is subtracted in all of them.
 
     Args:
-        decided: from `decisions`.
+        decided: the comparisons, from `decisions`.
         name: an encoding; if none other is compared with it, the first baseline is taken.
     """
     if decided["baseline"].nunique() == 1 or name not in {*decided["pe"], *decided["baseline"]}:
@@ -77,8 +77,8 @@ def sequential(compared: Families, decided: pd.DataFrame) -> list[BestCandidates
     """Return what the sequential verdicts leave open in each setting that has cells of two encodings or more.
 
     Args:
-        compared: for the means.
-        decided: from `decisions`.
+        compared: all comparisons of the report, of which the means are taken.
+        decided: the comparisons, from `decisions`.
     """
     rows, metric = compared.tables[GRID_TABLE]
     names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID_TABLE)

@@ -26,7 +26,7 @@ def ladders(results: Results) -> tuple[list[float], list[float]]:
     """Return the learning rates that seeds tried, and those of encodings with a starting scale, which may be none.
 
     Args:
-        results: of a study whose seeds tune for themselves.
+        results: the results of a study whose seeds tune for themselves.
     """
     tune = results.declared.tune or {}
     rates = tune.get("rates") or results.cells[LR].dropna().unique()
@@ -53,7 +53,7 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     """Say whether the encodings had one learning rate, each its own, or each several, as far as the rows tell.
 
     Args:
-        rate: that all had, if it is known and is named.
+        rate: the learning rate of all encodings, if it is known and is to be named.
     """
     cells = results.cells
     alone = cells["pe"].nunique() == 1

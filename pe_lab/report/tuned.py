@@ -98,7 +98,7 @@ def outcomes_of(results: Results) -> pd.DataFrame:
     """Return what each seed reached, see `tuned_outcomes`.
 
     Args:
-        results: from `with_outcomes`.
+        results: the results of `with_outcomes`.
     """
     cells, metric = results.cells, metric_of(results)
     names = cells.columns[: len(setting_columns(cells)) + 2]
@@ -117,7 +117,7 @@ class TunedFamilies(Families):
     """Comparisons by the verdicts of the study; see `statistics.compare`.
 
     Attributes:
-        endpoint: what is compared.
+        endpoint: the endpoint that is compared.
         declared: whether the comparisons with the baseline are a family of their own, as a study declares before
             training. Otherwise all pairs of a setting are one.
     """
@@ -130,7 +130,7 @@ class TunedFamilies(Families):
         """Compare every two encodings in every setting, by what the study declared.
 
         Args:
-            results: from `with_outcomes`.
+            results: the results of `with_outcomes`.
         """
         cells, metric, tune = results.cells, metric_of(results), results.declared.tune or {}
         endpoint = tuned_outcomes.endpoint(tune.get("margin"), np.inf if metric == STEPS_METRIC else None)

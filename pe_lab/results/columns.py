@@ -116,8 +116,8 @@ def cut_interval(
     """Return the ends of intervals, cut at what is possible but never beyond the mean; to be shown, not for verdicts.
 
     Args:
-        metric: of the values, see `possible_range`.
-        difference: whether they are differences of two values of the metric.
+        metric: the metric of the values, see `possible_range`.
+        difference: whether the values are differences of two values of the metric.
     """
     lowest, highest = possible_range(metric)
     if difference:
@@ -141,7 +141,7 @@ def merge_tables(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **optio
     A setting that no line of one table has is a column of numbers there, though it may be one of texts in the other.
 
     Args:
-        options: of DataFrame.merge.
+        options: more arguments of DataFrame.merge.
     """
     different = [name for name in on if left[name].dtype != right[name].dtype]
     objects = dict.fromkeys(different, object)

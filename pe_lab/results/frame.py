@@ -26,8 +26,8 @@ class Results:
     """The results in a ledger or in a study's folder; nothing is averaged.
 
     Attributes:
-        source: the folder it was read from.
-        study: its name, or None for a whole ledger.
+        source: the folder that the results were read from.
+        study: the name of the study, or None for a whole ledger.
         cells: one row per finished cell, in the order of the study, or by encoding, task, depth, seed and epochs. pe
             (the encoding, with the options in which cells of that name differ), data (the task; unknown in old files),
             depth, epochs, seed, further settings that vary; test_<metric> (losses in nats per token, accuracies from 0

@@ -142,9 +142,9 @@ def failure_rows(settings: list[Settings], failed: list[Settings], reasons: list
     """Return one row per failed cell: its distinguishing settings, kind, reason, step and run.
 
     Args:
-        settings: of the finished cells, which failed cells are distinguished from.
-        failed: settings of the failed cells.
-        reasons: of each failed cell, a kind, a reason, a step and a run.
+        settings: the settings of the finished cells, which failed cells are distinguished from.
+        failed: the settings of the failed cells.
+        reasons: the kind, reason, step and run of each failed cell.
     """
     if not failed:
         return NO_FAILED.copy()
@@ -264,7 +264,7 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
     """Read the validation during training, of each run's longest checkpoint.
 
     Args:
-        refused: gets a line per entry that cannot be read.
+        refused: a list to which a line is appended for each entry that cannot be read.
     """
     names, lines = _distinguishing(cells), []
     for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
@@ -312,7 +312,7 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
     """Read all later measurements of the cells; where lengths were measured, add the test itself as length 1.
 
     Args:
-        refused: gets a line per entry that cannot be read.
+        refused: a list to which a line is appended for each entry that cannot be read.
     """
     names, parts = _distinguishing(cells), []
     for cell in cells.to_dict("records"):

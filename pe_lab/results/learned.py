@@ -125,7 +125,7 @@ def filter_learned_comparisons(lines: pd.DataFrame, rows: pd.DataFrame) -> pd.Da
     """Return the comparisons of the settings in which a model has learned the task; all where those are none.
 
     Args:
-        lines: with columns of the settings of the cells.
+        lines: a table of comparisons, with columns of the settings of the cells.
         rows: cells.
     """
     names = [name for name in setting_columns(rows) if name in lines]

@@ -25,9 +25,9 @@ class CellMeasurements(NamedTuple):
     """A trained cell and the measurements that were requested on it.
 
     Attributes:
-        settings: of its config, by dotted name.
-        run: its run in the ledger.
-        epochs: its checkpoint.
+        settings: the settings of the cell's config, by dotted name.
+        run: the cell's training run in the ledger.
+        epochs: the number of epochs, or of steps, that names the cell's checkpoint in its run.
         requests: the requested measurements.
     """
 

@@ -47,7 +47,7 @@ def means(
     Args:
         along: further columns to group by, such as the x axis of a curve.
         names: the columns that make a setting; None: those of `setting_columns`.
-        metric: of the values; intervals end at what is possible, see `columns.cut_interval`.
+        metric: the metric of the values; intervals end at what is possible, see `columns.cut_interval`.
     """
     names, along = setting_columns(rows) if names is None else names, along or []
     rows = rows.assign(setting=settings_in_words(rows, names))
@@ -76,7 +76,7 @@ def make_panels(settings: Sequence[str], height: float, share_y: bool = False) -
     """Return a figure with a panel per setting.
 
     Args:
-        height: of a panel, in inches.
+        height: the height of a panel, in inches.
         share_y: whether panels have one y axis.
     """
     down = -(-len(settings) // PANELS_PER_ROW)
@@ -108,7 +108,7 @@ def name_ends(axes: Axes, ends: dict[str, float]) -> None:
     """Write the name of each encoding, with its mark, at the right of its last value; they are moved apart.
 
     Args:
-        ends: the last value of each, in the unit of the y axis.
+        ends: the last value of each encoding, in the unit of the y axis.
     """
     low, high = axes.get_ylim()
     order = sorted(ends, key=lambda name: ends[name])

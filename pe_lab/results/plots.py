@@ -73,8 +73,8 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     metric that is a share, its value; where neither is known, the place between the worst and the best of a column.
 
     Args:
-        lines: comparisons of the cells; such a column whose means are all within the margin has no shades. None: there
-            is no margin.
+        lines: comparisons of the cells; where shades run from the worst to the best of a column, a column whose means
+            are all within the margin has none. None: there is no margin.
     """
     rows = sort_by_setting(rows, setting_columns(rows))
     data = means(rows.assign(value=rows[f"test_{metric}"]), metric=metric)
@@ -171,10 +171,10 @@ def over_epochs(
     scale that is logarithmic above MAX_LINEAR_LOSS and linear below, so that a best possible loss of 0 can be drawn.
 
     Args:
-        panel_width: in inches.
+        panel_width: the width of a panel, in inches.
         beside: whether the legend stands beside the panels, which are then in rows of three; otherwise all panels are
             in one row below it.
-        highlight: encodings in colour; None: those with the best last value. The others are grey.
+        highlight: the encodings in colour; None: those with the best last value. The others are grey.
         baseline: an encoding; below each panel, the differences of the others from it, paired by seed. Encodings are
             then named at the right end of these, and not in the legend. Needs all panels in one row.
     """
@@ -285,8 +285,8 @@ def _draw_paired(
     """Draw differences from an encoding, paired by seed, with 95 % t intervals; the encodings of a point side by side.
 
     Args:
-        panels: by setting.
-        rows: with the column value.
+        panels: the axes of each setting, by the setting in words.
+        rows: the cells, with their values in the column value.
         names: the columns that make a setting, and the one along the x axis.
         lines: the encodings to draw.
 
@@ -358,7 +358,7 @@ def learning_curves(
     The x axis has steps where trainings are counted in steps, and epochs otherwise.
 
     Args:
-        highlight: encodings in colour; None: those with the best last value. The others are grey.
+        highlight: the encodings in colour; None: those with the best last value. The others are grey.
         rows: the cells, whose floors are drawn as lines; None: no floors.
     """
     curves = curves[curves["metric"] == metric]
@@ -417,7 +417,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below.
 
     Args:
-        compared: from statistics.compare_cells; settings may have different baselines, which are marked at 0.
+        compared: the table of statistics.compare_cells; settings may have different baselines, which are marked at 0.
     """
     columns = list(compared.columns[: list(compared.columns).index("pe")])
     data = sort_by_setting(compared, columns)
@@ -456,8 +456,8 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
     """Draw what each seed reached, a panel per setting, a row per encoding, the best mean first.
 
     Args:
-        outcomes: pe, y, and solved where the kind is "steps"; before y, the settings: see results.tuned_outcomes.
-            Floors of the loss, if there are columns of them, are drawn as lines.
+        outcomes: a line per cell: pe, y, and solved where the kind is "steps"; before y, the settings: see
+            results.tuned_outcomes. Floors of the loss, if there are columns of them, are drawn as lines.
         kind: "steps" (y is their log2) or "loss".
     """
     columns = [name for name in outcomes.columns[: outcomes.columns.get_loc("y")] if name not in ("pe", "seed")]

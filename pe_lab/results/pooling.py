@@ -19,7 +19,7 @@ class Pool:
         rows: a row per encoding and seed: settings (their number), test_<metric> (the mean over them),
             positional_parameters, flops_per_token (summed), for one task also the means of its floors. Empty where
             nothing can be pooled.
-        metric: that of the settings, or REMAINING_METRIC.
+        metric: the metric of the settings, or REMAINING_METRIC.
         note: what was pooled and in which unit, or why not.
     """
 

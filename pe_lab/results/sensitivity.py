@@ -28,9 +28,9 @@ class Sensitivity:
 
     Attributes:
         pe: an encoding.
-        baseline: the one that is subtracted from it.
-        metric: that of the differences: a test metric, or REMAINING_METRIC, the share of the gap to the best possible
-            value, where the settings are of several tasks whose levels are known.
+        baseline: the encoding that is subtracted from it.
+        metric: the metric of the differences: a test metric, or REMAINING_METRIC, the share of the gap to the best
+            possible value, where the settings are of several tasks whose levels are known.
         names: the setting columns that vary.
         lines: a line per specification, the smallest difference first: the columns of `names`; seeds (shared by the
             two); difference, low, high (t interval); margin (NaN where differences are shares of a gap); sign (better
@@ -120,7 +120,7 @@ def sensitivity(
     Args:
         rows: the cells, from frame.load, of all encodings: five or more share variances, see `differences`.
         pe: an encoding.
-        baseline: another one, which is subtracted.
+        baseline: another encoding, which is subtracted.
         metric: a test metric.
         compared: comparisons that include these two, such as `Families.compare()`; its verdicts are used. None: the
             settings of these two are a family of their own.

@@ -31,7 +31,7 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
     """Return text and files of all tables that the results have data for.
 
     Args:
-        results: with at least one cell.
+        results: results with at least one cell.
         records: later measurements, from `curves.gather_records`; may be empty.
 
     Returns:

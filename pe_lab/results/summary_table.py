@@ -212,7 +212,7 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
     The column's name says which. A task without any level has its losses unscaled.
 
     Args:
-        table: from `summarise`.
+        table: the table of `summarise`.
     """
     names = ["pe", *(name for name in _settings(table) if name != "data")]
     lines = {tuple(map(_present, key)): dict(zip(names, key, strict=True)) for key in _rows(table[names])}

@@ -62,7 +62,7 @@ def sync_checkpoints(checkpoints: list[tuple[Run, int]], group: str | None, proj
     Unreadable checkpoints are skipped with a line on stderr. Stops when the server does not accept a W&B run in time.
 
     Args:
-        group: of all W&B runs; None: the study that a cell was trained for.
+        group: the group of all W&B runs; None: the study that a cell was trained for.
         mode: "online" or "offline".
     """
     from tqdm import tqdm

@@ -34,10 +34,11 @@ class TrainedCell:
     """A trained model, with what it was trained on and what was measured.
 
     Attributes:
-        name: for people: encoding, task, depth, epochs or steps, seed.
-        model: on the CPU, in evaluation mode. It computes attention by whatever implementation can (`auto`).
+        name: the name of the cell in words: encoding, task, depth, epochs or steps, seed.
+        model: the trained model, on the CPU, in evaluation mode. It computes attention by whatever implementation can
+            (`auto`).
         data: the dataset; its sequences are made when they are asked for.
-        metrics: of the test split, by name.
+        metrics: the metrics of the test split, by name.
         summary: all that the checkpoint's summary says: floors, parameters, FLOPs, seconds and more.
         config: all settings of the cell.
         run: the training run in the ledger.

@@ -28,7 +28,8 @@ def endpoint(margin: str | None, octaves: float | None) -> Endpoint:
 
     Args:
         margin: the smallest difference that matters; None: the default.
-        octaves: of steps, from the first evaluation to the last; None: the task has no level, and losses are compared.
+        octaves: the octaves of steps from the first evaluation to the last; None: the task has no level, and losses are
+            compared.
 
     Raises:
         ValueError: the margin does not fit.
@@ -50,7 +51,7 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
 
     Args:
         outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
-        endpoint: what is compared.
+        endpoint: the endpoint that is compared.
         baseline: an encoding.
     """
     complete, keys = outcomes[outcomes["y"].notna()], tuned_settings(outcomes)
@@ -93,7 +94,7 @@ def with_floors(outcomes: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         outcomes: see `outcome_table`.
-        cells: with the same names of encodings, settings and seeds; one that has no outcome is left out.
+        cells: cells with the same names of encodings, settings and seeds; those without an outcome are left out.
     """
     names = [f"floor_{floor}_loss" for floor in floors(cells)]
     keys = [*tuned_settings(outcomes), "pe", "seed"]
@@ -107,7 +108,7 @@ def seed_note(outcomes: pd.DataFrame, advice: bool = True) -> str:
 
     Args:
         outcomes: see `outcome_table`.
-        advice: whether it says what to do.
+        advice: whether the sentence says what to do.
     """
     complete = outcomes[outcomes["y"].notna()]
     if complete.empty:
@@ -131,9 +132,9 @@ def edge_note(outcomes: pd.DataFrame, rates: Sequence[float], scaled: Sequence[f
 
     Args:
         outcomes: see `outcome_table`.
-        rates: that were tried.
-        scaled: those of the encodings with a starting scale; none: the same.
-        advice: whether it says what to do.
+        rates: the learning rates that were tried.
+        scaled: the learning rates that were tried with starting scales; none: the same rates.
+        advice: whether the sentences say what to do.
     """
     complete = outcomes[outcomes[LR].notna() & ~outcomes["solved"].eq(False)]
     shares = complete["edge"].astype(float).groupby(complete["pe"], sort=False).mean()

@@ -10,9 +10,9 @@ class Mark(NamedTuple):
     """How a verdict is drawn.
 
     Attributes:
-        symbol: before the word in tables.
-        colour: Okabe and Ito's, or a grey; never the only difference between two verdicts.
-        shape: matplotlib's marker that looks like the symbol.
+        symbol: the symbol before the word in tables.
+        colour: a colour of Okabe and Ito's, or a grey; never the only difference between two verdicts.
+        shape: the marker of matplotlib that looks like the symbol.
         filled: whether the shape is filled.
     """
 
@@ -41,9 +41,9 @@ def few_runs(encodings: int, seeds: int, advice: bool = True) -> str:
     """Return a sentence that says that verdicts are wrong more often than stated; empty if they are not, or are none.
 
     Args:
-        encodings: that are compared.
-        seeds: of each, at least.
-        advice: whether it says what to do.
+        encodings: the number of encodings that are compared.
+        seeds: the smallest number of seeds of an encoding.
+        advice: whether the sentence says what to do.
     """
     if not 2 <= encodings < MIN_ENCODINGS or not 2 <= seeds < ENOUGH_SEEDS:
         return ""
