@@ -15,6 +15,6 @@ def run_benchmark(parser: Parser, benchmark: Callable[[Namespace], int | None]) 
     """Run a benchmark with the arguments of the command line; print an error as one line.
 
     Args:
-        benchmark: returns its exit status, or None.
+        benchmark: a function that returns the exit status, or None.
     """
     run_program(lambda: benchmark(parser.parse_args()), (ValueError, RuntimeError, TimeoutError))

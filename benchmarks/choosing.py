@@ -63,7 +63,8 @@ def cost(counted: Count, blocks: Blocks, architecture: str, spills: bool = False
     into a multiprocessor at a time raise the cost in proportion.
 
     Args:
-        spills: give kernels that spill a cost too, as if all their accesses to local memory were made in every tile.
+        spills: whether kernels that spill get a cost too, as if all their accesses to local memory were made in every
+            tile.
     """
     if counted.shared > SHARED_MEMORY[architecture] or ((counted.spilled or counted.local) and not spills):
         return float("inf")
@@ -81,7 +82,7 @@ def candidates(kernel: str, dtype: str, head_dim: int, spare: bool = False) -> I
     The sums that a thread keeps, and its part of a tile, are limited to what 255 registers can hold.
 
     Args:
-        spare: those of the second round.
+        spare: whether to yield the blocks of the second round.
     """
     shapes = SPARE if spare else [(*shape, 2) for shape in SHAPES[dtype]]
     for warps, rows_per_warp, columns, stages in shapes:
@@ -152,7 +153,7 @@ def best(counts: Counter, architecture: str, key: str, before: Blocks, width: in
 
     Args:
         before: blocks that are compared too.
-        width: of the keys of a tile; None: any.
+        width: the number of keys in a tile; None: any.
     """
     kernel, dtype, head_dim, _ = key.split()
     cached: dict[Blocks, Count] = {}

@@ -28,8 +28,8 @@ class GpuPart:
     """A command that needs a GPU.
 
     Args:
-        command: words; {python}, {seconds}, {folder} and {tests} are replaced.
-        share: of the budget, relative to that of the other parts.
+        command: the words of the command, in which {python}, {seconds}, {folder} and {tests} are replaced.
+        share: the share of the budget, relative to the shares of the other parts.
         needs: a program or a path that must be there; otherwise the part is left out.
         makes: a file that is copied to the folder when the command has ended.
     """
@@ -99,8 +99,8 @@ def run_parts(device: str, to: Path, minutes: float, parts: Sequence[GpuPart] = 
     """Run parts one after the other, write their tables under to/<device>/, and return whether none failed.
 
     Args:
-        device: name of the GPU.
-        minutes: budget of all parts. What a part leaves of its share goes to those after it.
+        device: the name of the GPU.
+        minutes: the budget of all parts. What a part leaves of its share goes to those after it.
     """
     folder = to / re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)

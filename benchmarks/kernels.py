@@ -63,7 +63,7 @@ def compare_kernels(setting: AttentionSizes, folder: Path, configs: Path, names:
     """Measure every encoding and length, print the rows and write kernels-<device>.csv and .md into `folder`.
 
     Args:
-        configs: conf/pe.
+        configs: the folder conf/pe.
         names: encodings to measure; none: all that add something to attention.
 
     Raises:

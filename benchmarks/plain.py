@@ -42,7 +42,7 @@ class PlainModel(nn.Module):
     """Layers with the encodings of a stack.
 
     Args:
-        implementation: of attention.
+        implementation: the implementation of attention.
         mlp: whether layers have an MLP.
     """
 
@@ -59,7 +59,7 @@ class PlainModel(nn.Module):
         """Return the states [B, T, D] after the last layer.
 
         Args:
-            marks: [B, T], where the encoding reads marks of tokens; there is no padding then, and no `layout`.
+            marks: [B, T] marks of tokens, for an encoding that reads them; there is no padding then, and no `layout`.
         """
         if marks is not None:
             earlier = None if cache is None else cache.layout
@@ -84,7 +84,7 @@ def plain_model(name: str, width: int = 16, num_heads: int = 2, depth: int = 2, 
     It is in evaluation mode.
 
     Args:
-        depth: layers; more where the encoding alternates over more.
+        depth: the number of layers; more where the encoding alternates over more.
     """
     torch.manual_seed(0)
     encoding = encodings()[name]

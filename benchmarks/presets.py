@@ -20,7 +20,7 @@ def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable
     """Return constructors of encodings by name, `none` first.
 
     Args:
-        configs: conf/pe.
+        configs: the folder conf/pe.
         names: encodings to return; none: all whose config is one class and its options (others are made of these).
 
     Raises:

@@ -62,8 +62,8 @@ def list_resources(architectures: Sequence[str], configs: Path, full: bool, to: 
     """Print a row per case, write them to a CSV file, and return whether none exceeds a limit.
 
     Args:
-        configs: conf/pe; the terms of each encoding there are cases as well.
-        full: compile all combinations of options, about 7,000, instead of every pair of values.
+        configs: the folder conf/pe; the terms of each encoding there are cases as well.
+        full: whether to compile all combinations of options, about 7,000, instead of every pair of values.
     """
     distinct = dict.fromkeys((*(every() if full else cover()), *of_presets(configs)))
     cases = [case for case in distinct if case.architecture in architectures]

@@ -145,7 +145,8 @@ def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) ->
     the mean width of the ranges as a share of the encodings. Lower is better.
 
     Args:
-        mean, p, true: of each pair, the first minus the second, in the order of np.triu_indices.
+        mean, p, true: the observed mean, the p value and the true mean of the difference of each pair, the first minus
+            the second, in the order of np.triu_indices.
     """
     first, second = np.triu_indices(encodings, 1)
     square = np.zeros((3, encodings, encodings))

@@ -13,10 +13,10 @@ class Sequential:
     """The state of the comparisons with a baseline [..., others], in the order of `with_baseline`.
 
     Attributes:
-        seeds: number of seeds that the verdict is of.
-        verdict: undecided while a comparison waits for seeds, and where it stays open after the last look.
-        difference, low, high: mean difference and 95 % interval, at the look where the comparison stopped.
-        p, p_equivalent: corrected over looks and comparisons.
+        seeds: the number of seeds behind the verdict.
+        verdict: the verdict; undecided while a comparison waits for seeds, and where it stays open after the last look.
+        difference, low, high: the mean difference and its 95 % interval, at the look where the comparison stopped.
+        p, p_equivalent: p values, corrected over looks and comparisons.
         needed: number of seeds that an encoding needs for the next look; 0: none.
     """
 
@@ -45,7 +45,7 @@ def sequential(
         baseline: column of the encoding that all others are compared with.
         solved: runs that solved the task [..., seeds, encodings]; None: the endpoint has no level.
         looks: ascending numbers of seeds, from 2.
-        spent: part of the level that each look spends, in all at most 1.
+        spent: the part of the level that each look spends, in all at most 1.
 
     Raises:
         ValueError: looks do not ascend from 2, or what is spent does not fit them.

@@ -28,14 +28,14 @@ class Law:
     """The law of the runs of each encoding [studies, encodings]. Times in log2 steps.
 
     Attributes:
-        mean: of the time to solve at the middle rate.
-        low, high: by how much the lowest and the highest rate are slower.
-        deviation: of the time between runs.
+        mean: the mean time to solve at the middle rate.
+        low, high: how many octaves slower the lowest and the highest rate are.
+        deviation: the standard deviation of the time between runs.
         stuck: chance that a run never solves the task.
         slow, later: chance that a run is slower by so many octaves.
         together: share of what makes a run stuck or slow that all rates of a seed have in common (1: all of it).
-        width: octaves over which the score rises; start: score before.
-        shape: normal, t (3 degrees of freedom), or residuals of cells.
+        width: the octaves over which the score rises; start: the score before.
+        shape: the shape of the noise: normal, t (3 degrees of freedom), or residuals of cells.
         twin: index of the encoding whose random draws are shared but for 1 part in 200 [encodings]; None: nobody's.
     """
 
@@ -352,9 +352,9 @@ class Truth:
     """What is true of each encoding and pair, from many runs [encodings] or [encodings, encodings].
 
     Attributes:
-        mean: of y, censored at the cap.
-        solved: of y of the runs that solve the task.
-        share: of runs that solve it.
+        mean: the mean of y, censored at the cap.
+        solved: the mean of y over the runs that solve the task.
+        share: the share of runs that solve it.
         faster: chance that the first has a smaller y than the second, plus half that of a tie.
     """
 

@@ -44,11 +44,12 @@ class ModelSizes:
     """The sizes of the models.
 
     Args:
-        width, num_heads: D and H.
-        length: T of a training step.
-        keys: tokens in the cache when a decoding step begins.
-        pairs: of timed calls.
-        depths, batches: of the models that decode; batches of those that train are the first two.
+        width, num_heads: the sizes D and H.
+        length: the length T of a training step.
+        keys: the number of tokens in the cache when a decoding step begins.
+        pairs: the number of pairs of timed calls.
+        depths, batches: the depths and batch sizes of the models that decode; those that train have the first two batch
+            sizes.
     """
 
     width: int = 512
@@ -69,7 +70,7 @@ class Ratio:
     """Times of two calls in turn.
 
     Attributes:
-        median, low, high: of the ratios of the pairs, and their quartiles.
+        median, low, high: the median of the ratios of the pairs, and their lower and upper quartiles.
         milliseconds: the median times of both.
     """
 
@@ -106,7 +107,7 @@ class RotaryModel(nn.Module):
     """The layers of a plain model with the rotary embedding of transformers.
 
     Args:
-        like: whose weights it has.
+        like: the plain model whose weights it gets.
     """
 
     def __init__(self, like: PlainModel, length: int) -> None:

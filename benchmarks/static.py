@@ -38,14 +38,15 @@ class Count:
     """What a compiled kernel uses.
 
     Args:
-        registers: per thread.
+        registers: the number of registers per thread.
         spilled: bytes of stack per thread.
-        local: instructions that read or write local memory.
-        shared: bytes per program.
+        local: the number of instructions that read or write local memory.
+        shared: bytes of shared memory per program.
         products: the instruction of the matrix products.
-        atomics: instructions that are atomic.
-        exponentials, instructions: per pair of positions, in tiles without a mask where there are such tiles.
-        masked: instructions per pair in tiles with a mask.
+        atomics: the number of atomic instructions.
+        exponentials, instructions: the number per pair of positions, in tiles without a mask where there are such
+            tiles.
+        masked: the number of instructions per pair in tiles with a mask.
     """
 
     registers: int
@@ -151,7 +152,7 @@ def list_counts(architectures: list[str], pattern: str, packed: bool, processes:
     """Print a row per key of blocks.json, and write them to a CSV file.
 
     Args:
-        packed: count kernels for packed documents.
+        packed: whether to count kernels for packed documents.
 
     Raises:
         ValueError: no key matches.

@@ -165,7 +165,7 @@ def plain_cell(cfg: DictConfig, threads: int, epochs: int, steps: int | None = N
     """Train one cell by a plain loop, from the lab's initial weights and in its order; return its evaluation.
 
     Args:
-        steps: at most so many per epoch; None: all.
+        steps: the largest number of steps per epoch; None: all.
     """
     import torch
     from hydra.utils import instantiate

@@ -22,9 +22,9 @@ class AttentionSizes:
     """The sizes and lengths to measure.
 
     Args:
-        tokens: of a batch: B = tokens / T.
-        num_heads, head_dim: H and d.
-        lengths: T, in the order of measuring.
+        tokens: the number of tokens in a batch: B = tokens / T.
+        num_heads, head_dim: the sizes H and d.
+        lengths: the lengths T, in the order of measuring.
         seconds: time after which no further row is begun.
     """
 

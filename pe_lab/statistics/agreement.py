@@ -35,9 +35,9 @@ class Published:
     """A published mean over seeds.
 
     Args:
-        mean: in the unit of our values.
-        sd: standard deviation between seeds; None: not stated, and taken to be ours.
-        seeds: number of seeds; None: not stated, and taken to be 1.
+        mean: the published mean, in the unit of our values.
+        sd: the standard deviation between seeds; None: not stated, and taken to be ours.
+        seeds: the number of seeds; None: not stated, and taken to be 1.
     """
 
     mean: float
@@ -50,11 +50,11 @@ class Comparison:
     """Our seeds beside a published value; arrays [...] where values are [..., seeds].
 
     Attributes:
-        agreement: reproduced, not reproduced or undecided.
-        difference: ours - published.
+        agreement: the verdict: reproduced, not reproduced or undecided.
+        difference: the mean of our seeds minus the published one.
         low, high: the interval of the difference that the verdict is read from: inside of the tolerance, or outside.
-        needed: seeds with which an undecided value would be decided; NaN: more than 200, or those that were published
-            are too few.
+        needed: the number of seeds with which an undecided value would be decided; NaN: more than 200, or the published
+            seeds are too few.
     """
 
     agreement: np.ndarray
@@ -68,9 +68,9 @@ def compare_with_published(values: np.ndarray, published: Published, tolerance: 
     """Compare seeds with a published value.
 
     Args:
-        values: [..., seeds], at least two.
-        published: what they are compared with.
-        tolerance: above 0: means that differ by less count as the same.
+        values: our values [..., seeds], of at least two seeds.
+        published: the published value that the seeds are compared with.
+        tolerance: the difference, above 0, below which means count as the same.
         tests: number of values of the same entry, any of which may contradict it.
 
     Raises:

@@ -66,10 +66,10 @@ def add_verdicts(
     """Add the columns p_corrected, p_equivalent_corrected and verdict to lines of differences.
 
     Args:
-        lines: from `differences`.
-        metric: decides whether lower is better.
+        lines: the table of `differences`.
+        metric: the metric of the differences, which decides whether lower is better.
         different: p values of the differences after correction, one per line; None: these lines are the family.
-        equivalent: likewise, p values of equivalence.
+        equivalent: the p values of equivalence after correction, one per line; None: as for `different`.
 
     Returns:
         The lines, with one of these verdicts: better, worse (the difference is certain); equivalent (certainly smaller
@@ -96,7 +96,7 @@ def compare_cells(
 
     Args:
         baseline: an encoding; None: the first of the rows.
-        metric, margin: as in `differences`.
+        metric, margin: see `differences`.
 
     Returns:
         A line per setting and encoding: as `differences`, with p_corrected, p_equivalent_corrected and verdict, see

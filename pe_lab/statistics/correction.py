@@ -7,7 +7,7 @@ def holm(p: np.ndarray) -> np.ndarray:
     """Correct p values by Holm's method (1979), which bounds the chance of any wrong rejection in the family.
 
     Args:
-        p: [..., family]; NaN stays NaN and is not counted.
+        p: p values [..., family]; NaN stays NaN and is not counted.
     """
     ordered, order, count = _sorted(p)
     factors = np.maximum(count - np.arange(p.shape[-1]), 1)
@@ -20,8 +20,8 @@ def holm_levels(p: np.ndarray, level: float) -> np.ndarray:
     An interval of 1 minus this level excludes the null value if and only if the corrected p value is below `level`.
 
     Args:
-        p: [family], without NaN.
-        level: of the family.
+        p: p values [family], without NaN.
+        level: the level of the family.
     """
     ranks = np.argsort(np.argsort(p, kind="stable"), kind="stable")
     rejected = int((holm(p) < level).sum())
@@ -32,7 +32,7 @@ def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
     """Correct p values for the false discovery rate: the expected share of wrong rejections (1995).
 
     Args:
-        p: [..., family]; NaN stays NaN and is not counted.
+        p: p values [..., family]; NaN stays NaN and is not counted.
     """
     ordered, order, count = _sorted(p)
     scaled = np.minimum(ordered * np.maximum(count / np.arange(1, p.shape[-1] + 1), 1.0), 1.0)

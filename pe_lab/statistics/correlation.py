@@ -17,7 +17,7 @@ class RankCorrelation:
 
     Attributes:
         value: the correlation.
-        low, high: its 95 % interval, as encodings like these could have been chosen otherwise.
+        low, high: the 95 % interval of the correlation, as encodings like these could have been chosen otherwise.
         seeds_low, seeds_high: the range of 95 % of the correlations when seeds of both sides are drawn again.
     """
 
@@ -37,7 +37,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray, seed: int = 0) -> Ra
 
     Args:
         first, second: [n, seeds] values of the same n >= 4 encodings, finite; the numbers of seeds may differ.
-        seed: of the resampling.
+        seed: the seed of the resampling.
 
     Raises:
         ValueError: the shapes do not fit, there are too few encodings, or a value is not finite, or all means of

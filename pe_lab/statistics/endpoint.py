@@ -13,7 +13,7 @@ class Endpoint:
 
     Args:
         kind: steps (log2 of the steps to solve: lower is better), score (higher is better) or loss (lower is better).
-        margin: in octaves, in units of the score, or in nats.
+        margin: the smallest difference that matters, in octaves, in units of the score, or in nats.
         range: the largest possible difference, in the same unit: for steps log2(cap / first evaluation), for a score 1.
 
     Raises:

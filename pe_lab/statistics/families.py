@@ -35,7 +35,7 @@ class Families:
     Attributes:
         baseline: an encoding.
         tables: the rows that are compared, with their metric, by name.
-        lines: for each table, a line per setting and pair, as in `differences` and `add_verdicts`.
+        lines: the comparisons of each table, a line per setting and pair, as in `differences` and `add_verdicts`.
         margins: the margin of each table in words.
     """
 
@@ -54,8 +54,8 @@ class Families:
         """Compare every two encodings in every setting of every table.
 
         Args:
-            tables: rows and a test metric, by name.
-            baseline: None: the first encoding of the first table.
+            tables: the rows and the test metric of each table, by name.
+            baseline: the encoding that others are compared with; None: the first encoding of the first table.
             margin: the smallest difference that matters in the metric of the first table, or margins by metric. A
                 metric without one has the default of each task, see `default_margin`.
 
@@ -161,7 +161,7 @@ class Families:
         One that is slightly better is not better by enough to rank before.
 
         Args:
-            among: only these encodings; None: all.
+            among: the encodings to rank; None: all.
 
         Returns:
             A line per setting and encoding, best mean first: mean, seeds, best (1 + number of better encodings), worst

@@ -21,7 +21,7 @@ class Margin:
     """The smallest difference that matters, in a unit that a reader understands.
 
     Args:
-        value: above 0; below 1 for shares and gaps.
+        value: the size of the margin, above 0; below 1 for shares and gaps.
         unit: gap (a share of the distance between a task's floors `bayes` and `position_blind`), nats (of a loss) or
             share (of an accuracy, error or exact match).
 
@@ -148,8 +148,8 @@ def margins_by_metric(margin: Margins, metric: str) -> dict[str, Margin]:
     """Return declared margins by metric.
 
     Args:
-        margin: one for `metric`, or several by metric. One in gaps holds for what remains of the gap as well, in which
-            several tasks are pooled.
+        margin: a margin for `metric`, or margins by metric. A margin in gaps holds for what remains of the gap as well,
+            in which several tasks are pooled.
     """
     margins = {metric: margin} if isinstance(margin, Margin) else dict(margin or {})
     if metric in margins and margins[metric].unit == "gap":

@@ -32,10 +32,10 @@ class VariancePrior:
     """A scaled inverse chi-squared distribution of variances, for each family of an array of them.
 
     Attributes:
-        variance: its scale [...].
-        dof: its degrees of freedom [...]; 0: nothing is known beforehand.
-        min_variance: no variance counts as less [...].
-        chance: that a sample variance is so small that it is not moved [...]; 0: all are.
+        variance: the scale of the distribution [...].
+        dof: the degrees of freedom of the distribution [...]; 0: nothing is known beforehand.
+        min_variance: the lower bound of moderated variances [...].
+        chance: the chance that a sample variance is so small that it is not moved [...]; 0: all are moved.
     """
 
     variance: np.ndarray
@@ -71,7 +71,7 @@ def fit_prior(
 
     Args:
         variances: sample variances [..., pairs], above 0 unless `keep_small`; NaN: not used.
-        dof: degrees of freedom of each [..., pairs].
+        dof: the degrees of freedom of each variance [..., pairs].
         encodings: the number of encodings that the pairs are of [...]. Below five, nothing is known beforehand.
         keep_small: whether variances that chance does not explain are left out and kept; otherwise none counts as less
             than the median.

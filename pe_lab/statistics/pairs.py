@@ -26,9 +26,10 @@ class Tests:
         seeds: number of seeds that both encodings have.
         difference: mean of the first encoding minus the second.
         deviation: standard deviation of the differences, moderated.
-        freedom: its degrees of freedom.
-        p: two-sided, that the mean is 0.
-        p_equivalent: that the mean is beyond the margin, the larger one of two one-sided tests.
+        freedom: the degrees of freedom of the deviation.
+        p: the two-sided p value of the hypothesis that the mean is 0.
+        p_equivalent: the p value of the hypothesis that the mean is beyond the margin, the larger one of two one-sided
+            tests.
         low, high: 95 % confidence interval of the mean, not corrected for other pairs.
         solved, baseline_solved: number of these seeds in which each of the two solved the task; None without a level.
     """
@@ -64,8 +65,8 @@ def sample_differences(
 
     Args:
         y: values [..., seeds, encodings]; NaN where there is no run.
-        noise_std: deviation of the measurement error of one run.
-        of_equal: whether only differences that are equal, and not 0, up to rounding get it.
+        noise_std: the standard deviation of the measurement error of one run.
+        of_equal: whether only differences that are equal, and not 0, up to rounding get the measurement error.
     """
     d = y[..., pairs[0]] - y[..., pairs[1]]
     finite = np.isfinite(d)
@@ -95,9 +96,9 @@ def prior_of(
 
     Args:
         y: values [..., seeds, encodings]; NaN where there is no run.
-        noise_std: deviation of the measurement error of one run.
+        noise_std: the standard deviation of the measurement error of one run.
         solved: runs that solved the task [..., seeds, encodings]; pairs without any are left out.
-        keep_small: as in `t_tests`.
+        keep_small: see `t_tests`.
     """
     pairs = all_pairs(y.shape[-1])
     seeds, _, variance = sample_differences(y, pairs, noise_std, keep_small)
@@ -126,11 +127,12 @@ def paired_tests(
 
     Args:
         y: values of the endpoint [..., seeds, encodings]; NaN where there is no run.
-        pairs: columns of y.
+        pairs: the columns of y that make each pair.
         solved: runs that solved the task [..., seeds, encodings]; None: the endpoint has no level.
-        prior: of the variances; None: estimated from y; NO_PRIOR: each pair's own variance, as in a paired t test.
-        confidence: of the intervals [..., pairs].
-        noise_std: deviation of the measurement error of one run, in margins.
+        prior: the prior of the variances; None: estimated from y; NO_PRIOR: each pair's own variance, as in a paired t
+            test.
+        confidence: the confidence level of the intervals [..., pairs].
+        noise_std: the standard deviation of the measurement error of one run, in margins.
     """
     return t_tests(y, pairs, endpoint.margin, solved, prior, confidence, noise_std)
 
@@ -187,9 +189,9 @@ def decide_pairs(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> De
     either solved the task, and nothing is tested.
 
     Args:
-        tests: of the pairs.
-        baseline: the pairs are those with a baseline, corrected by Holm's method; otherwise all pairs, corrected by
-            that of Benjamini and Hochberg.
+        tests: the tests of the pairs.
+        baseline: whether the pairs are those with a baseline, corrected by Holm's method; otherwise they are all pairs,
+            corrected by the method of Benjamini and Hochberg.
     """
     unsolved, solid, ahead = np.zeros(tests.p.shape, bool), np.True_, np.zeros(tests.p.shape, int)
     if tests.solved is not None and tests.baseline_solved is not None:
@@ -210,7 +212,7 @@ def rank_ranges(verdict: np.ndarray, encodings: int) -> tuple[np.ndarray, np.nda
     *Slightly* better or worse does not count.
 
     Args:
-        verdict: of `all_pairs(encodings)` [..., pairs].
+        verdict: the verdicts on `all_pairs(encodings)` [..., pairs].
     """
     first, second = all_pairs(encodings)
     better, worse = verdict == Verdict.BETTER, verdict == Verdict.WORSE
@@ -227,7 +229,7 @@ def compare(
     Args:
         frame: a line per run: pe, seed, y (log2 steps, score or loss); solved, if the endpoint has a level; task,
             if there are several.
-        endpoint: of `y`.
+        endpoint: the endpoint that `y` measures.
         baseline: an encoding; None: all pairs.
         one_family: whether p values are corrected over the pairs of all tasks; otherwise each task is a family.
 
@@ -274,7 +276,7 @@ def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.Data
 
     Args:
         frame: a line per run.
-        needed: columns that it must have.
+        needed: the columns that the frame must have.
 
     Raises:
         ValueError: a column or a value is missing, y is not finite, solved is not true or false, or a task has fewer

@@ -19,7 +19,7 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
     magnitude.
 
     Args:
-        compared: from `compare`.
+        compared: the table of `compare_cells` or of `Families.compare`.
 
     Returns:
         The lines with seeds_needed, to show that there is a difference; seeds_equivalent, to show that it is smaller
@@ -76,8 +76,8 @@ def _power_of_equivalence(
 
     Args:
         effect: the difference, in units of its deviation.
-        margin: likewise.
-        prior: as in `_power`.
+        margin: the margin, in the same unit.
+        prior: see `_power`.
     """
     dof = seeds - 1 + prior
     critical = stats.t.isf(level, dof)

@@ -90,13 +90,14 @@ class SequentialComparison:
     """A comparison and its verdict.
 
     Attributes:
-        setting, pe, baseline: what is compared.
+        setting, pe, baseline: the setting and the two encodings; the baseline is subtracted.
         verdict: better, worse, slightly better, slightly worse, equivalent, equal, or undecided.
         difference, low, high: mean over seeds, and its 95 % interval; NaN for fewer than 2 seeds.
-        seeds, look: with how many seeds it stopped, and the number of that look, from 1.
-        p, p_equivalent: of that look, corrected for the looks; p_corrected, p_equivalent_corrected: and for the family.
-        margin: in the unit of the metric.
-        note: why it stopped undecided.
+        seeds, look: the number of seeds at which the comparison stopped, and the number of that look, from 1.
+        p, p_equivalent: the p values of that look, corrected for the looks; p_corrected, p_equivalent_corrected: also
+            for the family.
+        margin: the smallest difference that matters, in the unit of the metric.
+        note: why the comparison stopped undecided.
     """
 
     setting: Setting
@@ -122,9 +123,9 @@ class StudyDecision:
 
     Attributes:
         look: the number of the look that is reached, from 1; with `needed`, the one that needs cells.
-        needed: cells with their seeds that this look needs and that are not there; none: the study has ended.
+        needed: the cells with their seeds that this look needs and that are not there; none: the study has ended.
         lines: a line per comparison.
-        places: of a race, what became of each encoding; otherwise empty.
+        places: the outcome of each encoding in a race; otherwise empty.
     """
 
     look: int
@@ -152,10 +153,11 @@ def decide_cells(
 
     Args:
         looks: ascending numbers of seeds, from 2.
-        values: metrics on the test split, or the reasons of failures; others than those that a look asks for may be
-            there, and are ignored.
-        margins: above 0, in the unit of the metric; not needed before the first look is complete.
-        most: number of looks after which the budget ends; None: no budget.
+        values: the metric of each cell and seed on the test split, or the reason of its failure; values that no look
+            asks for are ignored.
+        margins: the margin of each setting, above 0, in the unit of the metric; not needed before the first look is
+            complete.
+        most: the number of looks after which the budget ends; None: no budget.
 
     Raises:
         ValueError: looks do not ascend from 2.
@@ -181,13 +183,13 @@ class _Study:
     """The comparisons of a study between two looks.
 
     Attributes:
-        open: which comparisons are still undecided.
-        failed: which ended because a cell failed; they stay undecided, whatever their p values.
-        look: index of the last look of each comparison; -1 before the first.
-        p: corrected for the looks, of a difference and of equivalence [2, comparisons].
+        open: whether each comparison is still undecided.
+        failed: whether each comparison ended because a cell failed; it stays undecided, whatever its p values.
+        look: the index of the last look of each comparison; -1 before the first.
+        p: the p values of a difference and of equivalence, corrected for the looks [2, comparisons].
         tests: difference, low and high of each comparison at its last look [3, comparisons].
-        equal: which are equal to the bit.
-        results: what was asked for so far, of each setting: [seeds, encodings], NaN where it was not or failed.
+        equal: whether the encodings of each comparison are equal to the bit.
+        results: the values that were asked for so far, by setting [seeds, encodings]; NaN where there is none.
     """
 
     def __init__(self, design: SequentialDesign, looks: tuple[int, ...]) -> None:

@@ -26,7 +26,7 @@ def first_pass(scores: np.ndarray, level: float) -> np.ndarray:
     """Return the index of the first of two evaluations in a row at or above a level; -1: none yet.
 
     Args:
-        scores: [..., evaluations]; NaN where none was made.
+        scores: validation scores [..., evaluations]; NaN where none was made.
     """
     at = scores >= level
     two = at[..., :-1] & at[..., 1:]
@@ -43,9 +43,9 @@ def steps_to_solve(
     pass. A pass at the first evaluation counts as that evaluation; no pass counts as the cap.
 
     Args:
-        steps: of the evaluations, increasing.
+        steps: the steps of the evaluations, increasing.
         scores: validation scores [..., evaluations]; NaN after the last that was made.
-        level: of the score, between 0 and 1.
+        level: the level of the score, between 0 and 1.
         cap: steps at which runs are censored.
 
     Returns:

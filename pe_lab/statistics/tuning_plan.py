@@ -45,11 +45,11 @@ class TunedTask:
     """A task with its budget.
 
     Args:
-        name: of the task.
+        name: the name of the task.
         cap: steps at which a run ends.
-        level: of the validation score that solves the task; None: it is not solved or unsolved, and y is a test value.
-        evaluations: steps of the evaluations, with fraction * cap and the cap among them.
-        fraction: of the cap after which only the best try goes on; 1: none is given up before the cap.
+        level: the validation score that solves the task; None: it is not solved or unsolved, and y is a test value.
+        evaluations: the steps of the evaluations, with fraction * cap and the cap among them.
+        fraction: the fraction of the cap after which only the best try goes on; 1: no try is given up before the cap.
 
     Raises:
         ValueError: the level is not between 0 and 1, the cap is not beyond the first evaluation, or an evaluation is
@@ -87,8 +87,8 @@ class TuningPlan:
     Args:
         tries: the ladder of each encoding. All have the same number of tries: for an encoding with a starting scale
             they are rates and scales.
-        tasks: with distinct names.
-        seeds: distinct.
+        tasks: the tasks, with distinct names.
+        seeds: distinct seeds.
 
     Raises:
         ValueError: a ladder has one try or the same one twice, ladders differ in their number of tries, or there is no
@@ -125,9 +125,9 @@ class TrialProgress:
 
     Args:
         scores: validation scores at the first evaluations of its task, higher is better.
-        failed: the run ended there and cannot go on, such as by diverging.
-        test: test value at the cap, for a task without a level.
-        failed_at: the step at which it failed; None: it did not, or the step is not known.
+        failed: whether the run ended after these scores and cannot go on, as when it diverged.
+        test: the test value at the cap, for a task without a level.
+        failed_at: the step at which the run failed; None: it did not, or the step is not known.
     """
 
     scores: Sequence[float] = ()
@@ -146,7 +146,8 @@ class TunedOutcome:
         solved: whether a try passed; None for a task without a level.
         chosen: the try that passed or went on; None: not known yet, or all failed.
         edge: whether the chosen rate is the lowest or the highest of the ladder.
-        steps: trained in all tries, as far as they are needed; of one that failed, to where it did, or its last score.
+        steps: the number of steps trained in all tries, as far as they are needed; of a try that failed, up to its
+            failure or its last score.
     """
 
     encoding: str

@@ -64,12 +64,12 @@ def verdicts_on(
 
     Args:
         difference: mean of the first encoding minus the second.
-        p: that the mean difference is 0, corrected.
-        p_equivalent: that it is beyond the margin, corrected.
+        p: the corrected p value of the hypothesis that the mean difference is 0.
+        p_equivalent: the corrected p value of the hypothesis that the mean difference is beyond the margin.
         small: whether a significant difference counts as smaller than the margin. In tables of cells p_equivalent must
             be below 5 % too; where seeds tune for themselves, the mean difference must be below the margin.
         lower_is_better: whether a lower value is better.
-        ahead: runs that the first encoding solved, minus those of the second.
+        ahead: the number of runs that the first encoding solved, minus that of the second.
     """
     wins = (difference < 0) if lower_is_better else (difference > 0)
     different = (p < LEVEL) & np.where(wins, np.asarray(ahead) >= 0, np.asarray(ahead) <= 0)

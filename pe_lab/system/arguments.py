@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         module: the program's module, to name it in its help: python -m <module>, or pe-lab <command>.
-        settings: that the program takes besides, written key=value; those within them too.
+        settings: the names of settings that the program takes as key=value, alone or with the settings within them.
     """
 
     def __init__(self, module: str = "", settings: Sequence[str] = (), **options: Any) -> None:
@@ -74,10 +74,10 @@ def unrecognized_message(unknown: list[str], words: list[str], options: list[str
     """Return a message about arguments that a program does not take.
 
     Args:
-        unknown: these arguments.
+        unknown: the arguments that the program does not take.
         words: all arguments.
-        options: those that it takes.
-        settings: that it takes too, written key=value.
+        options: the options that the program takes.
+        settings: the names of settings that the program takes as key=value.
     """
     first = unknown[0]
     name, _, value = first.partition("=")
@@ -104,8 +104,8 @@ def run_program(
     """Run a program; print an error as one line and exit with status 1, and with 130 after Ctrl-C.
 
     Args:
-        program: returns its exit status; None continues after the call.
-        errors: those that are printed as one line; any other keeps its traceback.
+        program: a function that returns the exit status; None continues after the call.
+        errors: the exceptions that are printed as one line; any other keeps its traceback.
     """
     try:
         with no_exit():

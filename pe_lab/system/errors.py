@@ -74,8 +74,8 @@ def unknown_setting(leaf: "DictConfig", group: str, name: str, valid: Iterable[A
 
     Args:
         leaf: the settings of the group, in their config.
-        group: its place in the config; "": the config itself.
-        valid: names of the settings of the group.
+        group: the place of the group in the config; "": the config itself.
+        valid: the names of the settings of the group.
         value_text: the value, as text; "": it is not known.
     """
     chosen = leaf.get("name") if group else None  # a name of conf/pe, conf/data, ...

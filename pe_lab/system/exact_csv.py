@@ -14,7 +14,7 @@ def read_csv(file: Path | BytesIO, **options: Any) -> pd.DataFrame:
     """Return the table in a file, with every number as it was written.
 
     Args:
-        options: of `pandas.read_csv`.
+        options: more arguments of `pandas.read_csv`.
     """
     table: pd.DataFrame = pd.read_csv(file, **_EXACTLY, **options)
     return table

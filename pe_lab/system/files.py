@@ -227,7 +227,7 @@ def verify_files(folder: Path, *names: str) -> None:
     """Compare a folder of the ledger with its checksums.
 
     Args:
-        names: files that it must have.
+        names: the names of files that the folder must have.
 
     Raises:
         LedgerError: a file is missing or changed.

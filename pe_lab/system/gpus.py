@@ -27,7 +27,7 @@ def use_gpu_of(worker: int, shared: list[str]) -> None:
     """Let this process see its GPUs only, chosen by its number as a worker. Call it before CUDA is used.
 
     Args:
-        worker: 0, 1, ...
+        worker: the number of the worker: 0, 1, ...
         shared: the GPUs of each worker; if empty, nothing changes.
     """
     if shared:

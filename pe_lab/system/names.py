@@ -17,7 +17,7 @@ def unknown_name_message(what: str, choices: Iterable[str], name: object, where:
     Args:
         what: the setting or argument.
         choices: the names that can stand there.
-        name: what was given.
+        name: the name that was given.
         where: text behind the names, as " in ledger".
         listing: the command that lists all names, if there is one.
     """
@@ -38,7 +38,7 @@ def did_you_mean(name: object, choices: Iterable[str], elsewhere: Iterable[str] 
     """Return the end of a message about an unknown name: the nearest of those that are known, or "" if none is near.
 
     Args:
-        name, choices, elsewhere: as for `nearest_names`.
+        name, choices, elsewhere: see `nearest_names`.
     """
     near = nearest_names(name, choices, elsewhere)
     return f": did you mean {' or '.join(near)}?" if near else ""
@@ -48,7 +48,7 @@ def nearest_names(name: object, choices: Iterable[str], elsewhere: Iterable[str]
     """Return what a name may stand for: one name, or two that differ from it only in letter case; or none.
 
     Args:
-        name: what was given.
+        name: the name that was given.
         choices: the names that can stand there.
         elsewhere: dotted names of settings in other groups. Where the last word of one is the name, it is meant:
             `depth` stands for `model.depth`.

@@ -83,7 +83,8 @@ def end_with(parent: int) -> None:
     abruptly is safe: leases end with the process, and files under way have temporary names.
 
     Args:
-        parent: its process id. Nothing is done if it is this process, or on systems without parent processes.
+        parent: the process id of the parent. Nothing is done if it is this process, or on systems without parent
+            processes.
     """
     child = os.getppid() == parent
     if (

@@ -13,7 +13,7 @@ class CheckpointInfo:
     Attributes:
         run: the training run's name in the ledger.
         target: the number of epochs, or of steps, that names the checkpoint in its run.
-        name: for people: encoding, task, depth, epochs or steps, seed.
+        name: the name of the cell in words: encoding, task, depth, epochs or steps, seed.
         settings: the resolved config, with this length of training.
         attention: the attention implementation that ran.
         ledger: the ledger's folder.

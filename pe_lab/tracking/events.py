@@ -68,7 +68,7 @@ def log_records(
     """Log the records of a checkpoint: curves over tokens and a table of them; curves over layers.
 
     Args:
-        requests: those without a record are left out.
+        requests: the requests whose records are logged; those without a record are left out.
         tokens: the training length, at which the test itself is logged; None: unknown, the test is left out.
     """
     recorded = [request for request in requests if records.has(request)]
@@ -104,8 +104,8 @@ def log_stored(
     """Log all that the ledger has of a checkpoint: floors, the whole curve, test, cost, records.
 
     Args:
-        requests: of the records to log; None: all.
-        tokens: as in `log_records`.
+        requests: the requests whose records are logged; None: all.
+        tokens: the training length, see `log_records`.
 
     Raises:
         LedgerError: an entry is damaged.

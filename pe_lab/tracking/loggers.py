@@ -48,11 +48,11 @@ def wandb_logger(
     Args:
         mode: "online", "offline" or "disabled"; None: see `wandb_mode`.
         images: whether pictures of the encoding and of attention are logged.
-        decide_timeout, open_timeout, finish_timeout: seconds to wait for the server, see conf/logger/wandb.yaml.
+        decide_timeout, open_timeout, finish_timeout: the seconds to wait for the server, see conf/logger/wandb.yaml.
         job_type: "training", or another name for what is measured on the trained cell in a W&B run of its own.
         entity: the user or team of W&B; None: the default of the account.
-        group: in place of the study.
-        tags: beside study, task and encoding.
+        group: the group of the W&B run; None: the study.
+        tags: more tags, besides study, task and encoding.
         notes: a text about the run.
 
     Raises:
@@ -122,8 +122,8 @@ class ForwardingLogger(Logger):
     """Hands what callbacks log through a Trainer to the loggers of the checkpoint that is trained to.
 
     Args:
-        log: takes metrics by name.
-        folder, run: Lightning's checkpoints go to <folder>/<run>.
+        log: a function that takes metrics by name.
+        folder, run: the folder and the subfolder of Lightning's checkpoints, <folder>/<run>.
     """
 
     def __init__(self, log: Callable[[dict[str, float]], None], folder: Path, run: str) -> None:

@@ -33,8 +33,8 @@ def log_pictures(
     """Draw pictures and log them to the W&B runs that take pictures. If one cannot be drawn, one line says so.
 
     Args:
-        name: the checkpoint's, for that line.
-        draw: returns pictures by name; called only if a W&B run takes them.
+        name: the checkpoint's name, for that line.
+        draw: a function that returns pictures by name; called only if a W&B run takes them.
     """
     runs = [logger for logger in loggers if isinstance(logger, WandbRun) and logger.images]
     if not runs:
@@ -56,7 +56,7 @@ def encoding_picture(
 
     Args:
         identity: the encoding's part of the cell's identity.
-        encoding: makes the encoding for given sizes.
+        encoding: a function that makes the encoding for given sizes.
     """
     path = ledger / "pictures" / f"{name}-{digest({'pe': identity, 'revision': revision})}.png"
     if not is_file(path):

@@ -47,7 +47,7 @@ def wandb_mode(configured: str | None, seconds: float = REACH_SECONDS) -> str:
     An empty WANDB_MODE is removed: W&B would refuse it.
 
     Args:
-        seconds: for the server to answer, in total.
+        seconds: the time in which the server must answer, in seconds.
 
     Raises:
         ValueError: online is asked for and there is no key; there is no such mode.

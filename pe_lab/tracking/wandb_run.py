@@ -51,8 +51,9 @@ def open_run(
         mode: "online", "offline" or "disabled"; None: see `wandb_mode`.
         images: whether pictures are logged.
         job_type: "training", or another name for what is measured on the trained cell in a W&B run of its own.
-        open_timeout, finish_timeout: seconds to wait for the server, see conf/logger/wandb.yaml.
-        offline_on_failure: open it offline if it cannot be opened, and stay offline, so that no later cell waits.
+        open_timeout, finish_timeout: the seconds to wait for the server, see conf/logger/wandb.yaml.
+        offline_on_failure: whether to open it offline if it cannot be opened, and stay offline, so that no later cell
+            waits.
         user_settings: more arguments of wandb.init: entity, notes and tags, which come after those of the checkpoint.
 
     Returns:
@@ -155,9 +156,9 @@ class WandbRun(WandbLogger):
     When W&B fails, one line says so, nothing more is logged to it, and the cell goes on.
 
     Args:
-        run: as wandb.init returns it.
+        run: the W&B run that wandb.init returned.
         images: whether pictures are logged.
-        finish_timeout: seconds to upload at the end what is not uploaded yet.
+        finish_timeout: the seconds to upload at the end what is not uploaded yet.
     """
 
     def __init__(self, run: Any, images: bool, finish_timeout: float) -> None:

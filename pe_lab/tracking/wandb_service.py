@@ -50,7 +50,7 @@ def end_service(kill: bool = False) -> None:
     """End this process's W&B service, so that the next W&B run starts another. Kill it if it does not end in time.
 
     Args:
-        kill: at once; an open W&B run may then have an empty file.
+        kill: whether to kill it at once; an open W&B run may then have an empty file.
     """
     import wandb
 

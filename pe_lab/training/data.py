@@ -26,11 +26,11 @@ class BatchOrder(SequentialSampler, DistributedSampler[Any]):
     to overfit are the first.
 
     Args:
-        size: number of sequences.
-        batch_size: of all devices together.
-        seed: None: sequences are in the order of their indices.
-        rank, ranks: of this device, and of how many.
-        fixed: it always starts with the first batch.
+        size: the number of sequences.
+        batch_size: the number of sequences in a batch, of all devices together.
+        seed: the seed of the order; None: sequences are in the order of their indices.
+        rank, ranks: the number of this device, from 0, and the number of devices.
+        fixed: whether it always starts with the first batch.
 
     Attributes:
         start: the number of the next batch, counted from the start of the training.
@@ -77,7 +77,7 @@ class SplitBatches(torch.utils.data.Dataset[Batch]):
     """The batches of a split, by their keys.
 
     Args:
-        fresh: every epoch has training sequences of its own.
+        fresh: whether every epoch has training sequences of its own.
     """
 
     def __init__(self, dataset: Dataset, split: str, fresh: bool = False) -> None:
@@ -101,8 +101,8 @@ class Loader(DataLoader[Batch]):
     """A DataLoader that starts where the training stands: also in the middle of an epoch, and after a checkpoint.
 
     Args:
-        place: returns the number of batches that were trained on; None: it starts as the order does.
-        workers: processes that make batches ahead; 0: this one makes each when it is asked for.
+        place: a function that returns the number of batches that were trained on; None: it starts as the order does.
+        workers: the number of processes that make batches ahead; 0: this process makes each when it is asked for.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Loader(DataLoader[Batch]):
         """Return the number of answers in batches of all devices together, made anew.
 
         Args:
-            first: number of the first, counted as by the order.
+            first: the number of the first batch, counted as by the order.
         """
         batches = (self.rows[self.order.whole(number)] for number in range(first, first + count))
         return sum(int((batch.targets != IGNORE).sum()) for batch in batches)
@@ -137,9 +137,10 @@ class Sequences(L.LightningDataModule):
     """The sequences of a cell's task, for any Trainer.
 
     Args:
-        settings: of the cell; read are data, seed, trainer.batch_size and trainer.fresh.
-        dataset: that the settings describe, where it has been made already.
-        workers: processes that make training batches ahead, in the same order; text in them is the same memory map.
+        settings: the settings of the cell, of which data, seed, trainer.batch_size and trainer.fresh are read.
+        dataset: the dataset that the settings describe, where it has been made already.
+        workers: the number of processes that make training batches ahead, in the same order; text in them is the same
+            memory map.
     """
 
     def __init__(self, settings: Settings, dataset: Dataset | None = None, workers: int = 0) -> None:

@@ -25,8 +25,8 @@ def exact_match_generated(
     token the same position and terms whatever follows.
 
     Args:
-        dataset: one whose `generates` is True.
-        offset: added to all positions.
+        dataset: a dataset whose `generates` is True.
+        offset: a constant added to all positions.
 
     Raises:
         ValueError: answers are not the next tokens of the sequences.

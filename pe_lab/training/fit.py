@@ -19,7 +19,7 @@ def check_fit(trainer: Any, cfg: DictConfig, per_epoch: int, phased: bool) -> No
 
     Args:
         trainer: a lightning.Trainer, which sets its settings by name.
-        per_epoch: optimizer steps of an epoch.
+        per_epoch: the number of optimizer steps of an epoch.
         phased: whether the encoding changes in the course of the training.
     """
     settings, precision = cfg.trainer, str(trainer.precision)

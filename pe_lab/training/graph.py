@@ -65,8 +65,8 @@ def decide_graph(cfg: DictConfig, *obstacles: str | None) -> tuple[bool, str]:
     """Decide whether the steps of a training are replayed as a CUDA graph, and say why, for the record.
 
     Args:
-        cfg: of the cell. `trainer.graph` is true, false or "auto": wherever nothing prevents it.
-        obstacles: why steps cannot be captured, as the end of a sentence; None where they can.
+        cfg: the config of the cell. `trainer.graph` is true, false or "auto": wherever nothing prevents it.
+        obstacles: the reasons why steps cannot be captured, each as the end of a sentence; None for no reason.
 
     Raises:
         ValueError: `trainer.graph` is true, and there is an obstacle.
@@ -108,14 +108,14 @@ class CapturedStep:
     code has read of it.
 
     Args:
-        training: whose model and optimizer are stepped. Its parameters must not be replaced.
-        capture: returns what runs a function again.
-        check: run the first captured step as usual too, and go on without the graph if they differ in a bit, or if
-            the step cannot be captured. Otherwise the latter is an error.
+        training: the training whose model and optimizer are stepped. Its parameters must not be replaced.
+        capture: a function that captures another one and returns what runs that again.
+        check: whether to run the first captured step as usual too, and to go on without the graph if the two differ in
+            a bit, or if the step cannot be captured. Otherwise the latter is an error.
 
     Attributes:
-        replayed: number of steps that ran as a graph.
-        given_up: why none are, after a check.
+        replayed: the number of steps that ran as a graph.
+        given_up: the reason why no step runs as a graph after a check; otherwise empty.
     """
 
     def __init__(

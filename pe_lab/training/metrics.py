@@ -46,8 +46,8 @@ def slot_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Return [B, S] cross-entropies in nats, in float32; 0 where nothing is asked.
 
     Args:
-        logits: of all slots, [B, S, outputs], or of those with an answer, [N, outputs].
-        targets: [B, S].
+        logits: the logits of all slots, [B, S, outputs], or of the slots with an answer, [N, outputs].
+        targets: the targets of all slots, [B, S].
     """
     flat = targets.flatten() if logits.dim() == 3 else targets.flatten()[_answer_slots(targets)]
     logits = logits.flatten(0, -2).float()
@@ -59,7 +59,7 @@ def slot_hits(logits: Tensor, targets: Tensor) -> Tensor:
     """Return [B, S], whether the likeliest answer is the right one; False where nothing is asked.
 
     Args:
-        logits, targets: as in `slot_losses`.
+        logits, targets: see `slot_losses`.
     """
     chosen = _in_slots(logits.argmax(-1).flatten(), targets)
     return (chosen == targets) & (targets != IGNORE)
@@ -81,7 +81,7 @@ def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...], ranks: i
     """Return the metrics of the logits of `answer_logits`; see `summarise_losses`.
 
     Args:
-        ranks: over which the batch is split; the metrics are of all of it.
+        ranks: the number of devices over which the batch is split; the metrics are of all of it.
     """
     logits = logits.detach()
     losses, hits = slot_losses(logits, batch.targets), slot_hits(logits, batch.targets)
@@ -100,7 +100,7 @@ def summarise_losses(losses: Tensor, hits: Tensor, batch: Batch, roles: tuple[st
     token, it equals the share that greedy decoding gets right: up to its first mistake the decoder has the same input.
 
     Args:
-        losses, hits: [B, S].
+        losses, hits: [B, S] tensors of `slot_losses` and `slot_hits`.
     """
     metrics = mean_metrics(losses, batch, roles) | mean_metrics(hits.float(), batch, (), "accuracy")
     is_answer = batch.headline & (batch.targets != IGNORE)
@@ -118,7 +118,7 @@ class MetricSums:
     """Sums up the metrics of a split, batch by batch.
 
     Args:
-        dataset: whose roles and own metrics they are.
+        dataset: the dataset, which has the roles and may have metrics of its own.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -172,7 +172,7 @@ def evaluate(
     """Return the metrics of the model on all sequences of a split: see `MetricSums`.
 
     Args:
-        offset: added to all positions; on a grid, to the rows.
+        offset: a constant added to all positions; on a grid, to the rows.
 
     Raises:
         ValueError: the dataset returns a metric that it does not declare.

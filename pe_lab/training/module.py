@@ -37,17 +37,17 @@ class Training(L.LightningModule):
     `test/...`. A prediction is the most likely answer of every slot.
 
     Args:
-        settings: of a cell, resolved; they are the hyperparameters of checkpoints.
-        attention: the implementation of attention; None: that of the settings.
-        dataset: in place of the one that the settings describe.
+        settings: the settings of a cell, resolved; they are the hyperparameters of checkpoints.
+        attention: the implementation of attention; None: the one in the settings.
+        dataset: the dataset, in place of a new one that the settings describe.
 
     Attributes:
         step: the number of the current batch, counted from the start of the training.
-        steps_before: optimizer steps before it; where gradients are accumulated, fewer.
-        losses: of the batches of this epoch so far.
-        metrics: of the last batch that was logged.
-        to_loggers: False: what is logged goes to the callbacks of the Trainer alone; None: to its loggers too.
-        clip: largest norm of the gradient; None: it is not clipped.
+        steps_before: the number of optimizer steps before that batch; fewer where gradients are accumulated.
+        losses: the losses of the batches of this epoch so far.
+        metrics: the metrics of the last batch that was logged.
+        to_loggers: False if what is logged goes to the callbacks of the Trainer alone; None if to its loggers too.
+        clip: the largest norm of the gradient; None: it is not clipped.
         graph: whether steps are replayed as a CUDA graph, and `graph_reason` why; known when it is fitted.
     """
 
@@ -252,7 +252,7 @@ class Training(L.LightningModule):
         The settings in it name the classes that are made: load only checkpoints that you trust.
 
         Args:
-            kwargs: of the constructor, in place of those in the checkpoint.
+            kwargs: arguments of the constructor, in place of those in the checkpoint.
         """
         if not is_safetensors(checkpoint_path):
             return super().load_from_checkpoint(checkpoint_path, map_location, **kwargs)
@@ -357,7 +357,7 @@ class Training(L.LightningModule):
         """Return the first of the batches whose gradients are accumulated, and how many answers they have.
 
         Args:
-            place: of the current batch in its epoch.
+            place: the number of the current batch in its epoch, from 0.
 
         Returns:
             None: each batch is a step, or batches are not those of `Sequences`.

@@ -35,7 +35,7 @@ class Optimization:
     Args:
         settings: `_target_`, the class of the optimizer; name, lr, weight_decay, schedule, warmup_steps, and maybe
             min_lr and decay_fraction. Any others are arguments of the class.
-        total_steps: of the whole training, for schedules that depend on its end.
+        total_steps: the number of steps of the whole training, for schedules that depend on its end.
 
     Attributes:
         defaults: classes by the name that stands for them in identities.
@@ -172,9 +172,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
     They are one optimizer, with one list of groups and one state, so that schedules and checkpoints see no difference.
 
     Args:
-        groups: of parameters, with `muon`: whether Muon takes them.
+        groups: groups of parameters, each with a key `muon` that says whether Muon takes it.
         muon: arguments of torch.optim.Muon beside learning rates.
-        adamw: of torch.optim.AdamW.
+        adamw: arguments of torch.optim.AdamW beside learning rates.
     """
 
     def __init__(self, groups: list[dict[str, Any]], muon: dict[str, Any], adamw: dict[str, Any]) -> None:

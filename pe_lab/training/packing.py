@@ -11,8 +11,8 @@ def pack_value(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
     Args:
         value: None, bool, int, float, str or a tensor, or a list, tuple or dict of such values.
-        name: of the value. The names of its tensors begin with it.
-        tensors: gets the tensors, by name.
+        name: the name of the value, with which the names of its tensors begin.
+        tensors: a dict to which the tensors are added, by name.
 
     Raises:
         ValueError: the value has something else in it.
