@@ -22,7 +22,7 @@ class Implementation(Protocol):
     """A module that computes attention.
 
     Attributes:
-        revision: version number of its results, increased when they change; part of the identity of a result.
+        revision: the version number of its results, increased when they change; part of the identity of a result.
         low_precision_revision: the same for results in bfloat16 and float16.
     """
 
@@ -142,7 +142,7 @@ def attend(
     has a `memory` too, as with a cache, k and v are those of the T tokens alone: rotated keys and values of earlier
     tokens are there, and these are added. Values may have another head dimension e than queries and keys.
 
-    Sets `terms.carried.mixed`, where the terms carry vectors: their sums by the same weights as those of the values.
+    Sets `terms.carried.mixed`, where the terms carry vectors: their sums by the same weights as the values.
 
     Args:
         k: keys [B, H, T, d], or [B, H, S, d] where the layout has keys and no memory.

@@ -36,7 +36,7 @@ FUSED_TERMS = (
     "normalizer",
 )  # fields of terms that the fused kernel takes
 UNSUPPORTED_TERMS = fields_without(FUSED_TERMS)
-MAX_BLOCK_LOGITS = 2**18  # of a block, for all sequences and heads
+MAX_BLOCK_LOGITS = 2**18  # most logits of a block, over all sequences and heads
 MIN_BLOCK_QUERIES = 8  # queries of a block
 BLOCKS_PER_TRIM = 8  # blocks after which freed memory is returned to the system
 
@@ -220,7 +220,7 @@ class _Fused(torch.autograd.Function):
         q, k, v: queries [B, H, T, d], keys [B, H, S, d] and values [B, H, S, e].
         table: [1|H, 2S-1] numbers added to the logits by distance, S - 1 first; -inf where a key does not count.
         decay: [B|1, H|1, S] numbers whose difference between query and key is added to the logits; None: no decay.
-        scale: factor on the logits, before anything is added.
+        scale: the factor on the logits, before anything is added.
         blocks: the blocks into which the queries are divided.
     """
 

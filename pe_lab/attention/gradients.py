@@ -21,7 +21,7 @@ def by_blocks(
     Args:
         q, k, v: queries [B, H, T, d], keys [B, H, S, d] and values [B, H, S, e].
         out, of_out: the result [B, H, T, e] and its gradient.
-        scale: factor on q . k.
+        scale: the factor on q . k.
         blocks: for each block, the slice of its queries, the slice of the keys that they may see, and what is added to
             their logits, [B|1, H|1, queries, keys].
         collect: a function of the number of each block and of the gradient of what was added, [B, H, queries, keys].

@@ -118,7 +118,7 @@ class _TrainedMask(torch.autograd.Function):
     Args:
         q, k, v: queries [B, H, T, d], keys [B, H, S, d] and values [B, H, S, e].
         added: [B|1, H|1, T, S] numbers added to the logits; -inf where a key does not count.
-        scale: factor on the logits, before anything is added.
+        scale: the factor on the logits, before anything is added.
         causal: whether keys after the query do not count.
     """
 

@@ -224,7 +224,7 @@ def _leaf(x: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return x.detach().to(device, dtype).requires_grad_()
 
 
-TIMING_ROUNDS = 5  # of each timing
+TIMING_ROUNDS = 5  # rounds of each timing
 TIMED_LENGTHS = (64, 512, 4096)
 TIMED_TOKENS, TIMED_HEADS, TIMED_HEAD_DIM = 8192, 8, 64
 

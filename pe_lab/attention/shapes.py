@@ -10,7 +10,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Terms
 
-TERM_SHAPES = {  # of the fields of Terms
+TERM_SHAPES = {  # the shapes of the fields of Terms
     "gain": ("H|1", "d"),
     "distance_bias": ("H|1", "2R+1"),
     "logit_factors": ("H|1", "2R+1"),

@@ -25,8 +25,8 @@ from filelock import FileLock
 
 from pe_lab.attention import triton
 
-TIME_LIMIT = 600  # that the self-test may take
-MAX_PROCESSES = 8  # that compile kernels side by side
+TIME_LIMIT = 600  # seconds that the self-test may take
+MAX_PROCESSES = 8  # most processes that compile kernels side by side
 SPEED_MARGIN = 1.05  # times that sdpa must be slower for the kernels to be taken: a tie must not change with the noise
 DRIVER_FILE = Path("/sys/module/nvidia/version")
 SELFTEST_COMMAND = "python -m pe_lab.attention selftest"

@@ -16,7 +16,7 @@ from pe_lab.audit.audited_encoding import LENGTH, WIDTH, AuditedEncoding
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 FLOPS_LENGTH = 512
-REPETITIONS = (3, 9)  # at least, at most
+REPETITIONS = (3, 9)  # the fewest and the most repetitions
 MAX_MEMORY = 3 * 2**30  # bytes; limit of one measurement
 
 LEGEND = {
@@ -125,7 +125,7 @@ def _measure(cells: dict[str, Any], subject: AuditedEncoding, none: AuditedEncod
     end, took, peak = perf_counter() + seconds, 0.0, 0
     for index, length in enumerate(LENGTHS):
         remaining = end - perf_counter()
-        # the cost of T x T: four times that of half the length, and more for cache misses
+        # the cost of T x T: four times the cost of half the length, and more for cache misses
         if 5 * took > remaining:
             return f"beyond {seconds:g} s"
         if 4 * peak > MAX_MEMORY:

@@ -77,7 +77,7 @@ class Share:
 
 @dataclass(frozen=True)
 class FreshSeeds:
-    """Published results beside those of fresh seeds.
+    """Published results beside the results of fresh seeds.
 
     Attributes:
         pairs: a table with a line per two encodings of a task that were both run again: task, pe, baseline; difference,
@@ -133,7 +133,7 @@ def are_contrary(verdict: Verdict, other: Verdict) -> bool:
 
 
 def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
-    """Compare published rows with those of fresh seeds, task by task.
+    """Compare published rows with rows of fresh seeds, task by task.
 
     Variances are moderated by those of all published pairs, for the fresh ones too: few encodings have fresh seeds.
 

@@ -22,11 +22,11 @@ from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError
 
-RESULTS_FOLDER = Path(__file__).with_name("results")  # that come with the package
-CHECKSUM_FILE = "SHA256SUMS"  # of its files
+RESULTS_FOLDER = Path(__file__).with_name("results")  # the results that come with the package
+CHECKSUM_FILE = "SHA256SUMS"  # the checksums of its files
 KEY_COLUMNS = ["pe", "seed"]
-METRICS = ("loss", "level", "best", "accuracy", "exact_match")  # at a length, as loss_x2
-CANDIDATE_FIELDS = ("lr", "scale", "pass", "quarter", "last", "steps")  # of a try, as try1_lr
+METRICS = ("loss", "level", "best", "accuracy", "exact_match")  # metrics at a length, in columns such as loss_x2
+CANDIDATE_FIELDS = ("lr", "scale", "pass", "quarter", "last", "steps")  # fields of a try, in columns such as try1_lr
 COSTS = ("parameters", "positional_parameters", "flops_per_token")
 COLUMNS = (
     *("benchmark", "task", "pe", "seed", "settings", "encoding", "revision"),

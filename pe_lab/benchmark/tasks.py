@@ -11,7 +11,7 @@ from pe_lab.config import reference
 VERSION = 2
 NAME = f"pe-bench {VERSION}"
 STUDY = f"pe_bench_{VERSION}"
-COMBINATIONS = ("heads", "interleave", "sum")  # of encodings that one chooses; none is a part of the benchmark
+COMBINATIONS = ("heads", "interleave", "sum")  # combinations of encodings that the user chooses, not in the benchmark
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def write_undefined(names: list[str] | None = None) -> None:
 
 
 def replace_lines(file: Path, lines: pd.DataFrame, names: list[str] | None, order: list[str]) -> None:
-    """Write lines into a file, in place of those of the same encodings.
+    """Write lines into a file, in place of the lines of the same encodings.
 
     Args:
         names: the names of the encodings whose lines are replaced; None: all.

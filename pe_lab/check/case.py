@@ -21,11 +21,11 @@ from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
 
 B, T, VOCABULARY = 3, 9, 11
-GRID_WIDTH = 3  # of the grid that T tokens make
+GRID_WIDTH = 3  # columns of the grid that T tokens make
 MIN_DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
 MAX_MARK = 3  # the largest mark of a token
-LAYOUT_SEED = 4  # of the layouts: what is drawn is the same in every pass
-POSITION_SHIFT = 3  # of positions, in place of random ones
+LAYOUT_SEED = 4  # the seed of the layouts: what is drawn is the same in every pass
+POSITION_SHIFT = 3  # the shift of positions, in place of random ones
 MIN_RANDOM_POSITIONS = 500  # shorter random draws of positions are replaced by every third position
 
 

@@ -32,7 +32,7 @@ def declares_a_revision(case: EncodingCase) -> None:
     declared_here = vars(case.cls).get("neutral", {})
     for key, value in neutral.items():
         if key not in parameters and key not in declared_here:
-            continue  # of a class above, whose option this one does not take
+            continue  # an option of a base class that this one does not take
         default = parameters[key].default if key in parameters else "no such option"
         require(default == value, f"neutral has {key}={value!r}, and the default is {default!r}")
 

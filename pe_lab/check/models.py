@@ -28,10 +28,10 @@ from pe_lab.model.transformer import Transformer
 IMPLEMENTATION_LABELS = {"sdpa": "PyTorch's attention", "blocked": "attention in blocks"}
 LOGIT_TOLERANCE = 1e-11  # logits of size 10, some 1e3 roundings of 1e-16 each on their way
 DECODED_TOKENS = 80  # tokens that are decoded, more than a cache has room for at first
-SHORT_TRAINED_LENGTH = 4  # a training length below that of the sequences
+SHORT_TRAINED_LENGTH = 4  # a training length below the length of the sequences
 LENGTHS = (2, 63)  # no multiples of a kernel's blocks
 FAR_POSITIONS = [0, 4_999, 5_000]
-PHASES = (0.0, 0.25, 0.5, 0.75, 0.999)  # of a training, early and late
+PHASES = (0.0, 0.25, 0.5, 0.75, 0.999)  # shares of a training that are done, early and late
 OFFSETS = (999, 65_535, 999_999, 2**22 - 1, 2**24 - 1)  # multiples of 3, the columns of a grid
 
 
@@ -90,7 +90,7 @@ def has_finite_gradients_in_mixed_precision(case: EncodingCase) -> None:
 
 
 def _worst(case: EncodingCase, check: Callable[[EncodingCase, bool, int], float]) -> float:
-    """Return the largest difference over masks and training lengths, one of them below that of the sequences.
+    """Return the largest difference over masks and training lengths, one of them below the length of the sequences.
 
     Raises:
         InapplicableError: the encoding draws at random, and other layouts have other draws.

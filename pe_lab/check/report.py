@@ -7,7 +7,7 @@ from pe_lab.check.promise import PromiseOutcome
 from pe_lab.system.errors import escape_control
 
 OUTCOME_WORDS = {True: "holds", False: "BROKEN", None: "n/a"}
-PROMISE_WIDTH = 66  # of the column of promises
+PROMISE_WIDTH = 66  # characters of the column of promises
 
 
 def outcome_line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:

@@ -22,13 +22,13 @@ from pe_lab.config.schema import STUDY_SETTINGS, config_folder, require_setting
 from pe_lab.encodings.options import show_value
 
 Composed = tuple[DictConfig, Mapping[str, Any] | None]  # a config, and the parameters of its study's sweep
-State = tuple[tuple[str, int, int, int], ...]  # of all files
+State = tuple[tuple[str, int, int, int], ...]  # the state of all files
 SWEEPER_SETTINGS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a cell; others need one of them
 # configs that Hydra composed, 0.5 MB each: it takes 0.13 s for one, and a cell of the same files then 0.03 s (one core
 # of 2026). A study with more combinations of files composes each cell again: 640 cells of 64 encodings took 100 s with
 # 64 configs, and 21 s with 128
 CACHED_CONFIGS = 128
-_composed: dict[tuple[tuple[str, ...], State], Composed] = {}  # by words
+_composed: dict[tuple[tuple[str, ...], State], Composed] = {}  # composed configs, by overrides and state
 
 
 def expand_overrides(overrides: list[str], multirun: bool) -> list[DictConfig]:
@@ -240,7 +240,7 @@ def _compose(overrides: list[Any], conf: ConfigFolders, state: State) -> Compose
         for setting in settings:
             OmegaConf.update(cfg, setting.key_or_group, setting.value(), merge=True)
     except OmegaConfBaseException:
-        return _by_hydra([override.input_line for override in overrides])  # with its own error
+        return _by_hydra([override.input_line for override in overrides])  # which raises its own error
     return cfg, params
 
 

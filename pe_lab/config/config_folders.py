@@ -1,4 +1,4 @@
-"""The folders of YAML files that a configuration is composed from: that of this package and those of users.
+"""The folders of YAML files that a configuration is composed from: the package's own folder and the folders of users.
 
 A user's folder joins by the option --config-dir of a program, by the environment variable PE_LAB_CONFIG_DIR, or from an
 installed package whose entry point in the group `pe_lab.conf` names it. It adds names to the groups of conf/, and it
@@ -133,7 +133,7 @@ def add_import_paths(settings: Any) -> None:
 
 
 def add_path_of_callbacks(overrides: list[str]) -> None:
-    """Let Hydra find the classes of its callbacks, which it makes before anything else: those of words and of studies.
+    """Let Hydra find the classes of its callbacks, which words and studies name, and which it makes first.
 
     Args:
         overrides: the overrides of a command line.

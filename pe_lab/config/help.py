@@ -23,7 +23,7 @@ def help_text(conf: ConfigFolders, overrides: list[str], every: bool) -> str:
     Args:
         conf: the files that can be chosen.
         overrides: the overrides of the command line; the settings of what they choose are shown.
-        every: whether all settings are shown, and not only those that are changed most.
+        every: whether all settings are shown, and not only the ones that are changed most.
     """
     words = [override.lstrip("+").partition("=") for override in overrides]
     named = [(group, name.strip()) for group, _, names in words for name in names.strip("[]").split(",")]

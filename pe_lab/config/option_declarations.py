@@ -19,7 +19,7 @@ _PROGRAM_ERRORS = (ImportError, OSError, RecursionError, SyntaxError, ValueError
 
 
 def declared_ranges(target: Any) -> dict[str, Range]:
-    """Return the ranges of the options of a class or function, by name; those that its source declares.
+    """Return the ranges of the options of a class or function that its source declares, by name.
 
     Args:
         target: the import path of the class or function, as `_target_` in a config.
@@ -104,7 +104,7 @@ def _names(module: str) -> _Names:
         ImportError: it is not there as Python source.
     """
     package, *rest = module.split(".")
-    spec = find_spec(package)  # of a name without dots: this imports nothing
+    spec = find_spec(package)  # a name without dots: this imports nothing
     places = [] if spec is None else list(spec.submodule_search_locations or [])
     files = [Path(place, *rest) for place in places]
     paths = [path for file in files for path in (file / "__init__.py", file.with_suffix(".py")) if path.is_file()]

@@ -1,6 +1,6 @@
 """Describe the settings to users: default, range, meaning, and what a change does.
 
-The words are the comments beside the keys in conf/. The ranges are those that values are checked against.
+The words are the comments beside the keys in conf/. The ranges are the ones that values are checked against.
 """
 
 import re
@@ -139,7 +139,7 @@ def of_config(chosen: list[str] | None = None) -> list[Setting]:
 def default_groups() -> list[Setting]:
     """Return the groups of conf/ with what is chosen of each by default."""
     text = (config_folder() / "config.yaml").read_text(encoding="utf-8")
-    entries = re.findall(r"^  - (\w+): (\S+) +# (.*)$", text, re.MULTILINE)  # of its defaults
+    entries = re.findall(r"^  - (\w+): (\S+) +# (.*)$", text, re.MULTILINE)  # the entries of its defaults
     return [Setting(group, chosen, words, f"a file of conf/{group}") for group, chosen, words in entries]
 
 

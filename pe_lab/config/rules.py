@@ -21,7 +21,7 @@ from pe_lab.encodings.options import show_value
 from pe_lab.system.errors import unknown_setting
 from pe_lab.system.plain import complaint
 
-DECAY_FRACTION = 0.2  # of optimizer.decay_fraction, the default
+DECAY_FRACTION = 0.2  # the default of optimizer.decay_fraction
 OPTIMIZER_SETTINGS = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
 
 

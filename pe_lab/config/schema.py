@@ -196,7 +196,7 @@ def _declared(typed: type, prefix: str = "") -> Iterator[tuple[str, Range]]:
             yield prefix + name, allowed
 
 
-# of all settings but those of `pe` and `data`, whose classes declare their options themselves
+# the ranges of all settings but those of `pe` and `data`, whose classes declare their options themselves
 RANGES: dict[str, Range] = dict(_declared(Config)) | ranges.UNTYPED
 
 

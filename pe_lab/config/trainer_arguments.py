@@ -89,7 +89,7 @@ TAKEN_ARGUMENTS: dict[str, Range] = {
         lambda x: is_number(x) and (0 < x <= 1 if isinstance(x, float) else x >= 1),
     ),
 }
-# those that change numbers, with the values that do not
+# arguments that change numbers, with the values that do not
 NEUTRAL_ARGUMENTS: dict[str, Any] = {
     "accumulate_grad_batches": 1,
     "devices": 1,
@@ -98,7 +98,7 @@ NEUTRAL_ARGUMENTS: dict[str, Any] = {
     "overfit_batches": None,
 }
 ON_GPU = {"benchmark": False, "deterministic": False}  # likewise on a GPU
-# of the validation that callbacks read, and may end a training by
+# arguments of the validation, which callbacks read and may end a training by
 VALIDATION_ARGUMENTS = {
     "check_val_every_n_epoch": 1,
     "inference_mode": True,
@@ -108,7 +108,7 @@ VALIDATION_ARGUMENTS = {
 }
 ARGUMENT_NAMES = sorted(
     {**TAKEN_ARGUMENTS, **DECIDED_ARGUMENTS, **ALIASES}
-)  # of all arguments but `precision`, which the lab has too
+)  # the names of all arguments but `precision`, which the lab has too
 
 
 def argument_ranges() -> dict[str, Range]:

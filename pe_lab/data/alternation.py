@@ -33,7 +33,7 @@ class Alternation(HashSplitDataset):
     Args:
         blocks: k, the number of blocks, >= 2.
         shortest, longest: the range of n in training, k <= shortest <= longest.
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, fewer than 500 different sequences, or fewer than 20 times as many as

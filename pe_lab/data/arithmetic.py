@@ -32,7 +32,7 @@ class Addition(RandomProblems):
     Args:
         order: the order of digits: little (least significant first) or big.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
-        train, validation, test: problems in each split, >= 1.
+        train, validation, test: the number of problems in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or too few problems, see RandomProblems.
@@ -61,7 +61,7 @@ class Addition(RandomProblems):
         return digits.where(torch.arange(digits.shape[1]) != n[:, None], PLUS_SYMBOL)
 
     def largest_mark(self, n: int) -> int:
-        return n + 1  # of the sum's first or last digit
+        return n + 1  # the mark of the sum's first or last digit
 
     def marks(self, n: Tensor) -> Tensor:
         slot, n = torch.arange(self.task.length), n[:, None]
@@ -145,7 +145,7 @@ class Parity(RandomProblems):
         ones: the distribution of the number of ones: `bits`, each bit is 0 or 1 with equal probability; `uniform`, 0 to
             n are equally likely (Huang et al. 2024, arXiv:2410.02140).
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
-        train, validation, test: problems in each split, >= 1.
+        train, validation, test: the number of problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:

@@ -22,7 +22,7 @@ class Bag(SampledLabelled):
         seed: the seed of the sequences.
         length: T, >= 1; with a path, the longest sequence there may be.
         vocabulary: the number of tokens, and of classes, >= 1.
-        train, validation, test, demo: sizes of the splits, each >= 1; demo is for looking at.
+        train, validation, test, demo: the sizes of the splits, each >= 1; demo is for looking at.
         path: the path of a CSV file with your own sequences, see Labelled; null: no file.
 
     Raises:
@@ -57,7 +57,7 @@ class Bag(SampledLabelled):
         if self.path is not None:
             return super().longer(factor)
         length = round(factor * self.task.length)
-        sizes: dict[str, Any] = self.sizes  # by the names of the options
+        sizes: dict[str, Any] = self.sizes  # sizes by the names of the options
         return Bag(self.seed, self.name, length, self.task.vocabulary, **sizes)
 
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from pe_lab.encodings.options import CheckedOptions
 from pe_lab.encodings.sizes import Sizes
 
 IGNORE = -100  # a target where nothing is asked
-BATCH_FIELDS = ("tokens", "targets", "role", "headline", "layout")  # of a batch
+BATCH_FIELDS = ("tokens", "targets", "role", "headline", "layout")  # the fields of a batch
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class Dataset(CheckedOptions, ABC):
     """Sequences in three splits, made from a seed.
 
     Attributes:
-        revision: raised whenever the sequences change; part of a cell's identity.
+        revision: the version number of the sequences, raised whenever they change; part of a cell's identity.
         neutral: options added later and their value that means "as before", as in PositionalEncoding.
-        floors_revision: raised whenever the floors of the same sequences change.
+        floors_revision: the version number of the floors, raised whenever those of the same sequences change.
         name: the file stem in conf/data, used in messages.
-        task: what a model must know.
+        task: the properties that a model must know.
         roles: names of the kinds of answers.
         own_metrics: the metrics that `metrics` returns.
         generates: whether the headline answers of a sequence are its next tokens, one after the other, so that a model
@@ -189,7 +189,7 @@ class Dataset(CheckedOptions, ABC):
         )
 
     def with_epoch(self, epoch: int) -> "Dataset":
-        """Return the same task with new training sequences for this epoch; epoch 0 has those of `self`.
+        """Return the same task with new training sequences for this epoch; epoch 0 has the sequences of `self`.
 
         Validation and test stay as they are, and no training sequence is in them.
 

@@ -25,7 +25,7 @@ class UniqueCopy(Copy):
     Args:
         symbols: the number of different symbols, >= longest, <= 4096; it limits `longer` as well.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
-        train, validation, test: problems in each split, >= 1.
+        train, validation, test: the number of problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
@@ -99,7 +99,7 @@ class SelectiveCopy(Copy):
 
     The prompt has n symbols and blanks n + extra blanks, in every order equally likely. With n = 3 and a blank for
     each, for instance `START 3 _ _ 1 4 _ SEP 3 1 4 END PAD PAD ...`. See RandomProblems for the distribution of n and
-    the splits. The place of a symbol is the number of symbols before it, not that of tokens. The published numbers of
+    the splits. The place of a symbol is the number of symbols before it, not of tokens. The published numbers of
     blanks in docs/tasks.md are from its abstract and from a table that quotes it; its section on the task was not read.
 
     The position-blind predictor knows n, if the number of blanks says it. Its floor is left out where n is above 128.
@@ -109,7 +109,7 @@ class SelectiveCopy(Copy):
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         blanks: the number of blanks for each symbol, >= 0.
         extra: the number of blanks beside them, >= 0; `blanks` and `extra` are not both 0.
-        train, validation, test: problems in each split, >= 1.
+        train, validation, test: the number of problems in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or too few problems, see RandomProblems.

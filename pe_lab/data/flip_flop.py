@@ -16,7 +16,7 @@ from pe_lab.data.problem import BLOCK_PROBLEMS, MIN_PROBLEMS
 from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number
 
 WRITE, READ, PASS, ZERO, ONE = range(5)
-PROBABILITY_SCALE = 2**20  # of probabilities as integers
+PROBABILITY_SCALE = 2**20  # the scale of probabilities as integers
 PUBLISHED_SPLITS = {"sparse": 0.98, "dense": 0.1}  # probability to ignore, of the parts of the published tests
 
 
@@ -41,7 +41,7 @@ class FlipFlop(HashSplitDataset):
     Args:
         length: T, even, >= 12: twice the number of instructions.
         ignore: the probability of i, in [0, 1). Published: 0.8 in training, 0.98 and 0.1 in tests, with T = 512.
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
         published_tests: whether the test has, beside its sequences, as many with `ignore` = 0.98 (sparse) and as many
             with 0.1 (dense). The metrics `error`, `error_sparse` and `error_dense` are then the shares of reads whose
             right bit has a probability of 1/2 or less; all others but the losses of these roles are of the first part.
@@ -135,7 +135,7 @@ class FlipFlop(HashSplitDataset):
         """Return exact mean losses on a split of predictors that know how sequences are drawn.
 
         "bayes" sees the prefix, "position_blind" its multiset of tokens, "prior" knows that bits are equally likely.
-        Exact match of these two is left out: it is that of all reads of a sequence together.
+        Exact match of these two is left out: it is the exact match of all reads of a sequence together.
         """
         batch = self.whole(split)
         has_target = batch.targets != IGNORE

@@ -30,7 +30,7 @@ class IndirectIndexing(RandomProblems):
         letters: the number of different letters, >= longest, <= 1024; it limits `longer` as well.
         shortest, longest: the range of n in training, 2 <= shortest <= longest.
         reach: the largest shift, >= 1.
-        train, validation, test: problems in each split, >= 1.
+        train, validation, test: the number of problems in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or too few problems, see RandomProblems.

@@ -34,7 +34,7 @@ class Induction(HashSplitDataset):
         length: T; above the vocabulary, or >= 4 with asked = last.
         vocabulary: the number of tokens, >= 2; the special token is the last.
         asked: the tokens that ask: repeated or last.
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, fewer than 500 different sequences, or fewer than 20 times as many as

@@ -26,7 +26,7 @@ class Labelled(InMemoryDataset):
     For instance 13 2 19 5 0 ... 6 -> class 0: the batch has targets [[0]], and every answer is in the headline. "demo"
     is a fourth split, for inspection: nothing is trained or measured on it.
 
-    With a path, the sequences are those of a CSV file with the columns split, tokens, label, as
+    With a path, the sequences are read from a CSV file with the columns split, tokens, label, as
     `python -m pe_lab.data export` writes it:
 
         split,tokens,label
@@ -117,7 +117,7 @@ class SampledLabelled(Labelled):
     """
 
     order = ("test", "validation", "train", "demo")
-    purpose: str  # of the random draws
+    purpose: str  # the name of the random draws, a part of their seed
 
     def __init__(
         self, seed: int, name: str, task: Task, sizes: dict[str, int], path: FileOrFolder | None = None

@@ -23,7 +23,7 @@ class Majority(RandomProblems):
     Args:
         symbols: the number of different symbols, >= 2.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
-        train, validation, test: problems in each split, >= 1.
+        train, validation, test: the number of problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
@@ -134,7 +134,7 @@ class InterleavedMajority(RandomProblems):
     Args:
         streams: the number of streams, 2 <= streams <= 8.
         shortest, longest: the range of n, the bits of a stream, in training, 1 <= shortest <= longest.
-        train, validation, test: problems in each split, >= 1.
+        train, validation, test: the number of problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:

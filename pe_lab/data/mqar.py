@@ -39,7 +39,7 @@ class MQAR(InMemoryDataset):
         pairs: the number of pairs, >= 1, <= the number of keys.
         vocabulary: V, the number of tokens, even.
         power: the exponent in the distribution of gaps, in (0, 1].
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or fewer than 500 different lists of pairs.

@@ -10,7 +10,7 @@ from pe_lab.data.labelled import SPLIT_SIZES, SampledLabelled, uniform_log_p
 from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError
 
 VOCABULARY = 20
-CLASS_TOKENS = torch.tensor([[5, 8], [3, 9], [7, 4]])  # by class: two tokens
+CLASS_TOKENS = torch.tensor([[5, 8], [3, 9], [7, 4]])  # the two tokens of each class
 CLASS_POSITIONS = torch.tensor([[3, 7], [5, 10], [15, 20]])  # and their positions, from 0
 NUM_CLASSES = len(CLASS_TOKENS)
 FILLER_TOKENS = torch.tensor([token for token in range(VOCABULARY) if token not in CLASS_TOKENS])
@@ -33,7 +33,7 @@ class Pattern(SampledLabelled):
     Args:
         seed: the seed of the sequences.
         length: T, >= 21; with a path, the longest sequence there may be, >= 1.
-        train, validation, test, demo: sizes of the splits, each >= 1; demo is for looking at.
+        train, validation, test, demo: the sizes of the splits, each >= 1; demo is for looking at.
         path: the path of a CSV file with your own sequences, see Labelled; null: no file.
 
     Raises:
@@ -61,7 +61,7 @@ class Pattern(SampledLabelled):
     def longer(self, factor: float) -> Dataset:
         if self.path is not None:
             return super().longer(factor)
-        sizes: dict[str, Any] = self.sizes  # by the names of the options
+        sizes: dict[str, Any] = self.sizes  # sizes by the names of the options
         return type(self)(self.seed, self.name, length=round(factor * self.task.length), **sizes)
 
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,7 @@ class PosGen(HashSplitDataset):
         modulus: the modulus of the sums, >= 2. Published: 17.
         near, far: the numbers of terms in a sum, >= 1. Published code: 3 and 1.
         kind: the places of the others: recurrent, cot or semirecurrent.
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.

@@ -37,7 +37,7 @@ class Problems(InMemoryDataset):
     Attributes:
         prompt_length, answer_length: the lengths in tokens, as (a, b) for a n + b.
         n: the range of the sizes.
-        bands: whether longer problems have all sizes of a band as wide as that of training, instead of one size.
+        bands: whether longer problems have all sizes of a band as wide as the range in training, instead of one size.
 
     Raises:
         ValueError: an option out of its range.
@@ -193,8 +193,8 @@ class RandomProblems(Problems):
     all that there are (or none), and the others are equally likely. Training draws with repetition. Longer problems
     have one size and are all for the test.
 
-    The position-blind floor is that of a predictor which does not know which problems are in training. One that does is
-    lower by at most 0.005 nats (seed 0, defaults) on copy, reverse, sort and parity, and by 0.037 on addition.
+    The position-blind floor is for a predictor that does not know which problems are in training. For one that does it
+    is lower by at most 0.005 nats (seed 0, defaults) on copy, reverse, sort and parity, and by 0.037 on addition.
 
     Args:
         sizes: the number of problems in each split, by its name, each >= 1.

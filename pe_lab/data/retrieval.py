@@ -14,7 +14,7 @@ from pe_lab.data.problem import BLOCK_PROBLEMS
 from pe_lab.data.sequence import MAX_COUNTED_SYMBOLS, half_written
 from pe_lab.encodings.options import Count, Length, OptionError, integers
 
-BLOCK_ENTRIES = 2**22  # of a block of sequences
+BLOCK_ENTRIES = 2**22  # most tokens of a block of sequences
 Tokens = Annotated[int, integers(1, most=4096)]
 
 
@@ -132,7 +132,7 @@ class Needle(QuestionAnswering):
         names: the number of keys to choose from, >= keys.
         symbols: the number of different symbols of values, >= 2.
         fillers: the number of different tokens of the haystack, >= 1.
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.
@@ -229,7 +229,7 @@ class VariableTracking(QuestionAnswering):
         names: the number of variables to choose from, >= chains x (hops + 1).
         values: the number of values to choose from, >= chains.
         fillers: the number of different tokens of the haystack, >= 1.
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.

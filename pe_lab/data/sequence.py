@@ -25,7 +25,7 @@ class Copy(RandomProblems):
     Args:
         symbols: the number of different symbols, >= 2, each equally likely.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
-        train, validation, test: problems in each split, >= 1.
+        train, validation, test: the number of problems in each split, >= 1.
         bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:

@@ -19,7 +19,7 @@ TAIL_TERMS = range(4, 9)  # terms after MID
 FIRST, SECOND, MIDDLE, CONTINUATION, LAST = range(5)
 
 Part = tuple[int, ...]  # first term and step, or these and the number of terms after MID
-Parts = dict[str, list[Part]]  # of each split
+Parts = dict[str, list[Part]]  # the parts of each split
 
 
 def term_pairs(terms: int = HEAD_TERMS + max(TAIL_TERMS)) -> list[tuple[int, int]]:
@@ -60,7 +60,7 @@ class Structured(InMemoryDataset):
     and END after the eighth. There the Bayes loss is 0, and the position-blind one is not, because an unordered
     prefix does not have the sign of s: 0.36 (seed 0), or 0.23 for a predictor that knows which sequences the test has.
 
-    Longer sequences have longer tails. Their test is that of this length with so many more terms in each sequence, as
+    Longer sequences have longer tails. Their test has the sequences of the test with so many more terms in each, as
     far as the terms stay in range: few sequences at 4 x, none at 16 x.
 
     Args:

@@ -91,7 +91,7 @@ class CommonWords(MostFrequent):
         asked: the number of common words, >= 1.
         common: the number of occurrences of each, >= 2. RULER: 6 in lists of less than 4,096 tokens, 30 for 3 of others
             beyond.
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.
@@ -141,7 +141,7 @@ class FrequentWords(MostFrequent):
         words: the number of words to choose from, no less than the number of different words in a list.
         asked: the number of words that are asked for, >= 1.
         alpha: the exponent of Zipf's law, > 1.
-        train, validation, test: sequences in each split, >= 1.
+        train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
         ValueError: an option out of its range, or too few different sequences, see HashSplitDataset.

@@ -11,7 +11,7 @@ from pe_lab.encodings.stack import PassPositions
 from pe_lab.encodings.terms import Terms
 from pe_lab.model.computed_rows import ALL_ROWS, Rows
 
-NORM_EPSILON = 1e-5  # of norms
+NORM_EPSILON = 1e-5  # the epsilon of norms
 
 
 class Tokens(nn.Embedding):
@@ -52,8 +52,8 @@ def make_norm(kind: str, width: int, bias: bool = True) -> nn.Module:
     """Return a norm over the last dimension, of this width.
 
     Args:
-        kind: layer, LayerNorm; rms, RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4), which has no bias;
-            rms_plain, the same without gains.
+        kind: the type: layer, LayerNorm; rms, RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4), which has no
+            bias; rms_plain, the same without gains.
     """
     if kind == "layer":
         return nn.LayerNorm(width, eps=NORM_EPSILON, bias=bias)
@@ -66,7 +66,7 @@ def make_mlp(
     """Return the MLP of a layer.
 
     Args:
-        kind: gelu or relu2, two linear maps with a GELU or a `SquaredReLU` between; swiglu, see `SwiGLU`.
+        kind: the type: gelu or relu2, two linear maps with a GELU or a `SquaredReLU` between; swiglu, see `SwiGLU`.
         bias, std: the bias and the initial weights of the linear maps, see `Linear`.
     """
     if kind == "swiglu":

@@ -30,10 +30,10 @@ class Transformer(nn.Module):
     """Token embeddings, `depth` layers, and a head with a logit for every answer of the task.
 
     Args:
-        config: sizes and parts, see `pe_lab.config.Model`.
+        config: the sizes and parts, see `pe_lab.config.Model`.
         encoding: a function that makes an encoding for the given sizes. Called once, or once per layer if the encoding
             is per layer.
-        task: vocabulary, answers, length and shape of the sequences.
+        task: the vocabulary, the answers, and the length and shape of the sequences.
         implementation: the implementation of attention; "auto" is resolved when the model runs.
 
     Raises:
@@ -156,7 +156,7 @@ class Transformer(nn.Module):
         """Return the most likely next token of every sequence, `count` times (greedy decoding), [B, count].
 
         Args:
-            tokens: [B, T] prompts, those of different lengths padded on the left.
+            tokens: [B, T] prompts; prompts of different lengths are padded on the left.
             count: the number of tokens to generate, >= 1.
             layout: the layout of the prompts; None: they have no padding, and positions start at 0.
             cached: whether earlier tokens are kept, instead of computed again for each token; None: if the encoding

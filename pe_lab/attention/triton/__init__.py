@@ -23,7 +23,7 @@ revision = 3  # increased when the numbers change; part of the identity of a res
 low_precision_revision = revision
 MAX_HEAD_DIM = 128  # head dimensions
 MAX_WINDOW = 2**30  # keys, which is as good as no limit
-MAX_HEADS = 65535  # of all sequences together: the second axis of a grid
+MAX_HEADS = 65535  # heads of all sequences together: the second axis of a grid
 
 # The versions whose output for these kernels was examined. Others compute wrong numbers in silence where they have one
 # of these faults, all of Hopper's asynchronous products (wgmma) in kernels with several products, as every kernel of

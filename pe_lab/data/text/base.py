@@ -109,7 +109,7 @@ class Text(Dataset):
             raise OptionError(f"separator must be null beside column={column}, a row is a document, got {separator!r}")
         self.seed, self.name = seed, name
         self.length, self.factor = length, 1.0
-        self.stride: int | None = None  # of held-out windows; None: their length
+        self.stride: int | None = None  # the stride of held-out windows; None: their length
         self.train_sequences, self.held_out = train_sequences, test_sequences
         fixed = Bytes() if tokenizer == "bytes" else None
         encoder = fixed or (BPE(vocabulary_size) if tokenizer == "bpe" else FromFile(tokenizer))

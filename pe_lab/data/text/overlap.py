@@ -22,7 +22,7 @@ def find_repeats(streams: list[Path], held: Path, length: int, vocabulary: int, 
     is known if it occurs anywhere in a known one. Sequences of a stream begin at the multiples of `length`.
 
     Args:
-        streams, held: .npy files, streams of at least `length` tokens.
+        streams, held: the .npy files of known streams and of the held-out one, each of at least `length` tokens.
         folder: the folder in which a temporary file keeps the hashes of known sequences, 8 bytes for each.
     """
     value = np.array([derive_seed(0, "repeats", token) for token in range(vocabulary)], np.uint64)
@@ -80,7 +80,7 @@ class HashSet:
         members: the numbers, sorted in place.
     """
 
-    BITS = 30  # of a number that are looked up, at most; otherwise so many that at most one place in 32 is taken
+    BITS = 30  # most high bits in the table; fewer if at most one place in 32 is taken then
 
     def __init__(self, members: np.ndarray) -> None:
         members.sort()

@@ -9,7 +9,7 @@ from typing import Any
 LINE_SUFFIXES = (".jsonl", ".ndjson")
 ARROW_SUFFIXES = (".parquet", ".arrow")
 ROW_SUFFIXES = (*LINE_SUFFIXES, *ARROW_SUFFIXES)
-BATCH_ROWS = 1024  # that are in memory at a time
+BATCH_ROWS = 1024  # rows that are in memory at a time
 
 
 def saved_files(folder: Path) -> list[Path] | None:

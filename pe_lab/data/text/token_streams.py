@@ -15,7 +15,7 @@ from pe_lab.system.files import CHECKSUMS_FILE, digest, read_json, write_json
 
 REVISION = 2  # raised when the tokens or `repeats` change
 SPLITS = ("train", "validation", "test")
-SPLIT_TWENTIETHS = (18, 19)  # of the text: train ends, validation ends
+SPLIT_TWENTIETHS = (18, 19)  # twentieths of the text after which train and validation end
 MIN_WHOLE_DOCUMENTS = 100  # least number of documents that are not divided between splits
 
 
