@@ -87,7 +87,7 @@ def sinusoid(pos: Tensor, width: int, theta: float, dtype: torch.dtype) -> Tenso
         dtype: the dtype of the result, float32 or float64.
 
     Returns:
-        [..., D]
+        The sinusoids, [..., D].
     """
     exponent = torch.arange(0, width, 2, dtype=torch.float64, device=pos.device) / width
     angle = angles(pos[..., None], theta**-exponent, dtype)

@@ -32,7 +32,7 @@ def decayed_products(q: Tensor, k: Tensor, decay: Tensor, chunk: int = CHUNK_QUE
         decay: [B, H, S, d] cumulative log gates P in float64, nowhere increasing along S.
 
     Returns:
-        [B, H, T, S]
+        The sums, [B, H, T, S].
     """
     length, total = q.shape[2], k.shape[2]
     earlier, rows = total - length, []

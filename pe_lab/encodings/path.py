@@ -31,7 +31,7 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
         beta: [B, H, S] factors beta_t.
 
     Returns:
-        [B, H, T, S]
+        The products, [B, H, T, S].
     """
     total, length = k.shape[2], q.shape[2]
     earlier = total - length

@@ -34,7 +34,7 @@ def add_seeds(cfgs: list[DictConfig]) -> Stage:
     """Train the cells of a look, decide, and go on with what is undecided until nothing is, or the budget ends.
 
     Args:
-        cfgs: a config for each encoding in each setting; their seed is not used.
+        cfgs: the configs, one for each encoding in each setting; their seed is not used.
 
     Returns:
         The configs of all cells that were asked for.
@@ -206,7 +206,7 @@ def decision_tables(decision: StudyDecision, names: list[str], words: str) -> tu
     """Return the files of a study's verdicts, by name, and the text for the terminal.
 
     Args:
-        names: of the setting columns.
+        names: the names of the setting columns.
         words: a line below the tables.
     """
     lines = []

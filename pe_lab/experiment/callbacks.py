@@ -21,9 +21,9 @@ class StepTime(L.Callback):
     """Counts steps, and the seconds of forward, backward and optimizer since the start of the run.
 
     Attributes:
-        steps: that are done.
-        stepped: whether the last batch ended one; of batches whose gradients are accumulated, the last does.
-        spent: seconds since this object was made.
+        steps: the number of steps that are done.
+        stepped: whether the last batch ended a step; of batches whose gradients are accumulated, the last does.
+        spent: the seconds spent on steps since the executor last added them up.
         ended: whether a callback of the user has ended the training there.
     """
 
@@ -64,8 +64,8 @@ class Curve(L.Callback):
     """Keeps and logs the metrics of a training: of batches, and at the end of an epoch the mean of their losses.
 
     Attributes:
-        rows: of split, step, epoch, metric and value, since the start of the run.
-        loggers: that get them too.
+        rows: the rows since the start of the run, each with split, step, epoch, metric and value.
+        loggers: the loggers that also get the rows.
     """
 
     def __init__(self, clock: StepTime, steps_per_epoch: int) -> None:
@@ -124,8 +124,8 @@ class Validation(L.Callback):
     """Evaluates the validation split at steps of its own.
 
     Args:
-        due: whether a step is one of them.
-        evaluate: called there.
+        due: a function that returns whether to evaluate at a step.
+        evaluate: a function that is called at these steps.
     """
 
     def __init__(self, due: Callable[[int], bool], evaluate: Callable[[], None], clock: StepTime) -> None:
@@ -142,8 +142,8 @@ class AfterStep(Checkpoint):
     It is a Checkpoint so that Lightning calls it after all other callbacks, those of the user among them.
 
     Args:
-        late: act after callbacks of the user, of which Lightning's save and stop at the end of a validation or an
-            epoch. Otherwise a state that is saved at the end of an epoch would not hold what they do there.
+        late: whether to act after callbacks of the user, of which Lightning's save and stop at the end of a validation
+            or an epoch. Otherwise a state that is saved at the end of an epoch would not hold what they do there.
     """
 
     def __init__(self, act: Callable[[L.Trainer], None], clock: StepTime, late: bool) -> None:
@@ -180,9 +180,9 @@ class Checkpoints(AfterStep):
     """Makes the requested checkpoints when they are reached, and ends the training after the last.
 
     Args:
-        reached: whether the next checkpoint is reached.
-        proceed: finishes all that are, and returns whether the training goes on.
-        stopped: called where something else ends the training.
+        reached: a function that returns whether the next checkpoint is reached.
+        proceed: a function that finishes all reached checkpoints, and returns whether the training goes on.
+        stopped: a function that is called where something else ends the training.
     """
 
     def __init__(

@@ -64,12 +64,12 @@ class Cell:
 
     Attributes:
         cfg: the composed config, with nothing left to interpolate and without settings of a study.
-        device: that trains it.
-        dataset: for sizes and checks; who needs sequences makes a dataset of their own, so that they are freed.
-        encoding: makes the encoding for given sizes.
-        encoding_class: of what it makes.
-        implementation: of attention, as it will run.
-        attention_reason: why it is that implementation, for the record.
+        device: the device that trains the cell.
+        dataset: the dataset, for sizes and checks; code that needs sequences makes another one, so that they are freed.
+        encoding: a callable that makes the encoding for given sizes.
+        encoding_class: the class of this encoding.
+        implementation: the name of the attention implementation that will run.
+        attention_reason: the reason why it is that implementation, for the record.
         phased: whether the encoding changes in the course of the training.
         graph: whether its steps are captured, or, after a check of trainer.graph=auto, run with the same numbers.
     """
@@ -90,7 +90,7 @@ class Cell:
         """Make the cell that a config describes.
 
         Args:
-            cfg: composed, and tested by config.check_config.
+            cfg: the config, composed, and tested by config.check_config.
 
         Raises:
             UnfitError: the encoding is not made for the task.
@@ -247,7 +247,7 @@ class Cell:
         """Return a name for people: see `cell_name`.
 
         Args:
-            target: another checkpoint of the same run.
+            target: the epochs or steps of another checkpoint of the same run; None: the cell's own.
         """
         return cell_name(self.cfg, target or self.target)
 
@@ -265,7 +265,7 @@ class Cell:
         """Return the LightningDataModule of this cell.
 
         Args:
-            dataset: of this cell, where it has been made already.
+            dataset: the dataset of this cell, where it has been made already.
         """
         from pe_lab.training.data import Sequences  # loads Lightning
 
@@ -337,7 +337,7 @@ def _attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice:
     """Return the attention that will run; the terms on a short sequence, and the training length, decide.
 
     Args:
-        stack: one period of the encoding's layers: all layers of a model run the same attention.
+        stack: the encodings of one period of layers: all layers of a model run the same attention.
     """
     model, length, device = cfg.model, min(16, dataset.task.length), torch.device(_device(cfg.trainer.device))
     h = torch.zeros(1, length, model.width, device=device)

@@ -35,7 +35,7 @@ class CheckpointLoggers:
         """Return the loggers that the config names, for one checkpoint.
 
         Args:
-            names: of those that are made; None: all.
+            names: the names of the loggers to make; None: all.
         """
         loggers: list[Logger] = []
         try:
@@ -58,7 +58,7 @@ class CheckpointLoggers:
         """Log pictures of the encoding and of attention.
 
         Args:
-            model: None: the trained model is loaded if a picture needs it.
+            model: the trained model; None: it is loaded if a picture needs it.
         """
         cell = self.cell
 
@@ -90,7 +90,7 @@ def measure_trained(cell: Cell, run: Run, log: bool) -> None:
     """Measure what is missing on a cell that is in the ledger. What fails is recorded.
 
     Args:
-        log: to a W&B run of its own.
+        log: whether to log to a separate W&B run.
     """
     prepare_cpu(cell.device)
     with sigterm_raises():

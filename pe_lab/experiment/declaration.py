@@ -39,7 +39,7 @@ def require_margin(text: str | None, cells: list[Cell]) -> None:
 
     Args:
         text: the margin as it is written; None: each task has its own.
-        cells: of the study.
+        cells: the cells of the study.
 
     Raises:
         ValueError: the loss has no such unit, or a task no such floors.
@@ -70,7 +70,7 @@ def write_declaration(cfg: DictConfig) -> None:
     """Write the declaration of a study, unless it is there. A study without a name has none.
 
     Args:
-        cfg: of one of its cells.
+        cfg: the config of one of the study's cells.
 
     Raises:
         ValueError: cells of the study are trained, and it declared something else.

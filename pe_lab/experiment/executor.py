@@ -76,13 +76,13 @@ class Executor:
     [_fail], with the reason on record, or still requested: the run was abandoned or killed, and its newest state stays.
 
     Args:
-        cell: of the run; its checkpoint need not be the next.
-        run: whose lease this process holds, or the process that started it.
+        cell: a cell of the run; its checkpoint need not be the next.
+        run: the run, whose lease is held by this process, or by the one that started it.
         ranks: the processes that train it; only the first writes to the ledger and to loggers.
 
     Attributes:
         target: the checkpoint that is trained to; None: not yet chosen.
-        clock, curve: of the training that is under way.
+        clock, curve: the step counter and the metrics of the training that is under way.
         state: the file of the stored state that it goes on from; None: it begins at step 0.
         solved: whether its last evaluations have reached the level at which the task counts as solved.
         training, trainer, flops_per_token: the model with its optimizer, Lightning's Trainer, and FLOPs of a training
@@ -392,7 +392,8 @@ class Executor:
         """Return whether the last two evaluations reached the level at which the task counts as solved.
 
         Args:
-            rows: with the evaluation at the end, which is not of the run; None: those of the run.
+            rows: the metric rows of the run and of the evaluation at the end, which is not part of the run; None: those
+                of the run.
         """
         level = self.cell.cfg.solve.level
         if level is None:
@@ -435,7 +436,7 @@ class Executor:
         """Return the content of summary.json.
 
         Args:
-            solved: whether the training has stopped since the task is solved.
+            solved: whether the training was stopped because the task is solved.
         """
         cell, model, step, seconds = self.cell, self.training.model, self.clock.steps, self.clock.seconds
         epoch = step / cell.steps_per_epoch

@@ -67,8 +67,8 @@ def source_digests(*makers: Callable[..., Any]) -> dict[str, str]:
     definition in its cell and by what that refers to.
 
     Returns:
-        "class": import paths, and "source": 16 hexadecimal digits (not for classes of torch and lightning); or an
-        empty dict.
+        A dict with "class", import paths, and "source", 16 hexadecimal digits (not for classes of torch and lightning);
+        or an empty dict.
 
     Raises:
         ValueError: a source cannot be read, or has changed since it was imported.

@@ -39,7 +39,7 @@ class Job:
 
     Attributes:
         logged: whether this process logged the cell, and W&B took everything.
-        refused: why the ledger cannot be used for this cell, or None. The cell then counts as missing.
+        refused: the reason why the ledger cannot be used for this cell, or None. The cell then counts as missing.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -135,7 +135,7 @@ class Job:
         is tried is never lost.
 
         Args:
-            wait: while another process holds the lease; otherwise return at once.
+            wait: whether to wait while another process holds the lease; otherwise return at once.
 
         Raises:
             Exception: what ended the training; it is recorded with the checkpoints that it keeps from being reached.

@@ -60,8 +60,8 @@ def measure_cell(cell: Cell, run: Run, target: int, model: Transformer, datasets
     """Measure what the config asks for and has no record yet. What fails is recorded, and the others go on.
 
     Args:
-        target: names the checkpoint that the model's weights are of.
-        model: on the cell's device; comes back as it was.
+        target: the epochs or steps of the checkpoint whose weights the model has.
+        model: the model, on the cell's device; it is unchanged afterwards.
     """
     records = Records(run, target)
     for request in cell.requests:

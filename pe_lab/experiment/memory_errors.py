@@ -21,7 +21,7 @@ def explain_memory_errors(cfg: DictConfig, length: int, purpose: str | None = No
     """Name the settings on which memory depends, if there is none within the block.
 
     Args:
-        length: tokens of a sequence.
+        length: the number of tokens of a sequence.
         purpose: the setting that asks for a measurement; None: a training, whose memory depends on its batch size.
 
     Raises:

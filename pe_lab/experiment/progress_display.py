@@ -25,10 +25,10 @@ class ProgressDisplay:
     """Shows the progress of cells on standard error within the block: a bar, or lines where it is no terminal.
 
     Args:
-        ledger: its folder.
-        cells: all that a study has requested so far.
-        later: what it may request later; None: nothing is known of that.
-        quiet: do not say how many cells are in the ledger already.
+        ledger: the folder of the ledger.
+        cells: all cells that a study has requested so far.
+        later: the trainings that it may request later; None: nothing is known of them.
+        quiet: whether to leave out how many cells are in the ledger already.
     """
 
     def __init__(

@@ -35,8 +35,8 @@ def core_seconds(seconds: float, threads: int, processes: int) -> float:
     On a CPU each process has one thread. On a GPU these are cores of the host, as many as torch has threads there.
 
     Args:
-        seconds: of one process, in training steps.
-        threads: of each process.
-        processes: that train together.
+        seconds: the seconds that one process has spent in training steps.
+        threads: the number of threads of each process.
+        processes: the number of processes that train together.
     """
     return seconds * threads * processes

@@ -36,12 +36,13 @@ class Round:
     """Cells that a stage needs before it can go on.
 
     Attributes:
-        cfgs: the cells; none: only the text is new.
-        text: how far the study is, in one line, for pe_lab.status and for the terminal.
+        cfgs: the configs of the cells; empty: only the text is new.
+        text: the progress of the study in one line, for pe_lab.status and for the terminal.
         awaited: whether the stage goes on with the outcomes. A divergence is then an outcome like others, and a failure
             does not end the program. If not, these are the last cells, and the stage is sent no outcomes.
-        varied: settings that belong to the names of cells in lines of progress: they distinguish cells of the study.
-        later: what later rounds may need, where that is known.
+        varied: the settings that belong to the names of cells in lines of progress: they distinguish cells of the
+            study.
+        later: the trainings that later rounds may need, where that is known.
     """
 
     cfgs: list[DictConfig]
@@ -56,14 +57,15 @@ class Outcome:
     """What became of a cell: it is in the ledger, or it failed.
 
     Attributes:
-        cfg: of the cell.
+        cfg: the config of the cell.
         run: the name of its run.
         checkpoint: the folder of its checkpoint, which exists unless the cell failed.
-        failure: why it is not in the ledger; None: it is.
-        test: metrics on the test split; empty if it failed.
-        floors: of the metrics, by floor and metric; empty if it failed.
-        core_seconds: in training steps, from the start of its run to this checkpoint, or to where it failed: see
-            `ranks.core_seconds`. Of a run that was killed, those of its steps that are on record.
+        failure: the reason why it is not in the ledger; None: it is.
+        test: the metrics on the test split; empty if it failed.
+        floors: the floors of the metrics, by floor and metric; empty if it failed.
+        core_seconds: the core-seconds spent in training steps, from the start of its run to this checkpoint, or to
+            where it failed: see `ranks.core_seconds`. Of a run that was killed, only the steps that are on record
+            count.
         diverged: whether it failed because a loss was not finite.
         failed_at: the step at which it failed; None: it did not, or the step is not known.
     """
@@ -86,7 +88,7 @@ def drive_stage(stage: Stage, complete_round: Callable[[Round], list[Outcome]]) 
     """Run a stage to its end, and return the configs that it returns.
 
     Args:
-        complete_round: brings the cells of a round into the ledger and returns their outcomes.
+        complete_round: a function that brings the cells of a round into the ledger and returns their outcomes.
     """
     try:
         current = next(stage)
@@ -101,7 +103,7 @@ def with_settings(cfg: DictConfig, settings: dict[str, Any]) -> DictConfig:
     """Return a copy of a config in which settings have other values.
 
     Args:
-        settings: values by dotted name, of settings that the config has.
+        settings: the values by dotted name, of settings that the config has.
     """
     changed = deepcopy(cfg)
     for name, value in settings.items():

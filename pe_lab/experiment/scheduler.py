@@ -28,7 +28,7 @@ def complete_cells(cfgs: list[DictConfig], sweep: str | None = None) -> None:
     """Complete, as a worker, those cells that no other process works on. After a failure it goes on with the next cell.
 
     Args:
-        cfgs: the cells.
+        cfgs: the configs of the cells.
         sweep: the name in the ledger of the process that may have to wait for this one.
     """
     with working_for(Path(cfgs[0].ledger), sweep) if sweep else nullcontext():
@@ -53,7 +53,7 @@ def requested_cell(cell: Cell, varied: Sequence[str] = ()) -> RequestedCell:
     """Return what the ledger's progress needs to know of a cell; nothing is written.
 
     Args:
-        varied: settings whose values belong to its name.
+        varied: the settings whose values belong to its name.
     """
     values = {name.rpartition(".")[2]: OmegaConf.select(cell.cfg, name) for name in varied}
     words = [cell.name(), *(f"{name} {value:g}" for name, value in values.items() if value is not None)]
@@ -104,8 +104,8 @@ class Deaths:
     """Counts the workers that died on each run.
 
     Attributes:
-        processes: of each run, the processes that died there since something was finished on it.
-        cleared: runs that were served alone without a death.
+        processes: the processes that died on each run since something was finished on it, by the run's name.
+        cleared: the names of runs that were served alone without a death.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Deaths:
         """Add the processes that died since the last call. Returns the names of their runs.
 
         Args:
-            finished: runs on which something was finished; their earlier deaths no longer count.
+            finished: the names of runs on which something was finished; their earlier deaths no longer count.
         """
         self.processes = {name: dead for name, dead in self.processes.items() if name not in finished}
         victims: set[str] = set()

@@ -53,12 +53,13 @@ def run_cells(
     In a sweep, cells whose encoding is not made for their task are left out, and listed.
 
     Args:
-        cfgs: composed and checked.
-        overrides: of the command line, shown by pe_lab.status; empty when called from Python.
-        launch: starts workers in other processes; None: everything runs in this process, and a failure ends it.
-        workers: at most so many.
+        cfgs: the configs of the cells, composed and checked.
+        overrides: the overrides of the command line, shown by pe_lab.status; empty when called from Python.
+        launch: a function that starts workers in other processes; None: everything runs in this process, and a failure
+            ends it.
+        workers: the largest number of workers.
         remote: whether workers have machines of their own; this process then trains nothing.
-        train: missing cells; otherwise they are an error.
+        train: whether to train missing cells; otherwise they are an error.
 
     Raises:
         ValueError: a cell cannot be built, or is not trained while `train` is false. Nothing
@@ -96,7 +97,7 @@ def study_rounds(cfgs: list[DictConfig]) -> Stage:
     """Go through the stages of a study. Most have one round: all cells.
 
     Args:
-        cfgs: of cells that fit, with the settings of their study.
+        cfgs: the configs of cells that fit, with the settings of their study.
     """
     study = study_settings(cfgs[0])
     if study.tune.rates is not None:
@@ -125,8 +126,9 @@ class _Rounds:
     """Completes the rounds of a study, one after the other.
 
     Attributes:
-        cells: those that are already built, by their config.
-        jobs: of all rounds so far, by their config; a config hashes by its content, which a stage may not change.
+        cells: the cells that are already built, by their config.
+        jobs: the jobs of all rounds so far, by their config; a config hashes by its content, which a stage may not
+            change.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ def report_jobs(jobs: list[Job], evaluated: bool = False, tuned: bool = False) -
     """Print the tables of the cells that are there, write them beside the study's rows, and name what is missing.
 
     Args:
-        evaluated: print a summary of what was measured on trained cells instead, with figures in files.
+        evaluated: whether to print a summary of what was measured on trained cells instead, with figures in files.
         tuned: whether each seed has chosen its learning rate.
 
     Raises:

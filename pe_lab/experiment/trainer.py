@@ -38,7 +38,7 @@ def prevents_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> st
     """Return why the Trainer of a config cannot train with steps replayed as a CUDA graph; None: it can.
 
     Args:
-        of_cell: returns the arguments of the cell's Trainer.
+        of_cell: a function that returns the arguments of the cell's Trainer.
 
     Raises:
         ValueError: Lightning makes no Trainer of it, in one line.

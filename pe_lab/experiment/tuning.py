@@ -92,13 +92,13 @@ class TunedSeed:
     """The tries of one seed of an encoding in a setting.
 
     Attributes:
-        cfg: of the cell, whose learning rate and starting scale are not used.
+        cfg: the config of the cell, whose learning rate and starting scale are not used.
         scale: the setting of the starting scale, if its encoding has one.
-        plan: of this seed alone.
-        progress: what is known of each try.
-        curves: validation score, or minus the loss, by step, for each try.
-        seconds: core-seconds of each run, up to where it was needed.
-        losses: test loss of each try where its training ended, and the floors of it by name.
+        plan: the tuning plan of this seed alone.
+        progress: the known progress of each try.
+        curves: the validation score, or minus the loss, by step, for each try.
+        seconds: the core-seconds of each run, up to where it was needed.
+        losses: the test loss of each try where its training ended, and its floors, by name.
     """
 
     cfg: DictConfig
@@ -299,7 +299,7 @@ def _progress(seeds: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
     """Return what a round does, in one line, and what later rounds may need.
 
     Args:
-        number: of the round, from 1.
+        number: the number of the round, from 1.
     """
     ahead = [(seed, *seed.ahead()) for seed in seeds]
     waiting = [(seed, steps, sure) for seed, steps, sure in ahead if steps]

@@ -35,10 +35,10 @@ class LayerInputs(NamedTuple):
     """What self-attention of one layer takes beside queries, keys and values.
 
     Attributes:
-        terms: what the encoding changes.
-        layout: of the queries; the same object for all layers, which share what is computed from it.
-        memory: of earlier tokens; None: there is no cache.
-        implementation: as that of `attend`.
+        terms: the changes that the encoding makes in attention.
+        layout: the layout of the queries; the same object for all layers, which share what is computed from it.
+        memory: the memory of earlier tokens; None: there is no cache.
+        implementation: the name of the implementation, as in `attend`.
     """
 
     terms: Terms

@@ -22,8 +22,8 @@ class AutoLoader:
 
     Attributes:
         auto: the Auto class.
-        config_class: of the models.
-        original: the configuration of the models before their positions were replaced.
+        config_class: the configuration class of the models.
+        original: the configuration class of the models before their positions were replaced.
     """
 
     auto: ClassVar[Any]
@@ -37,7 +37,7 @@ class AutoLoader:
         """Return the model in a folder, as `load` does, of the class that the Auto class has for it.
 
         Raises:
-            ValueError: as that of `load`; an argument that has no effect here.
+            ValueError: the cases of `load`; an argument that has no effect here.
         """
         folder = Path(path, options.pop("subfolder", None) or "")
         if not folder.is_dir():
@@ -53,7 +53,7 @@ class AutoLoader:
         """Return a model with new weights.
 
         Raises:
-            ValueError: as that of `replace`; an argument that has no effect here.
+            ValueError: the cases of `replace`; an argument that has no effect here.
         """
         dtype = cls._dtype((), options)
         return _cast(make_new(cls._described(config), wanted=cls._wanted()), dtype)

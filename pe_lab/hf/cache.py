@@ -21,8 +21,8 @@ class CachedTokens:
 
     Args:
         stack: the encodings of the model.
-        cache: what is kept of the tokens; None: nothing.
-        refusal: the reason why nothing is kept.
+        cache: the cache of the tokens; None: nothing is stored.
+        refusal: the reason why nothing is stored.
     """
 
     stack: Stack
@@ -94,7 +94,7 @@ def new_cache(tokens: CachedTokens, cross_attention: bool) -> DynamicCache | Enc
     """Return a cache of transformers for these tokens.
 
     Args:
-        cross_attention: whether it keeps keys and values of an encoder too.
+        cross_attention: whether it stores keys and values of an encoder too.
     """
     cache = DynamicCache()
     _fill(cache, tokens)

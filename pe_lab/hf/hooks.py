@@ -38,8 +38,8 @@ class InputHook:
     Args:
         stack: the encodings of the layers.
         passes_zeros: whether the model gets zeros as position_ids, because it indexes tables of its own with them.
-        mask: that the model gets, as that of `ModelFamily`.
-        replaced: takes positions to the layers; None: an argument does.
+        mask: the kind of mask that the model gets, see `ModelFamily`.
+        replaced: a method that takes positions to the layers; None: an argument does.
     """
 
     def __init__(self, stack: Stack, passes_zeros: bool, mask: str | None, replaced: ReplacedMethod | None) -> None:
@@ -133,7 +133,7 @@ class Preparation:
     """`prepare_inputs_for_generation` of a model, which would make masks of its own for a StaticCache.
 
     Args:
-        model: generates.
+        model: the model that generates.
         stack: the encodings of its layers.
     """
 
@@ -199,12 +199,12 @@ class AttentionHook:
     """Give self-attention of one layer what the encoding makes of its input.
 
     Args:
-        index: of the layer.
-        implementation: as that of `attend`.
-        fused: as that of `ModelFamily`.
-        argument: that has positions.
-        head_dim: dimensions of a head.
-        num_values: of a token, those of all heads.
+        index: the index of the layer.
+        implementation: the name of the implementation, as in `attend`.
+        fused: the kind of fused projection, see `ModelFamily`.
+        argument: the name of the argument that has positions.
+        head_dim: the number of dimensions of a head.
+        num_values: the number of dimensions of a token's values, all heads together.
     """
 
     def __init__(

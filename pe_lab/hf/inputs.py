@@ -12,13 +12,14 @@ def layout_of(
     """Return the layout of tokens, on the CPU.
 
     Args:
-        shape: B and T.
-        mask: [B, S], 0 for padding and 1 for tokens, those in a cache included; None: these tokens are no padding.
+        shape: the shape of the tokens, B and T.
+        mask: [B, S] integers, 0 for padding and 1 for tokens, including those in a cache; None: these tokens are no
+            padding.
         position_ids: [B|1, T] integers, increasing in a sequence; None: tokens are counted, padding aside, from 0 or
             from the last token in the cache. Where there is neither mask nor cache and attention is causal, a position
             that does not follow the one before it begins a packed document, as in transformers.
         causal: whether attention is causal.
-        earlier: layout of the tokens in a cache, on the CPU; None: there are none.
+        earlier: the layout of the tokens in a cache, on the CPU; None: there are none.
 
     Raises:
         ValueError: a mask or positions of another shape or range; a mask that changes what earlier tokens are.

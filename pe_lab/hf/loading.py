@@ -36,10 +36,11 @@ def load(path: str | Path, encoding: str | Stack | None = None, /, **options: An
     Auto classes of transformers load such a folder too, once pe_lab.hf is imported.
 
     Args:
-        path: of the folder.
-        encoding: None: the name and the options are those that `replace` was given, which stand in the configuration.
-            It must be given where that was a Stack, or had options that are no plain values.
-        options: as those of `replace`, with an encoding.
+        path: the folder of the model.
+        encoding: the name of an encoding or a Stack; None: the name and the options are those that `replace` was given,
+            which stand in the configuration. It must be given where that was a Stack, or had options that are no plain
+            values.
+        options: the options of `replace`, if an encoding is given.
 
     Raises:
         ValueError: the folder has no model with replaced positions, a file of it is damaged, its encoding is not
@@ -73,12 +74,13 @@ def load_saved(
     """Return a model of a folder.
 
     Args:
-        described: by its configuration.
-        encoding, options: as those of `load`.
-        model_class: class of the model; None: that of the one that was saved. Weights that it alone has are new.
+        described: the description of the model by its configuration.
+        encoding, options: the arguments of `load`.
+        model_class: the class of the model; None: the class of the one that was saved. Weights that it alone has are
+            new.
 
     Raises:
-        ValueError: as that of `load`; weights of another shape.
+        ValueError: the cases of `load`; weights of another shape.
     """
     model = make_new(described, encoding, options)
     _load_weights(model, folder)

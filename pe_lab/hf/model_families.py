@@ -42,9 +42,9 @@ class PositionMethod(NamedTuple):
     """A method whose result brings positions to attention, in a model whose layers take no other arguments.
 
     Args:
-        module: path of the module in the part that has the layers.
-        method: of that module, whose result the model gives to every layer.
-        argument: under which attention gets it.
+        module: the path of the module in the part that has the layers.
+        method: the name of that module's method whose result the model gives to every layer.
+        argument: the name of the argument under which attention gets it.
     """
 
     module: str
@@ -57,22 +57,24 @@ class ModelFamily:
     """What models of a type have in common.
 
     Args:
-        kind: name of the class that embeds tokens and has the layers; a model may have several.
-        positions: returns the positions of a part of a model.
-        remove: takes the model's own positions out.
-        layers: path of the layers in the part.
-        attention: path of self-attention in a layer.
-        value: path of the module that computes values in attention.
+        kind: the name of the class that embeds tokens and has the layers; a model may have several.
+        positions: a function that returns the positions of a part of a model.
+        remove: a function that takes the model's own positions out.
+        layers: the path of the layers in the part.
+        attention: the path of self-attention in a layer.
+        value: the path of the module that computes values in attention.
         fused: whether that module computes queries and keys too: all of them before all values ("blocks"), or those
             of a head before the values of the head ("heads").
         causal: whether attention is causal; None: if the configuration says is_decoder.
-        passes_zeros: whether it indexes tables of its own, beside that of positions, with position_ids.
-        mask: what it gets in the place of the mask of padding, which the layout has: None for nothing, "padding" for
-            that mask, which it reads beside attention, or "any" for one that it needs, and gives to attention alone.
-        images: whether it embeds images instead of tokens.
-        position_method: where layers get no arguments of ours.
-        rewritten: attention that goes through `AttentionInterface`, where that of the model does not.
-        length: the longest sequence of the model, by its configuration; None: no limit is known.
+        passes_zeros: whether the model indexes tables of its own, beside that of positions, with position_ids.
+        mask: the kind of mask that the model gets in the place of the mask of padding, which the layout has: None for
+            nothing, "padding" for that mask, which it reads beside attention, or "any" for one that it needs, and gives
+            to attention alone.
+        images: whether the model embeds images instead of tokens.
+        position_method: the method that brings positions to attention, where layers get no arguments of ours.
+        rewritten: the class of attention that goes through `AttentionInterface`, where that of the model does not.
+        length: a function that returns the longest sequence of the model, by its configuration; None: no limit is
+            known.
     """
 
     kind: str

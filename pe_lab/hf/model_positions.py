@@ -22,8 +22,8 @@ class ModelPositions:
     """The positions of a part of a model, with its own encoding still in it.
 
     Attributes:
-        name: of the encoding that they are; None: no encoding of the lab is the same.
-        options: of that encoding, as the model has them.
+        name: the name of the encoding that they are; None: no encoding of the lab is the same.
+        options: the options of that encoding, as the model has them.
     """
 
     name: str | None = None
@@ -65,7 +65,7 @@ class TablePositions(ModelPositions):
     """The trained vectors of GPT-2, BERT, RoBERTa, OPT and ViT.
 
     Args:
-        vectors: [length, D], that of position 0 first.
+        vectors: [length, D] vectors, that of position 0 first.
     """
 
     name = "learnable"
@@ -121,8 +121,8 @@ class RotaryPositions(ModelPositions):
     """The rotations of Llama and of others, in all layers or in those of a type.
 
     Args:
-        part: of the model.
-        layer_type: as the configuration names it; None: all layers rotate alike.
+        part: the part of the model that has the layers.
+        layer_type: the type of the layers, as the configuration names it; None: all layers rotate alike.
     """
 
     def __init__(self, part: Any, layer_type: str | None = None) -> None:
@@ -241,8 +241,8 @@ def complete_options(positions: ModelPositions, name: str, options: Options) -> 
     is made of too.
 
     Args:
-        name: of the encoding that is given for the model.
-        options: that were given.
+        name: the name of the encoding that is given for the model.
+        options: the options that were given.
 
     Raises:
         ValueError: there is no such encoding; it is of the model's kind, and cannot represent what the model has.

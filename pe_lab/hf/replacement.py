@@ -49,12 +49,13 @@ def replace(
     Positions count the tokens that are not padding, unless position_ids are given.
 
     Args:
-        model: is changed.
+        model: the model, which is changed.
         encoding: a name of `pe_lab.encodings.make`, or a Stack that fits the model.
-        length: of training sequences, for which a table of the encoding must suffice; None: max_position_embeddings.
-        implementation: of attention, as that of `attend`.
+        length: the length of training sequences, for which a table of the encoding must suffice; None:
+            max_position_embeddings.
+        implementation: the implementation of attention, as in `attend`.
         from_config: whether an encoding of the model's own kind has the model's settings; False: its own defaults.
-        options: of the encoding, as its class documents them.
+        options: the options of the encoding, as its class documents them.
 
     Raises:
         ValueError: the type of the model is unknown, the encoding is not defined for it or cannot represent the

@@ -19,8 +19,8 @@ def parameter_groups(model: nn.Module, *, lr: float, weight_decay: float) -> lis
     do not decay, as in transformers' Trainer.
 
     Args:
-        lr: learning rate of parameters that have none of their own.
-        weight_decay: of parameters that decay.
+        lr: the learning rate of parameters that have none of their own.
+        weight_decay: the weight decay of parameters that decay.
     """
     group_of = rates(model, lr, weight_decay)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}

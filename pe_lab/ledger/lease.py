@@ -46,8 +46,8 @@ class LeasedFolder:
         """Write that the owner is alive, what it has reached, and for which checkpoint it trains.
 
         Args:
-            place: epochs done; in a run whose target is in steps, steps done.
-            target: of the checkpoint, in the run's unit.
+            place: the number of epochs done; in a run whose target is in steps, the number of steps.
+            target: the epochs or steps of the checkpoint, in the run's unit.
             latest: the name and value of a metric that was measured last, for people.
         """
         now = time.time()

@@ -131,8 +131,8 @@ class Ledger:
         """Return a value that several runs share, computed once and stored as JSON.
 
         Args:
-            folder: where it is stored, in the ledger.
-            identity: what determines it. A stored value that is damaged is set aside.
+            folder: the folder in the ledger where the value is stored.
+            identity: the identity of the value: all that it depends on. A stored value that is damaged is set aside.
         """
         path = self.folder / folder / f"{digest(identity)}.json"
         self.tree.set_aside_if_damaged(path, partial(read_cached, path))

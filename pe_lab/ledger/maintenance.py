@@ -42,10 +42,10 @@ class Damage:
     """An entry that is damaged or cannot be read.
 
     Attributes:
-        path: of the entry.
-        reason: one line that names it.
-        check: raises LedgerError while it is damaged.
-        run: of which it is a part; None: it is shared.
+        path: the path of the entry.
+        reason: the reason in one line, which names the entry.
+        check: a function that raises LedgerError while the entry is damaged.
+        run: the run that the entry is a part of; None: it is shared.
     """
 
     path: Path
@@ -106,7 +106,7 @@ def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
     Entries that were set aside and files of W&B are not verified.
 
     Args:
-        counts: is added to.
+        counts: the counts of verified and unreadable entries, which are updated.
 
     Raises:
         ValueError: there is no such folder, or the ledger has another format.
@@ -214,8 +214,8 @@ class Removable:
     """An entry that no result needs.
 
     Attributes:
-        reason: why it is not needed; entries are counted by it.
-        size: in bytes.
+        reason: the reason why it is not needed; entries are counted by it.
+        size: the size of the entry, in bytes.
     """
 
     reason: str
@@ -231,8 +231,9 @@ def removable_entries(folder: Path, keep: list[str], forget: bool = False) -> It
     locks of dead processes, and entries that were set aside. What a live process uses is not yielded.
 
     Args:
-        keep: studies whose runs keep their states.
-        forget: also yield the commands of dead processes; pe_lab.status then no longer lists their missing cells.
+        keep: the studies whose runs keep their states.
+        forget: whether to yield the commands of dead processes too; pe_lab.status then no longer lists their missing
+            cells.
 
     Raises:
         ValueError: there is no such ledger or study; a study's table is damaged.

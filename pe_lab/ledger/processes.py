@@ -33,7 +33,7 @@ def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
     """Return whether the process of that name is alive.
 
     Args:
-        clean: remove the file of a process that is not.
+        clean: whether to remove the file of a process that is not alive.
 
     Raises:
         OSError: its lock cannot be tried, as in a read-only ledger.

@@ -29,8 +29,8 @@ class Upcoming:
     """What a study in rounds may request after its present round, at most.
 
     Attributes:
-        trainings: their number.
-        work: epochs or steps times `unit_cost`, summed over them.
+        trainings: the number of trainings.
+        work: the sum of epochs or steps times `unit_cost`, over the trainings.
         exact: whether all of them are certain to be requested.
     """
 
@@ -45,10 +45,10 @@ class RequestedCell:
 
     Attributes:
         run: the name of its run.
-        target: of the checkpoint: a number of epochs, or of steps where its run is counted in them.
-        name: for people.
-        depth: of the model, in layers.
-        measurements: requests for records of the checkpoint.
+        target: the number of epochs of the checkpoint, or of steps where its run is counted in them.
+        name: the name of the cell, for people.
+        depth: the number of layers of the model.
+        measurements: the requests for records of the checkpoint.
     """
 
     run: str
@@ -82,11 +82,11 @@ class RunningCell:
     """A cell that is being trained, and the last heartbeat of its run's owner.
 
     Attributes:
-        host, pid: of the owner.
-        since: when it began to train, in seconds since 1970.
+        host, pid: the host and the process id of the owner.
+        since: the time when it began to train, in seconds since 1970.
         start: the epoch or step at which it began.
         place: the epoch it has reached, or the step where the target is one of steps.
-        heartbeat: when it wrote that, in seconds since 1970.
+        heartbeat: the time of the heartbeat, in seconds since 1970.
         latest: the name and value of the metric that was measured last; empty: there is none yet.
     """
 
@@ -105,15 +105,15 @@ class Snapshot:
     """How far requested cells are at one moment. Each cell is in one of the lists.
 
     Attributes:
-        done: trained and measured.
-        running: being trained, at most one per run.
-        failed: with the reason.
-        waiting: requested by a live process.
-        missing: not requested by any live process.
-        fraction_done: of the work, 0 to 1.
-        seconds_left: until nothing runs or waits, and what may be requested later is done too, at the speed so far;
-            None: the speed is unknown.
-        unreadable: with the reason: nothing is known of them.
+        done: the cells that are trained and measured.
+        running: the cells that are being trained, at most one per run.
+        failed: the cells that failed, with the reason.
+        waiting: the cells that a live process requests.
+        missing: the cells that no live process requests.
+        fraction_done: the fraction of the work that is done, 0 to 1.
+        seconds_left: the seconds until nothing runs or waits, and what may be requested later is done too, at the speed
+            so far; None: the speed is unknown.
+        unreadable: the cells that could not be read, with the reason: nothing is known of them.
     """
 
     done: list[RequestedCell]
@@ -130,9 +130,9 @@ class Progress:
     """Watches requested cells. A cell that was seen done is not looked at again.
 
     Args:
-        folder: of the ledger.
+        folder: the folder of the ledger.
         cells: the requested cells.
-        later: what may be requested after them.
+        later: the trainings that may be requested after them.
 
     Raises:
         LedgerError: the ledger has another format.
@@ -275,7 +275,7 @@ class TimeEstimator:
 
     Args:
         longest: the requested cell with the largest target, by run.
-        later: work that may be requested later.
+        later: the work that may be requested later, in the unit of `Upcoming.work`.
     """
 
     def __init__(self, ledger: Ledger, longest: dict[str, RequestedCell], later: float = 0.0) -> None:
@@ -288,8 +288,8 @@ class TimeEstimator:
         """Return the fraction of the work that is done, and the seconds that unfinished runs will take.
 
         Args:
-            active: runs with a live owner.
-            unfinished: runs with cells that run or wait.
+            active: the runs with a live owner, by name.
+            unfinished: the names of runs with cells that run or wait.
         """
         done = seconds = timed = longest = 0.0
         total = left = self.later
@@ -348,8 +348,8 @@ def write_command(
     """Write which cells a command requests, and that this process runs it.
 
     Args:
-        text: how far a study in rounds is. Its command line and name identify it: its cells become more.
-        later: what such a study may request after these cells, if that is known.
+        text: the progress of a study in rounds. Its command line and name identify it: its cells become more.
+        later: the trainings that such a study may request after these cells, if that is known.
     """
     requested = [cell.to_json() for cell in cells]
     key = {"overrides": list(overrides), "study": study} if text else {"cells": requested}

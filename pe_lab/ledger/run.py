@@ -87,11 +87,12 @@ class Run(LeasedFolder):
         """Record why a checkpoint could not be reached.
 
         Args:
-            target: of the checkpoint: a number of epochs, or of steps.
-            reason: one line for people.
-            step: at which the training ended; None: it did not begin.
-            core_seconds: in training steps, from the start of the run to there, whatever was trained twice.
-            kind: ERROR, or DIVERGED: a loss was not finite, and would be so again.
+            target: the epochs or steps of the checkpoint, in the run's unit.
+            reason: the reason in one line, for people.
+            step: the step at which the training ended; None: it did not begin.
+            core_seconds: the core-seconds spent in training steps, from the start of the run to there; repeated steps
+                count once.
+            kind: the kind of failure: ERROR, or DIVERGED: a loss was not finite, and would be so again.
         """
         failure = {"kind": kind, "reason": reason, "step": step, "time": time.time(), "host": socket.gethostname()}
         failure |= {} if core_seconds is None else {"core_seconds": core_seconds}

@@ -32,7 +32,7 @@ class TrainingStates:
         """Return the steps and the path of the state with the most steps, or None; set damaged states aside.
 
         Args:
-            at_most: ignore states with more steps.
+            at_most: the largest number of steps; states with more are ignored.
         """
         while states := [(step, path) for step, path in self.files() if step <= at_most]:
             step, path = states[-1]
@@ -49,7 +49,8 @@ class TrainingStates:
         """Give a written state its name, and remove older ones.
 
         Args:
-            finished: its checkpoint is recorded, so that it is not needed if there is a state with more steps.
+            finished: whether its checkpoint is recorded, so that the state is not needed if there is one with more
+                steps.
         """
         states = self.files()
         needed = not finished or all(other <= step for other, _ in states)

@@ -36,7 +36,7 @@ class LedgerFiles:
     """The folder of a ledger.
 
     Args:
-        root: its path; all paths given to the methods are below it.
+        root: the path of the folder; all paths given to the methods are below it.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -158,7 +158,7 @@ class LedgerFiles:
         The check is repeated under a lock: another process may have found the same damage and replaced the entry.
 
         Args:
-            check: raises LedgerError if the entry is damaged.
+            check: a function that raises LedgerError if the entry is damaged.
         """
         try:
             check()
