@@ -85,7 +85,7 @@ def size(text: str) -> tuple[int, int]:
     """Return batch and length of "16x35".
 
     Raises:
-        ValueError: they are not two integers of at least 1.
+        ValueError: the text is not two integers of at least 1.
     """
     batch, _, length = text.partition("x")
     if not (batch.isdecimal() and length.isdecimal() and min(int(batch), int(length)) >= 1):

@@ -206,7 +206,7 @@ def write_table(names: Sequence[str], columns: Sequence[str], path: Path) -> Non
     """Compute the cells of these encodings and columns, and write them among those that the file has.
 
     Raises:
-        ValueError: an encoding or a column that is none.
+        ValueError: an encoding or a column is unknown.
     """
     for what, chosen, choices in (("pe", names, list(encodings())), ("--columns", columns, list(COLUMNS))):
         if unknown := [name for name in chosen if name not in choices]:

@@ -52,7 +52,7 @@ def gpu(benchmark: str) -> torch.device:
     """Return the CUDA device.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no CUDA device.
     """
     if not torch.cuda.is_available():
         raise ValueError(f"{benchmark} needs a CUDA device, got none")

@@ -102,7 +102,7 @@ def step(name: str, length: int, implementation: str, limit: float) -> dict[str,
 
     Raises:
         UnfitError: the encoding is not defined for causal sequences on a line.
-        RuntimeError: it takes more memory than the limit, in GiB.
+        RuntimeError: the step takes more memory than the limit, in GiB.
     """
     overrides = [f"pe={name}", "model=pe_bench"]
     if "\nmax_len:" in (CONFIGS / "pe" / f"{name}.yaml").read_text(encoding="utf-8"):

@@ -73,8 +73,8 @@ def measure_weights(weight: Tensor, layout: Layout, distance: Tensor, drops: boo
         drops: whether 1 minus the sum of a row is the probability of one more outcome.
 
     Returns:
-        [6, H] entropy, normalised entropy, weight times distance, weight; and the numbers of queries and of queries
-        that have more than one outcome.
+        [6, H] sums of entropy, normalised entropy, weight times distance and weight; the numbers of queries and of
+        queries that have more than one outcome.
     """
     weight = weight.double()
     mass = weight.sum(-1)

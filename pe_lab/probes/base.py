@@ -81,7 +81,7 @@ def probe_class(name: str, settings: Mapping[str, Any]) -> type[Probe]:
         settings: the `_target_`, and arguments of the class.
 
     Raises:
-        ValueError: it is not a probe, or does not take these arguments.
+        ValueError: the class is not a probe, or does not take these arguments.
     """
     kind = get_class(settings["_target_"])
     if not issubclass(kind, Probe):

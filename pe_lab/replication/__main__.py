@@ -120,7 +120,7 @@ def select_entries(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
     """Return the entries that names of entries, of tables or of papers on arXiv stand for.
 
     Raises:
-        ValueError: there is none of this name.
+        ValueError: there is no entry, table or paper of this name.
     """
     chosen: dict[str, Entry] = {}
     for name in names:
@@ -144,7 +144,7 @@ def universe_entries(entries: dict[str, Entry], chosen: list[Entry]) -> list[Ent
     """Return the entries that ask chosen claims in all settings of their universes.
 
     Raises:
-        ValueError: none has a universe.
+        ValueError: no chosen claim has a universe.
     """
     candidates = [entry for entry in entries.values() if entry.everywhere]
     universe_names = {f"{entry.name.removesuffix(f'/{UNIVERSE_SUFFIX}')}/{UNIVERSE_SUFFIX}" for entry in chosen}

@@ -44,7 +44,7 @@ def values_of(path: Path) -> dict[str, Values]:
     """Return the values of a table by entry.
 
     Raises:
-        ValueError: it is not such a table.
+        ValueError: the file is not such a table.
     """
     by_entry: dict[str, Values] = {}
     try:

@@ -129,7 +129,7 @@ def _require_declared(results: "Results", arguments: argparse.Namespace) -> None
     """Require that no option chooses what a study declares whose learning rates are tuned for each seed.
 
     Raises:
-        ValueError: an option does.
+        ValueError: an option chooses it.
     """
     for name in ("baseline", "against", "margin"):
         if getattr(arguments, name):

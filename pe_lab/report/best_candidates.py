@@ -302,7 +302,7 @@ class SettingCounts:
         return cls(len(per_setting), dict(alone), always, never)
 
     def words(self, why: str) -> str:
-        """Say so.
+        """Say which encodings can be the best, and in how many settings.
 
         Args:
             why: the clause on why settings are not averaged, which follows the word "settings".

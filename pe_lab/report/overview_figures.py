@@ -32,7 +32,7 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
 
     Args:
         compared: all comparisons of a report.
-        decided: the comparisons of a sequential study, which are drawn instead; None: it was not sequential.
+        decided: the comparisons of a sequential study, which are drawn instead; None: the study was not sequential.
     """
     rows, metric, _ = drawn(compared, decided)
     best = rows.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")

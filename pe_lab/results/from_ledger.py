@@ -173,7 +173,7 @@ def _settings(run: Run) -> Settings:
     """Return the settings that determine a run, by their names in the config.
 
     Raises:
-        LedgerError: they are not those of a training.
+        LedgerError: the settings are not those of a training.
     """
     settings = settings_of_identity(run.identity())
     named = all(isinstance(settings.get(name), str) for name in ("pe.name", "data.name"))
@@ -210,7 +210,7 @@ def summary_and_environment(run: Run, target: int) -> dict[str, Any]:
     """Read a checkpoint's summary and environment; only these two files are compared with their checksums.
 
     Raises:
-        LedgerError: they are damaged, or belong to another checkpoint.
+        LedgerError: the files are damaged, or belong to another checkpoint.
     """
     checkpoint = run.checkpoint(target)
     contents = read_verified(checkpoint, "summary.json", "environment.json")
@@ -284,7 +284,7 @@ def validation_by_step(checkpoint: Path) -> dict[int, dict[str, float]]:
     """Return the metrics, by name, of each validation before a checkpoint, by its step.
 
     Raises:
-        LedgerError: its metrics are damaged, or not in the expected form.
+        LedgerError: the metrics are damaged, or not in the expected form.
     """
     by_step: dict[int, dict[str, float]] = {}
     for step, _, metric, value in _validation(checkpoint):

@@ -37,7 +37,7 @@ def read_settings(run: Run, target: int) -> dict[str, Any]:
     and its options are returned as plain data.
 
     Raises:
-        LedgerError: they are damaged, or not the settings of a cell.
+        LedgerError: the settings are damaged, or not those of a cell.
     """
     path = run.checkpoint(target) / "config.yaml"
     (content,) = read_verified(path.parent, path.name)
@@ -55,7 +55,7 @@ def read_summary(run: Run, target: int) -> dict[str, Any]:
     """Return the summary of a checkpoint, after checking the values that are logged to W&B.
 
     Raises:
-        LedgerError: it is damaged, or not the summary of a cell.
+        LedgerError: the summary is damaged, or not that of a cell.
     """
     summary = summary_and_environment(run, target)
     tokens = summary.get("tokens_per_sequence")

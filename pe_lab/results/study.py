@@ -80,9 +80,8 @@ def summary_text(records: pd.DataFrame) -> str:
         records: later measurements, from `curves.gather_records`; not empty.
 
     Returns:
-        Of lengths the loss, or what was asked for beside it: the loss of a sliding window, exact match of written
-        answers; of each probe its first metric. Of long tables the first MAX_LINES lines, with the number of the
-        others.
+        For lengths, the loss, or what was asked for beside it: the loss of a sliding window, exact match of written
+        answers; for each probe, its first metric. Long tables end after MAX_LINES lines, with the number of the others.
     """
     names = [name for name in records if name not in ("pe", "seed", *RECORD_COLUMNS)]
     parts = []

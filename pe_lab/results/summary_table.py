@@ -80,8 +80,8 @@ def with_verdicts(
         margin: the smallest difference that matters; None: the default of each task.
 
     Returns:
-        The table with the columns of TEST_COLUMNS, empty for the baseline; as it is where no encoding has several seeds
-        in common with the baseline. Its attribute "family" describes the comparisons.
+        The table with the columns of TEST_COLUMNS, empty for the baseline; unchanged where no encoding has several
+        seeds in common with the baseline. Its attribute "family" describes the comparisons.
 
     Raises:
         ValueError: a cell occurs twice, or the margin does not fit the metric or a setting.

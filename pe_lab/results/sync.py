@@ -43,7 +43,7 @@ def checkpoints_of(folder: Path, study: str | None) -> list[tuple[Run, int]]:
     """Return the checkpoints of a ledger, or those in the table of a study, whether they exist or not.
 
     Raises:
-        ValueError: there is no such ledger or study; it is empty; the study's table is damaged.
+        ValueError: there is no such ledger or study; the ledger is empty; the study's table is damaged.
     """
     ledger = Ledger(folder)
     checkpoints = [(run, epochs) for run in ledger.runs() for epochs in run.checkpoints()]

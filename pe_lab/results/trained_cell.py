@@ -68,7 +68,7 @@ def load_checkpoint_cell(run: Run, target: int, foreign: bool = True) -> Trained
         foreign: whether classes may be imported that the ledger names and no file of `conf/` does.
 
     Raises:
-        LedgerError: it is damaged, has no weights, or needs such a class.
+        LedgerError: the checkpoint is damaged, has no weights, or needs such a class.
     """
     cfg = _config(run, target, foreign)
     summary = run.summary(target)
@@ -159,7 +159,7 @@ def _config(run: Run, target: int, foreign: bool) -> DictConfig:
     """Return the config of a checkpoint, with the settings that came later at their defaults.
 
     Raises:
-        LedgerError: it names something else than an encoding and a dataset.
+        LedgerError: the config names something else than an encoding and a dataset.
     """
     settings = read_settings(run, target)
     if foreign:

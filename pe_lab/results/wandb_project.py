@@ -65,7 +65,7 @@ def _fetch(project: str) -> list[Any]:
     """Ask the server for the W&B runs of a project.
 
     Raises:
-        ValueError: it does not answer, or there is no such project.
+        ValueError: the server does not answer, or there is no such project.
     """
     import wandb  # takes long to import
 

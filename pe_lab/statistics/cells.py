@@ -60,7 +60,7 @@ def require_baseline(rows: pd.DataFrame, name: str | None) -> str:
     """Return the baseline: the named encoding, or the first of the rows.
 
     Raises:
-        ValueError: it is not among the rows.
+        ValueError: the encoding is not among the rows.
     """
     names = list(rows["pe"].unique())
     if name and name not in names:

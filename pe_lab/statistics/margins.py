@@ -45,7 +45,7 @@ class Margin:
         """Read a margin from text such as `0.05 gap`.
 
         Raises:
-            ValueError: it is not a number and a unit.
+            ValueError: the text is not a number and a unit.
         """
         words = str(text).split()
         try:
@@ -109,7 +109,7 @@ def default_margin(rows: pd.DataFrame, metric: str = "loss") -> Margin | None:
 
     Returns:
         0.05 gap where every setting has a gap between its floors; otherwise 0.02 nats for losses and bits, 0.02 share
-        for accuracies, errors and exact match, and None for a perplexity, whose differences have no unit of these.
+        for accuracies, errors and exact match, and None for a perplexity, whose differences have none of these units.
 
     Raises:
         ValueError: there is no such metric.

@@ -16,7 +16,7 @@ def keep_freed_memory() -> bool:
     changed: that is the user's choice.
 
     Returns:
-        Whether it does: False with another C library and where the user has chosen.
+        Whether glibc keeps it: False with another C library and where the user has chosen.
     """
     chosen = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
     if chosen or not _is_glibc():

@@ -111,7 +111,7 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file, or None if there is no such file.
 
     Raises:
-        LedgerError: it is not a file, not JSON that `parse_json` accepts, or null.
+        LedgerError: the path is not a file, or the content is null or not JSON that `parse_json` accepts.
     """
     try:
         if (content := parse_json(read_bytes(path))) is None:
@@ -188,7 +188,7 @@ def open_file(path: Path) -> Iterator[BufferedReader]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        LedgerError: it is not a file.
+        LedgerError: the path is not a file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -207,7 +207,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a file.
 
     Raises:
-        FileNotFoundError, LedgerError: as `open_file`.
+        FileNotFoundError, LedgerError: see `open_file`.
     """
     with open_file(path) as file:
         return file.read()
@@ -217,7 +217,7 @@ def file_digest(path: Path) -> str:
     """Return the SHA-256 digest of a file's content.
 
     Raises:
-        FileNotFoundError, LedgerError: as `open_file`.
+        FileNotFoundError, LedgerError: see `open_file`.
     """
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -248,7 +248,7 @@ def read_verified(folder: Path, *names: str) -> list[bytes]:
     """Return the contents of some files of a folder, after comparing these with their checksums.
 
     Raises:
-        LedgerError: one of them is missing or changed.
+        LedgerError: a file is missing or changed.
     """
     checksums, contents = _checksums(folder), []
     for name in names:

@@ -92,7 +92,7 @@ def read_yaml(content: bytes) -> Any:
     Strings may still be unsafe: check them with `complaint`.
 
     Raises:
-        ValueError: it has tags, aliases, several documents or a repeated key, or is too large or too deep.
+        ValueError: the content has tags, aliases, several documents or a repeated key, or is too large or too deep.
     """
     if len(content) > MAX_BYTES:
         raise ValueError(f"must have at most {MAX_BYTES} bytes, got {len(content)}")
@@ -115,7 +115,7 @@ def require_small(content: bytes) -> None:
     """Check that a YAML file can be loaded soon, whatever its aliases stand for. Nothing is loaded.
 
     Raises:
-        ValueError: it is too large, too deep, or has too many values; it is not YAML.
+        ValueError: the content is too large, too deep, has too many values, or is not YAML.
     """
     if len(content) > MAX_BYTES:
         raise ValueError(f"must have at most {MAX_BYTES} bytes, got {len(content)}")

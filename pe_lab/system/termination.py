@@ -31,7 +31,7 @@ def no_exit() -> Iterator[None]:
     """Turn sys.exit within the block into an error: a class of a user would end the program without a word.
 
     Raises:
-        ValueError: it was called.
+        ValueError: sys.exit was called.
     """
     try:
         yield

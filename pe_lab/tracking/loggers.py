@@ -81,7 +81,7 @@ def csv_logger(checkpoint: CheckpointInfo, job_type: str = "training") -> list[L
     """Return a logger to one CSV file, <ledger>/csv/<name>/<run>/metrics.csv, with a column per metric.
 
     Raises:
-        LedgerError: it would be written through a link.
+        LedgerError: the file would be written through a link.
     """
     return [CSVLogger(*_place(checkpoint, "csv", job_type))]
 
@@ -91,7 +91,7 @@ def tensorboard_logger(checkpoint: CheckpointInfo, job_type: str = "training") -
 
     Raises:
         ValueError: TensorBoard is not installed.
-        LedgerError: they would be written through a link.
+        LedgerError: the files would be written through a link.
     """
     try:
         return [TensorBoardLogger(*_place(checkpoint, "tensorboard", job_type))]
@@ -110,7 +110,7 @@ def _place(checkpoint: CheckpointInfo, kind: str, job_type: str) -> tuple[Path, 
     """Return the folder of all files of a kind, the checkpoint's name, and the run's name as Lightning's version.
 
     Raises:
-        LedgerError: one of them is a link.
+        LedgerError: one of the folders is a link.
     """
     folder = checkpoint.ledger / kind
     version = checkpoint.run if job_type == "training" else f"{checkpoint.run}-{job_type}"

@@ -57,7 +57,7 @@ def open_run(
         user_settings: more arguments of wandb.init: entity, notes and tags, which come after those of the checkpoint.
 
     Returns:
-        None: it could not be opened. The reason is printed, and the ledger has everything.
+        The W&B run; None: it could not be opened. The reason is printed, and the ledger has everything.
     """
     import wandb
 

@@ -23,7 +23,7 @@ def call_within(seconds: float, call: Callable[[], T], what: str) -> T:
     A call that takes longer goes on in its daemon thread.
 
     Raises:
-        LateError: it takes longer than `seconds`.
+        LateError: the call takes longer than `seconds`.
         Exception: the call raised it.
     """
     outcome: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()

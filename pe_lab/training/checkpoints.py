@@ -42,7 +42,7 @@ def load_checkpoint(model: nn.Module, run: Run, target: int) -> None:
     """Load the weights of a checkpoint of the ledger into its model.
 
     Raises:
-        LedgerError: its files are damaged, or it has no weights.
+        LedgerError: the files are damaged, or have no weights.
     """
     run.verify(target)
     load_weights(model, run.checkpoint(target) / WEIGHTS_FILE)
@@ -58,7 +58,7 @@ class SafeTensorsIO(CheckpointIO):
             storage_options: more values for the metadata, by name.
 
         Raises:
-            ValueError: it has something else in it than tensors and plain values.
+            ValueError: the checkpoint has something else in it than tensors and plain values.
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class SafeTensorsIO(CheckpointIO):
         """Return the checkpoint of a file.
 
         Raises:
-            LedgerError: it is not one that `save_checkpoint` has written.
+            LedgerError: the file is not one that `save_checkpoint` has written.
         """
         try:
             packed = parse_json(read_metadata(Path(path))[METADATA_KEY])["checkpoint"]

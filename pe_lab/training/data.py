@@ -153,7 +153,7 @@ class Sequences(L.LightningDataModule):
         """Return the batches of training.
 
         Raises:
-            ValueError: they cannot be split over the devices.
+            ValueError: the batches cannot be split over the devices.
         """
         size, batch_size = self.dataset.size("train"), self.cfg.trainer.batch_size
         rank, ranks, fixed, place = 0, 1, False, None

@@ -207,7 +207,7 @@ class CapturedStep:
         """Capture the step of a batch, on copies of its tensors.
 
         Raises:
-            ValueError: it does what a graph cannot hold, as reading a value on the CPU, and there is no check.
+            ValueError: the step does what a graph cannot hold, as reading a value on the CPU, and there is no check.
         """
         layout = batch.layout
         marks = None if layout.marks is None else layout.marks.clone()

@@ -233,7 +233,8 @@ class Training(L.LightningModule):
         """Load what a checkpoint has of the module and its optimizer.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError: it is not of such a training.
+            ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError: the checkpoint is of another
+                training.
         """
         self.load_state_dict(checkpoint["state_dict"])
         (state,) = checkpoint["optimizer_states"]
@@ -293,7 +294,7 @@ class Training(L.LightningModule):
         """Decide whether steps are replayed as a CUDA graph.
 
         Raises:
-            ValueError: trainer.graph is true, and they cannot be.
+            ValueError: trainer.graph is true, and steps cannot be replayed.
         """
         of_step = refusal_reason(self.model, self.optimization.optimizer_class, device)
         of_trainer = None if self._trainer is None else prevents_graph(self._trainer)
@@ -360,7 +361,8 @@ class Training(L.LightningModule):
             place: the number of the current batch in its epoch, from 0.
 
         Returns:
-            None: each batch is a step, or batches are not those of `Sequences`.
+            The number of that batch, and the number of answers; None: each batch is a step, or
+            batches are not those of `Sequences`.
         """
         trainer: Any = self.trainer
         together, loader = trainer.accumulate_grad_batches, trainer.train_dataloader

@@ -42,7 +42,7 @@ def unpack_value(packed: Any, tensors: dict[str, Tensor]) -> Any:
     """Return the value that `pack_value` was given.
 
     Raises:
-        ValueError, KeyError, TypeError: it was not made by `pack_value`.
+        ValueError, KeyError, TypeError: the value was not made by `pack_value`.
     """
     if not isinstance(packed, dict):
         return packed
