@@ -78,7 +78,7 @@ def attention_layers(subject: AuditedEncoding, depth: int, length: int, implemen
         depth: the number of layers; each gets the same tokens.
 
     Raises:
-        ValueError: when the function runs, if the encoding is not defined at these positions.
+        ValueError: the encoding is not defined at these positions; raised when the function runs.
     """
     subject = subject.with_length(length)
     model = subject.model(depth=depth, dtype=torch.float32)

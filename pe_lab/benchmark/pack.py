@@ -36,7 +36,7 @@ def pack_ledger(ledger: Path, folder: Path | None = None, replace: bool = False)
         replace: whether the new rows take the place of shipped rows that contradict them.
 
     Raises:
-        ValueError: there is no such ledger, a value cannot be, or rows contradict those that are shipped.
+        ValueError: there is no such ledger, a row is invalid, or rows contradict those that are shipped.
         LedgerError: an entry of the ledger is damaged, or shipped rows were changed.
     """
     if not ledger.is_dir():

@@ -194,7 +194,7 @@ def read_results(folder: Path | None = None) -> list[TaskResults]:
 
     Raises:
         LedgerError: a file was changed.
-        ValueError: a row cannot be.
+        ValueError: a row is invalid.
     """
     results = [TaskResults.from_rows(task, task_rows.read_rows(task, folder)) for task in benchmark_tasks()]
     return [result for result in results if len(result.rows) and result.is_complete]

@@ -127,7 +127,7 @@ def write_rows(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = No
     """Write the rows of a task, and the digests of all files of the folder. The same rows give the same bytes.
 
     Raises:
-        ValueError: a row cannot be.
+        ValueError: a row is invalid.
     """
     folder = folder or RESULTS_FOLDER
     path = folder / f"{task.study}.csv"
@@ -156,7 +156,7 @@ def read_rows(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
 
     Raises:
         LedgerError: the file was changed since it was packed.
-        ValueError: a row cannot be.
+        ValueError: a row is invalid.
     """
     path = (folder or RESULTS_FOLDER) / f"{task.study}.csv"
     if not path.is_file():
@@ -203,10 +203,10 @@ def _sha256(content: bytes) -> str:
 
 
 def require_rows(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
-    """Refuse rows that cannot be: a value out of its range, a seed twice, a result that does not follow.
+    """Refuse invalid rows: a value out of its range, a seed twice, a result that does not follow.
 
     Raises:
-        ValueError: naming the first such row.
+        ValueError: a row is invalid, or rows contradict each other.
     """
     for number, row in enumerate(rows.to_dict("records"), 1):
         plain = {str(name): _typed(str(name), value) for name, value in row.items()}

@@ -24,7 +24,7 @@ def read_all_rows(folder: Path | None = None) -> dict[str, pd.DataFrame]:
 
     Raises:
         LedgerError: a file was changed.
-        ValueError: a row cannot be.
+        ValueError: a row is invalid.
     """
     results = {task.name: task_rows.read_rows(task, folder) for task in benchmark_tasks()}
     return {name: rows for name, rows in results.items() if len(rows)}

@@ -229,7 +229,7 @@ def _package_folder(point: EntryPoint) -> Path:
     """Return the folder of a package or of a module in a package. Nothing is imported, which might load torch.
 
     Raises:
-        ImportError: there is none.
+        ImportError: there is no such package or module.
     """
     package, *rest = point.value.split(".")
     spec = find_spec(package)

@@ -101,7 +101,7 @@ def _names(module: str) -> _Names:
     """Return the names of a module that is not imported for it.
 
     Raises:
-        ImportError: it is not there as Python source.
+        ImportError: the module is not there as Python source.
     """
     package, *rest = module.split(".")
     spec = find_spec(package)  # a name without dots: this imports nothing

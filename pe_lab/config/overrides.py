@@ -329,7 +329,8 @@ def make_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None
         settings: the settings of hydra.launcher; None: not known yet, and not checked.
 
     Raises:
-        ValueError: it is not told how many workers to start, or starts none; a setting of Ray does not fit the cell.
+        ValueError: the number of workers is not given, or the launcher starts none; a setting of Ray does not fit the
+            cell.
     """
     ray = name in ("ray", "pe_lab_ray")
     address = (settings or {}).get("address") if ray else None

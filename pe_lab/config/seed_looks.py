@@ -18,7 +18,7 @@ def parse_seeds(text: str) -> tuple[int, int]:
     """Read the first and the largest number of seeds from text such as `5..12`.
 
     Raises:
-        ValueError: it is not a..b with 2 <= a <= b.
+        ValueError: the text is not a..b with 2 <= a <= b.
     """
     match = _SEEDS.fullmatch(str(text))
     first, most = map(int, match.groups()) if match else (0, 0)

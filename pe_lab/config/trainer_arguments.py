@@ -171,7 +171,7 @@ def check_trainer(cfg: DictConfig) -> None:
     """Check that arguments of lightning.Trainer fit each other and the settings of the lab.
 
     Raises:
-        ValueError: they do not, in one line.
+        ValueError: an argument does not fit, in one line.
     """
     trainer = cfg.trainer
     for name in [] if cfg.callbacks else VALIDATION_ARGUMENTS:

@@ -110,7 +110,7 @@ class HashSplitDataset(InMemoryDataset):
             now: the value of that option in training.
 
         Raises:
-            ValueError: it is not longer, or more than 131,072 tokens.
+            ValueError: the length is not above the one in training, or is more than 131,072 tokens.
         """
         if length <= now:
             raise ValueError(

@@ -112,7 +112,7 @@ class SomeRows(Rows):
                 returns.
 
         Returns:
-            [parts B H T], the index of each vector of the second order in the first, and [N parts H], the reverse.
+            The index of each vector of the second order in the first, [parts B H T], and the reverse, [N parts H].
         """
         key = parts, num_heads
         if key not in self._places:

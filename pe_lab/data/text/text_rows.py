@@ -97,7 +97,7 @@ def _pyarrow(file: Path) -> ModuleType:
     """Return pyarrow.
 
     Raises:
-        ValueError: it is not installed.
+        ValueError: pyarrow is not installed.
     """
     try:
         import pyarrow
