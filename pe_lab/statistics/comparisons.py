@@ -99,9 +99,9 @@ def compare_cells(
         metric, margin: see `differences`.
 
     Returns:
-        A line per setting and encoding: the columns of `differences` and of `add_verdicts`. Lines that are equal have no
-        p and are not part of the family. The attribute "family" describes the comparisons in words, "comparisons" is
-        their number, "margin" the margin in words.
+        A line per setting and encoding: the columns of `differences` and of `add_verdicts`. Equal lines have no p and
+        are not part of the family. The attribute "family" describes the comparisons in words, "comparisons" is their
+        number, "margin" the margin in words.
 
     Raises:
         ValueError: there is no such encoding or metric, or the margin does not fit the metric or a setting.
