@@ -82,7 +82,7 @@ def sinusoid(pos: Tensor, width: int, theta: float, dtype: torch.dtype) -> Tenso
 
     Args:
         pos: integer positions, [...].
-        width: D; if it is odd, the last cosine is left out.
+        width: the width D; if it is odd, the last cosine is left out.
         theta: the base of the frequencies, > 0.
         dtype: the dtype of the result, float32 or float64.
 

@@ -50,15 +50,15 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
     A class declares where it is defined, and what it reads, with the attributes of `Declarations`.
 
     Attributes:
-        revision: increased whenever the numbers of this class change; part of the identity of a result.
-        neutral: options added later and their value that means "as before"; it is left out of the identity.
+        revision: the version number of its results, increased when they change; part of the identity of a result.
+        neutral: the options added later and their value that means "as before"; it is left out of the identity.
         fallback: the encoding that an error recommends where this one is not defined.
         start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input
             of attention to which they are added; None: it adds none.
-        matrices: names of parameters [..., m, n] that multiply vectors of n numbers, as weights of linear layers do;
-            where n grows with the width of a model, their rates fall in the parametrization `mup`.
+        matrices: the names of parameters [..., m, n] that multiply vectors of n numbers, as weights of linear layers
+            do; where n grows with the width of a model, their rates fall in the parametrization `mup`.
         weight_decay: whether weight decay applies to its parameters.
-        lr: learning rate of its parameters; None: that of the optimizer.
+        lr: the learning rate of its parameters; None: that of the optimizer.
     """
 
     revision: ClassVar[int] = 1

@@ -39,8 +39,8 @@ class Alibi(PositionalEncoding):
     no absolute position.
 
     Args:
-        slopes: "geometric": as the paper; "harmonic": m_h = 1/h for heads 1, 2, ..., H, those of NAPE's heads with a
-            bias (arXiv:2506.16640, its code).
+        slopes: the kind of slopes. "geometric": as in the paper; "harmonic": m_h = 1/h for heads 1, 2, ..., H, the
+            slopes of NAPE's heads with a bias (arXiv:2506.16640, its code).
 
     Raises:
         ValueError: slopes out of range.

@@ -78,5 +78,5 @@ class Inkling(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         x = h.to(at_least_float32(h))
         shares = project(x, self.weight).unflatten(-1, (self.sizes.num_heads, -1)).transpose(1, 2)
-        curves = self.curves[:, : layout.max_distance + 1].to(x.dtype)  # of no distance that does not occur
+        curves = self.curves[:, : layout.max_distance + 1].to(x.dtype)  # only for distances that occur
         return Terms(pair_bias=prepare_pair_term(Mixture(shares, curves, layout), layout))

@@ -22,8 +22,8 @@ class Cache:
 
     Attributes:
         layout: the layout of all tokens so far, as the encoding located them; None: there are none.
-        embedding: what the encoding's `embed` keeps.
-        layers: what each layer keeps.
+        embedding: the memory of the encoding's `embed`.
+        layers: the memories of the layers.
     """
 
     def __init__(self, depth: int, room: int | None = None) -> None:

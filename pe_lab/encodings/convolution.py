@@ -10,7 +10,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative
 from pe_lab.encodings.sizes import Sizes
 
-NO_SEGMENT = torch.iinfo(torch.long).min  # of what is before the first slot
+NO_SEGMENT = torch.iinfo(torch.long).min  # the segment before the first slot
 
 
 def causal_convolution(x: Tensor, weight: Tensor, layout: Layout, name: str) -> Tensor:

@@ -24,13 +24,13 @@ class Declarations:
         reads_positions: whether positions matter; if not, only the order of the tokens does.
         reads_marks: whether it needs the marks of tokens.
         per_layer: whether each layer has its own encoding, made with the layer's index in `sizes`.
-        period: layers after which its pattern repeats; a model needs at least so many.
+        period: the number of layers after which its pattern repeats; a model needs at least so many.
         causal_only: whether it is defined for causal attention only.
         contiguous_only: whether it is defined only where the tokens of a document are next to each other, with neither
             padding nor another document between them; `Stack` refuses other layouts. Without it, a document counts as
             if it were alone, whatever stands between its tokens.
-        whole_sequence: why it needs all tokens of a sequence at once, so that a cache cannot serve it; None: it does
-            not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.
+        whole_sequence: the reason why it needs all tokens of a sequence at once, so that a cache cannot serve it; None:
+            it does not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.
         draws_positions: whether `locate` returns other positions than those of the layout.
         draws_each_pass: whether it draws random numbers in every pass of training, which a graph cannot hold.
         on_grid: whether it needs positions with two axes; others read a grid row by row.

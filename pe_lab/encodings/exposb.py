@@ -27,9 +27,9 @@ class ExpoSB(RoPE):
 
     Args:
         theta, pairing: the options of `RoPE`.
-        form: "stable": both dimensions of pair c have the G of dimension 2c, and ln(0.7 + 0.3 exp(-0.005 |i - j|)) is
-            added to the logits; "literal", as in the report's text: each dimension has its own G, and the logits are
-            multiplied by 0.7 + 0.3 exp(-0.005 |i - j|), which raises negative ones.
+        form: the form of amplitude and decay. "stable": both dimensions of pair c have the G of dimension 2c, and
+            ln(0.7 + 0.3 exp(-0.005 |i - j|)) is added to the logits; "literal", as in the report's text: each dimension
+            has its own G, and the logits are multiplied by 0.7 + 0.3 exp(-0.005 |i - j|), which raises negative ones.
 
     Raises:
         ValueError: the cases of `RoPE`; form out of range.

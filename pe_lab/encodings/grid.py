@@ -110,10 +110,10 @@ class AxialRoPE(RoPE):
     Args:
         theta: the base of the frequencies, > 0; smaller than for sequences, since grids have few rows.
         pairing: the pairing of dimensions, see `RoPE`.
-        coordinates: "index" takes rows and columns as they are, integers or float64. "unit" takes 2 pi times the centre
-            of a cell, in -1 ... 1 from the first to the last row or column of its document, so that angles do not
-            depend on the size of a picture (DINOv3, Simeoni et al. 2025, arXiv:2508.10104, its released code, with
-            pairing=half).
+        coordinates: the unit of positions. "index" takes rows and columns as they are, integers or float64. "unit"
+            takes 2 pi times the centre of a cell, in -1 ... 1 from the first to the last row or column of its document,
+            so that angles do not depend on the size of a picture (DINOv3, Simeoni et al. 2025, arXiv:2508.10104, its
+            released code, with pairing=half).
 
     Raises:
         ValueError: the cases of `RoPE`; head_dim is not a multiple of 4; positions without a grid; "unit" with causal

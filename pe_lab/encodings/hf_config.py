@@ -15,7 +15,7 @@ from pe_lab.encodings.options import OptionError, is_integer, show_value
 
 Options = dict[str, Any]
 
-ENCODING_OF_TYPE = {  # by rope type of transformers
+ENCODING_OF_TYPE = {  # names of encodings by rope type of transformers
     "default": "rope",
     "linear": "rope_pi",
     "dynamic": "rope_dynamic_ntk",
@@ -209,7 +209,7 @@ def scaling_options(kind: str, parameters: Mapping[str, Any], longest: int | Non
 
     Args:
         kind: the rope type.
-        longest: max_position_embeddings of the model.
+        longest: the model's max_position_embeddings.
 
     Raises:
         OptionError: a parameter that has no default is not given.

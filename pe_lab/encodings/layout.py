@@ -40,14 +40,16 @@ class Layout(LayoutProperties):
         seed: the seed of an encoding's random draws for this batch; None: torch's global generator is used.
         keys: the layout of the S keys, where these T tokens are the last of more, as in cached decoding; None: S = T.
         start: the index of the key that is the first query's own, in a `block`; None: queries are the last of the keys.
-        memory: what the layer keeps of earlier tokens; `attend` adds keys and values. Set by `Stack`.
-        carried: what the layer before carries for this one; None: nothing. Set by `Stack`.
+        memory: the memory of earlier tokens in a layer; `attend` adds keys and values. Set by `Stack`.
+        carried: the vectors that the layer before carries for this one; None: there are none. Set by `Stack`.
         marks: [B, T] integers that the dataset gives to tokens, for encodings that read them: 1, 2, ... say, for the
             digits of a number, 0 for a token between numbers; UNMARKED for a token outside of what is marked; None:
             the dataset marks no tokens.
-        origin: set by `to`; dropped where positions, segments, mask or marks are replaced.
-        structure: facts that are known without reading the tensors, such as the range of positions. Set by `whole` and
-            `of_lengths`; None: they are computed when they are read. Dropped where positions or segments are replaced.
+        origin: the layout on the CPU that this one was copied from, set by `to`; dropped where positions, segments,
+            mask or marks are replaced.
+        structure: the facts that are known without reading the tensors, such as the range of positions. Set by `whole`
+            and `of_lengths`; None: they are computed when they are read. Dropped where positions or segments are
+            replaced.
 
     Raises:
         ValueError: positions that are neither integers nor float64; marks that are not integers, or not one for each

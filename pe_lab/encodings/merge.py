@@ -28,7 +28,7 @@ NEUTRAL_ENTRIES = {
     "logit_factors": 1.0,
     "weight_factors": 1.0,
     "relative_values": 0.0,
-}  # by distance, and what leaves attention as it is
+}  # entries by distance that leave attention as it is
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ class Revised(Protocol):
     """A class whose revision and options identify the numbers that it computes.
 
     Attributes:
-        revision: increased whenever the numbers change for the same options.
-        neutral: options added later and their value that means "as before"; it is left out of the identity.
+        revision: the version number of its results, increased when they change for the same options.
+        neutral: the options added later and their value that means "as before"; it is left out of the identity.
     """
 
     revision: ClassVar[int]
@@ -128,9 +128,9 @@ NonNegative = Annotated[float, at_least(0)]
 AtLeastOne = Annotated[float, at_least(1)]
 Count = Annotated[int, integers(1)]
 Length = Annotated[int, integers(1, most=MAX_LENGTH)]
-PositionCount = Annotated[int, integers(1, most=2**25)]  # that an encoding has vectors or frequencies for
-Distance = Annotated[int, integers(1, most=2**16)]  # that has a table row of its own
-Dimensions = Annotated[int, even_integers()]  # that are rotated in pairs
+PositionCount = Annotated[int, integers(1, most=2**25)]  # positions that have vectors or frequencies
+Distance = Annotated[int, integers(1, most=2**16)]  # a distance with a table row of its own
+Dimensions = Annotated[int, even_integers()]  # dimensions that are rotated in pairs
 Units = Annotated[int, integers(1, most=MAX_UNITS)]
 NonEmpty = Annotated[str, Range("a text that is not empty", is_text)]
 Folder = Annotated[str, Range("the path of a folder", is_text)]

@@ -38,7 +38,7 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
     slot = torch.arange(total, device=q.device)
     # the number of chunks of an exported model must not depend on its length
     count = 1 if torch.compiler.is_exporting() else -(-total // chunk)
-    size = -(-total // count)  # of all but the last
+    size = -(-total // count)  # the size of all chunks but the last
     starts = range(0, count * size, size) if count > 1 else [0]
     parts = [x.split(size, 2) if count > 1 else [x] for x in (k, w, beta)]
     rows, columns = q[:, :, length:], []  # rows: q_i H_i ... H_end of the queries behind a chunk; none as yet

@@ -13,7 +13,7 @@ from pe_lab.encodings.rotary_scaled import LLAMA3, DynamicNTKRoPE, InterpolatedR
 from pe_lab.encodings.table import Table
 
 revision = 1  # increased when a policy changes; part of the identity of a record
-DRAWN_POSITIONS = 2048  # that "randomized" draws from, unless the encoding is a table with a number of rows
+DRAWN_POSITIONS = 2048  # positions that "randomized" draws from, unless the encoding is a table with a number of rows
 
 
 def apply_policy(policy: str, trained: PositionalEncoding, factor: float) -> PositionalEncoding:

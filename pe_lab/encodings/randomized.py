@@ -223,11 +223,11 @@ class Shape(AtDrawnPositions):
     def draw(self, count: int, seed: int | None = None) -> Tensor:
         """Draw the shifts [count] of sequences from the seed; None: from torch's global generator."""
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        most = self.max_shift if self.span is None else 2**40  # of which `_within` takes the rest
+        most = self.max_shift if self.span is None else 2**40  # `_within` takes the remainder
         return torch.randint(most, (count,), generator=generator)
 
     def locate(self, layout: Layout) -> Layout:
-        if isinstance(layout, ShiftedLayout) and layout.drawn:  # of tokens that follow those with drawn shifts
+        if isinstance(layout, ShiftedLayout) and layout.drawn:  # these tokens follow ones with drawn shifts
             return layout
         layout = super().locate(layout)
         drawn = self.training

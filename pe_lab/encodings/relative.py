@@ -181,8 +181,8 @@ class Deberta(PositionalEncoding):
 
     Args:
         max_distance: the number of rows per side, k.
-        buckets: "clip", the paper: a row per distance, up to k; "log", the second version's code: a row per distance up
-            to k/2, logarithmic from there to 2k (k = 256 as released).
+        buckets: the rows of distances. "clip", the paper: a row per distance, up to k; "log", the second version's
+            code: a row per distance up to k/2, logarithmic from there to 2k (k = 256 as released).
         std: the initial standard deviation, >= 0: the table starts as N(0, std^2); 0.02 as for all weights in the
             authors' code.
 

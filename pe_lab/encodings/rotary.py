@@ -49,8 +49,8 @@ class RoPE(PositionalEncoding):
 
     Args:
         theta: the base of the frequencies, > 0.
-        pairing: "interleaved" rotates dimensions (2c, 2c+1), as the paper; "half" rotates (c, c + d/2), as most code.
-            Equal up to a fixed permutation of the dimensions.
+        pairing: the pairing of dimensions. "interleaved" rotates (2c, 2c+1), as the paper; "half" rotates (c, c + d/2),
+            as most code. They are equal up to a fixed permutation of the dimensions.
         rotary_dim: the number of dimensions of a head that are rotated, the first ones, as in GPT-NeoX and Phi; even,
             <= d. It takes the place of d in the formula. None: all.
 

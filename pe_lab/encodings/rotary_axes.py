@@ -65,7 +65,7 @@ class MRoPE(RoPE):
                 f"sections of row and column must have at most {(pairs + 1) // 3} and {pairs // 3} pairs to alternate, "
                 f"got {list(sections)}"
             )
-        self.axis = [0] * pairs  # of each pair
+        self.axis = [0] * pairs  # the axis of each pair
         for number in (1, 2):
             start = sum(sections[:number])
             turn = range(number, 3 * sections[number], 3) if interleaved else range(start, start + sections[number])

@@ -225,7 +225,7 @@ class SelectiveRoPE(RoPE):
         heads, count = sizes.num_heads, sizes.head_dim // 2
         self.down = nn.Parameter(torch.empty(rank, sizes.width))
         self.up = nn.Parameter(torch.empty(heads * count, rank))
-        self.kernel = nn.Parameter(torch.empty(self.KERNEL, heads, count))  # of the token, of the one before it, ...
+        self.kernel = nn.Parameter(torch.empty(self.KERNEL, heads, count))  # row s: s tokens before
         self.bias = nn.Parameter(torch.empty(heads, count)) if bias else None
         self.gate_weight = nn.Parameter(torch.empty(heads, sizes.width)) if gate else None
         self.gate_bias = nn.Parameter(torch.empty(heads)) if gate else None
@@ -262,6 +262,6 @@ class SelectiveRoPE(RoPE):
             lagged_x = nn.functional.pad(x, (0, 0, 0, 0, lag, 0))[:, :length]
             same_document = (
                 nn.functional.pad(segment, (lag, 0))[:, :length] == segment
-            )  # those without a token before have zeros
+            )  # a lagged token of another document counts as zero
             out = out + torch.where(same_document[..., None, None], lagged_x, 0) * kernel[lag]
         return out

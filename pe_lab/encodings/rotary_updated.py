@@ -13,7 +13,7 @@ from pe_lab.encodings.rotary_content import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
-INITIAL_STD = 0.02  # of initial weights, as released
+INITIAL_STD = 0.02  # standard deviation of initial weights, as released
 PER_HEAD = 4  # hidden units for each head, as released
 
 
@@ -114,7 +114,7 @@ class TAPE(RoPE):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         if self.update is None:
             start = self.rotation(h, layout.of_keys)
-            vectors = torch.cat((start.cos, start.sin), -1)  # of all keys, [B|1, 1, S, d]
+            vectors = torch.cat((start.cos, start.sin), -1)  # vectors of all keys, [B|1, 1, S, d]
             queries = vectors[:, :, layout.earlier :]
         else:
             before = layout.carried

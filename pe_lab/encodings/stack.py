@@ -21,7 +21,7 @@ class LayerInput(NamedTuple):
     Attributes:
         query_key: [B, T, D], the input of queries and keys.
         value: [B, T, D], the input of values; the same tensor if the encoding does not tell them apart.
-        terms: what the encoding changes in attention.
+        terms: the changes that the encoding makes in attention.
         layout: the layout of the tokens, with what the layer stores of earlier ones.
     """
 
@@ -201,7 +201,7 @@ class PassPositions:
     Attributes:
         layout: the layout of the tokens, as the encoding located them.
         shared: the terms that all layers have; None: each layer computes its own.
-        carried: what layers carry for the layer after them, by the index of that layer.
+        carried: the vectors that layers carry for the layer after them, by the index of that layer.
     """
 
     def __init__(self, stack: Stack, layout: Layout, cache: Cache | None, x: Tensor) -> None:

@@ -53,7 +53,7 @@ class Rotary:
     Args:
         cos, sin: [B|1, H|1, T, r/2] tables, r <= d; they may include a scale. Dimensions beyond the first r stay as
             they are.
-        pairing: "interleaved" pairs dimensions (2c, 2c+1); "half" pairs (c, c + r/2).
+        pairing: the pairing of dimensions: "interleaved" pairs (2c, 2c+1); "half" pairs (c, c + r/2).
     """
 
     cos: Tensor

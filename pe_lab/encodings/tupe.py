@@ -59,7 +59,7 @@ class Tupe(PositionalEncoding):
         buckets = bucket_tables(num_buckets, max_distance, sizes.causal)
         self.table = nn.Parameter(torch.empty(max_len + untied_first, sizes.width))
         self.norm_gain, self.norm_bias = (nn.Parameter(torch.empty(sizes.width)) for _ in range(2))
-        self.weight = nn.Parameter(torch.empty(2, sizes.heads_width, sizes.width))  # of U_q and U_k
+        self.weight = nn.Parameter(torch.empty(2, sizes.heads_width, sizes.width))  # weights of U_q and U_k
         self.bias = nn.Parameter(torch.empty(2, sizes.heads_width))
         if relative:
             self.register_buffer("buckets", buckets, persistent=False)

@@ -161,7 +161,7 @@ class _StudyState:
             costs.setdefault(cell, []).append(outcome.core_seconds)
         mean = {cell: sum(of_seeds) / len(of_seeds) for cell, of_seeds in costs.items()}
         run = {cell: outcome.run for (cell, seed), outcome in self.outcomes.items() if seed == 0}
-        ahead: dict[tuple[str, int], float] = {}  # by run and seed; seeds of a look are new to all cells
+        ahead: dict[tuple[str, int], float] = {}  # core-seconds by run and seed; seeds of a look are new to all cells
         for cell, seed in decision.needed:
             ahead[run[cell], seed] = max(ahead.get((run[cell], seed), 0.0), mean[cell])
         return bool(self.spent + sum(ahead.values()) / SECONDS_PER_HOUR > self.budget)

@@ -358,7 +358,7 @@ def _attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice:
             if terms.carried is not None and index + 1 < stack.depth:  # the next layer needs its sums
                 attend(short, short, short, terms, layout, "reference")
         chosen = [choose(cfg.attention.implementation, q, *layer, dropout) for layer in layers]
-    for choice in chosen:  # that of the first layer if all can run it
+    for choice in chosen:  # the choice of the first layer if all can run it
         if not any(IMPLEMENTATIONS[choice.name].refusal_reason(q, *layer, dropout) for layer in layers):
             return choice
     return Choice("reference", "attention=auto; no other computes all layers")

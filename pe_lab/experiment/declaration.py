@@ -14,7 +14,7 @@ from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import digest, is_file, read_json
 
 DECLARATION_FILE = "declared.json"
-DECIDING_METRIC = "loss"  # on the test split: what studies decide by
+DECIDING_METRIC = "loss"  # the metric on the test split that studies decide by
 
 
 def make_declaration(cfg: DictConfig) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def make_declaration(cfg: DictConfig) -> dict[str, Any]:
         "margin": {} if study.margin is None else {DECIDING_METRIC: " ".join(study.margin.split())},
         "baseline": decide["baseline"],
         "decide": None if decide["baseline"] is None else decide,
-        "search": None,  # of learning rates, which earlier versions had
+        "search": None,  # the search for learning rates, which earlier versions had
         **(
             {} if study.tune.rates is None else {"tune": resolve_config(study.tune), "solve": resolve_config(cfg.solve)}
         ),

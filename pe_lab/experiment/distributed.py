@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pe_lab.experiment.cell import Cell
 
 MODULE = "pe_lab.experiment.distributed"  # this one, also where it is the program
-MAX_WAIT = timedelta(days=1)  # that a process waits for another, which may measure meanwhile
+MAX_WAIT = timedelta(days=1)  # the longest wait for another process, which may measure meanwhile
 ENDING_SECONDS = 40.0  # seconds in which processes must end that are told to; torchrun kills them after 30
 
 
@@ -82,7 +82,7 @@ def _failure(folder: Path, devices: int) -> str | None:
         return None
     codes = {int(rank): code for rank, code in json.loads(file.read_text(encoding="utf-8")).items()}
     for rank, code in codes.items():
-        if code < 0:  # those that lost it fail too
+        if code < 0:  # processes that lost it fail too
             return f"the process of device {rank} of {devices} was killed by signal {-code}"
     errors = {
         rank: json.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ def _error(folder: Path, rank: int) -> Path:
 
 def launch_processes(folder: Path, devices: int) -> int:
     """Start a process for each device, and wait for them; if one fails, the others are ended. Returns a status."""
-    logging.disable(logging.ERROR)  # of torchrun, whose errors the process that started this one names
+    logging.disable(logging.ERROR)  # the errors of torchrun, which the process that started this one names
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

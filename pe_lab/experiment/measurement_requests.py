@@ -35,7 +35,7 @@ def requested_measurements(cfg: DictConfig) -> list[dict[str, Any]]:
         for (kind, revision), length, policy, offset in product(
             kinds, evaluate.lengths, evaluate.policy, evaluate.offset
         )
-        if (kind["kind"], length, policy, offset) != ("length", 1, "raw", 0)  # which is the test
+        if (kind["kind"], length, policy, offset) != ("length", 1, "raw", 0)  # that is the test itself
     ]
     lengths = dict.fromkeys([1, *evaluate.lengths])  # the training length, and all others that are asked for
     for name, length in product(cfg.probe, lengths):
@@ -77,7 +77,7 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         try:
             with prefix_errors("evaluate"):
                 under = policies.apply_policy(request["policy"], encoding(sizes).eval(), factor)
-            if request["policy"] != "raw":  # with which it was trained
+            if request["policy"] != "raw":  # raw is the policy of training
                 _require_attention(cfg, request["policy"], under, task.example(min(16, task.length)))
             Stack([under], 1).locate(layout.shifted(request["offset"]))
         except ValueError as error:

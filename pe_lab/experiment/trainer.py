@@ -98,7 +98,7 @@ def _make(settings: Any, place: str) -> Any:
         return settings
     try:
         return instantiate(settings)
-    except Exception as error:  # of a class that anyone may have written
+    except Exception as error:  # the class may be written by anyone
         raise ValueError(f"{place} must be settings of {settings['_target_']}: {in_one_line(error)}") from None
 
 
@@ -106,7 +106,7 @@ def silence_lightning() -> None:
     """Keep Lightning from announcing devices and products, and from warning about its own code."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for name in ("callbacks", "profilers"):  # of which there are those that the user asks for
+    for name in ("callbacks", "profilers"):  # only the ones that the user asks for exist
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
     for advice in (
         r".*isinstance\(treespec, LeafSpec\)",

@@ -38,7 +38,7 @@ from pe_lab.statistics import (
     plan_outcomes,
 )
 
-# of the cells of tries: they are trained and validated, and nothing else
+# settings of the cells of tries: they are trained and validated, and nothing else
 UNMEASURED_SETTINGS: dict[str, Any] = {
     "probe": {},
     "evaluate.lengths": [1.0],

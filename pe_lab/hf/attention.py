@@ -15,9 +15,9 @@ from pe_lab.encodings.memory import Memory
 from pe_lab.encodings.merge import add_limits
 from pe_lab.encodings.terms import Terms
 
-ATTENTION_NAME = "pe_lab"  # of the attention function, and of the keyword argument that brings positions to it
+ATTENTION_NAME = "pe_lab"  # names the attention function, and the keyword argument that brings it positions
 UNKNOWN_ATTENTION = (
-    "pe_lab_load"  # in configurations of models with attention of their own, whose original class refuses it
+    "pe_lab_load"  # stands in configurations of models with attention of their own, whose original class refuses it
 )
 
 

@@ -12,7 +12,7 @@ from transformers.cache_utils import CacheLayerMixin
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.stack import Stack
 
-OLD_NAME = "past_key_values"  # of the cache among a model's arguments, before transformers 5.24
+OLD_NAME = "past_key_values"  # the cache among a model's arguments, before transformers 5.24
 
 
 @dataclass

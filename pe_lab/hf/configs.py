@@ -8,11 +8,11 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from pe_lab.hf.attention import ATTENTION_NAME, UNKNOWN_ATTENTION
 
-KINDS = (  # by config.model_type
+KINDS = (  # values of config.model_type
     *("bert", "bloom", "deberta-v2", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "modernbert"),
     *("mpt", "mt5", "olmo2", "opt", "phi3", "qwen2", "qwen3", "roberta", "smollm3", "t5", "vit"),
 )
-REWRITTEN_TYPES = ("bloom", "deberta-v2", "mpt")  # whose attention is rewritten
+REWRITTEN_TYPES = ("bloom", "deberta-v2", "mpt")  # types whose attention is rewritten
 ATTENTION_KEY = "_attn_implementation"  # in a file, the attention function that is set whoever reads it
 
 

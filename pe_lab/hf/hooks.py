@@ -240,7 +240,7 @@ class AttentionHook:
         }
         if self.argument != ATTENTION_NAME:
             kwargs = {**kwargs, self.argument: None}
-        elif "position_bias" in kwargs:  # of T5, which computes one where there is none
+        elif "position_bias" in kwargs:  # T5 computes one where there is none
             changed["position_bias"] = layer.query_key.new_zeros(1, 1, 1, 1)
         if args:
             return (layer.query_key, *args[1:]), {**kwargs, **changed}

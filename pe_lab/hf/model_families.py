@@ -245,7 +245,7 @@ _T5 = ModelFamily(
     value="v",
     causal=None,
 )
-FAMILIES = {  # by config.model_type
+FAMILIES = {  # families by config.model_type
     "bert": _BERT,
     "bloom": ModelFamily(
         kind="BloomModel",

@@ -114,7 +114,7 @@ def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
     open_ledger(folder)
     errors: list[OSError] = []
     for parent, names, files in os.walk(folder, onerror=errors.append):
-        while errors:  # of folders, before what is in them
+        while errors:  # errors of folders, before the entries in them
             yield from _unread(counts, errors.pop(0))
         for name in (*names, *files):
             path = Path(parent, name)
