@@ -367,7 +367,9 @@ def verdict_over_settings(per_setting: Sequence[BestCandidates], where: str = ""
     """
     counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else f"all {len(per_setting)}"
     always, never = (listed(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
-    can = f"{always} may be the best" if always else "no encoding may be the best"
+    near = any(name in candidates.near for candidates in per_setting for name in counts.always)
+    best = f"may be the best{', or within the margin of it,' * near}"
+    can = f"{always} {best}" if always else "no encoding may be the best"
     start = f"{where}, " if where else ""
     return capitalised(f"{start}{can} in {which}{f'; {never} in none' if never else ''}:")
 

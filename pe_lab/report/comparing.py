@@ -31,7 +31,7 @@ REFERENCES = {  # what they know
 def grid(subject: ReportSubject) -> Section:
     """Return the heatmap of all means, with the meaning of the floors."""
     cells, metric = subject.results.cells, subject.metric
-    words = floors_in_words(floors(cells, metric))
+    words = floors_in_words(floors(cells, metric), set(cells["pe"]))
     parts: list[Part] = [Collapsible("What the floors are", list(words))] if words else []
     if cells[length_column(cells)].nunique() > 1:
         caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
@@ -42,11 +42,12 @@ def grid(subject: ReportSubject) -> Section:
     return Section(f"Test {in_words(metric)}", parts)
 
 
-def floors_in_words(names: list[str]) -> list[str]:
+def floors_in_words(names: list[str], encodings: set[str]) -> list[str]:
     """Return a sentence on what each floor is.
 
     Args:
         names: the names of the floors.
+        encodings: the names of the encodings that stand beside them.
     """
     parts = []
     if "bayes" in names:
@@ -56,6 +57,7 @@ def floors_in_words(names: list[str]) -> list[str]:
             "`position-blind` is the value of the best model that cannot tell positions apart and does not know which "
             "problems are held out."
         )
+    if "position_blind" in names and "none" in encodings:
         parts.append(
             "A causal model without an encoding is not blind: it can count the tokens before a token. So `none` may be "
             "far below these levels."

@@ -102,7 +102,7 @@ def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
         return ""
     low, high = interval(differences)
     if low <= 0:
-        return f", not significantly ahead of `{second}`"
+        return f", not significantly ahead of the next, `{second}`"
     return f", ahead of `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f})"
 
 

@@ -80,11 +80,11 @@ def _losses(cells: pd.DataFrame, line: pd.Series, settings: list[str]) -> pd.Dat
 
 
 def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> str:
-    """Say how much higher the mean test loss of an encoding is at one rate for all than at its best rate."""
+    """Say how much higher the mean test loss of an encoding is at most at one rate for all than at its best rate."""
     losses = {number: _losses(cells, line, settings).mean() for number, line in best.iterrows()}
     more = pd.DataFrame({number: means - means[best.loc[number, LR]] for number, means in losses.items()})
-    told = [f"{amounts.min():.2f} to {amounts.max():.2f} nats at {rate:g}" for rate, amounts in more.iterrows()]
-    return f"**One rate for all**, above each encoding's own: {joined(told)}.".replace(" -", " −")
+    told = [f"{amounts.max():.2f} nats at {rate:g}" for rate, amounts in more.iterrows()]
+    return f"**One rate for all** costs an encoding up to {joined(told)}."
 
 
 def _next_rates(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> dict[str, list[float]]:

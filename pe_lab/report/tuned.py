@@ -314,7 +314,7 @@ def values(subject: TunedSubject) -> Section:
     table = ReportTable(summary, f"Mean {measured(subject.metric)} and ranks, a line per setting and encoding")
     if partly_learned(subject.results.cells):
         text += " Settings in which no encoding has learned the task are left out."
-    words = floors_in_words(floors(subject.outcomes))
+    words = floors_in_words(floors(subject.outcomes), set(subject.outcomes["pe"]))
     folded = [Collapsible("What the floors are", list(words))] if words else []
     return Section("Values and ranks", [text, *folded, seed_values(subject), table])
 

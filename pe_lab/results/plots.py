@@ -128,7 +128,7 @@ def _shades(
     behind = (wide - wide.min() if sign > 0 else wide.max() - wide) / span.replace(0, 1)
     alike = (least > 0) & (span <= least)
     meaning = f"from the worst to the best of a column{', none where all are within the margin' * bool(alike.any())}"
-    meaning = "none, all of a column are within the margin" if alike.all() else meaning
+    meaning = "none: all means of a column are within the margin" if alike.all() else meaning
     return (1 - behind).mask(alike.to_numpy()[None] & wide.notna(), np.nan), meaning
 
 

@@ -572,8 +572,8 @@ def test_a_setting_out_of_range_is_named(kind: type[RoPE], setting: dict) -> Non
         (Yarn, {"truncate": False}, r"^truncate must be true for ramp=paper, which rounds nothing, got False$"),
         (LongRoPE, {"short_factors": [1.0] * 7}, r"^short_factors must have 8 numbers, .* got 7$"),
         (LongRoPE, {"rotary_dim": 4, "long_factors": [1.0] * 8}, r"^long_factors must have 2 numbers, .* got 8$"),
-        (LongRoPE, {"rotary_dim": 2}, r"rotary_dim must be at least 4, got 2 "),
-        (NTKRoPE, {"rotary_dim": 2}, r"rotary_dim must be at least 4, got 2 "),
+        (LongRoPE, {"rotary_dim": 2}, r"rotary_dim must be at least 4, got 2$"),
+        (NTKRoPE, {"rotary_dim": 2}, r"rotary_dim must be at least 4, got 2$"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(kind: type[RoPE], options: dict, message: str) -> None:
