@@ -122,7 +122,7 @@ def terms() -> str:
 
 def encodings() -> str:
     """Return a table of encodings for each kind, by module."""
-    from pe_lab.gallery.families import FAMILIES
+    from pe_lab.gallery.encoding_families import FAMILIES
 
     by_module: dict[str, list[dict[str, Any]]] = {}
     for config in configs("pe"):

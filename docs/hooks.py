@@ -12,7 +12,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from pe_lab.gallery.gallery_data import GalleryData
-from pe_lab.gallery.page import STATIC, Page
+from pe_lab.gallery.gallery_page import STATIC, Page
 from pe_lab.gallery.pages import pages
 from pe_lab.gallery.site import assets
 

@@ -53,7 +53,7 @@ def verdicts_of(found: list[Any]) -> str:
 
 def papers() -> str:
     """Return a table of the claims of papers on the benchmark's rows, each with the part that supports it least."""
-    from pe_lab.gallery.claims import by_support, states, weakest
+    from pe_lab.gallery.claim_parts import by_support, states, weakest
 
     found = by_support({name: finding for name, finding in findings().items() if finding.entry.tasks})
     lines = ["| claim | paper | verdict | the part that supports it least | ours, 95 % interval |", f"|{' :--- |' * 5}"]
@@ -109,7 +109,7 @@ def hours_of(hours: float) -> str:
 
 def claims() -> str:
     """Return a table of claims (in their own setting, in others, the command) and one of their decided parts."""
-    from pe_lab.gallery.claims import states
+    from pe_lab.gallery.claim_parts import states
     from pe_lab.replication import universe
     from pe_lab.replication.entry import UNIVERSE_SUFFIX
     from pe_lab.replication.findings import PARTS
@@ -153,7 +153,7 @@ def claims() -> str:
 
 def not_learned(found: dict[str, Any]) -> list[str]:
     """Return a paragraph on the judged claims whose models have not learned their task; none if there are none."""
-    from pe_lab.gallery.claims import unlearned
+    from pe_lab.gallery.claim_parts import unlearned
 
     said: dict[str, list[str]] = {}
     for name, finding in found.items():

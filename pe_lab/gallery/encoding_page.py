@@ -6,15 +6,15 @@ from typing import Any
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.task_results import USE
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
-from pe_lab.gallery.claims import by_support, conditions, encodings_of, ours, states, verdict_in_words
+from pe_lab.gallery.claim_parts import by_support, conditions, encodings_of, ours, states, verdict_in_words
 from pe_lab.gallery.definitions import Definition
 from pe_lab.gallery.extrapolation import SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.gallery_data import GalleryData
-from pe_lab.gallery.page import Page, PageSection, fixed, percent, rendered
+from pe_lab.gallery.gallery_page import Page, PageSection, fixed, percent, rendered
+from pe_lab.gallery.need_recommendations import Need
 from pe_lab.gallery.pairwise import compare_on_task
 from pe_lab.gallery.portrait import PANELS, PIXELS
-from pe_lab.gallery.recommendations import Need
 from pe_lab.gallery.samples import sentence
 from pe_lab.gallery.shared_values import (
     asks_at_longest,

@@ -20,12 +20,12 @@ from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined_encodings import undefined_reasons
-from pe_lab.gallery.claims import UnseenLengths, unlearned, unseen_lengths
+from pe_lab.gallery.claim_parts import UnseenLengths, unlearned, unseen_lengths
 from pe_lab.gallery.definitions import Definition, definitions
-from pe_lab.gallery.families import family_of
-from pe_lab.gallery.page import fixed
+from pe_lab.gallery.encoding_families import family_of
+from pe_lab.gallery.gallery_page import fixed
+from pe_lab.gallery.need_recommendations import NOT_MEASURED, Need
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
-from pe_lab.gallery.recommendations import NOT_MEASURED, Need
 from pe_lab.replication import Finding, judge_entry, load_entries
 from pe_lab.replication.benchmark_rows import shipped_values
 from pe_lab.replication.values import SHIPPED_FILE, Values

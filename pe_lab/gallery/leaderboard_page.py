@@ -9,7 +9,7 @@ import pandas as pd
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.extrapolation import mean_right, mean_whole, range_over_seeds
 from pe_lab.gallery.gallery_data import GalleryData
-from pe_lab.gallery.page import Page, PageSection, rendered
+from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.shared_values import (
     LONGEST,
     asks_at_longest,

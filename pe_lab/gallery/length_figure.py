@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.extrapolation import MIN_HELD, mean_right
+from pe_lab.gallery.gallery_page import fixed
 from pe_lab.gallery.markers import SHAPES
-from pe_lab.gallery.page import fixed
 from pe_lab.gallery.samples import data_of
 from pe_lab.results.columns import cut_interval
 from pe_lab.results.styles import style

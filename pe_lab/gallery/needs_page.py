@@ -7,9 +7,9 @@ import numpy as np
 from pe_lab.benchmark.task_results import AVOID, UNRELIABLE, TaskResults
 from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
+from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, percent, rendered
 from pe_lab.gallery.length_figure import length_figure
-from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, rendered
-from pe_lab.gallery.recommendations import Need, grouped
+from pe_lab.gallery.need_recommendations import Need, grouped
 from pe_lab.gallery.samples import data_of
 from pe_lab.gallery.shared_values import (
     LONGEST,

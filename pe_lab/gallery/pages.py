@@ -4,39 +4,16 @@ from collections import Counter
 from typing import Any
 
 from pe_lab.benchmark.tasks import benchmark_tasks
-from pe_lab.gallery.claims import (
-    LINEAR,
-    TICKS,
-    UNPUBLISHED,
-    bound,
-    by_support,
-    claimed_side,
-    conditions,
-    is_cut,
-    levels,
-    measured,
-    ours,
-    parts_tables,
-    place,
-    shared_notes,
-    states,
-    verdict_counts,
-    weakest,
-)
+from pe_lab.gallery.claims_page import claims_page
 from pe_lab.gallery.definitions import definitions
 from pe_lab.gallery.encoding_page import encoding_page
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
+from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.leaderboard_page import leaderboard_page
+from pe_lab.gallery.need_recommendations import grouped
 from pe_lab.gallery.needs_page import needs_page
-from pe_lab.gallery.page import Page, PageSection, rendered
-from pe_lab.gallery.recommendations import grouped
 from pe_lab.gallery.shared_values import asks_at_longest, facet_choices, held_at_longest, shared_values
 from pe_lab.gallery.task_page import task_page
-from pe_lab.replication.entry import benchmark_commands
-from pe_lab.replication.findings import PARTS
-from pe_lab.statistics import Agreement
-
-SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement.UNDECIDED: "?"}  # of parts of a claim
 
 
 def pages(content: GalleryData) -> list[Page]:
@@ -89,57 +66,6 @@ def tasks_page(content: GalleryData) -> Page:
     values = {"tasks": benchmark_tasks(), "best": {each.name: best.get(each.name, []) for each in benchmark_tasks()}}
     html = rendered("tasks.html", **shared_values(content, ""), **values, held=held)
     return Page("tasks", "Tasks", [PageSection("", html)], wide=True)
-
-
-def claims_page(content: GalleryData) -> Page:
-    """Return the claims of the literature with their verdicts."""
-    judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
-    claims = by_support(content.claims)
-    groups = [
-        {name: claim for name, claim in claims.items() if (claim.entry.paper != UNPUBLISHED) == papers}
-        for papers in (True, False)
-    ]
-    says = Counter(claim.entry.says for claim in claims.values())
-    by_table = {
-        bool(rows): shared_notes(claim.entry for claim in claims.values() if bool(claim.entry.tasks) == rows)
-        for rows in (True, False)
-    }
-    notes = {name: claim.entry.chosen[len(by_table[bool(claim.entry.tasks)]) :] for name, claim in claims.items()}
-    text = content.results.get(LONGER_TEXT[0])
-    html = rendered(
-        "claims.html",
-        **shared_values(content, ""),
-        groups=groups,
-        text=text,
-        parameters=text.rows["parameters"].astype(float).median() if text else None,
-        judged=judged,
-        published={name: each for name, each in judged.items() if each.entry.paper != UNPUBLISHED},
-        unpublished={name: each for name, each in judged.items() if each.entry.paper == UNPUBLISHED},
-        conditions=conditions(content.numbers),
-        listed=sum(each.entry.paper != UNPUBLISHED for each in content.numbers.values()),
-        listed_unpublished=sum(each.entry.paper == UNPUBLISHED for each in content.numbers.values()),
-        unpublished_paper=UNPUBLISHED,
-        shared=by_table,
-        notes=notes,
-        differs={name: notes[name][0] for name in notes if says[claims[name].entry.says] > 1 and notes[name]},
-        commands={name: benchmark_commands(claim.entry) for name, claim in claims.items() if claim.entry.tasks},
-        levels={name: levels(claim.entry, content.results) for name, claim in claims.items()},
-        words=PARTS,
-        signs=SIGNS,
-        parts_tables=parts_tables,
-        measured=measured,
-        is_cut=is_cut,
-        states=states,
-        weakest=weakest,
-        claimed_side=claimed_side,
-        bound=bound,
-        place=place,
-        ticks=TICKS,
-        linear=LINEAR,
-        verdict_counts=verdict_counts,
-        ours=ours,
-    )
-    return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
 
 
 def _property(content: GalleryData, name: str, column: str) -> Any:

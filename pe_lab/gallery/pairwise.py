@@ -6,7 +6,7 @@ import pandas as pd
 
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.extrapolation import mean_right, range_over_seeds
-from pe_lab.gallery.page import fixed, number, percent
+from pe_lab.gallery.gallery_page import fixed, number, percent
 from pe_lab.statistics import Verdict
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks
-from pe_lab.gallery.claims import verdict_in_words
+from pe_lab.gallery.claim_parts import verdict_in_words
 from pe_lab.gallery.extrapolation import (
     MIN_HELD,
     NO_NEW_POSITION,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
-from pe_lab.gallery.page import STATIC
+from pe_lab.gallery.gallery_page import STATIC
 from pe_lab.gallery.pages import pages
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv

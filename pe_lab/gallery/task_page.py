@@ -10,10 +10,10 @@ from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import BenchmarkTask
 from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_whole, value_at_lengths
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
+from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, rendered
 from pe_lab.gallery.length_figure import length_figure
 from pe_lab.gallery.markers import axis, beyond, strip
-from pe_lab.gallery.page import Page, PageSection, fixed, number, rendered
-from pe_lab.gallery.recommendations import grouped
+from pe_lab.gallery.need_recommendations import grouped
 from pe_lab.gallery.samples import data_of
 from pe_lab.gallery.shared_values import (
     beyond_training,

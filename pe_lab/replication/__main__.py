@@ -82,7 +82,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         for entry in chosen:
             if not entry.lacks and not entry.tasks and (entry.name in names or (entry.minutes or 0) <= arguments.most):
                 failed += train_entry(entry, arguments.seeds or entry.seeds, overrides)
-    from pe_lab.replication.ledger import read_values  # loads torch
+    from pe_lab.replication.ledger_values import read_values  # loads torch
 
     where = tuple(word for word in overrides if word.partition("=")[0] in MACHINE_SETTINGS)
     table = arguments.out / "values.csv" if arguments.out else None

@@ -9,7 +9,7 @@ from pe_lab.benchmark.task_rows import METRICS, lengths, read_rows
 from pe_lab.benchmark.task_statistics import published_rows
 from pe_lab.benchmark.tasks import NAME, STUDY, encoding_names, task_named, task_names
 from pe_lab.replication.entry import Claimed, Condition, Entry
-from pe_lab.replication.studies import RAW_CONDITIONS, MissingError, values_of_parts
+from pe_lab.replication.study_values import RAW_CONDITIONS, MissingError, values_of_parts
 from pe_lab.replication.values import SHIPPED_FILE, Values, values_of
 from pe_lab.system.names import unknown_name_message
 

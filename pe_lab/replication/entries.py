@@ -19,7 +19,7 @@ import yaml
 
 from pe_lab import config
 from pe_lab.replication.benchmark_rows import study_overrides
-from pe_lab.replication.claims import tests_of, universe_grid, universe_of
+from pe_lab.replication.claim_tests import tests_of, universe_grid, universe_of
 from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.fields import (
     require_finite,

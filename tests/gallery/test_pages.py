@@ -24,7 +24,7 @@ from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.config import config_folder
 from pe_lab.data.base import IGNORE
 from pe_lab.encodings.layout import PADDING
-from pe_lab.gallery.claims import (
+from pe_lab.gallery.claim_parts import (
     CANNOT,
     UNPUBLISHED,
     by_support,
@@ -42,6 +42,7 @@ from pe_lab.gallery.claims import (
     verdict_counts,
     weakest,
 )
+from pe_lab.gallery.claims_page import claims_page
 from pe_lab.gallery.definitions import Failure
 from pe_lab.gallery.encoding_page import encoding_page
 from pe_lab.gallery.extrapolation import (
@@ -55,13 +56,13 @@ from pe_lab.gallery.extrapolation import (
     mean_whole,
 )
 from pe_lab.gallery.gallery_data import TEXT_STUDIES, GalleryData, studies_by_dataset
+from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, percent, plain, signed, slot
 from pe_lab.gallery.leaderboard_page import leaderboard_page, wins
 from pe_lab.gallery.markers import SHAPES, mark
+from pe_lab.gallery.need_recommendations import recommend
 from pe_lab.gallery.needs_page import needs_page
-from pe_lab.gallery.page import Page, PageSection, fixed, number, percent, plain, signed, slot
-from pe_lab.gallery.pages import claims_page, encodings_page, pages, tasks_page
+from pe_lab.gallery.pages import encodings_page, pages, tasks_page
 from pe_lab.gallery.pairwise import compare_on_task
-from pe_lab.gallery.recommendations import recommend
 from pe_lab.gallery.samples import data_of
 from pe_lab.gallery.site import write
 from pe_lab.gallery.task_page import task_page

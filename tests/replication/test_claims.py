@@ -14,8 +14,8 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from pe_lab import config
 from pe_lab.replication import Claimed, Entry, EntryVerdict, judge_entry, load_entries, universe
-from pe_lab.replication.claims import universe_of
-from pe_lab.replication.studies import read_values
+from pe_lab.replication.claim_tests import universe_of
+from pe_lab.replication.study_values import read_values
 from pe_lab.replication.values import SHIPPED_FILE as VALUES
 from pe_lab.replication.values import table_of, values_of
 from pe_lab.statistics import Agreement

@@ -10,7 +10,7 @@ import yaml
 from pe_lab import config
 from pe_lab.replication import Claimed, load_entries
 from pe_lab.replication.entry import training_overrides
-from pe_lab.replication.ledger import DERIVED_METRICS, compose_cell
+from pe_lab.replication.ledger_values import DERIVED_METRICS, compose_cell
 from pe_lab.training.metrics import metric_directions
 
 ENTRIES = load_entries()

@@ -8,7 +8,7 @@ from typing import Any
 from pe_lab import config
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.records import Records
-from pe_lab.replication import benchmark_rows, studies
+from pe_lab.replication import benchmark_rows, study_values
 from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.values import Values
 from pe_lab.results.from_ledger import summary_and_environment
@@ -38,7 +38,7 @@ def read_values(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ..
             return Values(why=f"the benchmark's rows are not of {' '.join(overrides)}")
         return benchmark_rows.read_values(entry, seeds)
     if entry.studies:
-        return studies.read_values(entry, ledger, seeds)
+        return study_values.read_values(entry, ledger, seeds)
     if entry.lacks or not ledger.is_dir():
         return values
     for seed in range(seeds):

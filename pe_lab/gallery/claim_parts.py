@@ -14,10 +14,10 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.extrapolation import keeps_positions
-from pe_lab.gallery.page import number, signed
+from pe_lab.gallery.gallery_page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
 from pe_lab.replication.findings import PARTS, EntryVerdict, Finding
-from pe_lab.replication.studies import RAW_CONDITIONS
+from pe_lab.replication.study_values import RAW_CONDITIONS
 from pe_lab.replication.universe import quantity
 from pe_lab.results.columns import cut_interval
 from pe_lab.results.learned import MIN_RIGHT, not_learned_note, partly_learned

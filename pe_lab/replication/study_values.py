@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.replication.claims import CONDITION_PATTERN
+from pe_lab.replication.claim_tests import CONDITION_PATTERN
 from pe_lab.replication.entry import Claimed, Condition, Entry
 from pe_lab.replication.values import Values
 from pe_lab.results import frame

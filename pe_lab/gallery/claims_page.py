@@ -1,0 +1,54 @@
+"""The page of the claims of the literature with their verdicts."""
+
+from collections import Counter
+
+from pe_lab.gallery import claim_parts
+from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
+from pe_lab.gallery.gallery_page import Page, PageSection, rendered
+from pe_lab.gallery.shared_values import shared_values
+from pe_lab.replication.entry import benchmark_commands
+from pe_lab.replication.findings import PARTS
+from pe_lab.statistics import Agreement
+
+SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement.UNDECIDED: "?"}  # of parts of a claim
+
+
+def claims_page(content: GalleryData) -> Page:
+    """Return the claims of the literature with their verdicts."""
+    judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
+    claims = claim_parts.by_support(content.claims)
+    groups = [
+        {name: claim for name, claim in claims.items() if (claim.entry.paper != claim_parts.UNPUBLISHED) == papers}
+        for papers in (True, False)
+    ]
+    says = Counter(claim.entry.says for claim in claims.values())
+    by_table = {
+        bool(rows): claim_parts.shared_notes(
+            claim.entry for claim in claims.values() if bool(claim.entry.tasks) == rows
+        )
+        for rows in (True, False)
+    }
+    notes = {name: claim.entry.chosen[len(by_table[bool(claim.entry.tasks)]) :] for name, claim in claims.items()}
+    text = content.results.get(LONGER_TEXT[0])
+    html = rendered(
+        "claims.html",
+        **shared_values(content, ""),
+        groups=groups,
+        text=text,
+        parameters=text.rows["parameters"].astype(float).median() if text else None,
+        judged=judged,
+        published={name: each for name, each in judged.items() if each.entry.paper != claim_parts.UNPUBLISHED},
+        unpublished={name: each for name, each in judged.items() if each.entry.paper == claim_parts.UNPUBLISHED},
+        conditions=claim_parts.conditions(content.numbers),
+        listed=sum(each.entry.paper != claim_parts.UNPUBLISHED for each in content.numbers.values()),
+        listed_unpublished=sum(each.entry.paper == claim_parts.UNPUBLISHED for each in content.numbers.values()),
+        shared=by_table,
+        notes=notes,
+        differs={name: notes[name][0] for name in notes if says[claims[name].entry.says] > 1 and notes[name]},
+        commands={name: benchmark_commands(claim.entry) for name, claim in claims.items() if claim.entry.tasks},
+        levels={name: claim_parts.levels(claim.entry, content.results) for name, claim in claims.items()},
+        words=PARTS,
+        signs=SIGNS,
+        parts=claim_parts,
+    )
+    return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
