@@ -1,4 +1,4 @@
-"""Steps to solve: when a validation score first passes a level and stays there for two evaluations in a row."""
+"""Steps to solve: when a validation score first passes a level and stays there for two evaluations in a row, if any follow."""
 
 from itertools import pairwise
 
@@ -40,7 +40,8 @@ def steps_to_solve(
 
     The pass is the first evaluation whose score is at or above the level, as the next one's is too, both at or before
     the cap. Its time is interpolated on a log2 scale between the evaluation before, which is below the level, and the
-    pass. A pass at the first evaluation counts as that evaluation; no pass counts as the cap.
+    pass. A pass at the first evaluation counts as that evaluation. If the last evaluation alone is at or above the
+    level, none is left to confirm it: the task is solved at the cap. No pass counts as the cap.
 
     Args:
         steps: the steps of the evaluations, increasing.
@@ -74,4 +75,4 @@ def steps_to_solve(
     inside = solved & (after > 0)
     share = np.where(inside, (level - low) / np.where(inside, high - low, 1.0), 0.0)
     y = np.where(inside, when[before] + share * (when[after] - when[before]), when[after])
-    return np.where(solved, y, np.log2(cap)), solved
+    return np.where(solved, y, np.log2(cap)), solved | (scores[..., -1] >= level)

@@ -209,7 +209,7 @@ def _outcome(
     ]
     if waiting:
         return result(False, waiting)
-    passed = {number: _time(task, scores) for number, scores in enumerate(used) if _pass(task, scores) >= 0}
+    passed = {number: _steps_to_solve(task, scores)[0] for number, scores in enumerate(used) if _pass(task, scores) >= 0}
     if passed:
         best = min(passed, key=lambda number: passed[number])
         return result(True, y=passed[best], solved=True, chosen=tries[best])
@@ -224,7 +224,8 @@ def _outcome(
     if len(used[best]) < end and not state.failed:
         return result(False, [NeededTrial(trials[best], grid[-1])], chosen=tries[best])
     if task.level is not None:
-        return result(True, y=_time(task, used[best]), solved=index >= 0, chosen=tries[best])
+        y, solved = _steps_to_solve(task, used[best])
+        return result(True, y=y, solved=solved, chosen=tries[best])
     if state.failed or state.test is not None:
         y = np.nan if state.failed or state.test is None else float(state.test)
         return result(True, y=y, chosen=tries[best])
@@ -242,11 +243,13 @@ def _pass(task: TunedTask, scores: Sequence[float]) -> int:
     return int(first_pass(np.asarray(scores, float), task.level))
 
 
-def _time(task: TunedTask, scores: Sequence[float]) -> float:
+def _steps_to_solve(task: TunedTask, scores: Sequence[float]) -> tuple[float, bool]:
+    """Return log2 of the steps to solve, and whether the task was solved."""
     assert task.level is not None
     padded = np.full(len(task.evaluations), np.nan)
     padded[: len(scores)] = scores
-    return float(steps_to_solve(task.evaluations, padded, task.level, task.cap)[0])
+    y, solved = steps_to_solve(task.evaluations, padded, task.level, task.cap)
+    return float(y), bool(solved)
 
 
 def _at_edge(chosen: Candidate, tries: Sequence[Candidate]) -> bool:

@@ -1,4 +1,4 @@
-"""Steps to solve: two evaluations in a row, interpolated, censored."""
+"""Steps to solve: two evaluations in a row, interpolated, censored; the last evaluation alone."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def by_hand(steps: tuple[int, ...], scores: list[float], level: float, cap: int)
                 return float(np.log2(inside[0][0])), True
             (t0, s0), (t1, s1) = inside[number - 1], inside[number]
             return float(np.interp(level, [s0, s1], [np.log2(t0), np.log2(t1)])), True
-    return float(np.log2(cap)), False
+    return float(np.log2(cap)), inside[-1][1] >= level
 
 
 @settings(deadline=None, max_examples=60)
@@ -34,11 +34,18 @@ def test_equals_a_walk_along_the_evaluations(scores: list[float], cap: int, leve
 
 
 def test_a_single_evaluation_above_the_level_is_no_pass() -> None:
-    scores = np.array([[0.1, 0.99, 0.5, 0.99], [0.1, 0.2, 0.99, 0.96], [0.97, 0.97, 0.0, 0.0]])
+    scores = np.array([[0.1, 0.99, 0.5, 0.94], [0.1, 0.2, 0.99, 0.96], [0.97, 0.97, 0.0, 0.0]])
     y, solved = steps_to_solve(GRID, scores, 0.95, 480)
     assert solved.tolist() == [False, True, True]
     np.testing.assert_allclose(y[[0, 2]], np.log2([480, 60]))
     assert np.log2(120) < y[1] < np.log2(240)
+
+
+def test_a_pass_at_the_last_evaluation_alone_solves_the_task_at_the_cap() -> None:
+    scores = np.array([[0.1, 0.2, 0.3, 0.96], [0.1, 0.2, 0.96, 0.3], [0.1, 0.2, 0.96, np.nan]])
+    y, solved = steps_to_solve(GRID, scores, 0.95, 480)
+    assert solved.tolist() == [True, False, False]
+    np.testing.assert_allclose(y, np.log2(480))
 
 
 def test_a_later_pass_of_the_same_scores_is_never_earlier_at_a_higher_level() -> None:

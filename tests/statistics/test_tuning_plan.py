@@ -138,6 +138,15 @@ def test_no_pass_by_the_cap_is_censored() -> None:
     assert found.y == np.log2(800)
 
 
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_a_pass_at_the_cap_alone_solves_the_task_there(fraction: float) -> None:
+    task = TunedTask("copy", 800, 0.9, GRID, fraction)
+    curves = {candidate: [0.1, 0.2, 0.3, 0.4 + number / 100, 0.8, 0.91] for number, candidate in enumerate(LADDER)}
+    (outcome,), _ = run(plan(task), curves)
+    assert (outcome.y, outcome.solved) == (np.log2(800), True)
+    assert outcome.steps == (3 * 400 + 400 if fraction < 1 else 3 * 800)
+
+
 def test_a_pass_that_the_choice_cuts_in_two_counts_for_the_one_that_goes_on() -> None:
     cut = [0.0, 0.1, 0.2, 0.95, 0.95, 0.95]
     (found,), _ = run(plan(), dict(zip(LADDER, (flat(0.1), cut, flat(0.4)), strict=True)))
