@@ -1,4 +1,4 @@
-"""Steps to solve: when a validation score first passes a level and stays there for two evaluations in a row, if any follow."""
+"""Steps to solve: when a validation score first passes a level and stays there for two evaluations in a row."""
 
 from itertools import pairwise
 

@@ -209,7 +209,9 @@ def _outcome(
     ]
     if waiting:
         return result(False, waiting)
-    passed = {number: _steps_to_solve(task, scores)[0] for number, scores in enumerate(used) if _pass(task, scores) >= 0}
+    passed = {
+        number: _steps_to_solve(task, scores)[0] for number, scores in enumerate(used) if _pass(task, scores) >= 0
+    }
     if passed:
         best = min(passed, key=lambda number: passed[number])
         return result(True, y=passed[best], solved=True, chosen=tries[best])
