@@ -6,9 +6,8 @@ import pandas as pd
 from pe_lab.report.best_candidates import capitalised, joined
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, between, shaded
 from pe_lab.results import plots
-from pe_lab.results.columns import in_words, sort_by_setting
+from pe_lab.results.columns import in_words, record_settings, sort_by_setting
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.plots import record_settings
 from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import counted
 

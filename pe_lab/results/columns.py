@@ -135,6 +135,11 @@ def displayed_settings(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name in names if name != "epochs" or length_column(rows) == "epochs"]
 
 
+def record_settings(records: pd.DataFrame) -> list[str]:
+    """Return the columns of records that make a setting."""
+    return [name for name in records.columns[: list(records.columns).index("kind")] if name not in ("pe", "seed")]
+
+
 def merge_tables(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **options: Any) -> pd.DataFrame:
     """Merge two tables of cells or comparisons on columns of settings.
 

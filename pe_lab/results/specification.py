@@ -11,7 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from pe_lab.results.columns import REMAINING_METRIC
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.plots import MARGIN_BAND, Plot
+from pe_lab.results.plots.differences import MARGIN_BAND
+from pe_lab.results.plots.plot import Plot
 from pe_lab.results.sensitivity import Sensitivity
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict

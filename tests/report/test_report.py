@@ -47,14 +47,12 @@ SEEDS = 5
 @pytest.fixture
 def unplaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the layout of figures, where nobody looks."""
-    made = plots.make_panels
 
-    def without_layout(*args: Any, **options: Any) -> tuple[Figure, dict[str, Any]]:
-        figure, panels = made(*args, **options)
-        figure.set_layout_engine(PlaceHolderLayoutEngine(adjust_compatible=True, colorbar_gridspec=True))
-        return figure, panels
+    def without_layout(**options: Any) -> Figure:
+        layout = PlaceHolderLayoutEngine(adjust_compatible=True, colorbar_gridspec=True)
+        return Figure(**options | {"layout": layout})
 
-    monkeypatch.setattr(plots, "make_panels", without_layout)
+    monkeypatch.setattr(panels, "Figure", without_layout)
 
 
 def made_cells(pes: dict[str, float] = PES, seeds: int = SEEDS) -> pd.DataFrame:

@@ -11,6 +11,8 @@ from matplotlib.lines import Line2D
 from pe_lab import statistics
 from pe_lab.config import config_folder
 from pe_lab.results import panels, plots, styles
+from pe_lab.results.plots import training
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.system.drawing import PAPER
 
 SEEDS = 4
@@ -113,8 +115,8 @@ def test_the_forest_fills_the_marks_of_significant_differences() -> None:
 
 
 def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -> None:
-    looks = {(mark.shape, mark.filled) for mark in plots.VERDICT_MARKS.values()}
-    assert len(looks) == len(plots.VERDICT_MARKS)
+    looks = {(mark.shape, mark.filled) for mark in VERDICT_MARKS.values()}
+    assert len(looks) == len(VERDICT_MARKS)
     rng = np.random.default_rng(0)
     means = {"base": 0, "same": 0.0, "far": 5, "near": 0.5, "low": -5, "loose": 1.0}
     noise = {"loose": 5.0, "same": 0.1}
@@ -133,12 +135,12 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
     marks = forest_marks(axes)
     assert dict(zip(made.data["pe"], made.data["verdict"], strict=True)) == verdicts
     for pe, verdict in verdicts.items():
-        expected = plots.VERDICT_MARKS[verdict]
+        expected = VERDICT_MARKS[verdict]
         assert marks[pe].get_marker() == expected.shape
         assert (to_rgb(marks[pe].get_markerfacecolor()) == to_rgb(PAPER)) is not expected.filled
     (legend,) = made.figure.legends
     named = [text.get_text() for text in legend.get_texts()]
-    assert named == [*(verdict for verdict in plots.VERDICT_MARKS if verdict in verdicts.values()), "within the margin"]
+    assert named == [*(verdict for verdict in VERDICT_MARKS if verdict in verdicts.values()), "within the margin"]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_losses_over_epochs_stand_between_their_floors() -> None:
     assert [axes.get_title() for axes in made.figure.axes] == ["depth 1", "depth 4"]
     for axes in made.figure.axes:
         flat = {line.get_ydata()[0] for line in axes.lines if list(line.get_xdata()) == [0, 1]}
-        assert flat == {0.0, 0.25, plots.MAX_LINEAR_LOSS}  # not 0.5: a model without position can be better
+        assert flat == {0.0, 0.25, training.MAX_LINEAR_LOSS}  # not 0.5: a model without position can be better
         assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "16"]
         low, high = axes.get_ylim()
         assert low <= 0
@@ -353,7 +355,7 @@ def test_of_many_encodings_over_epochs_the_best_are_in_colour_and_panels_are_in_
     assert [axes.get_title() for axes in figure.axes] == [f"depth {depth}" for depth in (1, 2, 4, 8)]
     assert len({axes.get_subplotspec().rowspan.start for axes in figure.axes}) == 2
     for axes in figure.axes:
-        grey = [line for line in axes.lines if to_rgb(line.get_color()) == to_rgb(plots.GREY)]
+        grey = [line for line in axes.lines if to_rgb(line.get_color()) == to_rgb(panels.GREY)]
         assert (
             sum(line.get_linestyle() == "-" for line in grey) == 2
         )  # the others; the dotted one ends the linear scale
