@@ -15,6 +15,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = ROOT / "pe_lab/encodings/public.py"
+FAMILIES = PUBLIC.parent / "families"
 INTERFACE = {  # public names of pe_lab.encodings beside its encodings, by module
     "base": ["PositionalEncoding", "UnfitError"],
     "cache": ["Cache"],
@@ -70,7 +71,7 @@ def public(names: list[str]) -> None:
         package, _, path = target.partition(".encodings.")
         module, _, kind = path.rpartition(".")
         if package == "pe_lab":
-            modules[module].add(kind)
+            modules[f"families.{module}" if (FAMILIES / f"{module}.py").is_file() else module].add(kind)
     lines = [f"from pe_lab.encodings.{module} import {', '.join(kinds)}" for module, kinds in sorted(modules.items())]
     every = ", ".join(repr(kind) for kinds in modules.values() for kind in kinds)
     PUBLIC.write_text("\n".join([HEAD, *lines, "", f"__all__ = [{every}]", ""]), encoding="utf-8")

@@ -13,7 +13,7 @@ from benchmarks.subject import AttentionInputs, AttentionSizes
 from pe_lab.attention import attend
 from pe_lab.attention.flex import block_mask
 from pe_lab.attention.reference import added_to_logits, attended_keys, window_limits
-from pe_lab.encodings.bias import alibi_slopes
+from pe_lab.encodings.families.bias import alibi_slopes
 from pe_lab.encodings.terms import Rotary, Stick
 
 MAX_SQUARE_LENGTH = 4096  # the longest sequence for implementations that build T x T matrices

@@ -1,8 +1,8 @@
 """Make the encodings of conf/pe without hydra, and the terms that they give to attention."""
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -37,8 +37,7 @@ def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable
 
 def _constructor(options: dict[str, Any]) -> Callable[[Sizes], PositionalEncoding]:
     """Return a function that makes the encoding of a config for given sizes."""
-    module, name = options["_target_"].rsplit(".", 1)
-    encoding = getattr(importlib.import_module(module), name)
+    encoding = resolve_name(options["_target_"])
     plain = {key: value for key, value in options.items() if not key.startswith("_")}
     return lambda sizes: encoding(sizes, **plain)
 

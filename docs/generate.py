@@ -92,11 +92,15 @@ def plain(value: Any) -> str:
 
 def table(found: list[dict[str, Any]], _: str = "") -> str:
     """Return a table of configs: name with a link to the class, first comment, options."""
+    from hydra.utils import get_class
+
     lines = ["| name | what it is | options |", "| :--- | :--- | :--- |"]
     for config in found:
         comment = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", config["comment"])
         comment = comment.replace("|", "\\|")
-        lines.append(f"| [`{config['stem']}`][{config['_target_']}] | {comment} | {options(config)} |")
+        kind = get_class(config["_target_"])
+        link = f"[`{config['stem']}`][{kind.__module__}.{kind.__qualname__}]"
+        lines.append(f"| {link} | {comment} | {options(config)} |")
     return "\n".join(lines)
 
 

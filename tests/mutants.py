@@ -65,9 +65,11 @@ class Mutant:
 
 
 def of(encoding: str, file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
-    """Return the mutants of an encoding."""
-    path = Path("conf/pe" if file.endswith(".yaml") else "pe_lab/encodings", file)
-    return [Mutant(encoding, path, old, new, (f"encodings/test_{tests}.py",)) for old, new in changes]
+    """Return the mutants of an encoding; its file and its tests are found by their names."""
+    (path,) = (ROOT / ("conf/pe" if file.endswith(".yaml") else "pe_lab/encodings")).rglob(file)
+    (place,) = (ROOT / "tests/encodings").rglob(f"test_{tests}.py")
+    noticing = (place.relative_to(ROOT / "tests").as_posix(),)
+    return [Mutant(encoding, path.relative_to(ROOT), old, new, noticing) for old, new in changes]
 
 
 def of_model(kind: str, file: str, *changes: tuple[str, str]) -> list[Mutant]:
@@ -568,7 +570,7 @@ MUTANTS = [
     ),
     *of_model(
         "bloom",
-        "encodings/bias.py",
+        "encodings/families/bias.py",
         ("[::2][: num_heads - power]", "[1::2][: num_heads - power]"),
         ("2 ** (-8 * (h + 1) / n)", "2 ** (-8 * h / n)"),
         ("geometric(power) +", "geometric(2 * power)[:power] +"),

@@ -13,9 +13,9 @@ from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
+from pe_lab.encodings.families.marked import Marked
+from pe_lab.encodings.families.randomized import Randomized, Shape
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
-from pe_lab.encodings.marked import Marked
-from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer

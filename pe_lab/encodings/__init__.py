@@ -1,7 +1,8 @@
-"""Positional encodings: base.py and terms.py are the interface, layout.py and layout_properties.py positions.
+"""Positional encodings: a file for each family in `families`, and here what all of them rest on.
 
-Making: sizes, options, named, public, hf_config. Within a model: stack, merge, cache, memory. Shared by families:
-angles, rates. Beyond the training length: policies, policy_names. Each other file is a family.
+Interface of an encoding: base, declarations, options, sizes, terms. Positions: layout, layout_properties. Encodings
+made of others: combine, merge. Within a model: stack, cache, memory. Making one: named, public, hf_config. Beyond the
+training length: policies, policy_names. Shared by families: angles, distance_table, rates, recomputed.
 
 `from pe_lab.encodings import RoPE` and all other names of public.py, and `make`, which makes an encoding by its name.
 They are imported when the first of them is used: `pe_lab.encodings.options` needs no torch, and neither does whoever
@@ -9,6 +10,7 @@ imports it alone.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ def __getattr__(name: str) -> Any:
         return [*import_module(f"{__name__}.public").__all__, "make"]
     if name[:1].isupper():  # otherwise it is a module of this package
         return getattr(import_module(f"{__name__}.public"), name)
+    if name[0] != "_" and find_spec(f"{__name__}.families.{name}"):  # pe_lab.encodings.rotary, as conf/pe has it
+        return import_module(f"{__name__}.families.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from pe_lab.encodings import public
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.families.rotary_scaled import LLAMA3
 from pe_lab.encodings.options import OptionError, closest_name, is_integer
-from pe_lab.encodings.rotary_scaled import LLAMA3
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 

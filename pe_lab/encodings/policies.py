@@ -4,13 +4,13 @@ from collections.abc import Callable
 from functools import partial
 
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.families.randomized import Randomized
+from pe_lab.encodings.families.rotary import RoPE
+from pe_lab.encodings.families.rotary_far import LeakyReRoPE, ReRoPE, SelfExtend, default_group, default_window
+from pe_lab.encodings.families.rotary_scaled import LLAMA3, DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.families.table import Table
 from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.policy_names import FAR_POLICIES, parse_policy
-from pe_lab.encodings.randomized import Randomized
-from pe_lab.encodings.rotary import RoPE
-from pe_lab.encodings.rotary_far import LeakyReRoPE, ReRoPE, SelfExtend, default_group, default_window
-from pe_lab.encodings.rotary_scaled import LLAMA3, DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
-from pe_lab.encodings.table import Table
 
 revision = 1  # increased when a policy changes; part of the identity of a record
 DRAWN_POSITIONS = 2048  # positions that "randomized" draws from, unless the encoding is a table with a number of rows

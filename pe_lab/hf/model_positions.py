@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, READ_PARAMETERS, scaling_options
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import factory
-from pe_lab.encodings.rotary import RoPE
 
 Options = dict[str, Any]
 

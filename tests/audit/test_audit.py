@@ -21,8 +21,8 @@ from pe_lab.audit import cost, measures, report
 from pe_lab.audit.audited_encoding import HEADS, LENGTH, WIDTH, AuditedEncoding, equal_tokens, random_tokens
 from pe_lab.audit.cost import Meter, attention_layers, measure_costs
 from pe_lab.audit.pictures import effective_distance, save_picture
-from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.families.absolute import sinusoid
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Terms
 

@@ -8,7 +8,7 @@ import pytest
 from configs import compose_config, pe_settings
 from pe_lab import config
 from pe_lab.config import expand_overrides, resolve_config
-from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.results.cell_rows import describe_cells, settings_of
 

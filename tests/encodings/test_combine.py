@@ -16,14 +16,14 @@ from pe_lab.attention import attend
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
 from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
-from pe_lab.encodings.dape import Dape
 from pe_lab.encodings.declarations import COMBINING_RULES, Declarations
+from pe_lab.encodings.families.dape import Dape
+from pe_lab.encodings.families.randomized import Randomized
+from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.merge import CannotCombineError, PartTerms, add_terms, by_head
 from pe_lab.encodings.named import encodings
-from pe_lab.encodings.randomized import Randomized
-from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.terms import SOFTMAX
 
 B, T, D, H, DEPTH = 2, 7, 24, 4, 4

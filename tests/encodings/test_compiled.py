@@ -12,9 +12,9 @@ from torch.testing import assert_close
 from configs import slow_but_for
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, UNMARKED, Layout, Randomized, Rotary, Stack, make
+from pe_lab.encodings.families.rotary_scaled import document_lengths
 from pe_lab.encodings.layout import PROPERTY_NAMES
 from pe_lab.encodings.named import encodings
-from pe_lab.encodings.rotary_scaled import document_lengths
 
 NAMES = sorted(encodings())
 DEEP = {"rnope_swa": 4}  # layers that an encoding needs

@@ -29,8 +29,8 @@ from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings import make, named
-from pe_lab.encodings.absolute import Absolute
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.families.absolute import Absolute
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Stick

@@ -20,11 +20,11 @@ from configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.config import expand_overrides
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, of_config, read_encoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import factory
 from pe_lab.encodings.options import OptionError
-from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.sizes import Sizes
 
 F32 = torch.finfo(torch.float32).eps

@@ -30,9 +30,9 @@ from pe_lab.attention import attend
 from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
-from pe_lab.encodings.contextual import Forgetting
+from pe_lab.encodings.families.contextual import Forgetting
+from pe_lab.encodings.families.rotary import LRoPE, PRoPE, XPos
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.rotary import LRoPE, PRoPE, XPos
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Rotary, Terms
 from pe_lab.model.transformer import Transformer

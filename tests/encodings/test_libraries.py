@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.bias import Alibi
-from pe_lab.encodings.bias_learned import T5, t5_buckets
-from pe_lab.encodings.contextual import CoPE, Forgetting
-from pe_lab.encodings.grid import AxialRoPE
+from pe_lab.encodings.families.absolute import Sinusoidal
+from pe_lab.encodings.families.bias import Alibi
+from pe_lab.encodings.families.bias_learned import T5, t5_buckets
+from pe_lab.encodings.families.contextual import CoPE, Forgetting
+from pe_lab.encodings.families.grid import AxialRoPE
+from pe_lab.encodings.families.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.families.rotary_scaled import InterpolatedRoPE, NTKRoPE
+from pe_lab.encodings.families.table import Learnable
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
-from pe_lab.encodings.rotary_scaled import InterpolatedRoPE, NTKRoPE
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.table import Learnable
 
 B, H, d = 2, 3, 8
 D = H * d

@@ -6,6 +6,10 @@ from typing import Annotated, Literal
 import pytest
 
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
+from pe_lab.encodings.families.randomized import Randomized
+from pe_lab.encodings.families.rotary import LRoPE, RoPE
+from pe_lab.encodings.families.rotary_scaled import Yarn
+from pe_lab.encodings.families.table import Learnable
 from pe_lab.encodings.options import (
     Count,
     NonNegative,
@@ -19,11 +23,7 @@ from pe_lab.encodings.options import (
     prefix_errors,
     require_option,
 )
-from pe_lab.encodings.randomized import Randomized
-from pe_lab.encodings.rotary import LRoPE, RoPE
-from pe_lab.encodings.rotary_scaled import Yarn
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.table import Learnable
 
 SIZES = Sizes(width=16, num_heads=2, length=10)
 

@@ -7,12 +7,12 @@ import torch
 from configs import pe_settings
 from pe_lab.config import expand_overrides, schema
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.bias import Alibi
+from pe_lab.encodings.families.bias import Alibi
+from pe_lab.encodings.families.rotary import LRoPE, RoPE, XPos
+from pe_lab.encodings.families.rotary_far import default_group, default_window
+from pe_lab.encodings.families.rotary_scaled import InterpolatedRoPE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.policies import DRAWN_POSITIONS, apply_policy
-from pe_lab.encodings.rotary import LRoPE, RoPE, XPos
-from pe_lab.encodings.rotary_far import default_group, default_window
-from pe_lab.encodings.rotary_scaled import InterpolatedRoPE
 from pe_lab.encodings.sizes import Sizes
 
 SIZES = Sizes(width=32, num_heads=2, length=16)

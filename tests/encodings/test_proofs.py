@@ -26,7 +26,7 @@ def rows(table: re.Pattern[str]) -> list[list[str]]:
 def marked() -> set[tuple[str, str]]:
     """Return the tests that are marked, or some of whose parameters are: file and function."""
     results = set()
-    for path in Path(__file__).parent.glob("test_*.py"):
+    for path in Path(__file__).parent.rglob("test_*.py"):
         tree = ast.parse(path.read_text())
         lists = {  # of parameters that are marked
             name.id
@@ -89,7 +89,9 @@ def test_mutants_of_the_page_are_those_of_the_script_and_three_at_least() -> Non
 def test_a_file_of_tests_that_cannot_be_collected_catches_no_mutant(tmp_path: Path) -> None:
     tests = tmp_path / "test_broken.py"
     tests.write_text("import of_nothing\n")
-    mutant = mutants.Mutant("rope", Path("pe_lab/encodings/rotary.py"), "class RoPE(", "class RoPE (", (str(tests),))
+    mutant = mutants.Mutant(
+        "rope", Path("pe_lab/encodings/families/rotary.py"), "class RoPE(", "class RoPE (", (str(tests),)
+    )
     with pytest.raises(RuntimeError, match="pytest ended with 2"):
         mutants.caught_by(mutant, mutants.copied(tmp_path / "copy"))
 

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from hydra.utils import get_class
@@ -23,6 +25,11 @@ def test_star_and_dir_have_the_public_names() -> None:
     names: dict[str, object] = {}
     exec("from pe_lab.encodings import *", names)
     assert names.keys() - {"__builtins__"} == {*public.__all__, "make"} <= set(dir(pe_lab.encodings))
+
+
+def test_families_are_attributes_by_which_configs_name_their_classes() -> None:
+    for path in (Path(pe_lab.encodings.__file__).parent / "families").glob("[a-z]*.py"):
+        assert getattr(pe_lab.encodings, path.stem) is import_module(f"pe_lab.encodings.families.{path.stem}")
 
 
 @pytest.mark.parametrize("name", ["Nothing", "nothing"])

@@ -254,7 +254,7 @@ def test_only_the_stack_and_encodings_call_the_hooks() -> None:
             if node.func.attr in ("embed", "mix", "terms", "share_parameters"):
                 calls.append(path.relative_to(Path(pe_lab.__file__).parent).as_posix())
     assert {call for call in calls if not call.startswith(("encodings/", "check/"))} == set()
-    assert {"encodings/stack.py", "encodings/randomized.py"} <= set(calls)
+    assert {"encodings/stack.py", "encodings/families/randomized.py"} <= set(calls)
 
 
 def test_a_model_of_the_lab_holds_a_stack() -> None:

@@ -12,9 +12,9 @@ from pe_lab.config.reference import TRAINING, effect_of
 from pe_lab.config.schema import RANGES
 from pe_lab.config.trainer_arguments import ARGUMENT_NAMES
 from pe_lab.data.structured import Structured
-from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import UnfitError
-from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.families.absolute import Sinusoidal
+from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.experiment import cell as cell_module
 from pe_lab.experiment.cell import Cell
 from pe_lab.model.transformer import Transformer

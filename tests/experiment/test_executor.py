@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from configs import TINY, in_ledger
 from pe_lab.data.seeding import derive_seed
-from pe_lab.encodings.bias_learned import KerpleLog
+from pe_lab.encodings.families.bias_learned import KerpleLog
 from pe_lab.experiment import executor
 from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job

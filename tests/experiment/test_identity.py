@@ -11,13 +11,13 @@ import torch
 
 from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.identity import source_digests
 from pe_lab.system.files import digest
 
 NOTHING = "from pe_lab.encodings.base import PositionalEncoding\n\nclass Mine(PositionalEncoding):\n    pass\n"
-ALIBI = "from pe_lab.encodings.bias import Alibi\n\nclass Mine(Alibi):\n    pass\n"
+ALIBI = "from pe_lab.encodings.families.bias import Alibi\n\nclass Mine(Alibi):\n    pass\n"
 OWN = ("pe=none", "pe.name=mine", "pe._target_=mymod.Mine")
 
 
@@ -173,7 +173,7 @@ def test_a_late_import_that_cannot_be_found_or_read_is_passed_over(folder):
 
 
 def test_a_function_that_makes_an_encoding_is_part_of_its_identity(folder):
-    text = "from functools import partial\nfrom pe_lab.encodings.rotary import RoPE\n\n"
+    text = "from functools import partial\nfrom pe_lab.encodings.families.rotary import RoPE\n\n"
     text += "def mine(sizes, name, **options):\n    return RoPE(sizes, name, theta={})\n"
     write(folder, mymod=text.format(100.0))
     words = ["pe=none", "pe.name=mine", "pe._target_=mymod.mine", f"ledger={folder}"]

@@ -14,7 +14,7 @@ from configs import TINY, in_ledger
 from faults.programs import Program
 from pe_lab import config
 from pe_lab.attention import sdpa
-from pe_lab.encodings.rotary_far import ReRoPE
+from pe_lab.encodings.families.rotary_far import ReRoPE
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import Datasets, load_model, use_policy

@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from configs import in_ledger, pe_settings
 from faults.sweeps import TINY
 from pe_lab import config
+from pe_lab.encodings.families.table import Learnable
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.table import Learnable
 from pe_lab.experiment.rounds import with_settings
 from pe_lab.experiment.tuning import is_phased, starting_scale
 from pe_lab.results.cell_rows import describe_cells, settings_of

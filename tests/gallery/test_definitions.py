@@ -15,14 +15,15 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from pe_lab.attention import attend
 from pe_lab.config import config_folder
+from pe_lab.encodings.families.table import Learnable
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import make
 from pe_lab.encodings.stack import Stack
-from pe_lab.encodings.table import Learnable
 from pe_lab.gallery import definitions as gallery
 from pe_lab.gallery.definitions import FILE, Definition, definitions, read
 from pe_lab.gallery.formulas import mathml
@@ -143,15 +144,10 @@ def test_texts_are_sentences_in_characters_of_a_keyboard() -> None:
 # -- sources and evidence ----------------------------------------------------------------------------------------------
 
 
-def class_of(name: str) -> type:
-    module, _, kind = OmegaConf.load(FILES[name])._target_.rpartition(".")
-    return getattr(sys.modules.get(module) or __import__(module, fromlist=[kind]), kind)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_source_is_that_of_the_class(name: str) -> None:
     source = definitions()[name].source
-    ours = (class_of(name).__doc__ or "") + FILES[name].read_text()
+    ours = (get_class(OmegaConf.load(FILES[name])._target_).__doc__ or "") + FILES[name].read_text()
     if source.url is None:
         assert source.year is None
         assert source.title.startswith("No publication") or "seed report" in ours.lower()
@@ -165,7 +161,7 @@ def test_the_source_is_that_of_the_class(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_publication_is_one_of_our_documentation(name: str) -> None:
-    known = "".join(path.read_text() for path in (*DOCS.glob("*.md"), *(ROOT / "pe_lab/encodings").glob("*.py")))
+    known = "".join(path.read_text() for path in (*DOCS.glob("*.md"), *(ROOT / "pe_lab/encodings").rglob("*.py")))
     for url in urls(definitions()[name]):
         assert url.startswith("https://")
         if "arxiv" in url:

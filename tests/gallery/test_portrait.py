@@ -13,7 +13,7 @@ import pytest
 
 from pe_lab import config
 from pe_lab.audit.audited_encoding import AuditedEncoding
-from pe_lab.encodings.bias import Alibi
+from pe_lab.encodings.families.bias import Alibi
 from pe_lab.gallery import portrait as made_by
 from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.portrait import Portrait, portrait
@@ -57,7 +57,7 @@ def test_what_portraits_depend_on_has_all_that_they_are_made_of(monkeypatch: pyt
     bytes_of = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.as_posix()) or bytes_of(path))
     made_by._sources.__wrapped__()
-    ends = ("encodings/bias.py", "attention/reference.py", "model/transformer.py", "audit/measures.py", "pe/alibi.yaml")
+    ends = ("families/bias.py", "attention/reference.py", "model/transformer.py", "audit/measures.py", "pe/alibi.yaml")
     for end in (*ends, "gallery/kernels.py", "gallery/portrait.py", "attention/triton/__init__.py"):
         assert any(path.endswith(end) for path in read), end
 

@@ -27,7 +27,7 @@ from benchmarks.transformers_models import (
     logits,
     small,
 )
-from pe_lab.encodings.absolute import sinusoid
+from pe_lab.encodings.families.absolute import sinusoid
 from pe_lab.encodings.named import encodings
 from pe_lab.hf import EncodingCallback, load, parameter_groups, replace, stacks
 from pe_lab.hf.model_families import FAMILIES

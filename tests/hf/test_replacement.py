@@ -37,7 +37,7 @@ from hf_models import (
 )
 from pe_lab.attention import reference
 from pe_lab.encodings import make
-from pe_lab.encodings.bias import alibi_slopes
+from pe_lab.encodings.families.bias import alibi_slopes
 from pe_lab.hf import replace, stacks
 
 PAIRS = [(kind, name) for kind in KINDS for name in NAMES if takes(kind, name)]

@@ -11,7 +11,7 @@ from pe_lab.config import Model
 from pe_lab.data.base import IGNORE
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.structured import Structured
-from pe_lab.encodings.absolute import Sinusoidal
+from pe_lab.encodings.families.absolute import Sinusoidal
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes import rank

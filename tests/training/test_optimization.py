@@ -17,7 +17,7 @@ from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.structured import Structured
-from pe_lab.encodings.rotary import LRoPE, RoPE
+from pe_lab.encodings.families.rotary import LRoPE, RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
 from pe_lab.system.files import digest

@@ -19,8 +19,8 @@ from configs import pe_settings
 from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Batch, Task
+from pe_lab.encodings.families.randomized import Randomized
 from pe_lab.encodings.layout import CpuCopy, Layout
-from pe_lab.encodings.randomized import Randomized
 from pe_lab.model.transformer import Transformer
 from pe_lab.training.data import Sequences
 

@@ -18,8 +18,8 @@ from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
+from pe_lab.encodings.families.randomized import Randomized
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
