@@ -1,6 +1,7 @@
 """Tables of docs/replication.md, from the registry of published numbers and the shipped values."""
 
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,22 @@ def findings() -> dict[str, Any]:
     entries = load_entries(ROOT / "conf/replication")
     values = shipped_values(entries, REPLICATION if REPLICATION.exists() else None)
     return {name: judge_entry(entry, values.get(name, Values()).by_label) for name, entry in entries.items()}
+
+
+def of_claim(finding: Any) -> tuple[str, str]:
+    """Return the verdict on a claim as the gallery has it, and how many of its parts are in which state."""
+    from pe_lab.gallery.claim_parts import states, unseen_lengths, verdict_of_claim, without_room
+
+    room = without_room(finding, benchmark_results(), unseen_lengths(finding.entry, ROOT / "sweeps/results"))
+    return verdict_of_claim(finding, room), states(finding, room)
+
+
+@cache
+def benchmark_results() -> dict[str, Any]:
+    """Return the results of the benchmark by task."""
+    from pe_lab.benchmark.task_results import read_results
+
+    return {results.task.name: results for results in read_results()}
 
 
 def replication() -> str:
@@ -47,13 +64,14 @@ def verdicts_of(found: list[Any]) -> str:
     """Return how many findings have which verdict, as text."""
     counts: dict[str, int] = {}
     for finding in found:
-        counts[str(finding.verdict)] = counts.get(str(finding.verdict), 0) + 1
+        word = of_claim(finding)[0] if finding.entry.studies else str(finding.verdict)
+        counts[word] = counts.get(word, 0) + 1
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 def papers() -> str:
     """Return a table of the claims of papers on the benchmark's rows, each with the part that supports it least."""
-    from pe_lab.gallery.claim_parts import by_support, states, weakest
+    from pe_lab.gallery.claim_parts import by_support, weakest
 
     found = by_support({name: finding for name, finding in findings().items() if finding.entry.tasks})
     lines = ["| claim | paper | verdict | the part that supports it least | ours, 95 % interval |", f"|{' :--- |' * 5}"]
@@ -61,7 +79,7 @@ def papers() -> str:
         entry, label = finding.entry, weakest(finding)
         assert label is not None, finding
         part = f"{label}, claimed {entry.values[label]}"
-        verdict = f"{finding.verdict}: {states(finding)}"
+        verdict = ": ".join(of_claim(finding))
         cells = [f"`{entry.name}`: {entry.says}", by(entry), verdict, part, interval_of(finding, label)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -109,7 +127,6 @@ def hours_of(hours: float) -> str:
 
 def claims() -> str:
     """Return a table of claims (in their own setting, in others, the command) and one of their decided parts."""
-    from pe_lab.gallery.claim_parts import states
     from pe_lab.replication import universe
     from pe_lab.replication.entry import UNIVERSE_SUFFIX
     from pe_lab.replication.findings import PARTS
@@ -133,7 +150,7 @@ def claims() -> str:
                 else f"not run: {everywhere.why}"
             )
         command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
-        own = f"{finding.verdict}: {states(finding) if finding.compared else finding.why}"
+        own = ": ".join(of_claim(finding)) if finding.compared else f"{finding.verdict}: {finding.why}"
         lines.append(f"| `{short}`: {entry.says} | {own} | {where} | {command} |")
         for label, one in finding.compared.items():
             state = PARTS[str(one.agreement)]

@@ -1,7 +1,6 @@
 """The parts of a claim: what was measured on which tasks, and how far from a bound still counts as near it."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -21,6 +20,7 @@ from pe_lab.replication.study_values import RAW_CONDITIONS
 from pe_lab.replication.universe import quantity
 from pe_lab.results.columns import cut_interval
 from pe_lab.results.learned import MIN_RIGHT, not_learned_note, partly_learned
+from pe_lab.results.tuned_outcomes import MAX_AT_EDGE
 from pe_lab.statistics import Agreement, Comparison
 from pe_lab.system.exact_csv import read_csv
 
@@ -37,10 +37,13 @@ UNITS_OF_CLAIMS = {
 
 UNPUBLISHED = "not published"  # the paper of entries that have none
 CANNOT = "cannot be tested here"
+NO_ROOM = "without room for a difference"
+MIN_ALL_RIGHT = 0.99  # share of right answers from which two encodings can no longer differ much
+MIN_LENGTH_GAP = 0.01  # nats per byte: a smaller difference of a text's losses at two lengths may be that of its bytes
 TICKS = {-1.0: "−1", -0.1: "−0.1", 0.0: "0", 0.1: "0.1", 1.0: "1"}  # of the figure
 LINEAR = 0.03  # about the distance from its bound up to which the figure is linear; beyond, it is logarithmic
 STATE_ORDER = [Agreement.NOT_REPRODUCED, Agreement.UNDECIDED, Agreement.REPRODUCED]
-VERDICT_ORDER = [EntryVerdict.REPRODUCED, EntryVerdict.UNDECIDED, EntryVerdict.MIXED, EntryVerdict.NOT_REPRODUCED]
+VERDICT_ORDER = [EntryVerdict.REPRODUCED, EntryVerdict.MIXED, EntryVerdict.NOT_REPRODUCED, EntryVerdict.UNDECIDED]
 
 
 @dataclass(frozen=True)
@@ -155,10 +158,135 @@ def by_support(claims: Mapping[str, Finding]) -> dict[str, Finding]:
     return dict(sorted(claims.items(), key=order))
 
 
-def verdict_counts(claims: Iterable[Finding]) -> str:
-    """Return how many claims have which verdict, in words; those that cannot be tested are counted apart."""
-    counts = Counter(verdict_in_words(claim, False) if claim.compared else str(claim.verdict) for claim in claims)
-    return ", ".join(f"{counts[word]} {word}" for word in (*EntryVerdict, CANNOT) if counts[word])
+def verdict_of_claim(finding: Finding, roomless: Collection[str] = ()) -> str:
+    """Return the verdict on a claim; CANNOT for one whose data cannot decide it.
+
+    Its longer sequences ask for no new position; or no part is decided, and on most of them no difference can show.
+
+    Args:
+        roomless: the parts of `without_room`.
+    """
+    open_ = all(str(comparison.agreement) == Agreement.UNDECIDED for comparison in finding.compared.values())
+    blocked = keeps_positions(finding.entry) or (open_ and 2 * len(roomless) > len(finding.compared))
+    return CANNOT if finding.compared and blocked else str(finding.verdict)
+
+
+def by_verdict(claims: Mapping[str, Finding], roomless: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    """Return the names of claims by `verdict_of_claim`, in the order of VERDICT_ORDER; CANNOT and "not run" are last.
+
+    Args:
+        roomless: the parts of `without_room`, by claim.
+    """
+    verdicts = {name: verdict_of_claim(claim, roomless.get(name, ())) for name, claim in claims.items()}
+    order = [*map(str, VERDICT_ORDER), CANNOT, str(EntryVerdict.NOT_RUN)]
+    names = {word: [name for name, verdict in verdicts.items() if verdict == word] for word in order}
+    return {word: several for word, several in names.items() if several}
+
+
+def compared_means(
+    entry: Entry, test: Claimed, results: Mapping[str, TaskResults], unseen: UnseenLengths | None = None
+) -> list[float]:
+    """Return the means over seeds of what a part compares, on the benchmark's rows or on unseen lengths.
+
+    Empty if one of them lacks.
+
+    Args:
+        results: of the benchmark, by task.
+        unseen: of the claim's studies.
+    """
+    means: list[float | None] = []
+    if unseen is not None:
+        cells = [{**test.value, **change} for change in ({}, *test.others)]
+        means = [unseen.shares.get(str(cell["data"]), {}).get(str(cell["pe"])) for cell in cells]
+    means += [_mean(results, *cell) for cell in _cells(entry, test)]
+    known = [mean for mean in means if mean is not None]
+    return known if len(known) == len(means) else []
+
+
+def without_room(
+    finding: Finding, results: Mapping[str, TaskResults], unseen: UnseenLengths | None = None
+) -> dict[str, str]:
+    """Return the open parts on which no difference can show, each with the reason.
+
+    All that they compare has less than MIN_RIGHT of whole sequences right, or at least MIN_ALL_RIGHT of what is asked.
+    """
+    reasons = {}
+    for label, comparison in finding.compared.items():
+        test = finding.entry.values[label]
+        if not isinstance(test, Claimed) or str(comparison.agreement) != Agreement.UNDECIDED:
+            continue
+        means = compared_means(finding.entry, test, results, unseen) if _is_share(test) else []
+        if means and max(means) < MIN_RIGHT and test.value["metric"] == "exact_match":
+            reasons[label] = f"neither gets {100 * MIN_RIGHT:.0f} % of whole sequences right"
+        elif means and min(means) >= MIN_ALL_RIGHT:
+            reasons[label] = f"both get at least {100 * MIN_ALL_RIGHT:.0f} % right"
+    return reasons
+
+
+def at_edge(finding: Finding, results: Mapping[str, TaskResults]) -> dict[str, list[str]]:
+    """Return the encodings of each part whose learning rate was the lowest or the highest in over MAX_AT_EDGE of seeds.
+
+    Args:
+        results: of the benchmark, by task; the rates of other studies were not tuned.
+    """
+    parts: dict[str, list[str]] = {}
+    for label in finding.compared:
+        test = finding.entry.values[label]
+        for task, _, _, pe in _cells(finding.entry, test) if isinstance(test, Claimed) else []:
+            edges = results[task].rows.groupby("pe")["edge"].mean() if task in results else {}
+            if edges.get(pe, 0.0) > MAX_AT_EDGE and pe not in parts.setdefault(label, []):
+                parts[label].append(pe)
+    return {label: names for label, names in parts.items() if names}
+
+
+def within_windows(finding: Finding, text: str) -> list[str]:
+    """Return the parts that compare an encoding's losses at two lengths, which differ by less than MIN_LENGTH_GAP.
+
+    Args:
+        text: the task whose windows at different lengths have different bytes.
+    """
+    labels = []
+    for label, comparison in finding.compared.items():
+        test = finding.entry.values[label]
+        if not isinstance(test, Claimed) or [set(change) for change in test.others] != [{"length"}]:
+            continue
+        if tasks_of(finding.entry, test) == [text] and abs(float(comparison.difference)) < MIN_LENGTH_GAP:
+            labels.append(label)
+    return labels
+
+
+def _is_share(test: Claimed) -> bool:
+    return not test.ratio and str(test.value["metric"]) in ("accuracy", "exact_match")
+
+
+def _mean(results: Mapping[str, TaskResults], task: str, metric: str, length: str, pe: str) -> float | None:
+    """Return the mean over seeds of a cell; None where it was not measured."""
+    column = f"{metric}_x{length}"
+    if task not in results or column not in results[task].rows:
+        return None
+    values = results[task].rows.loc[results[task].rows["pe"] == pe, column].astype(float)
+    return float(values.mean()) if len(values) else None
+
+
+def _cells(entry: Entry, test: Claimed) -> list[tuple[str, str, str, str]]:
+    """Return what a part on the benchmark's rows compares: task, metric, length and encoding of each of its values."""
+    cells = []
+    for change in ({}, *test.others) if entry.tasks else ():
+        cell = {**test.value, **change}
+        tasks = [str(cell["task"])] if "task" in cell else entry.tasks
+        cells += [(task, str(cell["metric"]), str(cell["length"]), str(cell["pe"])) for task in tasks]
+    return cells
+
+
+def paper_in_words(paper: str) -> str:
+    """Return the number of a paper on arXiv, or the last part of its address; of no publication, what is said of it."""
+    return f"{'arXiv:' * ('arxiv.org' in paper)}{paper.rpartition('/')[2]}" if "://" in paper else paper
+
+
+def exact_parts(finding: Finding) -> list[str]:
+    """Return the parts on untrained models, whose values are the same in every seed."""
+    tests = {label: test for label, test in finding.entry.values.items() if isinstance(test, Claimed)}
+    return [label for label, test in tests.items() if str(test.value["metric"]).startswith("audit.")]
 
 
 def encodings_of(entry: Entry) -> set[str]:
@@ -175,14 +303,10 @@ def levels(entry: Entry, results: Mapping[str, TaskResults]) -> list[str]:
         results: of the benchmark, by task.
     """
     lines: dict[str, dict[str, str]] = {}
-    tests = [test for test in entry.values.values() if isinstance(test, Claimed) and entry.tasks]
-    for conditions in [{**test.value, **change} for test in tests for change in ({}, *test.others)]:
-        pe, metric, length = (conditions.get(key) for key in ("pe", "metric", "length"))
-        for task in [str(conditions["task"])] if "task" in conditions else entry.tasks:
-            rows = results[task].rows.query("pe == @pe") if task in results else pd.DataFrame()
-            if len(rows) and (column := f"{metric}_x{length}") in rows:
-                line = f"{task}, {str(metric).replace('_', ' ')} at {length} ×"
-                lines.setdefault(line, {})[str(pe)] = number(float(rows[column].astype(float).mean()))
+    tests = [test for test in entry.values.values() if isinstance(test, Claimed)]
+    for task, metric, length, pe in (cell for test in tests for cell in _cells(entry, test)):
+        if (mean := _mean(results, task, metric, length, pe)) is not None:
+            lines.setdefault(f"{task}, {metric.replace('_', ' ')} at {length} ×", {})[pe] = number(mean)
     return [f"{line}: {', '.join(f'`{pe}` {mean}' for pe, mean in means.items())}" for line, means in lines.items()]
 
 
@@ -246,10 +370,15 @@ def _ends(test: Claimed, comparison: Comparison) -> tuple[float, float]:
     return low, high
 
 
-def states(finding: Finding) -> str:
-    """Return how many parts are shown, contradicted and open."""
-    agreements = [str(comparison.agreement) for comparison in finding.compared.values()]
-    counts = [(agreements.count(state), word) for state, word in PARTS.items() if state in agreements]
+def states(finding: Finding, roomless: Collection[str] = ()) -> str:
+    """Return how many parts are shown, contradicted and open; those on which no difference can show are apart.
+
+    Args:
+        roomless: the parts of `without_room`.
+    """
+    words = {label: PARTS[Agreement(str(each.agreement))] for label, each in finding.compared.items()}
+    agreements = [NO_ROOM if label in roomless else word for label, word in words.items()]
+    counts = [(agreements.count(word), word) for word in (*PARTS.values(), NO_ROOM) if word in agreements]
     parts = f" of {len(agreements)} part{'s' * (len(agreements) > 1)}"
     return ", ".join(f"{count}{'' if place else parts} {word}" for place, (count, word) in enumerate(counts))
 
@@ -289,12 +418,11 @@ def shared_notes(entries: Iterable[Entry]) -> list[str]:
     return [each[0] for each in takewhile(lambda each: len(set(each)) == 1, notes)]
 
 
-def verdict_in_words(finding: Finding, has_unlearned: bool) -> str:
-    """Return the verdict as pages show it: with what limits it, or that the claim cannot be tested on its data."""
-    if finding.compared and keeps_positions(finding.entry):
-        return CANNOT
+def verdict_in_words(finding: Finding, has_unlearned: bool, roomless: Collection[str] = ()) -> str:
+    """Return the verdict as pages show it: `verdict_of_claim`, or the verdict with what limits it."""
+    verdict = verdict_of_claim(finding, roomless)
     limits = ", on models that had not learned the task" if finding.compared and has_unlearned else ""
-    return f"{finding.verdict}{limits}"
+    return verdict if verdict == CANNOT else f"{verdict}{limits}"
 
 
 def unlearned(entry: Entry, studies: Path) -> dict[str, str]:

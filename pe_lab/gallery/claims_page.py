@@ -16,11 +16,22 @@ SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement
 def claims_page(content: GalleryData) -> Page:
     """Return the claims of the literature with their verdicts."""
     judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
-    claims = claim_parts.by_support(content.claims)
-    groups = [
-        {name: claim for name, claim in claims.items() if (claim.entry.paper != claim_parts.UNPUBLISHED) == papers}
-        for papers in (True, False)
-    ]
+    supported = claim_parts.by_support(content.claims)
+    overviews, groups = [], []
+    for papers in (True, False):
+        of_papers = {
+            name: claim for name, claim in supported.items() if (claim.entry.paper != claim_parts.UNPUBLISHED) == papers
+        }
+        overviews.append(claim_parts.by_verdict(of_papers, content.roomless))
+        groups.append({name: of_papers[name] for names in overviews[-1].values() for name in names})
+    claims = groups[0] | groups[1]
+    verdicts = {name: word for overview in overviews for word, names in overview.items() for name in names}
+    encodings = {name: sorted(claim_parts.encodings_of(claim.entry)) for name, claim in claims.items()}
+    choices = {
+        "encoding": sorted({pe for name in groups[0] for pe in encodings[name]}),
+        "paper": sorted({claim_parts.paper_in_words(claim.entry.paper) for claim in groups[0].values()}),
+        "verdict": list(overviews[0]),
+    }
     says = Counter(claim.entry.says for claim in claims.values())
     by_table = {
         bool(rows): claim_parts.shared_notes(
@@ -34,6 +45,13 @@ def claims_page(content: GalleryData) -> Page:
         "claims.html",
         **shared_values(content, ""),
         groups=groups,
+        overviews=overviews,
+        verdicts=verdicts,
+        encodings=encodings,
+        choices=choices,
+        edged={name for name, parts in content.edges.items() if parts},
+        facets={facet: facet for facet in choices},
+        exact={name: claim_parts.exact_parts(claim) for name, claim in claims.items()},
         text=text,
         parameters=text.rows["parameters"].astype(float).median() if text else None,
         judged=judged,

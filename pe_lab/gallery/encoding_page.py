@@ -6,7 +6,7 @@ from typing import Any
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.task_results import USE
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
-from pe_lab.gallery.claim_parts import by_support, conditions, encodings_of, ours, states, verdict_in_words
+from pe_lab.gallery.claim_parts import by_support, conditions, encodings_of, ours, states
 from pe_lab.gallery.definitions import Definition
 from pe_lab.gallery.extrapolation import SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.formulas import mathml
@@ -176,7 +176,9 @@ def _counted(content: GalleryData, claims: dict[str, Finding], numbers: dict[str
     order, parts = list(EntryVerdict), []
     for what, findings in (("claims that name it", claims), ("numbers", numbers)):
         by_verdict = sorted(findings.items(), key=lambda item: order.index(item[1].verdict))
-        verdicts = Counter(verdict_in_words(each, bool(content.unlearned.get(name))) for name, each in by_verdict)
+        verdicts = Counter(
+            content.claim_verdict(name) if name in content.claims else str(each.verdict) for name, each in by_verdict
+        )
         counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         parts += [f"{what}: {counts}"] if counts else []
     parts += [f"{again} {'tasks' if again > 1 else 'task'} trained again with fresh seeds"] if again else []

@@ -20,7 +20,15 @@ from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined_encodings import undefined_reasons
-from pe_lab.gallery.claim_parts import UnseenLengths, unlearned, unseen_lengths
+from pe_lab.gallery.claim_parts import (
+    UnseenLengths,
+    at_edge,
+    unlearned,
+    unseen_lengths,
+    verdict_in_words,
+    within_windows,
+    without_room,
+)
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.encoding_families import family_of
 from pe_lab.gallery.gallery_page import fixed
@@ -148,6 +156,25 @@ class GalleryData:
         counts = sorted({int(count) for results in self.results.values() for count in results.table["runs"]})
         seeds = " to ".join(map(str, dict.fromkeys((*counts[:1], *counts[-1:]))))
         return f"a model of {' or '.join(words)}{f', and {seeds} seeds for each encoding' if counts else ''}"
+
+    @cached_property
+    def roomless(self) -> dict[str, dict[str, str]]:
+        """The parts on which no difference can show, each with the reason, by the name of the claim."""
+        return {name: without_room(each, self.results, self.unseen.get(name)) for name, each in self.claims.items()}
+
+    @cached_property
+    def edges(self) -> dict[str, dict[str, list[str]]]:
+        """The encodings whose learning rate was at an edge, by claim and part; see `at_edge`."""
+        return {name: at_edge(claim, self.results) for name, claim in self.claims.items()}
+
+    @cached_property
+    def same_windows(self) -> dict[str, list[str]]:
+        """The parts that may be due to the different bytes of windows, by the name of the claim."""
+        return {name: within_windows(claim, LONGER_TEXT[0]) for name, claim in self.claims.items()}
+
+    def claim_verdict(self, name: str) -> str:
+        """Return the verdict on a claim as pages show it."""
+        return verdict_in_words(self.claims[name], bool(self.unlearned.get(name)), self.roomless[name])
 
     @property
     def has_larger_model(self) -> bool:

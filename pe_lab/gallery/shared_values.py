@@ -5,7 +5,6 @@ from typing import Any
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_statistics import margin_in_words
 from pe_lab.benchmark.tasks import NAME, BenchmarkTask, benchmark_tasks
-from pe_lab.gallery.claim_parts import verdict_in_words
 from pe_lab.gallery.extrapolation import (
     MIN_HELD,
     NO_NEW_POSITION,
@@ -52,7 +51,6 @@ def shared_values(content: GalleryData, root: str) -> dict[str, Any]:
         "rates": sorted({float(rate) for task in benchmark_tasks() for rate in task.cfg.tune.rates}),
         "level": next(float(task.cfg.solve.level) for task in benchmark_tasks() if task.solvable),
         "margins": " or ".join(dict.fromkeys(map(margin_in_words, benchmark_tasks()))),
-        "verdict_in_words": verdict_in_words,
         "inline": lambda text: content.inline(text, root),
     }
 

@@ -50,7 +50,7 @@ SHARED_KEYS = (
     "timed",
 )
 FILE_KEYS = (*SHARED_KEYS, "cells")
-CELL_KEYS = ("published", "studies", "tests", "universe", *SHARED_KEYS)
+CELL_KEYS = ("brief", "published", "studies", "tests", "universe", *SHARED_KEYS)
 QUANTITY_PATTERN = re.compile(r"([a-z]\w*)(?:@([\d.]+(?:,[\d.]+)*))?")
 MIN_SEEDS = 3  # seeds of ours
 
@@ -96,6 +96,7 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
     described: dict[str, Any] = {
         key: require_text(where, key, fields.get(key)) for key in ("title", "paper", "says", "source", "unit")
     }
+    described["brief"] = require_text(where, "brief", cell.get("brief", described["says"]))
     lists: dict[str, Any] = {
         key: (*require_texts(where, key, common.get(key)), *require_texts(where, key, cell.get(key)))
         for key in ("setting", "chosen")

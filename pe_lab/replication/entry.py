@@ -83,6 +83,7 @@ class Entry:
         studies: the overrides of `pe-lab run -m` that train a claim, by the name of the study.
         tasks: the tasks of a claim on the benchmark's rows, which come with the package: nothing is trained.
         universe: the values of a claim's settings that are as reasonable as those of its study, by setting.
+        brief: `says` in a few words.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Entry:
     studies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
     universe: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
+    brief: str = ""
 
     @property
     def everywhere(self) -> bool:

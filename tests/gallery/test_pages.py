@@ -27,9 +27,12 @@ from pe_lab.encodings.layout import PADDING
 from pe_lab.gallery.claim_parts import (
     CANNOT,
     UNPUBLISHED,
+    at_edge,
     by_support,
+    by_verdict,
     claimed_side,
     conditions,
+    encodings_of,
     is_cut,
     levels,
     measured,
@@ -39,8 +42,10 @@ from pe_lab.gallery.claim_parts import (
     shared_notes,
     states,
     unlearned,
-    verdict_counts,
+    verdict_of_claim,
     weakest,
+    within_windows,
+    without_room,
 )
 from pe_lab.gallery.claims_page import claims_page
 from pe_lab.gallery.definitions import Failure
@@ -66,7 +71,7 @@ from pe_lab.gallery.pairwise import compare_on_task
 from pe_lab.gallery.samples import data_of
 from pe_lab.gallery.site import write
 from pe_lab.gallery.task_page import task_page
-from pe_lab.replication import EntryVerdict, judge_entry
+from pe_lab.replication import EntryVerdict, Finding, judge_entry
 from pe_lab.results.styles import MARKERS, NONE_STYLE, OWN_MARKERS, style
 from pe_lab.statistics import Agreement
 
@@ -1050,8 +1055,8 @@ def test_claims_of_papers_come_first_by_verdict_and_rows_name_them(content: Gall
     assert all(f'href="{papers[name]}"' in row for name, row in rows.items() if papers[name] != UNPUBLISHED)
     for name, row in rows.items():
         assert f'href="#{name}"' in row
-    judged = [str(content.claims[name].verdict) for name in rows if papers[name] == UNPUBLISHED]
-    assert [verdict for verdict, _ in groupby(judged)] == ["undecided", "mixed", "not reproduced"]
+    judged = [verdict_of_claim(content.claims[name]) for name in rows if papers[name] == UNPUBLISHED]
+    assert [verdict for verdict, _ in groupby(judged)] == ["mixed", "not reproduced", "undecided", CANNOT]
 
 
 def test_parts_of_claims_are_tables_with_metric_unit_tasks_and_tolerance(content: GalleryData) -> None:
@@ -1110,9 +1115,105 @@ def test_verdicts_that_cannot_be_tested_or_are_of_unlearned_models_say_so(conten
     rope = encoding_page(content, "rope").sections[2]
     assert rope.html.count("data-limited") == len((kept | missed) & set(content.definitions["rope"].claims)) > 0
     assert "on models that had not learned" in rope.fold
-    unpublished = [claim for claim in content.claims.values() if claim.entry.paper == UNPUBLISHED]
-    counts = {word: int(count) for count, word in re.findall(r"(\d+) ([a-z ]+)", verdict_counts(unpublished))}
-    assert (sum(counts.values()), counts[CANNOT]) == (len(unpublished), len(kept))
+    unpublished = {name: claim for name, claim in content.claims.items() if claim.entry.paper == UNPUBLISHED}
+    groups = by_verdict(unpublished, {})
+    names = [name for several in groups.values() for name in several]
+    assert (sorted(names), set(groups[CANNOT])) == (sorted(unpublished), kept)
+    overview = claims_page(content).html().partition('id="unpublished"')[2].partition("</table>")[0]
+    in_groups = [verdict_of_claim(content.claims[name]) for name in re.findall(r'href="#(\w+)"', overview)]
+    assert in_groups == [word for word, several in groups.items() for _ in several]
+
+
+def some_claim(content: GalleryData, name: str, rows: pd.DataFrame) -> tuple[Finding, dict[str, TaskResults]]:
+    """Return a claim on one task of the benchmark, judged on rows, and their results."""
+    entry = content.claims[name].entry
+    results = {entry.tasks[0]: TaskResults(task_named(entry.tasks[0]), rows)}
+    values = {}
+    for label, test in entry.values.items():
+        cells = [{**test.value, **change} for change in ({}, *test.others)]
+        seeds = [rows[rows["pe"] == cell["pe"]][f"{cell['metric']}_x{cell['length']}"].to_numpy() for cell in cells]
+        values[label] = list(seeds[0] - seeds[1])
+    return judge_entry(entry, values), results
+
+
+def test_a_claim_of_which_most_parts_leave_no_room_for_a_difference_cannot_be_tested(content: GalleryData) -> None:
+    """Both encodings have all right, or nothing; one decided part is enough for a verdict."""
+    means = dict.fromkeys(("cope", "learnable", "rope"), 7.0)
+    rows = tuned.table("flip_flop", means)
+    spread = np.tile([0.0, 0.001, -0.001, 0.002, -0.002], 3)
+    for length in (1, 2, 4):
+        rows[f"accuracy_x{length}"] = 0.995 + spread * rows["pe"].map({"cope": 1, "learnable": 0.5, "rope": -1})
+    claim, results = some_claim(content, "cope_flip_flop", rows)
+    assert set(without_room(claim, results)) == set(claim.compared)
+    assert without_room(claim, {}) == {}
+    assert verdict_of_claim(claim, without_room(claim, results)) == CANNOT
+    assert verdict_of_claim(claim) == "undecided"
+    lower = rows.assign(accuracy_x4=rows["accuracy_x4"] - 0.3 * rows["pe"].eq("rope"))
+    claim, results = some_claim(content, "cope_flip_flop", lower)
+    roomless = without_room(claim, results)
+    assert set(claim.compared) - set(roomless) == {"`cope` − `rope` at 4 ×"}
+    assert verdict_of_claim(claim, roomless) == "undecided"
+    assert "1 of 6 parts shown" in states(claim, roomless)
+    assert states(claim, roomless) != states(claim)
+    few = rows.assign(accuracy_x4=rows["accuracy_x4"] - 0.3)  # 2 of 6 parts that have room, both open
+    claim, results = some_claim(content, "cope_flip_flop", few)
+    assert len(without_room(claim, results)) == 4
+    html = claims_page(replace(content, results=results, claims={"cope_flip_flop": claim})).html()
+    assert f'data-verdict="{CANNOT}"' in html
+    section = html.partition('<section class="gallery-claim"')[2]
+    assert ("4 of 6 parts" in section, section.count("</span> ") >= 6) == (True, True)
+    longer = content.claims["longer"]
+    shares = without_room(longer, {}, content.unseen["longer"])
+    assert {label.partition(":")[0] for label in shares} == {"data copy", "data reverse", "data repeat"}
+    assert len(shares) == 12
+    assert "data copy: exact match on unseen lengths, `none` − `alibi`" not in shares  # alibi has 19 %
+
+
+def test_parts_of_claims_have_the_encodings_whose_rate_was_at_an_edge(content: GalleryData) -> None:
+    rows = tuned.table("causal_text", {"alibi": 1.5, "rope": 1.4}, 0.001)
+    rows["edge"] = (rows["pe"].eq("rope") & rows["seed"].lt(2)) | (rows["pe"].eq("alibi") & rows["seed"].lt(1))
+    claim, results = some_claim(content, "alibi_costs", rows)
+    assert at_edge(claim, results) == {label: ["rope"] for label in claim.compared}  # more than 20 % of the seeds
+    assert at_edge(content.claims["longer"], results) == {}
+    row = rows_of_claims(replace(content, results=results, claims={"alibi_costs": claim}))["alibi_costs"]
+    assert re.findall("data-edge>edge: ([^<]*)<", row) == ["rope"]
+    assert "data-edge" not in rows_of_claims(replace(content, results={}))["alibi_costs"]
+
+
+def test_small_differences_between_lengths_of_text_may_be_those_of_its_windows(content: GalleryData) -> None:
+    rows = tuned.table("causal_text", {"stick_breaking": 1.5}, 0.001)
+    rows["loss_x2"], rows["loss_x4"] = rows["loss_x1"] - 0.009, rows["loss_x1"] - 0.011
+    entry = content.claims["stick_improves"].entry
+    losses = {length: (rows[f"loss_x{length}"] - rows["loss_x1"]).to_list() for length in (2, 4)}
+    claim = judge_entry(entry, dict(zip(entry.values, losses.values(), strict=True)))
+    assert within_windows(claim, "causal_text") == ["`stick_breaking` at 2 × − at the training length"]
+    assert within_windows(claim, "induction") == []
+    alike = judge_entry(
+        content.claims["alibi_costs"].entry, dict.fromkeys(content.claims["alibi_costs"].compared, [0.001] * 5)
+    )
+    assert within_windows(alike, "causal_text") == []  # of two encodings at one length
+    row = rows_of_claims(replace(content, claims={"stick_improves": claim}))["stick_improves"]
+    assert "data-windows" in row
+
+
+def test_claims_are_filtered_by_encoding_paper_and_verdict(content: GalleryData) -> None:
+    html = claims_page(content).html()
+    form = html.partition('<form class="gallery-filters" data-table="papers-table"')[2].partition("</form>")[0]
+    choices = {
+        facet: re.findall("<option>(.*?)</option>", options)
+        for facet, options in re.findall(r'<select name="(\w+)">(.*?)</select>', form, re.DOTALL)
+    }
+    table = html.partition('id="papers-table"')[2].partition("</table>")[0]
+    rows = re.findall(r'<tr data-claim="(\w+)"([^>]*)>', table)
+    found: dict[str, set[str]] = {facet: set() for facet in choices}
+    for name, attributes in rows:
+        data = {facet: re.findall(f'data-{facet}="([^"]*)"', attributes)[0].split("|") for facet in choices}
+        assert set(data["encoding"]) == encodings_of(content.claims[name].entry)
+        assert data["paper"][0].rpartition(":")[2] in content.claims[name].entry.paper
+        for facet, values in data.items():
+            found[facet] |= set(values)
+    assert {facet: set(several) for facet, several in choices.items()} == found
+    assert set(choices) == {"encoding", "paper", "verdict"}
 
 
 def test_the_page_of_none_begins_with_what_it_solves(content: GalleryData) -> None:
@@ -1144,7 +1245,7 @@ def test_numbers_without_a_publication_stand_apart(content: GalleryData) -> None
 
 def rows_of_claims(content: GalleryData) -> dict[str, str]:
     """Return the rows of the tables of claims by name."""
-    return dict(re.findall(r'<tr data-claim="(\w+)">(.*?)</tr>', claims_page(content).html(), re.DOTALL))
+    return dict(re.findall(r'<tr data-claim="(\w+)"[^>]*>(.*?)</tr>', claims_page(content).html(), re.DOTALL))
 
 
 def test_the_row_of_a_claim_draws_the_part_that_supports_it_least(content: GalleryData) -> None:
@@ -1225,7 +1326,7 @@ def test_claims_of_the_same_words_are_told_apart_and_say_what_is_tested(content:
         if claim.compared:
             first, *others = list(map(int, re.findall(r"\d+", states(claim))))
             assert first + sum(others[1:]) == others[0]
-            assert states(claim) in parts[name]
+            assert states(claim, content.roomless[name]) in parts[name]
 
 
 def test_intervals_of_parts_end_at_what_is_possible(content: GalleryData) -> None:
