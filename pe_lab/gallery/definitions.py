@@ -15,7 +15,7 @@ PLACES = ("nowhere", "token embeddings", "attention input", "logits", "attention
 MAX_SLIDERS = 2
 SLIDER_VALUES = (3, 9)  # of one slider, at least and at most
 REQUIRED = ("title", "formula", "symbols", "enters", "source", "failures", "equals", "claims", "sliders")
-OPTIONAL = ("published",)
+OPTIONAL = ("published", "trained")
 EVIDENCE = ("source", "claim", "row")
 
 
@@ -113,6 +113,7 @@ class Definition:
         claims: names among the claims of conf/replication/claims.yaml that speak about it.
         sliders: options that change its curve over distance, and the values to offer, the default among them; None,
             where it is the default, comes first.
+        trained: how its training here differs from that of its publication, a sentence; empty: not in kind.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Definition:
     published: tuple[PublishedAs, ...] = ()
     claims: tuple[str, ...] = ()
     sliders: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    trained: str = ""
 
 
 @cache
@@ -193,6 +195,7 @@ def _definition(name: str, entry: Any) -> Definition:
         ),
         claims=_texts(f"{name}.claims", fields["claims"], empty=True),
         sliders=_sliders(f"{name}.sliders", fields["sliders"]),
+        trained=_text(f"{name}.trained", fields["trained"]) if "trained" in fields else "",
     )
 
 

@@ -106,15 +106,12 @@ def _summary_of(results: TaskResults) -> dict[str, Any]:
     """Return the line of a task in the summary of the page of needs: what to use at each length, and what not to."""
     solvable, table, data = results.task.solvable, results.table.set_index("pe"), data_of(results.task)
     last = max(map(float, results.scores["length"].unique()))
-    if solvable:
-        failing = {pe: "{} of {}".format(*table.loc[pe, ["solved", "runs"]]) for pe in _failing(results)}
-    else:
-        losses = value_at_lengths(results)[last]
-        failing = {
-            pe: fixed(loss, 3) for pe, loss in losses.items() if pe != "none" and loss >= losses.get("none", np.inf)
-        }
+    failing = {pe: table.loc[pe, ["solved", "runs"]].astype(int).tolist() for pe in _failing(results)}
     common = [pe for pe in COMMON_NAMES if pe in failing]
     order = [*common, *(pe for pe in failing if pe not in common)]
+    longer = beyond_training(results)
+    held = longer["held"]
+    shown = [last] if held.get(last) or not any(held.values()) else sorted(held)  # shorter ones where none holds there
     return {
         "task": results.task,
         "lengths": data.lengths,
@@ -122,13 +119,22 @@ def _summary_of(results: TaskResults) -> dict[str, Any]:
             (group, number(table.loc[group[0], "mean"]) if solvable else fixed(table.loc[group[0], "mean"], 3))
             for group in grouped(results, results.best)
         ],
-        **beyond_training(results),
+        **longer,
+        "held": {length: held[length] for length in shown if length in held},
         "same": results.task.cfg.data.name in SAME_POSITIONS,
-        "failing": [(group, failing[group[0]]) for group in grouped(results, order)],
-        "none": fixed(value_at_lengths(results)[last].get("none"), 3),
+        "failing": [(group, failing[group[0]], table.loc[group[0]]) for group in grouped(results, order)],
+        "some_fail": {pe: runs for pe, runs in failing.items() if runs[0]},
+        "worse": [] if solvable else _no_better_than_none(results, last),
         "last": last,
         "separable": bool(results.best and results.beaten),
     }
+
+
+def _no_better_than_none(results: TaskResults, length: float) -> list[str]:
+    """Return the encodings with at least the loss at a length that a model without an encoding has."""
+    losses = value_at_lengths(results)[length]
+    worse = [pe for pe, loss in losses.items() if pe != "none" and loss >= losses.get("none", np.inf)]
+    return sorted(worse, key=lambda pe: COMMON_NAMES.index(pe) if pe in COMMON_NAMES else len(COMMON_NAMES))
 
 
 def _failing(results: TaskResults) -> list[str]:
@@ -136,15 +142,18 @@ def _failing(results: TaskResults) -> list[str]:
     return [pe for pe, word in results.advice.items() if word in (UNRELIABLE, AVOID)]
 
 
-def _learned_vectors(content: GalleryData) -> float | None:
-    """Return the most whole sequences right with LEARNED at LONGEST on a task that asks for new positions.
+def _learned_vectors(content: GalleryData) -> dict[str, float] | None:
+    """Return what is right with LEARNED at LONGEST on tasks that ask for new positions.
 
-    None where that is not measured, or at least MIN_RIGHT.
+    Returns:
+        low, high: the lowest and the highest share of answers of a task; whole: the highest of whole sequences. None
+        where that is not measured, or at least MIN_RIGHT.
     """
     new = [each for each in content.results.values() if each.task.cfg.data.name not in SAME_POSITIONS]
-    shares = [mean_whole(each).get(LONGEST, {}).get(LEARNED) for each in new]
-    most = max((share for share in shares if share is not None), default=MIN_RIGHT)
-    return most if most < MIN_RIGHT else None
+    whole = {each.task.name: mean_whole(each).get(LONGEST, {}).get(LEARNED) for each in new}
+    most = max((share for share in whole.values() if share is not None), default=MIN_RIGHT)
+    right = [mean_right(each)[LONGEST][LEARNED] for each in new if whole[each.task.name] is not None]
+    return {"low": min(right), "high": max(right), "whole": most} if most < MIN_RIGHT else None
 
 
 def _shares(shares: dict[str, float], group: list[str]) -> list[str]:

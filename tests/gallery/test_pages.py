@@ -48,7 +48,7 @@ from pe_lab.gallery.claim_parts import (
     without_room,
 )
 from pe_lab.gallery.claims_page import claims_page
-from pe_lab.gallery.definitions import Failure
+from pe_lab.gallery.definitions import Failure, definitions
 from pe_lab.gallery.encoding_page import encoding_page
 from pe_lab.gallery.extrapolation import (
     NO_NEW_POSITION,
@@ -291,8 +291,13 @@ def test_fresh_seeds_change_nothing_but_their_own_counts(content: GalleryData) -
     assert table.loc[["rope", "none"], counts].to_numpy().tolist() == [[10, 10], [5, 10]]
     pd.testing.assert_frame_equal(results.table.drop(columns=counts), alone.table.drop(columns=counts))
     one, other = (replace(content, results={"induction": each}) for each in (results, alone))
+    count = re.compile(r' <small class="gallery-solved" data-fresh>fresh seeds: (\d) of (\d)</small>')
     for page, same in zip(pages(one), pages(other), strict=True):
-        assert page == same
+        assert [count.sub("", each.html) for each in page.sections] == [each.html for each in same.sections]
+        changed = [found for each in page.sections for found in count.findall(each.html)]
+        assert set(changed) <= {("5", "5")}  # none, which solved no published seed; rope solved all of both
+        named = page.path in ("index", "needs", "tasks/induction", "encodings/none")
+        assert bool(changed) == named, page.path
     assert ("induction", "solved in 0 of 5 seeds") in one.failures("none")
 
 
@@ -422,12 +427,10 @@ def test_the_leaderboard_begins_with_what_is_best_and_what_holds_at_4_times_the_
     (holds,) = set(held) & set(text.best_at[4.0])
     assert (names_in(best), names_in(longer)) == ([most], [holds])
     assert ["2 of 2" in part for part in (best, longer)] == [True, True]
-    pages_ = (
-        task_page(shown, induction.task).html(),
-        lines_of(needs_page(shown).html(), "need")["induction"],
-        lines_of(needs_page(shown).html(), "summary")["induction"],
-    )
-    assert [f"and {len(held) - 3} more" in html for html in pages_] == [True] * 3
+    summary = lines_of(needs_page(shown).html(), "summary")["induction"].partition('data-label="longer"')[2]
+    assert f"+{len(held) - 2}</small>" in summary.partition("</td>")[0]
+    pages_ = (task_page(shown, induction.task).html(), lines_of(needs_page(shown).html(), "need")["induction"])
+    assert [f"and {len(held) - 3} more" in html for html in pages_] == [True] * 2
     nothing = TaskResults(induction.task, rows.assign(accuracy_x4=0.1))
     (answer,) = re.findall(
         r"<p data-answer>(.*?)</p>",
@@ -638,12 +641,15 @@ def test_where_nothing_holds_the_highest_is_named_with_its_range(content: Galler
         task_page(replace(content, results={"induction": TaskResults(task, later)}), task).html(),
     )
     assert (names_in(line), "0 to 20\u00a0% by seed" in line) == (["rope"], True)
-    (line,) = re.findall(r'<tr data-summary="induction">.*?</tr>', needs_page(shown).html(), re.DOTALL)
-    _, best, longer, failing = re.split("<t[hd]", line)[1:]
-    assert names_in(best) == ["rope"]
-    assert names_in(longer) == ["rope"]  # at 2 ×; none at 4 ×, where nothing is right
-    assert "0 to 20\u00a0% by seed" in longer
-    assert names_in(failing) == []
+    for each, highest_there in ((rows, []), (later, ["rope"])):  # at 4 × nothing is right, or a tenth
+        results = {"induction": TaskResults(task, each)}
+        (line,) = re.findall(
+            r'<tr data-summary="induction">.*?</tr>', needs_page(replace(content, results=results)).html(), re.DOTALL
+        )
+        _, best, longer, failing = re.split("<t[hd]", line)[1:]
+        assert names_in(best) == ["rope"]
+        assert ("4 ×" in longer, "2 ×" in longer, names_in(longer)) == (True, False, highest_there)
+        assert names_in(failing) == []
 
 
 def test_the_summary_of_needs_has_what_to_use_at_each_length_and_what_not_to(content: GalleryData) -> None:
@@ -659,17 +665,45 @@ def test_the_summary_of_needs_has_what_to_use_at_each_length_and_what_not_to(con
     lines = dict(re.findall(r'<tr data-summary="(\w+)">(.*?)</tr>', html, re.DOTALL))
     cells = {name: [names_in(cell) for cell in re.split("<td", line)[1:]] for name, line in lines.items()}
     assert cells["induction"] == [results["induction"].best, ["learnable", "alibi"], ["none"]]
-    assert cells["causal_text"][2] == ["learnable"]  # no better than none at 4 ×
-    assert "without an encoding 2.100" in lines["causal_text"]
+    assert cells["causal_text"][1:] == [["alibi", "none", "learnable"], []]  # alibi holds; learnable is worse than none
     assert "0 of 5" in lines["induction"]
     steps = results["induction"].table.set_index("pe")["mean"]
     assert [number(steps[pe]) in lines["induction"] for pe in results["induction"].best] == [True, True]
-    assert [f"{tokens} " in lines["induction"] for tokens in data_of(task).lengths.values()] == [True, False, True]
+    data = data_of(task)
+    assert f"induction {data.lengths[1.0]} and {data.lengths[4.0]}" in html
     assert "1.400" in lines["causal_text"]
     vectors = "Learned position vectors do not work beyond"
     assert html.index(vectors) < html.index("data-summary") < html.index("data-need")
+    assert "has 0 to 0 % of the answers right (at most 0\u00a0% of whole" in re.sub("<[^>]+>", "", html)
+    other = rows.assign(accuracy_x4=rows["accuracy_x4"] + 0.6 * rows["pe"].eq("learnable"), exact_match_x4=0.01)
+    two = {"induction": TaskResults(task, rows), "copy": TaskResults(task_named("copy"), other.assign(task="copy"))}
+    words = re.sub("<[^>]+>", "", needs_page(replace(content, results=two)).html())
+    assert "has 0 to 60 % of the answers right (at most 1\u00a0% of whole" in words
     better = replace(content, results={"induction": TaskResults(task, rows.assign(exact_match_x4=0.2))})
     assert vectors not in needs_page(better).html()
+
+
+def test_an_encoding_that_holds_but_is_unreliable_has_its_seeds_beside_it(content: GalleryData) -> None:
+    task = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "alibi": 9.0, "none": 13.0}).assign(accuracy_x4=0.95)
+    failed = rows["pe"].eq("alibi") & rows["seed"].lt(2)
+    rows.loc[failed, ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
+    html = needs_page(replace(content, results={"induction": TaskResults(task, rows)})).html()
+    _, _, longer, failing = re.split("<t[hd]", lines_of(html, "summary")["induction"])[1:]
+    assert re.findall(r"<code>(\w+)</code>(?:</a>)?\s[^<]*</span> <small data-some>\((\d of \d)", longer) == [
+        ("alibi", "3 of 5")
+    ]
+    assert "alibi" in names_in(failing)
+
+
+def test_encodings_that_are_trained_in_another_way_than_in_their_paper_say_so(content: GalleryData) -> None:
+    said = {name for name, definition in definitions().items() if definition.trained}
+    assert {"rope_pi", "yarn"} <= said
+    rope = replace(content.definitions["rope"], trained="From the start.")
+    shown = replace(content, definitions={**content.definitions, "rope": rope})
+    for page in (encoding_page(shown, "rope"), leaderboard_page(shown), task_page(shown, task_named("induction"))):
+        assert "From the start." in page.html()
+        assert page.html().count("data-trained") == 1
 
 
 def test_all_losses_of_the_best_are_on_the_page_of_a_task_with_rates_at_an_edge(content: GalleryData) -> None:
@@ -717,7 +751,7 @@ def test_other_studies_of_text_stand_beside_its_results(content: GalleryData) ->
     for pe in {*first, "rope"}:  # needs name the studies in which the recommended one is not the first
         rows = tuned.table("causal_text", {pe: 1.0, "alibi": 1.6, "none": 2.0}, 0.01)
         shown = replace(content, results={"causal_text": TaskResults(task_named("causal_text"), rows)})
-        answer = needs_page(shown).html().partition("data-answer")[2].partition("</p>")[0]
+        answer = needs_page(shown).html().partition("data-confirmed")[2].partition("</p>")[0]
         assert [what in answer for what in TEXT_STUDIES.values()] == [pe != each for each in first]
         for study, rows in studies.items():
             losses = rows.loc[rows["pe"].eq(pe) & rows["length"].eq(4), "loss"]
@@ -725,8 +759,8 @@ def test_other_studies_of_text_stand_beside_its_results(content: GalleryData) ->
             assert (ends in answer) == (TEXT_STUDIES[study] in answer)
     rows = tuned.table("causal_text", {"stick_breaking": 1.0, "forgetting": 1.0, "t5": 1.0, "none": 2.0}, 0.001)
     shown = replace(content, results={"causal_text": TaskResults(task_named("causal_text"), rows)})
-    confirmed = needs_page(shown).html().partition("#other-studies")[2].partition("in each")[0]
-    assert set(names_in(confirmed)) == {"stick_breaking", "forgetting"}  # t5 is behind alibi in the larger model
+    confirmed = needs_page(shown).html().partition("data-confirmed")[2].partition("</p>")[0]
+    assert names_in(confirmed) == ["t5"]  # t5 is behind alibi in the larger model
     assert "data-text-studies" not in task_page(content, task_named("copy")).html()
     no_studies = task_page(replace(content, text_losses={}), task_named("causal_text")).html()
     assert "data-text-studies" not in no_studies
@@ -917,7 +951,7 @@ def test_the_list_of_tasks_counts_as_many_of_the_best_as_needs(content: GalleryD
     assert list(lines) == [one.name for one in benchmark_tasks()]
     assert names_in(lines["induction"]) == shown.results["induction"].best[:1]
     assert "and 3 more" in lines["induction"]  # twins count once
-    assert "and 1 more" in lines_of(needs_page(shown).html(), "summary")["induction"]
+    assert "+2</small>" in lines_of(needs_page(shown).html(), "summary")["induction"]
     assert "not measured yet" in lines["copy"]
 
 
