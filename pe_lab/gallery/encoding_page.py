@@ -38,7 +38,7 @@ def encoding_page(content: GalleryData, name: str) -> Page:
         "right_at_training": lambda need: mean_right(need.results)[1.0].get(name),
         "formulas": [mathml(formula) for formula in definition.formula],
         "what": sentence("pe", name),
-        **_holds_on(content, name),
+        **holds_on(content, name),
         "overall": _overall(content, name) if definition.enters == ("nowhere",) else {},
     }
     sections = [PageSection("", rendered("encoding/opening.html", **values, **opening))]
@@ -65,7 +65,7 @@ def _advice_on(content: GalleryData, name: str) -> dict[str, list[Need]]:
     }
 
 
-def _holds_on(content: GalleryData, name: str) -> dict[str, Any]:
+def holds_on(content: GalleryData, name: str) -> dict[str, Any]:
     """Return the tasks on which an encoding is `holding` at LONGEST, what is right or its loss; of how many tasks."""
     asking = [each for each in content.results.values() if asks_at_longest(each) and name in set(each.table["pe"])]
     held = {each.task: held_at_longest(each)[name] for each in asking if name in held_at_longest(each)}
@@ -122,6 +122,7 @@ def _parts(content: GalleryData, name: str, definition: Definition) -> dict[str,
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
     return {
         "Results": ("" if on_tasks else "none", results),
+        "Untrained curve": ("", {}),
         "Replication": (_counted(content, claims, judged, len(again)), replicated),
         "Known failures": (
             _number(len(definition.failures) + len(failing), "published or measured here"),

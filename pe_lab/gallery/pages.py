@@ -6,7 +6,7 @@ from typing import Any
 from pe_lab.benchmark.tasks import benchmark_tasks
 from pe_lab.gallery.claims_page import claims_page
 from pe_lab.gallery.definitions import definitions
-from pe_lab.gallery.encoding_page import encoding_page
+from pe_lab.gallery.encoding_page import encoding_page, holds_on
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.leaderboard_page import leaderboard_page
@@ -44,6 +44,8 @@ def encodings_page(content: GalleryData) -> Page:
             "facets": content.facets(name),
             "parameters": _property(content, name, "parameters"),
             "tasks": counts[name],
+            "needs": [need for need in content.needs if name in need.advice.use],
+            **holds_on(content, name),
             "text": text.get(name),
         }
         for name, definition in sorted(content.definitions.items(), key=lambda item: (-counts[item[0]], item[0]))

@@ -967,6 +967,34 @@ def test_the_list_of_encodings_begins_with_those_on_most_tasks_and_has_their_los
     assert 'causal_text.html"' not in lines["rope_2d"]
 
 
+def test_the_list_of_encodings_says_where_each_is_recommended_where_it_holds_and_what_a_step_costs(
+    content: GalleryData,
+) -> None:
+    task, text = task_named("induction"), content.results["causal_text"]
+    rows = tuned.table("induction", {"rope": 7.0, "alibi": 9.0, "none": 13.0}, 0.05)
+    rows["accuracy_x4"] = rows["pe"].map({"rope": 0.1, "alibi": 0.9, "none": 0.0})
+    results = {"induction": TaskResults(task, rows), "causal_text": text}
+    shown = replace(content, results=results, steps={"rope": 1.0, "alibi": 1.25})
+    html = encodings_page(shown).html()
+    names = [re.sub("<.*?>", "", head) for head in re.findall(r'<button type="button">(.*?)</button>', html)]
+    lines = lines_of(html)
+    cells = {name: re.split(r"<t[hd]\b", line)[1:] for name, line in lines.items()}
+    assert {len(each) for each in cells.values()} == {len(names)}
+    at = {name: dict(zip(names, each, strict=True)) for name, each in cells.items()}
+    assert [re.findall(r"tasks/(\w+)", at[pe]["recommended for"]) for pe in ("rope", "alibi", "none", "rope_2d")] == [
+        ["causal_text", "induction", "causal_text"],
+        [],
+        [],
+        [],
+    ]
+    counts = [re.findall(r'data-sort="(\d*)"', at[pe]["recommended for"])[0] for pe in ("rope", "alibi", "rope_2d")]
+    assert counts == ["3", "0", ""]
+    held = [re.findall(r">(\d of \d)<", at[pe]["holds at 4 ×"]) for pe in ("rope", "alibi", "none", "rope_2d")]
+    assert held == [["1 of 2"], ["1 of 2"], ["0 of 2"], []]
+    steps = [re.findall(r'data-sort="([\d.]*)"', at[pe]["step time"]) for pe in ("rope", "alibi", "none")]
+    assert steps == [["1.0"], ["1.25"], [""]]
+
+
 def test_rows_are_beside_the_pages(site: Path, results: Path) -> None:
     name = "pe_bench_2_induction.csv"
     assert (site / "rows" / name).read_text().count("\n") == 1 + 5 * len(tuned.MEANS)
@@ -981,6 +1009,7 @@ def test_a_page_of_an_encoding_has_all_its_parts(content: GalleryData) -> None:
     assert titles == [
         "",
         "Results",
+        "Untrained curve",
         "Replication",
         "Known failures",
         "Equal to",
@@ -1020,11 +1049,12 @@ def test_a_page_of_an_encoding_begins_with_what_to_use_it_for_and_folds_the_rest
         assert said.get("Not solved by any", []) == asked["avoid"]
         assert ("causal mask" in first.html) == (name == "none")
         assert not first.fold
-        assert [one.title for one in others if not one.fold] == ["Results"] * bool(content.on_tasks(name))
+        unfolded = [one.title for one in others if not one.fold]
+        assert unfolded == [*["Results"] * bool(content.on_tasks(name)), "Untrained curve"]
 
 
 def test_a_page_of_an_encoding_has_the_verdicts_of_its_claims_and_numbers(content: GalleryData) -> None:
-    part = {name: encoding_page(content, name).sections[2].html for name in ("none", "rope_2d")}
+    part = {name: encoding_page(content, name).sections[3].html for name in ("none", "rope_2d")}
     found = dict(re.findall(r'claims.html#([\w-]+)".*?data-verdict="([\w ]+)"', part["none"]))
     numbers = {name: one for name, one in content.reported("none").items() if one.compared}
     assert {"pattern/none_claimed", "formal_algorithms/bin_majority_nope"} <= set(numbers)
@@ -1040,7 +1070,7 @@ def test_a_page_of_an_encoding_has_the_verdicts_of_its_claims_and_numbers(conten
     assert "<br>".join(ours(one)) in part["none"]
     assert "<table" not in part["rope_2d"]
     compared = ["alibi_keeps", "alibi_longer", "none_competitive", "xpos_better", "alibi_costs", "fire_longer"]
-    words = re.sub(r"<[^>]+>", "", encoding_page(content, "alibi").sections[2].html)
+    words = re.sub(r"<[^>]+>", "", encoding_page(content, "alibi").sections[3].html)
     assert [content.claims[name].entry.says in words for name in (*compared, "stick_drop_in")] == [True] * 6 + [False]
 
 
@@ -1048,17 +1078,17 @@ def test_a_page_of_an_encoding_has_the_means_of_fresh_seeds(content: GalleryData
     means, again = {"rope": 7.0, "none": 10.0, "fire": 8.0}, {"rope": 7.1, "none": 10.0}
     rows = [tuned.table("induction", means, 0.05), tuned.table("induction", again, 0.05, seeds=range(100, 105), draw=1)]
     made = compare_fresh_seeds({"induction": pd.concat(rows)})
-    part = encoding_page(replace(content, again=made), "rope").sections[2].html
+    part = encoding_page(replace(content, again=made), "rope").sections[3].html
     (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
     here = made.means.set_index("pe").loc["rope"]
     low, mean, high, fresh = (number(2 ** here[name]) for name in ("low", "mean", "high", "fresh"))
     assert re.findall(r"<td>(.*?)</td>", line) == [f"{mean} [{low}, {high}]", fresh, "0 of 1"]
-    assert "with fresh seeds" in encoding_page(replace(content, again=made), "rope").sections[2].fold
+    assert "with fresh seeds" in encoding_page(replace(content, again=made), "rope").sections[3].fold
     unsolved = [
         tuned.table("induction", {"rope": 7.0, "none": 13.0}, seeds=seeds) for seeds in (range(5), range(100, 105))
     ]
     made = compare_fresh_seeds({"induction": pd.concat(unsolved)})
-    part = encoding_page(replace(content, again=made), "none").sections[2].html
+    part = encoding_page(replace(content, again=made), "none").sections[3].html
     (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
     assert re.findall(r"<td>(.*?)</td>", line)[:2] == ["not solved", "not solved"]
     assert "again-table" not in encoding_page(content, "rope").html()
@@ -1146,7 +1176,7 @@ def test_verdicts_that_cannot_be_tested_or_are_of_unlearned_models_say_so(conten
     assert set(limited) == kept | missed
     assert {name for name, text in limited.items() if CANNOT in text} == kept
     assert all(str(content.claims[name].verdict) + ", on models" in limited[name] for name in missed - kept)
-    rope = encoding_page(content, "rope").sections[2]
+    rope = encoding_page(content, "rope").sections[3]
     assert rope.html.count("data-limited") == len((kept | missed) & set(content.definitions["rope"].claims)) > 0
     assert "on models that had not learned" in rope.fold
     unpublished = {name: claim for name, claim in content.claims.items() if claim.entry.paper == UNPUBLISHED}
