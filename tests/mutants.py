@@ -167,7 +167,7 @@ MUTANTS = [
         "rotary_content",
         ("rotation(tau * cumulative_sums(step, layout)", "rotation(cumulative_sums(step, layout)"),
         ("step + self.bias.to(dtype).exp()", "step + self.bias.to(dtype)"),
-        ("for lag in range(1, self.KERNEL):", "for lag in range(1, self.KERNEL - 1):"),
+        ("steps, self.kernel.to(dtype)", "steps, self.kernel.to(dtype)[:-1]"),
         ("+ 1e-6).rsqrt()).flatten", "+ 1e-6).reciprocal()).flatten"),
     ),
     *of(

@@ -72,8 +72,7 @@ def unknown_name_message(what: str, choices: Iterable[str], name: str, where: st
     """Return a message about an unknown name, which lists the known ones, nearest first."""
     choices = list(choices)
     rule = f"{what} must be one of {', '.join(choices)}{where}"
-    swapped = [choice for choice in choices if sorted(choice) == sorted(name)]  # rpoe is rope
-    near = swapped or get_close_matches(name, choices, 1)
+    near = get_close_matches(name, choices, 1)
     return f"{what}={name!r}: did you mean {near[0]}? {rule}" if near else f"{rule}, got {name!r}"
 
 

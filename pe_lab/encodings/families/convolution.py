@@ -13,26 +13,37 @@ from pe_lab.encodings.sizes import Sizes
 NO_SEGMENT = torch.iinfo(torch.long).min  # the segment before the first slot
 
 
+def convolve_documents(x: Tensor, weight: Tensor, segment: Tensor) -> Tensor:
+    """Return the sum over s < K of weight[s] * x_(i-s) within each document, [B, S, ...].
+
+    Args:
+        x: [B, S, ...] vectors of tokens that follow each other.
+        weight: [K, ...] weights; row 0 is for the token itself.
+        segment: [B, S] documents of the tokens, as in a layout.
+    """
+    length, inner = x.shape[1], x.dim() - 2
+    out = weight[0] * x
+    for s in range(1, len(weight)):
+        source = nn.functional.pad(x, (*[0, 0] * inner, s, 0))[:, :length]  # the token s before each
+        source_segment = nn.functional.pad(segment, (s, 0), value=NO_SEGMENT)[:, :length]
+        same_document = (source_segment == segment).reshape(*segment.shape, *[1] * inner)
+        out = out + weight[s] * source.where(same_document, 0)
+    return out
+
+
 def causal_convolution(x: Tensor, weight: Tensor, layout: Layout, name: str) -> Tensor:
-    """Return the sum over s < K of weight[s] * x_(i-s) within each document, [B, T, C].
+    """Return the causal convolution of each token of a layout with those before it in its document, [B, T, C].
 
     Args:
         x: [B, T, C] vectors of the tokens of `layout`.
         weight: [K, C] weights; row 0 is for the token itself.
         name: the name under which x is stored for later tokens.
     """
-    taps, length = len(weight), x.shape[1]
-    if layout.keys is not None:
-        x = layout.with_earlier(name, x)[:, 1 - taps - length :]
-    total = x.shape[1]
-    segment = layout.of_keys.last(total).segment
-    query_segment = segment[:, total - length :]
-    out = weight[0] * x[:, total - length :]
-    for s in range(1, taps):
-        source = nn.functional.pad(x, (0, 0, s, 0))[:, total - length : total]  # the token s before each
-        source_segment = nn.functional.pad(segment, (s, 0), value=NO_SEGMENT)[:, total - length : total]
-        out = out + weight[s] * source * (source_segment == query_segment)[..., None]
-    return out
+    if layout.keys is None:
+        return convolve_documents(x, weight, layout.segment)
+    count = x.shape[1]
+    reached = layout.with_earlier(name, x)[:, 1 - len(weight) - count :]
+    return convolve_documents(reached, weight, layout.keys.last(reached.shape[1]).segment)[:, -count:]
 
 
 class Canon(PositionalEncoding):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.angles import round_angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
+from pe_lab.encodings.families.convolution import convolve_documents
 from pe_lab.encodings.families.rotary import RoPE, require_pairs
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Positive, Range, Units, is_number
@@ -244,7 +245,8 @@ class SelectiveRoPE(RoPE):
         part = h.to(dtype).unflatten(-1, (self.sizes.heads_in_model, -1))
         x = (part * (part.square().sum(-1, keepdim=True) + 1e-6).rsqrt()).flatten(-2)
         step = project(project(x, self.down), self.up).unflatten(-1, (heads, -1))
-        step = self.convolve(layout.with_earlier("step", step), layout.of_keys.segment)
+        steps = layout.with_earlier("step", step)
+        step = convolve_documents(steps, self.kernel.to(dtype), layout.of_keys.segment)
         if self.bias is not None:
             step = step + self.bias.to(dtype).exp()
         if self.gate_weight is not None:
@@ -253,15 +255,3 @@ class SelectiveRoPE(RoPE):
         tau = self.omega(h.device)
         rotary = rotation(tau * cumulative_sums(step, layout), dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
-
-    def convolve(self, x: Tensor, segment: Tensor) -> Tensor:
-        """Return the convolution of x [B, S, H, d/2] over each token and those before it in its document."""
-        kernel, length = self.kernel.to(x.dtype), x.shape[1]
-        out = x * kernel[0]
-        for lag in range(1, self.KERNEL):
-            lagged_x = nn.functional.pad(x, (0, 0, 0, 0, lag, 0))[:, :length]
-            same_document = (
-                nn.functional.pad(segment, (lag, 0))[:, :length] == segment
-            )  # a lagged token of another document counts as zero
-            out = out + torch.where(same_document[..., None, None], lagged_x, 0) * kernel[lag]
-        return out
