@@ -388,7 +388,7 @@ MUTANTS = [
         "path",
         "path.py",
         "path",
-        ("beta = 2 * linear(", "beta = linear("),
+        ("beta = 2 * project(", "beta = project("),
         ("w = silu(causal_convolution(", "w = (causal_convolution("),
         ("(vectors @ keys.mT).tril(-1)", "(vectors @ keys.mT).tril()"),
         ("rows = rows - onto @ solved @ vectors", "rows = rows - onto @ solved.mT @ vectors"),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pe_lab.attention import blocked, flex, reference, sdpa, selftest, triton, trust
+from pe_lab.attention import blocked, flex, reference, sdpa, selftest, selftest_verdict, triton
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import transform_qkv
 from pe_lab.attention.shapes import check_inputs
@@ -113,7 +113,7 @@ def _not_by_default(name: str, q: Tensor, terms: Terms, layout: Layout, dropout:
     if name == "flex":
         vague = flex.summed_in_any_order(q, terms)
         return f"gradients of {', '.join(vague)} are summed in no fixed order" if vague else None
-    result = trust.selftest_result(q.device)
+    result = selftest_verdict.selftest_result(q.device)
     if result.failed:
         return result.failed
     kind = selftest.timing_kind(terms, layout, q.dtype)
@@ -174,7 +174,7 @@ def attend(
         k, v = (layout.memory.extend(name, x, 2, total) for name, x in (("keys", k), ("values", v)))
     if terms.carried is None:
         return IMPLEMENTATIONS[chosen].attend(q, k, v, terms, layout, dropout)
-    # what is carried is further dimensions of the values, in their precision
+    # carried vectors are mixed as further dimensions of the values, in their precision
     carried, e = terms.carried, v.shape[-1]
     v = torch.cat((v, carried.vectors.to(v.dtype).expand(*v.shape[:3], -1)), -1)
     relative = None if terms.relative_values is None else pad(terms.relative_values, (0, v.shape[-1] - e))

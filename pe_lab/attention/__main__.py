@@ -21,7 +21,7 @@ def main() -> None:
     test = words.add_parser("selftest", help="compare the Triton kernels with the reference, and keep the verdict")
     test.add_argument("--interpreter", action="store_true", help="in Triton's interpreter, on a CPU; keeps no verdict")
     test.add_argument("--device", help="one GPU, as cuda:1 (the current one)")
-    test.add_argument("--share", nargs=2, metavar=("N/M", "FILE"), help=argparse.SUPPRESS)  # a process of trust.py
+    test.add_argument("--share", nargs=2, metavar=("N/M", "FILE"), help=argparse.SUPPRESS)  # see selftest_verdict
     arguments = parser.parse_args()
     if arguments.interpreter or arguments.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported
@@ -45,7 +45,7 @@ def selftest(device_name: str) -> str | None:
     """
     import torch
 
-    from pe_lab.attention import triton, trust
+    from pe_lab.attention import selftest_verdict, triton
     from pe_lab.encodings.layout import Layout
     from pe_lab.encodings.terms import Terms
 
@@ -58,14 +58,16 @@ def selftest(device_name: str) -> str | None:
     ):
         raise ValueError(f"selftest cannot run: {reason}")
     verdict = (
-        trust.run_selftest(device) if device.type == "cuda" else trust.run_selftest(device, seconds=INTERPRETED_SECONDS)
+        selftest_verdict.run_selftest(device)
+        if device.type == "cuda"
+        else selftest_verdict.run_selftest(device, seconds=INTERPRETED_SECONDS)
     )
     print("\n".join(format_table(verdict.rows)))
     for kind, times in verdict.milliseconds.items():
         print(f"{kind:28} triton {times['triton']:8.3f} ms  sdpa {times['sdpa']:8.3f} ms  {verdict.faster(kind)}")
     if device.type == "cuda":
-        made_with = trust.verdict_identity(device)
-        trust.write_verdict(trust.path_of(made_with), made_with, verdict)
+        made_with = selftest_verdict.verdict_identity(device)
+        selftest_verdict.write_verdict(selftest_verdict.verdict_path(made_with), made_with, verdict)
     return verdict.failed
 
 

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pe_lab.attention import gradients, reference
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.shapes import fields_without
+from pe_lab.attention.shapes import fields_without, first_present
 from pe_lab.encodings.distance_table import table_index, table_lookup
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, StoredPairTerm, Terms
@@ -99,7 +99,7 @@ def _by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout
 
     def block(index: int, rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if index % BLOCKS_PER_TRIM == BLOCKS_PER_TRIM - 1:
-            _return_freed_memory()  # blocks differ in size: their pieces do not fit into each other's place
+            _return_freed_memory()  # blocks differ in size: the memory of one does not fit the next
         part = layout.block(rows.start, rows.stop)
         keys = part.of_keys.segment.shape[1]
         block_terms = terms if terms.decay is None else replace(terms, decay=terms.decay[..., :keys])
@@ -145,7 +145,7 @@ def _is_plain(q: Tensor, terms: Terms, layout: Layout) -> bool:
     """Return whether the fused kernel takes the terms, and what is added is a function of i - j but for the decay."""
     if isinstance(terms.normalizer, Stick) or q.dtype not in (torch.float32, torch.float64):
         return False
-    if any(getattr(terms, name) is not None for name in UNSUPPORTED_TERMS):
+    if first_present(UNSUPPORTED_TERMS, terms):
         return False
     if terms.distance_bias is not None and terms.distance_bias.dim() == 3:
         return False
@@ -155,7 +155,7 @@ def _is_plain(q: Tensor, terms: Terms, layout: Layout) -> bool:
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
     size = k.shape[2]
-    distance = torch.arange(size - 1, -size, -1, device=q.device)  # as keys follow one another
+    distance = torch.arange(size - 1, -size, -1, device=q.device)  # keys are at consecutive positions
     table = q.new_zeros(1, len(distance))
     if terms.distance_bias is not None:
         table = table_lookup(terms.distance_bias, distance[None, None])[0, :, 0].to(q.dtype)
@@ -184,7 +184,7 @@ class _QueryBlock:
 
     def __init__(self, rows: slice, earlier: int, total: int, window: int, causal: bool) -> None:
         self.rows, self.total = rows, total
-        self.first, self.last = earlier + rows.start, earlier + rows.stop - 1  # as keys
+        self.first, self.last = earlier + rows.start, earlier + rows.stop - 1  # indices among the keys
         self.keys = slice(max(0, self.first - window + 1), self.last + 1 if causal else min(total, self.last + window))
 
     def added(self, table: Tensor, decay: Tensor | None) -> Tensor:
@@ -204,7 +204,7 @@ class _QueryBlock:
         """Add the gradient of what was added, [B, H, N, keys], to that of the table [1|H, 2S-1]."""
         rows, keys = of_added.shape[2:]
         skewed = pad(of_added.sum(0).flip(-2), (0, rows)).flatten(1)[:, : rows * (rows + keys - 1)]
-        summed = skewed.view(-1, rows, rows + keys - 1).sum(1)  # row by row shifted by one: the same distance is below
+        summed = skewed.view(-1, rows, rows + keys - 1).sum(1)  # rows are shifted: a column has one distance
         total[:, self._part] += summed.sum_to_size(len(total), summed.shape[1])
 
     def add_to_decay(self, total: Tensor, of_added: Tensor) -> None:

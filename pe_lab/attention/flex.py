@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import queries_and_keys, rotated_out, rotated_values, scale_of, window_limits
-from pe_lab.attention.shapes import fields_without
+from pe_lab.attention.shapes import fields_without, first_present
 from pe_lab.encodings.distance_table import table_index
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
@@ -43,9 +43,8 @@ def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | N
         return "flex drops no weights"
     if isinstance(terms.normalizer, Stick):
         return "flex takes a softmax, this encoding breaks a stick"
-    for name in UNSUPPORTED_TERMS:
-        if getattr(terms, name) is not None:
-            return f"flex has no place for {name}, which needs T x T numbers"
+    if name := first_present(UNSUPPORTED_TERMS, terms):
+        return f"flex has no place for {name}, which needs T x T numbers"
     for name in ("distance_bias", "logit_factors"):
         table = getattr(terms, name)
         if table is not None and table.dim() == 3:
@@ -98,7 +97,7 @@ def _attend_compiled(*inputs: Any) -> Tensor:
         return out
 
 
-@cache  # of a function: its compiled variants are PyTorch's to keep
+@cache  # one function for the process; PyTorch keeps its compiled variants
 def _compile() -> Callable[..., Any]:
     return torch.compile(flex_attention, fullgraph=True)
 

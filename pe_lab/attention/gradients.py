@@ -27,7 +27,7 @@ def by_blocks(
         collect: a function of the number of each block and of the gradient of what was added, [B, H, queries, keys].
     """
     shaped, (B, H, T, _) = (q, k, v), q.shape
-    mean = (of_out * out).sum(-1, keepdim=True).reshape(B * H, T, 1)  # of the gradients of the weights
+    mean = (of_out * out).sum(-1, keepdim=True).reshape(B * H, T, 1)  # mean gradient of the weights of a row
     of_out, q, k, v = (x.reshape(B * H, x.shape[2], x.shape[3]) for x in (of_out, *shaped))
     q = q * scale
     of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

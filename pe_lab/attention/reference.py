@@ -68,7 +68,7 @@ def attended_keys(terms: Terms, layout: Layout) -> Tensor:
 def window_limits(window: tuple[int | None, ...], device: torch.device) -> Tensor:
     """Return the windows, [1|H]; for None, the largest integer."""
     sizes = [torch.iinfo(torch.long).max if size is None else size for size in window]
-    return torch.cat([torch.full((1,), size, device=device) for size in sizes])  # made there: nothing is copied
+    return torch.cat([torch.full((1,), size, device=device) for size in sizes])  # filled there: nothing is copied
 
 
 def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
@@ -178,18 +178,18 @@ def stick_weights(z: Tensor, stick: Stick, layout: Layout, allowed: Tensor | Non
     allowed = layout.allowed if allowed is None else allowed
     allowed = allowed if stick.include_self else allowed & ~self_key
     if layout.causal or stick.order == "first":
-        weight, left_over = _break(z, allowed, from_right=stick.order == "nearest")
+        weight, left_over = _break_stick(z, allowed, from_right=stick.order == "nearest")
     else:
         left_keys = self_key.logical_not().triu(first).logical_not()
-        on_left, left_over_left = _break(z, allowed & left_keys, from_right=True)
-        on_right, left_over_right = _break(z, allowed & ~left_keys, from_right=False)
+        on_left, left_over_left = _break_stick(z, allowed & left_keys, from_right=True)
+        on_right, left_over_right = _break_stick(z, allowed & ~left_keys, from_right=False)
         weight, left_over = (on_left + on_right) / 2, (left_over_left + left_over_right) / 2
     if stick.remainder == "own":
         weight = weight + left_over[..., None] * self_key
     return weight
 
 
-def _break(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
+def _break_stick(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
     """Return the weights [..., T, S] of one stick over the allowed keys, and its remainder [..., T]."""
     z = z.expand(torch.broadcast_shapes(z.shape, allowed.shape))
     if torch.compiler.is_compiling():

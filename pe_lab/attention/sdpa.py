@@ -21,7 +21,7 @@ from pe_lab.attention.reference import (
     rotated_values,
     scale_of,
 )
-from pe_lab.attention.shapes import fields_without
+from pe_lab.attention.shapes import fields_without, first_present
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.layout_properties import LONG_SEQUENCE
 from pe_lab.encodings.terms import Stick, Terms
@@ -43,10 +43,8 @@ def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | N
         return "sdpa draws a dropout mask of its own, which is not that of the other implementations"
     if isinstance(terms.normalizer, Stick):
         return "sdpa takes a softmax, this encoding breaks a stick"
-    for name in UNSUPPORTED_TERMS:
-        if getattr(terms, name) is not None:
-            return f"sdpa has no place for {name}"
-    return None
+    name = first_present(UNSUPPORTED_TERMS, terms)
+    return None if name is None else f"sdpa has no place for {name}"
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
@@ -59,7 +57,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
     mask = _mask(q, terms, layout)
     out = rotated_out(_attend_fused(q, k, v, scale, mask, layout), terms)
     if torch.compiler.is_exporting() and "is_causal" not in mask:
-        # a mask decides which kernel runs, and so the strides, which are others where the program runs
+        # strides depend on the kernel, and with a mask another kernel may run where the exported program does
         return out.clone(memory_format=torch.contiguous_format)
     return out
 
@@ -68,7 +66,7 @@ def needs_mask(q: Tensor, terms: Terms, layout: Layout) -> bool:
     """Return whether attention of queries like q takes T x S numbers: a mask, or no fused kernel."""
     if terms.carried is not None or (terms.lift is not None and terms.lift.head_dim != q.shape[-1]):
         return True  # values have another head_dim
-    if any(getattr(terms, name) is not None for name in ("window", "distance_bias", "decay", "pair_bias")):
+    if first_present(("window", "distance_bias", "decay", "pair_bias"), terms):
         return True
     return layout.keys is not None or not (layout.right_padded if layout.causal else layout.one_segment)
 

@@ -1,7 +1,7 @@
 """Cases that compare the Triton kernels with the reference: values, and gradients of every tensor.
 
 Each family of kernels is taken in float32 and in bfloat16, causal and not, with head dimensions of 16 to 128 and
-lengths that leave tiles uncut. trust.py runs them on a GPU in processes of their own, and keeps the verdict.
+lengths that leave tiles uncut. selftest_verdict.py runs them on a GPU in processes of their own, and keeps the verdict.
 """
 
 import time
@@ -21,7 +21,7 @@ from pe_lab.encodings.terms import Rotary, Stick, Terms
 DTYPES = (torch.float32, torch.bfloat16)
 BATCH, HEADS, LENGTH = 2, 2, 300  # tiles have at most 128 tokens: two in a row are uncut
 HEAD_DIMS = (64, 128, 16, 32, 40)
-ERROR_FACTOR = 4  # times the reference's own error in the same precision that a kernel may err
+ERROR_FACTOR = 4  # a kernel's error may be so many times that of the reference in the same precision
 # and what it may err anyway: three TF32 products keep 21 bits of 24, and one keeps 11
 ERROR_FLOORS = {torch.float32: 2e-5, torch.bfloat16: 2.0**-8}
 INTERPRETER_FACTOR = 2  # times more in Triton's interpreter, which cuts off the bits that a GPU rounds

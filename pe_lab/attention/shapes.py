@@ -21,7 +21,7 @@ TERM_SHAPES = {  # the shapes of the fields of Terms
 }
 BY_DISTANCE = ("distance_bias", "logit_factors", "weight_factors", "relative_values")
 BY_SEQUENCE = ("gain", *BY_DISTANCE)  # may have a first axis for the sequences
-ROTARY_SHAPES = {  # whether of keys, and the pairs that are rotated
+ROTARY_SHAPES = {  # whether it is for keys, and the number of pairs that it may rotate
     "rotary_q": (False, "<=d/2"),
     "rotary_k": (True, "<=d/2"),
     "rotary_v": (True, "<=e/2"),
@@ -38,6 +38,14 @@ def fields_without(supported_fields: Collection[str], terms: type[Terms] = Terms
     A field that is added later is among them until the implementation takes it.
     """
     return tuple(field.name for field in fields(terms) if field.name not in supported_fields)
+
+
+def first_present(names: Collection[str], terms: Terms) -> str | None:
+    """Return the first of these fields that the terms have, or None."""
+    for name in names:
+        if getattr(terms, name) is not None:
+            return name
+    return None
 
 
 Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]
@@ -110,7 +118,7 @@ def _requirements(
     q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None
 ) -> Iterator[Requirement]:
     """Yield every tensor but q: name, tensor, required shape, accepted dtypes (empty: any)."""
-    keys = "T" if layout.memory is not None else "S"  # keys that the caller has
+    keys = "T" if layout.memory is not None else "S"  # with a memory, only keys of new tokens are given
     yield "k", k, ("B", "H", keys, "d"), (q.dtype,)
     yield "v", v, ("B", "H", keys, "e"), (q.dtype,)
     for name, (of_keys, half) in ROTARY_SHAPES.items():

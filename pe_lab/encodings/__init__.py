@@ -1,8 +1,9 @@
 """Positional encodings: a file for each family in `families`, and here what all of them rest on.
 
 Interface of an encoding: base, declarations, options, sizes, terms. Positions: layout, layout_properties. Encodings
-made of others: combine, merge. Within a model: stack, cache, memory. Making one: named, public, hf_config. Beyond the
-training length: policies, policy_names. Shared by families: angles, distance_table, rates, recomputed.
+made of others: combine, merge. Within a model: stack, cache, memory, learning_rates. Making one: named, public,
+hf_config. Beyond the training length: policies, policy_names. Shared by families: angles, distance_table, projection,
+recomputed.
 
 `from pe_lab.encodings import RoPE` and all other names of public.py, and `make`, which makes an encoding by its name.
 They are imported when the first of them is used: `pe_lab.encodings.options` needs no torch, and neither does whoever

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.merge import CannotCombineError, PartTerms, add_terms, by_head
+from pe_lab.encodings.merge import CannotCombineError, PartTerms, add_terms, terms_by_head
 from pe_lab.encodings.options import NOT_EMPTY, POSITIVE_NUMBERS, WHOLE_NUMBERS, OptionError, prefix_errors
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
@@ -176,7 +176,7 @@ class Heads(Combination):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         layouts = zip(self.layouts(layout), self.counts, strict=True)
         parts = [PartTerms(part.name, count, part.terms(h, part_layout)) for (part, part_layout), count in layouts]
-        return by_head(parts, self.sizes.head_dim, layout)
+        return terms_by_head(parts, self.sizes.head_dim, layout)
 
 
 class Interleave(Combination):
@@ -200,7 +200,7 @@ class Interleave(Combination):
             raise OptionError(f"layers must be a number for each of {len(parts)} parts, got {counts}")
         pattern = [part for part, count in enumerate(counts) for _ in range(count)]
         self.index = pattern[sizes.layer % len(pattern)]
-        self.is_first = sizes.layer == pattern.index(self.index)  # layer with this part
+        self.is_first = sizes.layer == pattern.index(self.index)  # whether no earlier layer has this part
         if sizes.layer == 0:
             layers_of = [replace(sizes, layer=min(pattern.index(part), sizes.depth - 1)) for part in range(len(parts))]
             members = _make_parts(parts, layers_of)

@@ -43,7 +43,7 @@ INTERLEAVED_TYPES = (  # types of models that rotate dimensions next to each oth
     *("llama4", "llama4_text", "moonshine"),
 )
 LLAMA4 = ("attn_scale", "floor_scale")
-SOME_ROTATE = ("llama4_text", "smollm3")  # types of models whose layers rotate but for every fourth, unless said
+SOME_ROTATE = ("llama4_text", "smollm3")  # types of models in which every fourth layer does not rotate, by default
 ANY_OF = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_dim", "rotary_pct", "rotary_emb_base")
 
 
@@ -67,12 +67,12 @@ def read_encoding(path: str) -> tuple[str, Options]:
     if not isinstance(config, dict):
         raise OptionError(f"path must have an object in {file.name}, got {show_value(config)} in {path!r}")
     try:
-        return of_config(config)
+        return encoding_of_config(config)
     except OptionError as error:
         raise OptionError(f"path must be of a model whose rotations an encoding has: {error}, in {file}") from None
 
 
-def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
+def encoding_of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
     """Return the name and the options of the encoding of a configuration.
 
     Raises:
@@ -174,7 +174,7 @@ def _parameters(config: Mapping[str, Any]) -> Options:
     partial = config.get("partial_rotary_factor", config.get("rotary_pct"))
     if partial is not None:
         parameters.setdefault("partial_rotary_factor", partial)
-    original = config.get("original_max_position_embeddings")  # it has priority, as of Phi-3
+    original = config.get("original_max_position_embeddings")  # takes precedence, as in Phi-3
     if original is not None and "original_max_position_embeddings" in READ_PARAMETERS.get(parameters["rope_type"], ()):
         parameters["original_max_position_embeddings"] = original
     return parameters

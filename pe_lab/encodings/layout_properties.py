@@ -166,9 +166,8 @@ class LayoutProperties:
         is_key = (self.of_keys.segment != PADDING)[..., None]
         if not self.packed:
             ahead = pos.where(is_token, -limit).amax(1) - keys.where(is_key, limit).amin(1)
-            behind = keys.where(is_key, -limit).amax(1) - pos.where(is_token, limit).amin(
-                1
-            )  # columns fall in a new row
+            # a key can be ahead of a later query: in a new row of a grid, columns begin again at 0
+            behind = keys.where(is_key, -limit).amax(1) - pos.where(is_token, limit).amin(1)
             return max(0, int(ahead.max()), int(behind.max()))
         if self.of_keys is self and pos.shape[1] > LONG_SEQUENCE:
             return self._longest_document(pos)

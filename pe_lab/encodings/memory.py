@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MIN_SPARE_TOKENS = 64  # tokens for which room is made at least when a buffer grows
+MIN_SPARE_TOKENS = 64  # the least number of tokens by which a buffer grows
 
 
 @dataclass

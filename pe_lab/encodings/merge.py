@@ -53,7 +53,7 @@ class CannotCombineError(OptionError):
 # -- head by head ------------------------------------------------------------------------------------------------------
 
 
-def by_head(parts: Sequence[PartTerms], head_dim: int, layout: Layout) -> Terms:
+def terms_by_head(parts: Sequence[PartTerms], head_dim: int, layout: Layout) -> Terms:
     """Return the terms of all heads: those of the first part's heads, then those of the second's, and so on.
 
     Args:

@@ -54,8 +54,7 @@ def apply_policy(policy: str, trained: PositionalEncoding, factor: float) -> Pos
         raise OptionError(f"policy={policy} is defined for rope, got {trained.name}: use raw")
     if name in FAR_POLICIES and not trained.sizes.causal:
         raise OptionError(f"policy={policy} is defined for causal attention only, this is bidirectional: use raw")
-    options: dict[str, int | None] = dict(
-        zip(map(str.lower, FAR_POLICIES.get(name, ())), numbers, strict=False)
-    )  # given are all or none
+    option_names = map(str.lower, FAR_POLICIES.get(name, ()))
+    options: dict[str, int | None] = dict(zip(option_names, numbers, strict=False))  # all are given, or none
     options["rotary_dim"] = None if trained.rotary_dim == trained.sizes.head_dim else trained.rotary_dim
     return others[name](trained.sizes, theta=trained.theta, pairing=trained.pairing, **options)

@@ -3,7 +3,7 @@
 from pe_lab.encodings.options import OptionError
 
 PLAIN_POLICIES = ("raw", "pi", "ntk", "dynamic_ntk", "yarn", "llama3", "randomized")
-FAR_POLICIES = {  # policies that rotate far pairs otherwise, with their options, all or none of which are given
+FAR_POLICIES = {  # policies that rotate distant pairs in another way, and their options: all are given, or none
     "self_extend": ("GROUP", "WINDOW"),
     "rerope": ("WINDOW",),
     "leaky_rerope": ("WINDOW", "K"),

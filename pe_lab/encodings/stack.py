@@ -243,6 +243,6 @@ class PassPositions:
                     f"checkpointing must be used with use_reentrant=False: what layers of {encoding.name} carry has no "
                     f"gradients otherwise"
                 )
-            # when a layer is computed again for gradients, which can end before its attention, the first one stays
+            # gradient checkpointing calls this again and may stop before attention fills `mixed`: keep the first
             self.carried.setdefault(index + 1, terms.carried)
         return LayerInput(query_key, value, terms, layout)

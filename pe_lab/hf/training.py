@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from pe_lab.encodings.rates import rates
+from pe_lab.encodings.learning_rates import learning_rates
 from pe_lab.hf.replacement import stacks
 
 
@@ -22,7 +22,7 @@ def parameter_groups(model: nn.Module, *, lr: float, weight_decay: float) -> lis
         lr: the learning rate of parameters that have none of their own.
         weight_decay: the weight decay of parameters that decay.
     """
-    group_of = rates(model, lr, weight_decay)
+    group_of = learning_rates(model, lr, weight_decay)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if parameter.requires_grad:

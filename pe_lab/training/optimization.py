@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from pe_lab.config import DECAY_FRACTION, resolve_config
+from pe_lab.encodings.learning_rates import learning_rates
 from pe_lab.encodings.options import show_value
-from pe_lab.encodings.rates import rates
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.errors import unknown_setting
 
@@ -82,7 +82,7 @@ class Optimization:
         usual = settings.lr
         if self.muon and settings.get("adamw_lr") is not None:
             usual = settings.adamw_lr
-        rate_of = rates(model, usual, settings.weight_decay)
+        rate_of = learning_rates(model, usual, settings.weight_decay)
         matrices = model.matrices() if self.muon and isinstance(model, Transformer) else set()
         groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
         for parameter in model.parameters():

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from pe_lab.attention import __main__ as program_module
-from pe_lab.attention import choose, reference, resolve, selftest, triton, trust
+from pe_lab.attention import choose, reference, resolve, selftest, selftest_verdict, triton
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.selftest import DTYPES, FAMILIES, SelftestCase, SelftestRow, compare_case, selftest_cases
-from pe_lab.attention.trust import SelftestResult
+from pe_lab.attention.selftest_verdict import SelftestResult
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 
@@ -132,16 +132,16 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNames
         return made.verdict
 
     (driver := tmp_path / "driver").write_text("570.86\n")
-    monkeypatch.setattr(trust, "DRIVER_FILE", driver)
-    monkeypatch.setattr(trust, "run_selftest", run)
+    monkeypatch.setattr(selftest_verdict, "DRIVER_FILE", driver)
+    monkeypatch.setattr(selftest_verdict, "run_selftest", run)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: made)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(triton, "triton_version", lambda: "3.7.1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    trust._selftest_result.cache_clear()
+    selftest_verdict._selftest_result.cache_clear()
     yield made
-    trust._selftest_result.cache_clear()
+    selftest_verdict._selftest_result.cache_clear()
 
 
 def queries(dtype: torch.dtype = torch.float32) -> SimpleNamespace:
@@ -162,7 +162,7 @@ def auto(terms: Terms = BIAS, layout: Layout = LAYOUT, dtype: torch.dtype = torc
 
 def forget() -> None:
     """As in a new process."""
-    trust._selftest_result.cache_clear()
+    selftest_verdict._selftest_result.cache_clear()
 
 
 def test_the_first_auto_runs_the_self_test_and_later_processes_read_its_result(gpu: SimpleNamespace) -> None:
@@ -224,13 +224,13 @@ def test_the_choice_has_its_reason(gpu: SimpleNamespace) -> None:
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch, SimpleNamespace], Any]] = {
     "device": lambda patch, gpu: setattr(gpu, "name", "NVIDIA H200"),
     "uuid": lambda patch, gpu: setattr(gpu, "uuid", "GPU-2"),
-    "driver": lambda patch, gpu: trust.DRIVER_FILE.write_text("580.65"),
+    "driver": lambda patch, gpu: selftest_verdict.DRIVER_FILE.write_text("580.65"),
     "torch": lambda patch, gpu: patch.setattr(torch, "__version__", "2.12.0"),
     "cuda": lambda patch, gpu: patch.setattr(torch.version, "cuda", "13.9"),
     "triton": lambda patch, gpu: patch.setattr(triton, "triton_version", lambda: "3.7.2"),
     "ptxas": lambda patch, gpu: patch.setenv("TRITON_PTXAS_PATH", "/usr/bin/ptxas"),
     "revision": lambda patch, gpu: patch.setattr(triton, "revision", 99),
-    "kernels": lambda patch, gpu: patch.setattr(trust, "_digest", lambda: "0" * 16),
+    "kernels": lambda patch, gpu: patch.setattr(selftest_verdict, "_digest", lambda: "0" * 16),
 }
 
 
@@ -238,15 +238,15 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch, SimpleNamespace], Any]] = {
 def test_a_change_asks_anew_and_its_reverse_does_not(
     change: str, gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sorted(CHANGES) == sorted(trust.verdict_identity(CPU))
+    assert sorted(CHANGES) == sorted(selftest_verdict.verdict_identity(CPU))
     assert auto() == "triton"
     gpu.verdict = SelftestResult("it failed")
     with monkeypatch.context() as patch:
-        before = (gpu.name, gpu.uuid, trust.DRIVER_FILE.read_text())
+        before = (gpu.name, gpu.uuid, selftest_verdict.DRIVER_FILE.read_text())
         CHANGES[change](patch, gpu)
         assert (auto(), gpu.ran) == ("sdpa", 2)
         gpu.name, gpu.uuid = before[:2]
-        trust.DRIVER_FILE.write_text(before[2])
+        selftest_verdict.DRIVER_FILE.write_text(before[2])
     forget()
     assert (auto(), gpu.ran) == ("triton", 2)
 
@@ -256,9 +256,9 @@ def test_the_digest_is_of_source_and_launch_parameters(monkeypatch: pytest.Monke
     for name, text in (("a.py", "1"), ("a.py", "2"), ("blocks.json", "1"), ("blocks.json", "2")):
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(triton, "__file__", str(tmp_path / "__init__.py"))
-        trust._digest.cache_clear()
-        results.add(trust._digest())
-    trust._digest.cache_clear()
+        selftest_verdict._digest.cache_clear()
+        results.add(selftest_verdict._digest())
+    selftest_verdict._digest.cache_clear()
     assert len(results) == 4
 
 
@@ -283,7 +283,7 @@ DAMAGED = {
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_file_asks_anew(damage: str, gpu: SimpleNamespace) -> None:
     assert auto() == "triton"
-    path = trust.path_of(trust.verdict_identity(CPU))
+    path = selftest_verdict.verdict_path(selftest_verdict.verdict_identity(CPU))
     assert path.name.startswith("nvidia-h100-80gb-hbm3-")
     change = DAMAGED[damage]
     path.write_text(change if isinstance(change, str) else change(json.loads(path.read_text())))
@@ -368,33 +368,33 @@ def test_the_rows_of_all_processes_and_the_times_make_the_verdict(child: Callabl
     times = json.dumps({"milliseconds": TIMES})
     child(f"""[ "$DEVICE" = cuda:1 ] && [ -z "$TRITON_INTERPRET" ] || exit 9
         if [ "$SHARE" = race ]; then echo '{times}'; else echo '{BEGIN}'; echo '{PASSED}'; fi > "$FILE" """)
-    assert trust.run_selftest(GPU, processes=3) == SelftestResult(None, TIMES, [asdict(GOOD)] * 3)
+    assert selftest_verdict.run_selftest(GPU, processes=3) == SelftestResult(None, TIMES, [asdict(GOOD)] * 3)
 
 
 @pytest.mark.parametrize("error", [3e-5, float("nan"), float("inf")])
 def test_one_case_over_its_bound_fails(error: float, child: Callable[[str], None]) -> None:
     bad = json.dumps({"row": asdict(replace(GOOD, case="gate", error=error))})
     child(f"""echo '{PASSED}' > "$FILE"; [ "$SHARE" != 1/2 ] || echo '{bad}' >> "$FILE" """)
-    actual = trust.run_selftest(GPU, processes=2)
+    actual = selftest_verdict.run_selftest(GPU, processes=2)
     assert actual.failed == f"the output errs by {error:.1e} where 2.0e-05 is allowed (gate)"
     assert len(actual.rows) == 3
 
 
 def test_a_fault_of_the_device_ends_its_process_only(child: Callable[[str], None]) -> None:
     child(f"""echo '{BEGIN}' > "$FILE"; echo 'CUDA error: an illegal memory access' >&2; kill -ABRT $$""")
-    assert trust.run_selftest(GPU, processes=1).failed == (
+    assert selftest_verdict.run_selftest(GPU, processes=1).failed == (
         f"it ended with status -6 in the case {GOOD.case}: CUDA error: an illegal memory access"
     )
 
 
 def test_a_process_that_hangs_is_ended(child: Callable[[str], None]) -> None:
     child(f"""echo '{BEGIN}' > "$FILE"; exec sleep 600""")
-    assert trust.run_selftest(GPU, processes=1, seconds=0.5).failed.startswith("it was not done in time")
+    assert selftest_verdict.run_selftest(GPU, processes=1, seconds=0.5).failed.startswith("it was not done in time")
 
 
 def test_no_timings_are_a_failure_too(child: Callable[[str], None]) -> None:
     child(f"""[ "$SHARE" = race ] && exit 3; echo '{PASSED}' > "$FILE" """)
-    assert trust.run_selftest(GPU, processes=1).failed.startswith("it ended with status 3")
+    assert selftest_verdict.run_selftest(GPU, processes=1).failed.startswith("it ended with status 3")
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
@@ -424,7 +424,7 @@ def test_the_program_prints_the_table(
 ) -> None:
     bad = replace(GOOD, family="gate", error=3e-5 if failed else 0.0)
     rows = [asdict(row) for row in (GOOD, replace(GOOD, error=1e-5), bad)]
-    monkeypatch.setattr(trust, "run_selftest", lambda device, seconds: SelftestResult(failed, TIMES, rows))
+    monkeypatch.setattr(selftest_verdict, "run_selftest", lambda device, seconds: SelftestResult(failed, TIMES, rows))
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # what the program sets is undone
     status, lines, errors = program(program_module.main, "selftest", "--interpreter")
     assert lines[0].split() == ["family", "dtype", "cases", "largest", "error", "bound", "pass"]

@@ -22,7 +22,7 @@ from pe_lab.encodings.families.randomized import Randomized
 from pe_lab.encodings.families.rotary import RoPE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
-from pe_lab.encodings.merge import CannotCombineError, PartTerms, add_terms, by_head
+from pe_lab.encodings.merge import CannotCombineError, PartTerms, add_terms, terms_by_head
 from pe_lab.encodings.named import encodings
 from pe_lab.encodings.terms import SOFTMAX
 
@@ -139,7 +139,7 @@ def test_heads_side_by_side_keep_tables_of_other_reach_windows_and_sequences() -
         PartTerms("b", 2, Terms(distance_bias=long, window=(None, 3))),
         PartTerms("c", 1, Terms(weight_factors=torch.full((1, 1), 2.0), clip=True)),
     ]
-    merged = by_head(parts, HEAD, LAYOUT)
+    merged = terms_by_head(parts, HEAD, LAYOUT)
     assert merged.window == (2, None, 3, None)
     assert merged.distance_bias.shape == (B, H, 2 * T - 1)
     expected = torch.cat((short[:, :1].expand(1, T - 2), short, short[:, 2:].expand(1, T - 2)), 1)
@@ -159,7 +159,7 @@ def test_a_table_that_is_too_short_is_refused_beside_a_longer_one() -> None:
         PartTerms("a", 2, Terms(distance_bias=torch.zeros(1, 3))),
         PartTerms("b", 2, Terms(distance_bias=torch.zeros(1, 2 * T - 1))),
     ]
-    for merge in (partial(by_head, head_dim=HEAD), add_terms):
+    for merge in (partial(terms_by_head, head_dim=HEAD), add_terms):
         with pytest.raises(ValueError, match=f"bias of a covers distances up to 1: got {T - 1}"):
             merge(parts, layout=LAYOUT)
 

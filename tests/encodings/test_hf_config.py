@@ -21,7 +21,7 @@ from pe_lab.attention import attend
 from pe_lab.config import expand_overrides
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.families.rotary import RoPE
-from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, of_config, read_encoding
+from pe_lab.encodings.hf_config import ENCODING_OF_TYPE, encoding_of_config, read_encoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import factory
 from pe_lab.encodings.options import OptionError
@@ -175,7 +175,7 @@ def theirs(rope: ModuleType, config: dict[str, Any], length: int) -> tuple[Tenso
 
 
 def encoding_of(config: dict[str, Any]) -> RoPE:
-    name, options = of_config(config)
+    name, options = encoding_of_config(config)
     width = 2 * config.get("head_dim", config["hidden_size"] // 2)
     made = factory(name)(Sizes(width, 2, 64), **options)
     assert isinstance(made, RoPE)
@@ -228,15 +228,15 @@ def test_rotations_in_float32_are_those_of_transformers_up_to_its_rounding(name:
 
 def test_dimensions_next_to_each_other_rotate_in_models_that_have_it_so() -> None:
     gptj = {"model_type": "gptj", "rotary_dim": 64, "n_embd": 4096, "n_head": 16}
-    assert of_config(gptj) == ("rope", {"theta": 10_000.0, "pairing": "interleaved", "rotary_dim": 64})
-    assert of_config({**SIZE, "model_type": "cohere", "rope_theta": 5.0})[1]["pairing"] == "interleaved"
-    assert of_config({**SIZE, "model_type": "llama", "rope_theta": 5.0})[1]["pairing"] == "half"
+    assert encoding_of_config(gptj) == ("rope", {"theta": 10_000.0, "pairing": "interleaved", "rotary_dim": 64})
+    assert encoding_of_config({**SIZE, "model_type": "cohere", "rope_theta": 5.0})[1]["pairing"] == "interleaved"
+    assert encoding_of_config({**SIZE, "model_type": "llama", "rope_theta": 5.0})[1]["pairing"] == "half"
 
 
 def test_the_text_of_a_model_of_several_kinds_is_read() -> None:
     text = {**SIZE, **scaled("linear", factor=2.0)}
-    assert of_config({"model_type": "mistral3", "text_config": text}) == of_config(text)
-    assert of_config({**SIZE, **old("su", short_factor=[1.0], long_factor=[1.0])})[0] == "longrope"
+    assert encoding_of_config({"model_type": "mistral3", "text_config": text}) == encoding_of_config(text)
+    assert encoding_of_config({**SIZE, **old("su", short_factor=[1.0], long_factor=[1.0])})[0] == "longrope"
 
 
 YARN = {"factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
@@ -256,15 +256,15 @@ LLAMA4 = {
 
 
 def test_the_temperature_of_a_model_comes_with_its_rotations() -> None:
-    name, options = of_config({"model_type": "mistral3", "text_config": MINISTRAL})
+    name, options = encoding_of_config({"model_type": "mistral3", "text_config": MINISTRAL})
     rotation, temperature = options["parts"]
     assert (name, rotation["name"], rotation["factor"], rotation["original_length"]) == ("sum", "yarn", 16.0, 16)
     assert temperature == {"name": "temperature", "beta": 0.1, "original_length": 16, "first": 0}
-    name, options = of_config({"model_type": "llama4", "text_config": LLAMA4})
+    name, options = encoding_of_config({"model_type": "llama4", "text_config": LLAMA4})
     assert (name, options["layers"], options["parts"][0]["name"]) == ("interleave", [3, 1], "llama3")
     assert options["parts"][0]["pairing"] == "interleaved"
     assert options["parts"][1] == {"name": "temperature", "beta": 0.2, "original_length": 16, "first": 1}
-    assert of_config({**LLAMA4, "attn_temperature_tuning": False})[1]["parts"][1] == {"name": "none"}
+    assert encoding_of_config({**LLAMA4, "attn_temperature_tuning": False})[1]["parts"][1] == {"name": "none"}
 
 
 @pytest.mark.parametrize(
@@ -277,11 +277,11 @@ def test_the_temperature_of_a_model_comes_with_its_rotations() -> None:
     ],
 )
 def test_layers_without_rotations_alternate_with_others(given: dict[str, Any], layers: list[int]) -> None:
-    name, options = of_config({**SIZE, "model_type": "smollm3", "rope_theta": 5.0, **given})
+    name, options = encoding_of_config({**SIZE, "model_type": "smollm3", "rope_theta": 5.0, **given})
     assert (name, options["layers"]) == ("interleave", layers)
     rotates = [part["name"] == "rope" for part in options["parts"]]
     assert rotates == ([True, False] if (given.get("no_rope_layers") or [1])[0] else [False, True])
-    assert of_config({**SIZE, "rope_theta": 5.0, "no_rope_layers": [1, 1]})[0] == "rope"
+    assert encoding_of_config({**SIZE, "rope_theta": 5.0, "no_rope_layers": [1, 1]})[0] == "rope"
 
 
 def test_attention_of_a_checkpoint_with_a_temperature_is_that_of_ministral_3(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ REFUSED = [
 @pytest.mark.parametrize(("config", "message"), REFUSED)
 def test_what_no_encoding_has_is_refused_in_one_line(config: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for refused in (lambda: of_config(config), lambda: read_encoding(str(tmp_path))):
+    for refused in (lambda: encoding_of_config(config), lambda: read_encoding(str(tmp_path))):
         with pytest.raises(OptionError, match=message) as caught:
             refused()
         assert "\n" not in str(caught.value)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import scale_of
-from pe_lab.attention.shapes import fields_without
+from pe_lab.attention.shapes import fields_without, first_present
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 
@@ -33,7 +33,7 @@ MAX_HEADS = 65535  # heads of all sequences together: the second axis of a grid
 #         backward_keys, stick_forward). Triton and ptxas before CUDA 13.3 each have a part in it;
 #   10486, 11366: access beyond shared memory with 3.6 and 3.7.1 (several products, 32 wide tiles, 4 warps: head_dim 32,
 #         and tiles of 32 keys). The same PTX is right with a later ptxas, so that no examination of the PTX shows it.
-# 3.7 brings ptxas 12.8 for GPUs before Blackwell: the self-test on the device decides (trust.py), and
+# 3.7 brings ptxas 12.8 for GPUs before Blackwell: the self-test on the device decides (selftest_verdict.py), and
 # TRITON_PTXAS_PATH takes another ptxas.
 EXAMINED_VERSION = "3.7."
 SUPPORTED_TERMS = (
@@ -54,14 +54,12 @@ def refusal_reason(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | N
     if layout.keys is not None:
         return "triton takes as many queries as keys, these have keys of earlier tokens"
     if isinstance(terms.normalizer, Stick):
-        for name in UNSUPPORTED_BY_STICK:
-            if getattr(terms, name) is not None:
-                return f"the kernels of stick-breaking have no place for {name}"
+        if name := first_present(UNSUPPORTED_BY_STICK, terms):
+            return f"the kernels of stick-breaking have no place for {name}"
         if dropout is not None:
             return "the kernels of stick-breaking drop no weights"
-    for name in UNSUPPORTED_TERMS:
-        if getattr(terms, name) is not None:
-            return f"the kernels have no place for {name}, which needs T x T numbers"
+    if name := first_present(UNSUPPORTED_TERMS, terms):
+        return f"the kernels have no place for {name}, which needs T x T numbers"
     for name, axes in (("gain", 2), ("distance_bias", 2), ("logit_factors", 2)):
         table = getattr(terms, name)
         if table is not None and table.dim() > axes:

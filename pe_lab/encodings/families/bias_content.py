@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.families.rotary_content import project
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, Units
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms, prepare_pair_term
 

@@ -10,15 +10,9 @@ from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.distance_table import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even_integers
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms, prepare_pair_term
-
-
-def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Apply a linear layer in the dtype of x, even under autocast."""
-    bias = None if layer.bias is None else layer.bias.to(x.dtype)
-    with torch.autocast(x.device.type, enabled=False):
-        return nn.functional.linear(x, layer.weight.to(x.dtype), bias)
 
 
 class RelativeBias(PositionalEncoding):
@@ -79,7 +73,7 @@ def bucket_tables(num_buckets: int, max_distance: int, causal: bool) -> Tensor:
     return torch.tensor([t5_buckets(count, max_distance) for count in (num_buckets // 2, num_buckets)])
 
 
-def bucket_of(distance: Tensor, buckets: Tensor, num_buckets: int, causal: bool) -> Tensor:
+def bucket_index(distance: Tensor, buckets: Tensor, num_buckets: int, causal: bool) -> Tensor:
     """Return the bucket of integer distances; in causal attention, that of 0 for those below.
 
     Args:
@@ -132,7 +126,7 @@ class T5(PositionalEncoding):
         nn.init.normal_(self.table, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        bucket = bucket_of(distances(self.max_distance, h.device), self.buckets, self.num_buckets, layout.causal)
+        bucket = bucket_index(distances(self.max_distance, h.device), self.buckets, self.num_buckets, layout.causal)
         return Terms(distance_bias=self.table.to(at_least_float32(h))[bucket].T, clip=True)
 
 
@@ -232,7 +226,8 @@ class Fire(PositionalEncoding):
         """Return the bias [..., H] for distances [...] and `longest` = max(i, L)."""
         c = self.c.to(longest.dtype)
         part = (c * distance).abs().log1p() / ((c * longest).abs().log1p() + self.eps)
-        return in_its_dtype(self.out, in_its_dtype(self.hidden, part[..., None]).relu())
+        hidden = project(part[..., None], self.hidden.weight, self.hidden.bias).relu()
+        return project(hidden, self.out.weight, self.out.bias)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.families.bias_learned import in_its_dtype
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Distance, NonNegative
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -123,7 +123,8 @@ class Forgetting(PositionalEncoding):
         self.gate = nn.Linear(sizes.width, sizes.num_heads)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        log_f = nn.functional.logsigmoid(in_its_dtype(self.gate, h.to(at_least_float32(h))))  # [B, T, H]
+        logits = project(h.to(at_least_float32(h)), self.gate.weight, self.gate.bias)
+        log_f = nn.functional.logsigmoid(logits)  # [B, T, H]
         log_f = log_f.masked_fill((layout.segment == PADDING)[..., None], 0)
         log_f = layout.with_earlier("log_f", log_f)
         # summed in float64 and rounded once: c_i - c_j is then as exact as c

@@ -348,10 +348,8 @@ class Dape(PositionalEncoding):
 
 def _terms_of_one_token(encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes) -> Terms:
     """Return the terms of an encoding for a sequence of one token, which say of what kind they are."""
-    with (
-        torch.device("cpu"),
-        torch.random.fork_rng(devices=[]),
-    ):  # the meta device, where memory is counted, has no values
+    # on the CPU, as the meta device has no values
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         instance = encoding(sizes)
         marks = torch.zeros(1, 1, dtype=torch.long)
         layout = replace(Layout.whole(1, 1, sizes.causal, sizes.grid_width), marks=marks)

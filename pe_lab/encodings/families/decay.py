@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.families.rotary_content import project
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Range, is_number
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 

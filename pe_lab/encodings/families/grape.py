@@ -10,10 +10,11 @@ from torch.nn.functional import normalize, softplus
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.families.bias import alibi_slopes
 from pe_lab.encodings.families.rotary import RoPE, frequencies
-from pe_lab.encodings.families.rotary_content import cumulative_sums, project, rotation
+from pe_lab.encodings.families.rotary_content import cumulative_sums, rotation
 from pe_lab.encodings.families.rotary_scaled import on_device
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Terms
 

@@ -5,12 +5,13 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad, silu
+from torch.nn.functional import pad, silu
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.families.convolution import causal_convolution
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, Units
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.recomputed import recompute
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
@@ -132,10 +133,9 @@ class PaTH(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         sizes, dtype = self.sizes, at_least_float32(h)
         x = h.to(dtype)
-        with torch.autocast(h.device.type, enabled=False):
-            projected = linear(linear(x, self.down.to(dtype)), self.up.to(dtype))
-            w = silu(causal_convolution(projected, self.taps.to(dtype), layout, "projected"))
-            beta = 2 * linear(x, self.beta_weight.to(dtype), self.beta_bias.to(dtype)).sigmoid()
+        projected = project(project(x, self.down), self.up)
+        w = silu(causal_convolution(projected, self.taps.to(dtype), layout, "projected"))
+        beta = 2 * project(x, self.beta_weight, self.beta_bias).sigmoid()
         w = w.unflatten(-1, (sizes.num_heads, sizes.head_dim))
         w = w * (w.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
         w, beta = layout.with_earlier("w", w), layout.with_earlier("beta", beta)

@@ -67,7 +67,7 @@ class AtDrawnPositions(PositionalEncoding):
         if blind or self.encoding.draws_positions:
             raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
         self.inherit([self.encoding])
-        self.float_positions = False  # positions are drawn by their number
+        self.float_positions = False  # drawn positions are looked up by integers
 
     @property
     def embeds(self) -> bool:
@@ -223,7 +223,7 @@ class Shape(AtDrawnPositions):
     def draw(self, count: int, seed: int | None = None) -> Tensor:
         """Draw the shifts [count] of sequences from the seed; None: from torch's global generator."""
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        most = self.max_shift if self.span is None else 2**40  # `_within` takes the remainder
+        most = self.max_shift if self.span is None else 2**40  # `_within` reduces it to the room of each sequence
         return torch.randint(most, (count,), generator=generator)
 
     def locate(self, layout: Layout) -> Layout:
@@ -235,7 +235,7 @@ class Shape(AtDrawnPositions):
         shift = self.draw(count, layout.seed) if drawn else torch.full((1,), self.evaluated_at)
         if drawn and self.span is not None:
             shift = self._within(shift, layout)
-        most = self.span - 1 if drawn and self.span is not None else None  # only padding is beyond
+        most = self.span - 1 if drawn and self.span is not None else None  # only padding can be beyond
         shifted = layout.moved(lambda pos: pos + shift.to(pos.device)[:, None])
         if most is not None:
             shifted = shifted.moved(lambda pos: pos.clamp(max=most))

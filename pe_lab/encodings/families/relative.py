@@ -6,13 +6,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.distance_table import distances, table_index, table_lookup
 from pe_lab.encodings.families.absolute import sinusoid
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.recomputed import recompute
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
@@ -20,7 +20,7 @@ from pe_lab.encodings.terms import Terms
 TILE_KEYS = 256  # keys whose products with rows of distances are computed at once, in a block of queries
 
 
-def at_distance(x: Tensor, rows: Tensor, distance: Tensor, narrow: bool = False) -> Tensor:
+def products_by_distance(x: Tensor, rows: Tensor, distance: Tensor, narrow: bool = False) -> Tensor:
     """Return the inner products of x_i with the row of its distance from j, [B, H, N, M].
 
     Args:
@@ -48,7 +48,7 @@ def _by_tiles(k: Tensor, rows: Tensor, distance: Tensor) -> Tensor:
         distance: [B|1, N, S] integer distances.
     """
     tiles = zip(k.split(TILE_KEYS, 2), distance.split(TILE_KEYS, 2), strict=True)
-    return torch.cat([at_distance(keys, rows, -between.mT, narrow=True).mT for keys, between in tiles], -1)
+    return torch.cat([products_by_distance(keys, rows, -between.mT, narrow=True).mT for keys, between in tiles], -1)
 
 
 class Shaw(PositionalEncoding):
@@ -96,8 +96,8 @@ class Shaw(PositionalEncoding):
         """Return q_i . a^K / sqrt(d), [B, H, T, T]."""
         keys = self.keys.to(at_least_float32(q))[None]
         with torch.autocast(q.device.type, enabled=False):
-            if layout.start is not None:  # no row for every pair
-                products = at_distance(q.to(keys.dtype), keys, layout.distance)
+            if layout.start is not None:  # a block of queries: no vector is made for every pair
+                products = products_by_distance(q.to(keys.dtype), keys, layout.distance)
             else:
                 rows = table_lookup(keys, layout.distance, trailing=1)[:, 0]
                 products = torch.einsum("bhid,bijd->bhij", q.to(keys.dtype), rows)
@@ -142,8 +142,7 @@ class TransformerXL(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
         s = sinusoid(distances(layout.max_distance, h.device), self.sizes.width, self.theta, dtype)
-        with torch.autocast(h.device.type, enabled=False):
-            rows = linear(s, self.project.weight.to(dtype)).unflatten(-1, self.u.shape).transpose(0, 1)
+        rows = project(s, self.project.weight).unflatten(-1, self.u.shape).transpose(0, 1)
         return Terms(content_bias=partial(self, rows=rows))
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout, rows: Tensor) -> Tensor:
@@ -152,7 +151,7 @@ class TransformerXL(PositionalEncoding):
         with torch.autocast(q.device.type, enabled=False):
             content = self.u.to(dtype)[:, None] @ k.to(dtype).mT
             vectors = q.to(dtype) + self.v.to(dtype)[:, None]
-            position = at_distance(vectors, rows, layout.distance, narrow=layout.start is not None)
+            position = products_by_distance(vectors, rows, layout.distance, narrow=layout.start is not None)
         scale: float = self.sizes.head_dim**-0.5
         return (content + position) * scale
 
@@ -232,11 +231,10 @@ class Deberta(PositionalEncoding):
         dtype, heads = at_least_float32(h), (self.sizes.num_heads, self.sizes.head_dim)
         table = (self.owner[0] if self.owner else self).table
         rows = table.to(dtype)[self.row(distances(layout.max_distance, h.device))]
-        with torch.autocast(h.device.type, enabled=False):
-            position_q, position_k = (
-                linear(rows, project.weight.to(dtype)).unflatten(-1, heads).transpose(0, 1)
-                for project in (self.project_q, self.project_k)
-            )
+        position_q, position_k = (
+            project(rows, layer.weight).unflatten(-1, heads).transpose(0, 1)
+            for layer in (self.project_q, self.project_k)
+        )
         score = partial(self, position_q=position_q, position_k=position_k)
         return Terms(content_bias=score, scale=(3 * self.sizes.head_dim) ** -0.5)
 
@@ -250,10 +248,10 @@ class Deberta(PositionalEncoding):
         """
         dtype, narrow, distance = position_q.dtype, layout.start is not None, layout.distance
         with torch.autocast(q.device.type, enabled=False):
-            to_position = at_distance(q.to(dtype), position_k, distance, narrow)
+            to_position = products_by_distance(q.to(dtype), position_k, distance, narrow)
             if narrow:  # a block of queries: there are some ten nodes for each tile of keys
                 to_content = recompute(_by_tiles, k.to(dtype), position_q, distance)
             else:
-                to_content = at_distance(k.to(dtype), position_q, -distance.mT).mT
+                to_content = products_by_distance(k.to(dtype), position_q, -distance.mT).mT
         scale: float = (3 * self.sizes.head_dim) ** -0.5
         return (to_position + to_content) * scale

@@ -12,6 +12,7 @@ from pe_lab.encodings.families.convolution import convolve_documents
 from pe_lab.encodings.families.rotary import RoPE, require_pairs
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Positive, Range, Units, is_number
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
@@ -31,7 +32,7 @@ def cumulative_sums(x: Tensor, layout: Layout) -> Tensor:
     total = x.cumsum(1)
     if layout.packed:
         ordered, order = torch.sort(segment, stable=True)
-        first = order.gather(1, torch.searchsorted(ordered, segment.contiguous()))  # token of each one's document
+        first = order.gather(1, torch.searchsorted(ordered, segment.contiguous()))  # first token of the document
         total = total - (total - x).gather(1, first[..., None, None].expand_as(x))
     return total[:, layout.earlier :]
 
@@ -45,12 +46,6 @@ def rotation(angle: Tensor, dtype: torch.dtype, pairing: Pairing) -> Rotary:
     """
     rounded_angle = round_angles(angle, dtype).transpose(1, 2)
     return Rotary(rounded_angle.cos(), rounded_angle.sin(), pairing)
-
-
-def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x [..., n] times weight [m, n], plus bias [m], in the dtype of x, under autocast too."""
-    with torch.autocast(x.device.type, enabled=False):
-        return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 class CARoPE(RoPE):

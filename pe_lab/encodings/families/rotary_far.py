@@ -207,5 +207,5 @@ def default_group(length: int, factor: float) -> int:
         factor: the ratio of test length to training length.
     """
     window = default_window(length)
-    room = 2 * length - 3 * window  # three times the distances that are left
+    room = 2 * length - 3 * window  # three times what 2/3 of the training length leave beyond the window
     return max(1, math.ceil(3 * (factor * length - window) / room)) if room > 0 else 1

@@ -124,7 +124,7 @@ class DynamicNTKRoPE(RoPE):
         self.original_length = original_length or sizes.length
         self.power = ntk_power(self)
 
-    def of_length(self, length: Tensor) -> Tensor:
+    def frequencies_of_length(self, length: Tensor) -> Tensor:
         """Return the angular frequencies of documents of length [...], [..., d/2]."""
         growth = length.clamp(min=self.original_length).double() / self.original_length
         base = self.theta * (self.factor * growth - (self.factor - 1)) ** self.power
@@ -132,12 +132,12 @@ class DynamicNTKRoPE(RoPE):
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
         if torch.compiler.is_compiling():  # which lengths there are cannot be read
-            omega = self.of_length(document_lengths(layout))
+            omega = self.frequencies_of_length(document_lengths(layout))
         elif layout.pos_range[1] < self.original_length:
             return super().rotation(h, layout)
         else:
             length, document = document_lengths(layout).unique(return_inverse=True)
-            omega = self.of_length(length)[document]  # [B|1, T|1, d/2]
+            omega = self.frequencies_of_length(length)[document]  # [B|1, T|1, d/2]
         angle = angles(layout.pos[..., None], omega, at_least_float32(h))[:, None]
         return Rotary(angle.cos(), angle.sin(), self.pairing)
 

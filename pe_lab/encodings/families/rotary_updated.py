@@ -6,10 +6,10 @@ from torch.nn.functional import silu
 
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.families.rotary import RoPE
-from pe_lab.encodings.families.rotary_content import project
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Carried
 from pe_lab.encodings.options import Positive, Units
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 

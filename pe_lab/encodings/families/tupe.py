@@ -5,13 +5,14 @@ from typing import Annotated
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, linear
+from torch.nn.functional import layer_norm
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
-from pe_lab.encodings.families.bias_learned import bucket_of, bucket_tables
+from pe_lab.encodings.families.bias_learned import bucket_index, bucket_tables
 from pe_lab.encodings.families.table import require_in_table, require_rows
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, PositionCount, even_integers
+from pe_lab.encodings.projection import project
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms, prepare_pair_term
 
@@ -108,7 +109,7 @@ class Tupe(PositionalEncoding):
         """Return U_q p (0) or U_k p (1) of rows of the table, [..., H, d]."""
         gain, bias = self.norm_gain.to(dtype), self.norm_bias.to(dtype)
         p = layer_norm(self.table.to(dtype)[row], (self.sizes.width,), gain, bias)
-        projected = linear(p, self.weight[projection].to(dtype), self.bias[projection].to(dtype))
+        projected = project(p, self.weight[projection], self.bias[projection])
         heads: Tensor = projected.unflatten(-1, (self.sizes.num_heads, self.sizes.head_dim))
         return heads
 
@@ -123,7 +124,7 @@ class Tupe(PositionalEncoding):
 
     def _of_distance(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         """Return b for all pairs, [B|1, H, T, S]."""
-        bucket = bucket_of(layout.distance, self.buckets, self.num_buckets, layout.causal)
+        bucket = bucket_index(layout.distance, self.buckets, self.num_buckets, layout.causal)
         return self.distance_bias.to(dtype)[bucket].permute(0, 3, 1, 2)
 
     def _of_first(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

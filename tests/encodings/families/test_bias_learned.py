@@ -20,7 +20,6 @@ from pe_lab.encodings.families.bias_learned import (
     KerpleLog,
     KerplePower,
     RelativeBias,
-    in_its_dtype,
     t5_buckets,
 )
 from pe_lab.encodings.layout import PADDING, Layout
@@ -403,11 +402,3 @@ def test_fire_follows_its_trained_l(stretch: float) -> None:
     for end in (int(abs(stretch) * L), int(abs(stretch) * L) + 1):
         assert (terms_of(encoding, layout_at([0, end])).distance_bias is None) is (end > abs(stretch) * L)
         assert_as_in_the_source(encoding, [0, 3, end - 1, end + 1], causal=True)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_is_computed_in_the_dtype_of_its_input_with_a_bias_or_without(bias):
-    layer, x = torch.nn.Linear(3, 2, bias=bias), torch.randn(4, 3, dtype=torch.float64)
-    with torch.autocast("cpu", torch.bfloat16):
-        actual = in_its_dtype(layer, x)
-    assert_close(actual, layer.double()(x), rtol=0, atol=1e-14)

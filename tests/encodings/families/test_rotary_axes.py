@@ -14,7 +14,7 @@ from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Alibi, AxialRoPE, Layout, MRoPE, OptionError, RoPE, Sizes, make
 from pe_lab.encodings.families.dape import Dape
 from pe_lab.encodings.families.randomized import Randomized
-from pe_lab.encodings.hf_config import of_config
+from pe_lab.encodings.hf_config import encoding_of_config
 
 B, H, d, T = 2, 2, 16, 9
 D = H * d
@@ -192,7 +192,7 @@ def test_a_checkpoint_with_sections_has_mrope(given: dict, interleaved: bool) ->
     """Qwen2-VL and Qwen3-VL, whose text model is nested."""
     config = {"text_config": {"rope_theta": 1e6, "rope_scaling": given, "head_dim": 128}}
     expected = {"theta": 1e6, "pairing": "half", "sections": given["mrope_section"], "interleaved": interleaved}
-    assert of_config(config) == ("mrope", expected)
+    assert encoding_of_config(config) == ("mrope", expected)
 
 
 def test_other_encodings_refuse_three_axes_and_mrope_refuses_four() -> None:

@@ -73,7 +73,7 @@ def _selftest_result(index: int, key: tuple[tuple[str, str], ...]) -> SelftestRe
 
 def _cached_result(device: torch.device, made_with: dict[str, str]) -> SelftestResult:
     """Return the verdict of the file; if there is none, of a self-test, which is written there."""
-    path = path_of(made_with)
+    path = verdict_path(made_with)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):  # the workers of a sweep wait for the first
         result = read_verdict(path, made_with)
@@ -113,7 +113,7 @@ def _digest() -> str:
     return sha256.hexdigest()[:16]
 
 
-def path_of(made_with: dict[str, str]) -> Path:
+def verdict_path(made_with: dict[str, str]) -> Path:
     """Return the file of a verdict."""
     cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(json.dumps(made_with, sort_keys=True).encode()).hexdigest()[:16]
