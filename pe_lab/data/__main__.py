@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from hydra.errors import HydraException
+from hydra.utils import instantiate
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -67,8 +68,6 @@ def read_arguments(words: list[str]) -> tuple[Path, DictConfig]:
 
 def export_dataset(folder: Path, cfg: DictConfig) -> None:
     """Make the dataset, write its files, print their names and the sizes of its splits."""
-    from hydra.utils import instantiate
-
     from pe_lab.data.export import split_sizes, write_dataset
 
     with prefix_errors("data"):

@@ -3,6 +3,7 @@
 from itertools import islice
 
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 from pe_lab.data.base import Task
@@ -46,8 +47,6 @@ class Digits(Labelled):
         super().__init__(seed, name, task, SPLIT_SIZES, path)
 
     def sequences(self, split: str) -> tuple[Tensor, Tensor]:
-        from sklearn.datasets import load_digits
-
         pixels, labels = (torch.from_numpy(array).long() for array in load_digits(return_X_y=True))
         # by a hash of the image, so that the split is the same on every machine
         order = sorted(range(IMAGES), key=lambda image: derive_seed(self.seed, "digits", *pixels[image].tolist()))

@@ -209,24 +209,17 @@ def reference_levels(train: Batch, batch: Batch, task: Task) -> Floors:
     with the uniform distribution, as if each class had occurred once more, so that the loss of a class that is not in
     training is finite. Neither is a bound.
     """
-    import numpy as np
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    from pe_lab.data.linear_models import class_probabilities  # loads scikit-learn
 
     seen, classes = train.targets[:, 0], task.outputs
     share = (seen.bincount(minlength=classes).double() / len(seen)).expand(len(batch), classes)
     likely = {"prior": share, "histogram": share}
     if len(seen.unique()) > 1:
-        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=10_000))
         features, new = (
             token_counts(source.tokens, source.layout.segment != PADDING, task.vocabulary).numpy()
             for source in (train, batch)
         )
-        model.fit(features, seen.numpy())
-        histogram = np.zeros((len(batch), classes))
-        histogram[:, model.classes_] = model.predict_proba(new)
-        likely["histogram"] = torch.from_numpy(histogram)
+        likely["histogram"] = torch.from_numpy(class_probabilities(features, seen.numpy(), new, classes))
     return {
         name: predictor_metrics(((len(seen) * p + 1) / (len(seen) + classes)).log(), batch.targets[:, 0])
         for name, p in likely.items()

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from typing import Annotated
 
 import torch
+from scipy.special import zeta
 from torch import Tensor
 
 from pe_lab.data.copying import shuffle_symbols
@@ -168,8 +169,6 @@ class FrequentWords(MostFrequent):
         super().__init__(seed, name, sizes, length, words, asked)
 
     def occurrences(self, size: int) -> list[int]:
-        from scipy.special import zeta
-
         ranks = range(2, self.words + 2)
         counts = [int(size * rank**-self.alpha / zeta(self.alpha)) for rank in ranks]
         return [number for number in counts if number]

@@ -45,6 +45,8 @@ class PositionProbe(Probe):
             )
 
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[ProbeRow]:
+        from pe_lab.data.linear_models import ridge_predictions  # loads scikit-learn
+
         if dataset.size("train"):
             fitting, scoring = (capture_states(model, dataset, split, seed) for split in ("train", "test"))
         else:
@@ -55,31 +57,11 @@ class PositionProbe(Probe):
         wanted, answers = _targets(fitting, seed), _targets(scoring, seed)
         rows = []
         for layer, (x, others) in enumerate(zip(fitting.hidden, scoring.hidden, strict=True)):
-            predicted = ridge_predictions(_numbers(x), wanted, _numbers(others))
+            predicted = ridge_predictions(_numbers(x), wanted, _numbers(others), ALPHAS)
             rows += _scores(predicted[:, :axes], answers[:, :axes], "", layer)
             rows += _scores(predicted[:, axes:], answers[:, axes:], "_permuted", layer)
         predicted = read_off_token(fitting.tokens.numpy(), wanted[:, :axes], scoring.tokens.numpy())
         return rows + _scores(predicted, answers[:, :axes], "_from_token")
-
-
-def ridge_predictions(x: np.ndarray, targets: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Fit a ridge regression, with a penalty per column, and return its predictions.
-
-    Args:
-        x: [N, D] features.
-        targets: [N, columns] the values to predict from them.
-        others: [M, D] features to predict for.
-
-    Returns:
-        [M, columns]
-    """
-    from sklearn.linear_model import RidgeCV  # takes a second to load
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    regression = make_pipeline(StandardScaler(), RidgeCV(ALPHAS, alpha_per_target=True)).fit(x, targets)
-    predicted: np.ndarray = regression.predict(others)
-    return predicted
 
 
 def read_off_token(tokens: np.ndarray, wanted: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -11,12 +11,13 @@ from configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.base import Batch, Dataset, Floors, InMemoryDataset, Task
+from pe_lab.data.linear_models import ridge_predictions
 from pe_lab.data.seeding import initialise_parameters, make_generator
 from pe_lab.data.structured import Structured
 from pe_lab.model import Transformer
 from pe_lab.probes import position
 from pe_lab.probes.hidden_states import HiddenStates
-from pe_lab.probes.position import ALPHAS, PositionProbe, read_off_token, ridge_predictions
+from pe_lab.probes.position import ALPHAS, PositionProbe, read_off_token
 
 WIDTH, T, SEQUENCES = 16, 12, 300
 # 3,600 tokens, some ten dimensions: the share that noise explains, or does not
@@ -170,7 +171,8 @@ def test_there_is_nothing_to_read_where_all_tokens_have_one_position(monkeypatch
 def test_small_dimensions_count_as_much_as_large_ones() -> None:
     x, y = torch.randn(200, 3).numpy(), np.random.default_rng(0).standard_normal((200, 1))
     scale = np.array([1e-6, 1.0, 1e4])
-    assert ridge_predictions(x * scale + 3, y, x * scale + 3) == pytest.approx(ridge_predictions(x, y, x), abs=1e-6)
+    predicted = ridge_predictions(x, y, x, ALPHAS)
+    assert ridge_predictions(x * scale + 3, y, x * scale + 3, ALPHAS) == pytest.approx(predicted, abs=1e-6)
 
 
 def test_the_ridge_is_chosen_for_each_column_by_leaving_tokens_out() -> None:
@@ -193,7 +195,7 @@ def test_the_ridge_is_chosen_for_each_column_by_leaving_tokens_out() -> None:
             for a in ALPHAS
         ]
         expected.append(ridge(z, y, ALPHAS[np.argmin(errors)], (others - mean) / spread))
-    assert ridge_predictions(x, asked, others) == pytest.approx(np.stack(expected, 1), abs=1e-9)
+    assert ridge_predictions(x, asked, others, ALPHAS) == pytest.approx(np.stack(expected, 1), abs=1e-9)
 
 
 def test_the_closed_form_for_tokens_is_ridge_regression_on_one_hot_tokens() -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pooch
+
 from pe_lab.system.files import CHECKSUMS_FILE, file_digest, write_json
 
 
@@ -16,8 +18,6 @@ def cache_folder(cache: str | None) -> Path:
     """Return the cache folder; None: that of the user."""
     if cache is not None:
         return Path(cache).expanduser()
-    import pooch
-
     return Path(pooch.os_cache("pe_lab"))
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import pooch
+
 from pe_lab.data.text.cache import cached_folder
 from pe_lab.data.text.text_rows import ROW_SUFFIXES, saved_files
 
@@ -170,8 +172,6 @@ def download_corpus(name: str, folder: Path) -> Path:
 
 
 def _retrieve(name: str, target: Path) -> None:
-    import pooch
-
     source = DOWNLOADS[name]
     try:
         arrived = Path(pooch.retrieve(source.url, f"sha256:{source.sha256}", f"{name}.part", target.parent))

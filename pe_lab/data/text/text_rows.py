@@ -72,9 +72,7 @@ def _of_arrow(file: Path, column: str) -> Iterator[Any]:
     arrow = _pyarrow(file)
     try:
         if file.suffix.lower() == ".parquet":
-            import pyarrow.parquet
-
-            source = pyarrow.parquet.ParquetFile(file)
+            source = arrow.parquet.ParquetFile(file)
             _require(column, source.schema_arrow.names, file)
             batches = source.iter_batches(BATCH_ROWS, columns=[column])
         else:
@@ -100,7 +98,7 @@ def _pyarrow(file: Path) -> ModuleType:
         ValueError: pyarrow is not installed.
     """
     try:
-        import pyarrow
+        import pyarrow.parquet
 
         arrow: ModuleType = pyarrow
     except ImportError:

@@ -7,12 +7,11 @@ from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import tokenizers
+import tokenizers
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.trainers import BpeTrainer
 
 # bytes that UTF-8 never uses, for tokens that are not text
 MASK, END = b"\xfe", b"\xff"
@@ -78,19 +77,13 @@ class BPE(Tokenizer):
         self.identity = {"tokenizer": "bpe", "vocabulary": vocabulary, "tokenizers": version("tokenizers")}
 
     @cached_property
-    def model(self) -> "tokenizers.Tokenizer":
-        import tokenizers  # loaded at the first use
-        from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
-
+    def model(self) -> tokenizers.Tokenizer:
         model = tokenizers.Tokenizer(tokenizers.models.BPE())
         cut = Split(tokenizers.Regex(f".{{{MAX_WORD_BYTES}}}"), "isolated")
         model.pre_tokenizer = Sequence([ByteLevel(add_prefix_space=False), cut])
         return model
 
     def learn(self, text: Iterable[bytes]) -> None:
-        from tokenizers.pre_tokenizers import ByteLevel
-        from tokenizers.trainers import BpeTrainer
-
         trainer = BpeTrainer(
             vocab_size=self.vocabulary - 2,
             min_frequency=2,
@@ -127,8 +120,6 @@ class FromFile(Tokenizer):
     """
 
     def __init__(self, path: str) -> None:
-        import tokenizers
-
         place = Path(path).expanduser()
         self.file = place / "tokenizer.json" if place.is_dir() else place
         try:
