@@ -36,10 +36,11 @@ from pe_lab.system.files import LedgerError, write_json
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors
 from pe_lab.tracking.loggers import ForwardingLogger, is_delivered
-from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
+from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
 from pe_lab.training.module import Training
+from pe_lab.training.weights import save_tensors
 
 QUIET_ARGUMENTS: dict[str, Any] = {  # without Lightning's own logs, validation and messages
     "logger": False,

@@ -22,9 +22,9 @@ from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError, no_exit
-from pe_lab.training.checkpoints import load_checkpoint
 from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
+from pe_lab.training.weights import load_checkpoint
 
 
 def prepare_cpu(device: torch.device) -> None:

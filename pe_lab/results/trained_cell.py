@@ -22,8 +22,8 @@ from pe_lab.results.stored_checkpoint import read_settings
 from pe_lab.system.files import LedgerError
 from pe_lab.system.names import unknown_name_message
 from pe_lab.system.plain import read_yaml
-from pe_lab.training.checkpoints import load_checkpoint
 from pe_lab.training.data import make_dataset
+from pe_lab.training.weights import load_checkpoint
 
 SHORT_NAMES = {"pe": "pe.name", "data": "data.name"}
 MAX_VALUES = 6  # of a setting that are named in a message

@@ -8,44 +8,15 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import Tensor
 
-from pe_lab.ledger.run import WEIGHTS_FILE, Run
 from pe_lab.ledger.training_states import read_metadata
 from pe_lab.system.files import LedgerError, parse_json
 from pe_lab.training.packing import copy_like, pack_value, unpack_value
+from pe_lab.training.weights import save_tensors
 
 METADATA_KEY = "pe_lab"  # of the metadata
-
-
-def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file with the permissions of any new file; safetensors alone would make it private."""
-    path.touch()
-    mode = path.stat().st_mode
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=metadata)
-    path.chmod(mode)
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights of a file into a model.
-
-    Raises:
-        LedgerError: names or shapes differ from those of the model.
-    """
-    if _shapes(path) != _shapes_of(model.state_dict()):
-        raise LedgerError(f"ledger entry {path} must be the weights of the model, got others: remove {path.parent}")
-    model.load_state_dict(load_file(path))
-
-
-def load_checkpoint(model: nn.Module, run: Run, target: int) -> None:
-    """Load the weights of a checkpoint of the ledger into its model.
-
-    Raises:
-        LedgerError: the files are damaged, or have no weights.
-    """
-    run.verify(target)
-    load_weights(model, run.checkpoint(target) / WEIGHTS_FILE)
 
 
 class SafeTensorsIO(CheckpointIO):
@@ -139,13 +110,3 @@ def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         copies[name] = tensor.clone() if place in seen else tensor
         seen.add(place)
     return copies
-
-
-def _shapes(path: Path) -> dict[str, list[int]]:
-    """Return the shapes of the tensors of a file, by name."""
-    with safe_open(path, "np") as file:
-        return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - it is no dict
-
-
-def _shapes_of(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
-    return {name: list(tensor.shape) for name, tensor in tensors.items()}

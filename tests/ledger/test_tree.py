@@ -31,7 +31,7 @@ from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, file_digest
 from pe_lab.tracking.loggers import csv_logger, tensorboard_logger, wandb_logger
 from pe_lab.tracking.pictures import encoding_picture
-from pe_lab.training.checkpoints import save_tensors
+from pe_lab.training.weights import save_tensors
 
 REQUEST = {"kind": "length", "length": 2}
 GONE = "0" * 32

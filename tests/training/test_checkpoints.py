@@ -10,9 +10,10 @@ import torch
 from configs import TINY_MODEL, in_ledger
 from fits import fit
 from pe_lab.system.files import LedgerError
-from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
+from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.module import Training
 from pe_lab.training.packing import pack_value, unpack_value
+from pe_lab.training.weights import save_tensors
 
 TINY = [*TINY_MODEL, "trainer.batch_size=64", "trainer.device=cpu"]
 MINE = """
