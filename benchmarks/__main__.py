@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-from pe_lab.system.errors import escape_control
+from pe_lab.system.escaping import escape_control
 from pe_lab.system.names import unknown_name_message
 
 BENCHMARKS = {

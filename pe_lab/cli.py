@@ -6,7 +6,7 @@ Each program is imported only when it is called, so that `pe-lab` itself starts 
 import importlib
 import sys
 
-from pe_lab.system.errors import escape_control
+from pe_lab.system.escaping import escape_control
 from pe_lab.system.names import unknown_name_message
 
 COMMANDS = {

@@ -21,6 +21,7 @@ from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
+from pe_lab.config.help import help_text
 from pe_lab.config.trainer_arguments import devices_of
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register_process
@@ -29,7 +30,7 @@ from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.system.gpus import gpu_groups, gpus, use_gpu_of
 from pe_lab.system.paths import SAFE_PATH_VARIABLE, safe_path
 from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising_handler
-from pe_lab.tracking.wandb_mode import agent_run
+from pe_lab.tracking.wandb_agent import agent_run
 
 COMMAND = "pe-lab"
 TOP_SETTINGS = tuple(config.Config.__dataclass_fields__)
@@ -283,8 +284,6 @@ def _run(words: list[str], train: bool) -> None:
     flags = [word for word in words if word not in overrides]
     multirun = arguments.multirun or "hydra.mode=MULTIRUN" in overrides
     if arguments.help:
-        from pe_lab.config.help import help_text
-
         shown = [word for word in overrides if word != "all"]
         if shown:
             config.single_valued_overrides(shown, multirun)
@@ -391,25 +390,26 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
         ValueError: a setting of a study is wrong.
         CellsMissingError: cells of some studies are missing.
     """
-    from pe_lab.experiment.sweep import split_fitting
-    from pe_lab.experiment.sweep_report import CellsMissingError
+    from pe_lab.experiment import sweep, sweep_report
 
     for words in studies:
         cfgs = config.expand_overrides(config.sweep_overrides(words), multirun=True)
         chosen = [word.partition("=")[2] for word in words if word.startswith("hydra/launcher=")]
         config.make_launcher(chosen[-1] if chosen else "cores", cfgs[0])
-        split_fitting(cfgs)
+        sweep.split_fitting(cfgs)
 
     missing = []
     for number, words in enumerate(studies, 1):
         print(f"study {number} of {len(studies)}: {' '.join(words)}", file=sys.stderr)
         try:
             _run(["-m", *words], train)
-        except CellsMissingError as error:
+        except sweep_report.CellsMissingError as error:
             print(error, file=sys.stderr)
             missing.append(words[0])
     if missing:
-        raise CellsMissingError(f"{len(missing)} of {len(studies)} studies are not complete: {', '.join(missing)}")
+        raise sweep_report.CellsMissingError(
+            f"{len(missing)} of {len(studies)} studies are not complete: {', '.join(missing)}"
+        )
 
 
 def _interrupted() -> KeyboardInterrupt:

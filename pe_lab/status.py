@@ -12,13 +12,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from pe_lab import config
 from pe_lab.data.score import uses_position
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive
 from pe_lab.ledger.progress import Progress, RequestedCell, RunningCell, Snapshot, Upcoming
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.errors import escape_control, in_one_line
+from pe_lab.system.errors import in_one_line
+from pe_lab.system.escaping import escape_control
 from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, folder_entries, read_json, unread_message
 from pe_lab.system.names import unknown_name_message
 
@@ -213,8 +216,6 @@ def _time_left(snapshot: Snapshot) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format seconds as hours, minutes and seconds: 1:02:03 or 02:03."""
-    from tqdm import tqdm
-
     return str(tqdm.format_interval(seconds))
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from pe_lab.ledger.__main__ import main
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.system.errors import escape_control, in_one_line
+from pe_lab.system.errors import in_one_line
+from pe_lab.system.escaping import escape_control
 from pe_lab.system.files import LedgerError, read_json
 
 TITLE = "\x1b]0;mine\x07"  # sets the title of a terminal

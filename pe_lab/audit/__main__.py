@@ -6,7 +6,6 @@ pe: names in conf/pe (default: all). pe.<option>: an option of each of them, as 
 table.csv, table.md and pictures/<name>.png. seconds: time limit for timing one encoding.
 """
 
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
 from pe_lab.system.names import HELP_COMMAND, did_you_mean, unknown_name_message
-from pe_lab.system.termination import no_exit
 
 
 @dataclass
@@ -43,7 +41,9 @@ def main() -> None:
         with config.add_config_dirs(sys.argv[1:]) as arguments:
             settings, cfgs = read_arguments(parser.parse_args(arguments).overrides)
             Path(settings.out).mkdir(parents=True, exist_ok=True)
-            run_audit(settings, cfgs)
+            from pe_lab.audit.measurement import audit_encodings  # loads torch
+
+            audit_encodings(cfgs, Path(settings.out), settings.pictures, settings.seconds)
 
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
@@ -76,60 +76,6 @@ def read_arguments(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
         if name not in names_known:
             raise ValueError(unknown_name_message("pe", names_known, name, listing=HELP_COMMAND))
     return settings, [config.expand_overrides([f"pe={name}", *options], multirun=False)[0] for name in names]
-
-
-def run_audit(settings: Settings, cfgs: list[DictConfig]) -> None:
-    """Measure the encodings, draw their pictures, write and print the table."""
-    import torch
-    from hydra.utils import instantiate
-    from joblib import Parallel, cpu_count, delayed
-    from tqdm import tqdm
-
-    from pe_lab.audit import report
-    from pe_lab.audit.audited_encoding import AuditedEncoding
-    from pe_lab.audit.cost import measure_costs
-    from pe_lab.system.paths import safe_path
-
-    out = Path(settings.out)
-    none = config.expand_overrides(["pe=none"], multirun=False)[0]
-    pictures = {cfg.pe.name: f"pictures/{cfg.pe.name}.png" for cfg in cfgs if settings.pictures}
-    jobs = [delayed(measure_encoding)(cfg, none, out / pictures[cfg.pe.name] if pictures else None) for cfg in cfgs]
-    workers = max(1, min(cpu_count(), len(jobs) // 8))  # starting a process takes as long as measuring some encodings
-    with safe_path():
-        described = tqdm(Parallel(workers, return_as="generator")(jobs), "properties", len(jobs))
-        rows, reasons = map(list, zip(*described, strict=True))
-    torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free
-    for cfg, row, why_not in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
-        subject, without = (AuditedEncoding(each.pe.name, instantiate(each.pe)) for each in (cfg, none))
-        for columns, more in zip((row, why_not), measure_costs(subject, without, settings.seconds), strict=True):
-            columns.update(more)
-    table = report.tabulate_rows([cfg.pe.name for cfg in cfgs], rows)
-    empty = report.empty_cells(dict(zip(table.index, reasons, strict=True)))
-    report.write_report(out, table, empty, list(pictures.values()))
-    print(report.render_table(table, shutil.get_terminal_size().columns))
-    print("", report.PREAMBLE, *(f"  {name}: {text}" for name, text in report.legend().items()), sep="\n")
-    print("", "Empty cells", *(f"  {line}" for line in empty), sep="\n")
-    print(f"\n{out / 'table.csv'}, {out / 'table.md'}, {len(pictures)} pictures")
-
-
-def measure_encoding(
-    cfg: DictConfig, none: DictConfig, picture: Path | None
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return an encoding's measures and the reasons for those that are missing; draw its picture to a file."""
-    import torch
-    from hydra.utils import instantiate
-
-    from pe_lab.audit.audited_encoding import AuditedEncoding
-    from pe_lab.audit.measures import measure_properties
-
-    torch.set_num_threads(1)  # the number of threads changes rounding; processes use the other cores
-    with no_exit():
-        subject = AuditedEncoding(cfg.pe.name, instantiate(cfg.pe))
-        if picture:
-            from pe_lab.audit.pictures import save_picture
-
-            save_picture(subject, AuditedEncoding("none", instantiate(none.pe)), picture)
-        return measure_properties(subject)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import pandas as pd
 
 from pe_lab.audit.cost import COST_COLUMNS, LEGEND
 from pe_lab.audit.measures import MEASURES
+from pe_lab.system.escaping import in_markdown
 from pe_lab.system.files import write_text
-from pe_lab.system.markup import in_markdown
 
 PROPERTIES = [measure.__name__ for measure in MEASURES]
 PREAMBLE = (

@@ -31,6 +31,8 @@ def main() -> None:
     def program() -> int:
         with config.add_config_dirs(sys.argv[1:]) as arguments:
             kind, cfgs = read_overrides(parser.parse_args(arguments).overrides)
+            from pe_lab.check.report import print_check  # loads torch
+
             sound = [print_check(kind, cfg) for cfg in cfgs]
             return int(not all(sound))
 
@@ -61,34 +63,6 @@ def read_overrides(overrides: list[str]) -> tuple[str, list[DictConfig]]:
     return kind, [
         config.expand_overrides([*SMALL_MODEL, f"{kind}={name}", *others], multirun=False)[0] for name in listed
     ]
-
-
-def print_check(kind: str, cfg: DictConfig) -> bool:
-    """Check one encoding or dataset, and print its report. Returns whether no promise is broken."""
-    from hydra.utils import instantiate
-
-    from pe_lab.check import datasets, encodings, models
-    from pe_lab.check.case import EncodingCase
-    from pe_lab.check.promise import PromiseOutcome, check_promises
-    from pe_lab.check.report import outcome_line, summary_line
-    from pe_lab.encodings.options import prefix_errors
-
-    leaf = cfg[kind]
-    print(f"{kind}={leaf.name}, {leaf._target_}")
-    with prefix_errors(kind):
-        if kind == "pe":
-            case = EncodingCase(leaf.name, instantiate(leaf), cfg.model.width, cfg.model.num_heads)
-            examination = check_promises(encodings.PROMISES | models.PROMISES, case)
-        else:
-            examination = check_promises(
-                datasets.PROMISES, datasets.DatasetCase(leaf.name, instantiate(leaf), cfg.seed)
-            )
-    outcomes: list[PromiseOutcome] = []
-    for outcome in examination:
-        print(outcome_line(outcome, outcomes), flush=True)
-        outcomes.append(outcome)
-    print(summary_line(f"{kind}={leaf.name}", outcomes), end="\n\n")
-    return all(outcome.holds is not False for outcome in outcomes)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,37 @@
 import re
 from collections.abc import Sequence
 
-from pe_lab.check.promise import PromiseOutcome
-from pe_lab.system.errors import escape_control
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from pe_lab.check import datasets, encodings, models
+from pe_lab.check.case import EncodingCase
+from pe_lab.check.promise import PromiseOutcome, check_promises
+from pe_lab.encodings.options import prefix_errors
+from pe_lab.system.escaping import escape_control
 
 OUTCOME_WORDS = {True: "holds", False: "BROKEN", None: "n/a"}
 PROMISE_WIDTH = 66  # characters of the column of promises
+
+
+def print_check(kind: str, cfg: DictConfig) -> bool:
+    """Check one encoding or dataset, and print its report. Returns whether no promise is broken."""
+    leaf = cfg[kind]
+    print(f"{kind}={leaf.name}, {leaf._target_}")
+    with prefix_errors(kind):
+        if kind == "pe":
+            case = EncodingCase(leaf.name, instantiate(leaf), cfg.model.width, cfg.model.num_heads)
+            examination = check_promises(encodings.PROMISES | models.PROMISES, case)
+        else:
+            examination = check_promises(
+                datasets.PROMISES, datasets.DatasetCase(leaf.name, instantiate(leaf), cfg.seed)
+            )
+    outcomes: list[PromiseOutcome] = []
+    for outcome in examination:
+        print(outcome_line(outcome, outcomes), flush=True)
+        outcomes.append(outcome)
+    print(summary_line(f"{kind}={leaf.name}", outcomes), end="\n\n")
+    return all(outcome.holds is not False for outcome in outcomes)
 
 
 def outcome_line(outcome: PromiseOutcome, before: Sequence[PromiseOutcome] = ()) -> str:

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import OverrideType
@@ -41,8 +42,6 @@ def expand_overrides(overrides: list[str], multirun: bool) -> list[DictConfig]:
         ValueError: a rule that the config alone decides is broken; a study without a sweep; a user's folder cannot be
             used.
     """
-    from hydra import initialize_config_dir
-
     overrides = expand_checkpoint_override(overrides)
     register_search_path()
     with initialize_config_dir(str(config_folder()), version_base="1.3"):
@@ -260,8 +259,6 @@ def _of_files(words: tuple[str, ...], state: State) -> Composed:
 
 
 def _by_hydra(words: list[str]) -> Composed:
-    from hydra import compose
-
     cfg = compose("config", words, return_hydra_config=True)
     params = OmegaConf.select(cfg, "hydra.sweeper.params")
     with open_dict(cfg):

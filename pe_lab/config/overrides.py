@@ -9,6 +9,8 @@ from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
@@ -129,8 +131,6 @@ def parse_overrides(overrides: list[str], conf: ConfigFolders, loader: ConfigLoa
     Raises:
         ValueError: one cannot be read; a choice is no name; a sweep of no cell, or of more than can be.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     parser, parsed, sizes = OverridesParser.create(loader), list[Any](), dict[str, int]()
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
@@ -290,8 +290,6 @@ RULES = (_study, _launcher_package, _logger, _help, _of_hydra, _searchpath, _num
 
 def _swept(value: Any) -> int:
     """Return the number of values in a sweep over a setting, at most MAX_SWEEP_CELLS + 1."""
-    from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
-
     if isinstance(value, ChoiceSweep):
         return len(value.list)
     if not isinstance(value, RangeSweep):

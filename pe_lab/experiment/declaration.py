@@ -8,9 +8,11 @@ from omegaconf import DictConfig
 
 from pe_lab.config import resolve_config, study_settings
 from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.measurement import Datasets
 from pe_lab.experiment.memory_errors import explain_memory_errors
 from pe_lab.ledger.studies import has_trained_cell
 from pe_lab.ledger.tree import LedgerFiles
+from pe_lab.statistics.margins import MIN_GAP, Margin
 from pe_lab.system.files import digest, is_file, read_json
 
 DECLARATION_FILE = "declared.json"
@@ -46,9 +48,6 @@ def require_margin(text: str | None, cells: list[Cell]) -> None:
     """
     if text is None:
         return
-    from pe_lab.experiment.measurement import Datasets
-    from pe_lab.statistics.margins import MIN_GAP, Margin  # loads pandas
-
     margin = Margin.parse(text)
     margin.require_metric(DECIDING_METRIC)
     tasks = {digest(resolve_config(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}

@@ -14,17 +14,19 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
+import torch
 from omegaconf import DictConfig, OmegaConf
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pe_lab.config.config_folders import add_import_paths
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.ranks import Ranks
 from pe_lab.ledger.run import Run
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError, end_with
-
-if TYPE_CHECKING:
-    from pe_lab.experiment.cell import Cell
 
 MODULE = "pe_lab.experiment.distributed"  # this one, also where it is the program
 MAX_WAIT = timedelta(days=1)  # the longest wait for another process, which may measure meanwhile
@@ -35,7 +37,7 @@ class RankError(RuntimeError):
     """A process that trained a run on one of its devices failed."""
 
 
-def train_run(cell: "Cell", run: Run) -> bool:
+def train_run(cell: Cell, run: Run) -> bool:
     """Train all requested checkpoints of a run, whose lease this process owns, in other processes.
 
     Returns:
@@ -100,10 +102,6 @@ def _error(folder: Path, rank: int) -> Path:
 def launch_processes(folder: Path, devices: int) -> int:
     """Start a process for each device, and wait for them; if one fails, the others are ended. Returns a status."""
     logging.disable(logging.ERROR)  # the errors of torchrun, which the process that started this one names
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -126,11 +124,7 @@ def launch_processes(folder: Path, devices: int) -> int:
 
 def train_as_process(folder: Path, cfg: DictConfig, run: Path) -> None:
     """Train the run as one of its processes."""
-    import torch
-
-    from pe_lab.experiment.cell import Cell
-    from pe_lab.experiment.executor import Executor
-    from pe_lab.experiment.ranks import Ranks
+    from pe_lab.experiment.executor import Executor  # loads Lightning, which takes seconds
 
     ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     try:

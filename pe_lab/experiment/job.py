@@ -7,15 +7,17 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from pe_lab.experiment import distributed
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.memory_errors import explain_memory_errors
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
+from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.system.allocator import return_freed_memory
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
-from pe_lab.tracking.wandb_mode import agent_run
+from pe_lab.tracking.wandb_agent import agent_run
 
 POLL_SECONDS = 0.3  # seconds between two checks of a run that another process serves
 
@@ -75,8 +77,6 @@ class Job:
     @property
     def validation_loss(self) -> float:
         """The validation loss of the trained cell at its end."""
-        from pe_lab.results.from_ledger import validation_by_step  # loads pandas
-
         by_step = validation_by_step(self.run.checkpoint(self.cell.target))
         return by_step[max(by_step)]["loss"]
 
@@ -179,8 +179,6 @@ class Job:
     def _train(self) -> None:
         """Train all requested checkpoints of the run, whose lease this process owns."""
         if self.cell.devices > 1:
-            from pe_lab.experiment import distributed
-
             self.logged = distributed.train_run(self.cell, self.run) or self.logged
             return
         from pe_lab.experiment.executor import Executor  # loads Lightning, which takes seconds

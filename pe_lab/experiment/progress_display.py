@@ -11,7 +11,8 @@ from tqdm import tqdm
 
 from pe_lab.ledger.progress import Progress, RequestedCell, Snapshot, Upcoming
 from pe_lab.results.from_ledger import validation_by_step
-from pe_lab.system.errors import escape_control, in_one_line
+from pe_lab.system.errors import in_one_line
+from pe_lab.system.escaping import escape_control
 from pe_lab.system.files import LedgerError
 
 CORE_SHARE = 0.01  # the part of a core that reading the ledger may take

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+
 T = TypeVar("T")
 
 
@@ -22,8 +24,6 @@ class Ranks:
         """Return on all ranks what the first gets."""
         if self.size == 1:
             return ask()
-        import torch
-
         answer = [ask() if self.is_rank_zero else None]
         torch.distributed.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
         return answer[0]  # type: ignore[return-value]

@@ -29,6 +29,7 @@ from pe_lab.experiment.job import Job
 from pe_lab.experiment.ranks import core_seconds
 from pe_lab.ledger.progress import Upcoming
 from pe_lab.ledger.run import DIVERGED
+from pe_lab.results.from_ledger import summary_and_environment
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,6 @@ def read_outcome(job: Job) -> Outcome:
     Raises:
         LedgerError: its checkpoint is damaged.
     """
-    from pe_lab.results.from_ledger import summary_and_environment  # loads pandas
-
     failure, run = job.failure, job.run
     checkpoint = run.checkpoint(job.cell.target)
     if not job.is_trained:

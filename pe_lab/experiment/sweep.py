@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import LR, study_settings
 from pe_lab.encodings.base import UnfitError
+from pe_lab.experiment.added_seeds import add_seeds, require_question
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.declaration import require_margin, write_declaration
 from pe_lab.experiment.job import Job
@@ -20,6 +21,7 @@ from pe_lab.experiment.progress_display import ProgressDisplay
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive_stage, read_outcome
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
 from pe_lab.experiment.sweep_report import report_jobs, require_complete
+from pe_lab.experiment.tuning import tune_cells, tuned_seeds
 from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import LedgerFiles
@@ -76,12 +78,8 @@ def run_cells(
     if not train and not tunes and not decides:
         _require_trained(cells)
     if decides:
-        from pe_lab.experiment.added_seeds import require_question  # loads pandas
-
         require_question(cfgs)
     if tunes:
-        from pe_lab.experiment.tuning import tuned_seeds
-
         tuned_seeds(cfgs)  # refuses settings that cannot be tuned
     if train and not remote:
         require_margin(study.margin, cells)
@@ -101,12 +99,8 @@ def study_rounds(cfgs: list[DictConfig]) -> Stage:
     """
     study = study_settings(cfgs[0])
     if study.tune.rates is not None:
-        from pe_lab.experiment.tuning import tune_cells  # loads pandas
-
         return (yield from tune_cells(cfgs))
     if study.decide.baseline is not None:
-        from pe_lab.experiment.added_seeds import add_seeds  # loads pandas
-
         return (yield from add_seeds(cfgs))
     rates = {OmegaConf.select(cfg, LR) for cfg in cfgs}
     yield Round(cfgs, awaited=False, varied=(LR,) if len(rates) > 1 else ())

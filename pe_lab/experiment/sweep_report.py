@@ -5,8 +5,15 @@ import sys
 from pathlib import Path
 
 from pe_lab.experiment.job import Job
+from pe_lab.experiment.measurement import load_model
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import LedgerFiles
+from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads
+from pe_lab.results import measurement_tables, study
+from pe_lab.results.cell_rows import rows_of, settings_of
+from pe_lab.results.frame import Results
+from pe_lab.results.from_ledger import failure_rows, summary_and_environment
+from pe_lab.system.drawing import svg
 
 EVALUATION_FOLDER = "evaluation"  # the folder in a ledger for what was measured on cells of no study
 MAX_MAPS = 8  # cells whose attention is drawn
@@ -72,11 +79,6 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
         OSError: they cannot be written.
         LedgerError: a checkpoint is damaged.
     """
-    from pe_lab.results import measurement_tables, study  # loads pandas
-    from pe_lab.results.cell_rows import rows_of, settings_of
-    from pe_lab.results.frame import Results
-    from pe_lab.results.from_ledger import failure_rows, summary_and_environment
-
     cfg = present[0].cell.cfg
     ledger, name = Path(cfg.ledger), cfg.study_name
     settings, of_failed = (
@@ -129,10 +131,6 @@ def _report_command(ledger: Path, study: str | None) -> str:
 
 def _attention_figures(jobs: list[Job]) -> dict[str, str]:
     """Return the attention maps of the first cells as SVG by the name of the file, if attention was measured."""
-    from pe_lab.experiment.measurement import load_model
-    from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads  # loads matplotlib
-    from pe_lab.system.drawing import svg
-
     figures = {}
     for job in jobs[:MAX_MAPS] if "attention" in jobs[0].cell.cfg.probe else []:
         cell = job.cell

@@ -7,7 +7,7 @@ from pathlib import Path
 from pe_lab.ledger.maintenance import Counts, damaged_entries, removable_entries, remove_entry, set_aside
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.errors import escape_control
+from pe_lab.system.escaping import escape_control
 
 
 def main() -> None:

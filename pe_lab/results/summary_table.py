@@ -13,7 +13,7 @@ from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.comparisons import compare_cells, differences
 from pe_lab.statistics.intervals import interval
 from pe_lab.statistics.margins import Margin
-from pe_lab.system.markup import in_markdown
+from pe_lab.system.escaping import in_markdown
 from pe_lab.system.names import unknown_name_message
 
 TEST_COLUMNS = [

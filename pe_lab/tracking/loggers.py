@@ -3,7 +3,6 @@
 Each function takes the checkpoint's values and returns its Lightning loggers, a list that may be empty.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,8 @@ from omegaconf import DictConfig
 
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
-from pe_lab.tracking.wandb_mode import agent_run, wandb_mode
+from pe_lab.tracking.wandb_agent import agent_run
+from pe_lab.tracking.wandb_mode import wandb_mode
 from pe_lab.tracking.wandb_run import WandbRun, open_run
 
 
@@ -22,9 +22,6 @@ def import_loggers(cfg: DictConfig) -> None:
     """Import early what the loggers of this config import later, so that no cell's time includes it."""
     if "wandb" in cfg.logger:
         import wandb.sdk.launch  # noqa: F401 - by wandb.init
-
-        if cfg.logger.wandb.images and os.environ.get("WANDB_MODE") != "disabled":
-            import pe_lab.audit.pictures  # noqa: F401
 
 
 def wandb_logger(

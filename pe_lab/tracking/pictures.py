@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch.loggers import Logger
+from matplotlib import colormaps
 
+from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding
+from pe_lab.audit.measures import MANY_POSITIONS
+from pe_lab.audit.pictures import save_picture
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.sizes import Sizes
@@ -60,11 +64,6 @@ def encoding_picture(
     """
     path = ledger / "pictures" / f"{name}-{digest({'pe': identity, 'revision': revision})}.png"
     if not is_file(path):
-        # scipy and matplotlib are loaded for pictures alone
-        from pe_lab.audit.audited_encoding import LENGTH, AuditedEncoding
-        from pe_lab.audit.measures import MANY_POSITIONS
-        from pe_lab.audit.pictures import save_picture
-
         subject = AuditedEncoding(name, encoding).with_length(max(LENGTH, MANY_POSITIONS))
         tree = LedgerFiles(ledger)
         temporary = tree.prepare_file(path.with_name(f".{uuid.uuid4().hex}.png"))
@@ -82,8 +81,6 @@ def attention_picture(model: Transformer, dataset: Dataset, seed: int) -> np.nda
     Returns:
         [height, width, 3] 8-bit colours.
     """
-    from matplotlib import colormaps
-
     rows = []
     for shown in attention_maps(model, dataset, seed):
         repeat = max(1, TILE // shown.shape[-1])

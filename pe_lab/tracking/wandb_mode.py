@@ -5,12 +5,15 @@ import os
 import shlex
 import sys
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 from omegaconf import DictConfig
 
-from pe_lab.tracking.wandb_service import call_within
+from pe_lab.system.time_limit import call_within
 
 MODES = ("online", "offline", "disabled")
 # print only this program's lines; send no telemetry, which the end of the program would wait for
@@ -34,11 +37,6 @@ def settle_wandb(cfg: DictConfig) -> None:
 def how_to_upload(folder: Path) -> str:
     """Return where offline runs are, as the command that uploads them."""
     return f"wandb sync {shlex.quote(str(folder))}/offline-run-* uploads the runs"
-
-
-def agent_run() -> str | None:
-    """Return the id of the W&B run that a W&B agent started this process for, or None."""
-    return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
 
 
 def wandb_mode(configured: str | None, seconds: float = REACH_SECONDS) -> str:
@@ -87,10 +85,6 @@ def _answers(url: str, seconds: float) -> bool:
 
     The time limit of `urlopen` is per read, and does not cover the name's look-up.
     """
-    from http.client import HTTPException  # loads ssl, which --help does not need
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
     try:
         call_within(seconds, lambda: urlopen(url, timeout=seconds).close(), "asking the W&B server")
     except HTTPError:

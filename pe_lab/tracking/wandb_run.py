@@ -8,15 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from pe_lab.data.text.base import Text
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError
+from pe_lab.system.time_limit import LateError, call_within
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.tracking.wandb_config import flat_settings, wandb_tags
 from pe_lab.tracking.wandb_mode import how_to_upload, wandb_mode
-from pe_lab.tracking.wandb_service import CLOSING_SECONDS, LateError, call_within, end_service, end_service_at_exit
+from pe_lab.tracking.wandb_service import CLOSING_SECONDS, end_service, end_service_at_exit
 from pe_lab.training.metrics import metric_directions
 
 if TYPE_CHECKING:
@@ -59,8 +61,6 @@ def open_run(
     Returns:
         The W&B run; None: it could not be opened. The reason is printed, and the ledger has everything.
     """
-    import wandb
-
     mode = wandb_mode(mode)
     if mode != "online":  # no server is waited for
         open_timeout, finish_timeout = max(open_timeout, LOCAL_SECONDS), max(finish_timeout, LOCAL_SECONDS)
@@ -120,8 +120,6 @@ def _define_axes(run: Any, best: Mapping[str, str]) -> None:
 
 def _settings(open_timeout: float, finish_timeout: float) -> Any:
     """Return W&B's settings: silent, without system statistics, with those time limits that this version knows."""
-    import wandb
-
     limits: dict[str, Any] = {"finish_timeout": finish_timeout, "finish_timeout_raises": True}
     return wandb.Settings(
         silent=True,
@@ -188,15 +186,11 @@ class WandbRun(WandbLogger):
 
     def log_rows(self, name: str, rows: "pd.DataFrame", step: int, epoch: float) -> None:
         """Log a table; missing values are left empty."""
-        import wandb
-
         values = rows.astype(object).where(rows.notna(), None).to_numpy().tolist()
         self.log_metrics({name: wandb.Table(list(rows), values), "step": step, "epoch": epoch})
 
     def log_pictures(self, pictures: dict[str, Any], step: int, epoch: float) -> None:
         """Log pictures by name: files, or arrays [height, width, 3]."""
-        import wandb
-
         images = {f"picture/{name}": wandb.Image(picture) for name, picture in pictures.items()}
         self.log_metrics(images | {"step": step, "epoch": epoch})
 

@@ -12,11 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from joblib.externals.loky.backend.reduction import dumps
 from torch import Tensor
 
 from configs import NAMES, pe_settings
-from pe_lab.audit import __main__ as audit_program
 from pe_lab.audit import cost, measures, report
 from pe_lab.audit.audited_encoding import HEADS, LENGTH, WIDTH, AuditedEncoding, equal_tokens, random_tokens
 from pe_lab.audit.cost import Meter, attention_layers, measure_costs
@@ -361,13 +359,6 @@ def test_a_picture_is_drawn(name: str, tmp_path: Path) -> None:
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "pe_lab.audit", *words], capture_output=True, text=True, timeout=300)
-
-
-def test_the_work_of_python_m_can_be_sent_to_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        audit_program.measure_encoding, "__module__", "__main__"
-    )  # which no process can import: sent by value
-    assert b"no_exit" in bytes(dumps(audit_program.measure_encoding))
 
 
 @pytest.mark.slow

@@ -20,11 +20,12 @@ from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.results import sync
 from pe_lab.system.termination import TerminatedError, sigterm_raises
+from pe_lab.system.time_limit import LateError, call_within
 from pe_lab.tracking import loggers, wandb_run, wandb_service
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.tracking.wandb_mode import settle_wandb, wandb_mode
 from pe_lab.tracking.wandb_run import WandbRun
-from pe_lab.tracking.wandb_service import LateError, call_within, end_service
+from pe_lab.tracking.wandb_service import end_service
 
 LIMIT = 1.0  # seconds
 GENEROUS = 45.0  # that a test which goes on may take, whatever else runs; without a limit they take minutes
