@@ -1212,6 +1212,7 @@ def test_a_claim_of_which_most_parts_leave_no_room_for_a_difference_cannot_be_te
     assert without_room(claim, {}) == {}
     assert verdict_of_claim(claim, without_room(claim, results)) == CANNOT
     assert verdict_of_claim(claim) == "undecided"
+    assert verdict_of_claim(claim, list(claim.compared)[:3]) == "undecided"  # half of them
     lower = rows.assign(accuracy_x4=rows["accuracy_x4"] - 0.3 * rows["pe"].eq("rope"))
     claim, results = some_claim(content, "cope_flip_flop", lower)
     roomless = without_room(claim, results)
