@@ -28,7 +28,7 @@ class GpuPart:
     """A command that needs a GPU.
 
     Args:
-        command: the words of the command, in which {python}, {seconds}, {folder} and {tests} are replaced.
+        command: the arguments of the command, in which {python}, {seconds}, {folder} and {tests} are replaced.
         share: the share of the budget, relative to the shares of the other parts.
         needs: a program or a path that must be there; otherwise the part is left out.
         makes: a file that is copied to the folder when the command has ended.
@@ -40,10 +40,10 @@ class GpuPart:
     needs: str = ""
     makes: Path | None = None
 
-    def words(self, seconds: float, folder: Path) -> list[str]:
+    def arguments(self, seconds: float, folder: Path) -> list[str]:
         """Return the command, for a time limit and a folder."""
         values = {"python": sys.executable, "seconds": f"{max(1.0, seconds - ENDING):.0f}", "folder": str(folder)}
-        return [word.format(tests=TESTS, **values) for word in self.command]
+        return [argument.format(tests=TESTS, **values) for argument in self.command]
 
 
 SELFTEST = ("{python}", "-m", "pe_lab.attention", "selftest")
@@ -120,10 +120,10 @@ def _run(part: GpuPart, limit: float, folder: Path) -> PartOutcome:
     """Run a part for at most `limit` seconds; all its processes are ended then."""
     if part.needs and not (shutil.which(part.needs) or Path(part.needs).exists()):
         return PartOutcome(part, f"left out: there is no {part.needs}")
-    words = part.words(limit, folder)
+    arguments = part.arguments(limit, folder)
     began = time.monotonic()
     with (folder / f"{part.name}.txt").open("w", encoding="utf-8") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             status = process.wait(limit)
             outcome = "passed" if status == 0 else f"failed with status {status}"
@@ -135,7 +135,7 @@ def _run(part: GpuPart, limit: float, folder: Path) -> PartOutcome:
             process.wait()
     if part.makes is not None and part.makes.is_file():
         shutil.copy(part.makes, folder)
-    return PartOutcome(part, outcome, time.monotonic() - began, limit, " ".join(words))
+    return PartOutcome(part, outcome, time.monotonic() - began, limit, " ".join(arguments))
 
 
 def _write(outcomes: list[PartOutcome], device: str, folder: Path) -> None:

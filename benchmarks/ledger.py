@@ -1,4 +1,4 @@
-"""Time a ledger of made-up cells: to load it, report it, look at its progress and record one more cell."""
+"""Time a ledger of made-up cells: to load it, report it, read its progress and record one more cell."""
 
 import tempfile
 import time
@@ -83,8 +83,8 @@ def make(folder: Path, cells: int) -> None:
     """Make a ledger of so many cells: encodings, depths and seeds, with five checkpoints per run."""
     ledger, rng = Ledger(folder), np.random.default_rng(0)
     seeds = range(-(-cells // (len(CHECKPOINTS) * len(DEPTHS) * len(ENCODINGS))))
-    places = product(seeds, DEPTHS, ENCODINGS, CHECKPOINTS)
-    for seed, depth, pe, epochs in islice(places, cells):
+    checkpoints = product(seeds, DEPTHS, ENCODINGS, CHECKPOINTS)
+    for seed, depth, pe, epochs in islice(checkpoints, cells):
         record(ledger.run(identity({"name": pe}, depth, seed)), epochs, rng.gamma(2) / epochs)
 
 
@@ -109,7 +109,7 @@ def claim_and_record(ledger: Ledger, seed: int) -> float:
 
 
 def time_ledger(cells: int) -> None:
-    """Print the seconds to load, report and look at a made-up ledger, and to record one more cell.
+    """Print the seconds to load, report and read the progress of a made-up ledger, and to record one more cell.
 
     Raises:
         ValueError: cells is not positive.
@@ -134,11 +134,11 @@ def time_ledger(cells: int) -> None:
         requested = [
             RequestedCell(cell.run, int(cell.epochs), "made up", int(cell.depth)) for cell in results.cells.itertuples()
         ]
-        Progress(Path(folder), requested).look()
-        looked = time.perf_counter()
+        Progress(Path(folder), requested).snapshot()
+        watched = time.perf_counter()
         one_more = sorted(claim_and_record(Ledger(folder), seed) for seed in range(10**6, 10**6 + 51))
         print(
             f"{len(results.cells)} cells: load {loaded - began:.2f} s, report {reported - loaded:.1f} s "
-            f"({size / 1e6:.1f} MB), look {looked - reported:.2f} s; to claim and record one more "
+            f"({size / 1e6:.1f} MB), progress {watched - reported:.2f} s; to claim and record one more "
             f"{1e3 * one_more[25]:.1f} ms (median; at most {1e3 * one_more[-1]:.1f} ms)"
         )

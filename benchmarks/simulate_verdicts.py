@@ -66,7 +66,7 @@ def families(encodings: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {"all pairs": all_pairs(encodings), "baseline": with_baseline(encodings, 0)}
 
 
-def looked(runs: Runs, design: Design) -> dict[str, np.ndarray]:
+def sequential_verdicts(runs: Runs, design: Design) -> dict[str, np.ndarray]:
     """Return verdicts and intervals of a study that adds seeds, against its first encoding."""
     endpoint = Endpoint("steps", design.margin)
     comparison = sequential(runs.y, 0, endpoint, runs.solved, design.looks, design.spent)
@@ -171,7 +171,7 @@ def simulate(part: str, noise_name: str, encodings: int, tuning: Design, studies
                     counts = count(first[family], second[family], index, pairs, truth, variant.margin)
                     add(totals, (label, family, str(n)), counts)
             if label in ("used", "look at 3"):
-                once, twice = looked(runs, variant), looked(again, variant)
+                once, twice = sequential_verdicts(runs, variant), sequential_verdicts(again, variant)
                 counts = count(once, twice, index, with_baseline(encodings, 0), truth, variant.margin)
                 add(totals, (label, "baseline", "up to 12"), counts)
     head = {"part": part, "noise": noise_name, "encodings": encodings}

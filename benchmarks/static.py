@@ -119,11 +119,11 @@ def innermost_loops(code: list[tuple[int, str]]) -> list[list[str]]:
 
     A loop reaches from the target of a backward branch to that branch.
     """
-    places = {address: index for index, (address, _) in enumerate(code)}
+    indices = {address: index for index, (address, _) in enumerate(code)}
     loops = set()
     for index, (_, text) in enumerate(code):
         branch = BRANCH.match(text)
-        target = places.get(int(branch[1], 16)) if branch else None
+        target = indices.get(int(branch[1], 16)) if branch else None
         if target is not None and target < index:
             loops.add((target, index))
     return [

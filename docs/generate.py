@@ -204,7 +204,11 @@ def rows_of(found: list[tuple[str, Any]]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{' :--- |' * len(head)}"]
     for name, one in found:
         cells = [name] * choice + [f"`{one.name}`", f"`{one.default}`" if one.default else ""]
-        cells += [one.range.replace("|", "\\|"), one.words.replace("|", "\\|"), one.changes if one.default else ""]
+        cells += [
+            one.range.replace("|", "\\|"),
+            one.description.replace("|", "\\|"),
+            one.changes if one.default else "",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

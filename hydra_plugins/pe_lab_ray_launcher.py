@@ -183,8 +183,8 @@ def _wrong(address: str | None) -> str:
 def _require_reachable(address: str) -> None:
     """Raise ValueError unless something answers at an address, written HOST:PORT or ray://HOST:PORT."""
     try:
-        place = urlsplit(address if "://" in address else f"//{address}")
-        socket.create_connection((place.hostname or "", place.port or 0), TIMEOUT).close()
+        url = urlsplit(address if "://" in address else f"//{address}")
+        socket.create_connection((url.hostname or "", url.port or 0), TIMEOUT).close()
     except (ValueError, OSError) as error:
         raise ValueError(f"{_wrong(address)}: {error}") from None
 

@@ -44,12 +44,12 @@ class HydraTask:
     """What Hydra runs: a cell, or the cells of a sweep for `hydra/sweeper=pe_lab`.
 
     Args:
-        words: the command line, shown by pe_lab.status.
+        command_line: the command line, shown by pe_lab.status.
         train: whether missing cells are trained; otherwise they are an error.
     """
 
-    def __init__(self, words: list[str], train: bool) -> None:
-        self.words, self.train = words, train
+    def __init__(self, command_line: list[str], train: bool) -> None:
+        self.command_line, self.train = command_line, train
         self.ledger: str | None = None  # once it is used
 
     @property
@@ -68,8 +68,8 @@ class HydraTask:
             self._prepare([cfg], job.job.chdir)
             from pe_lab.experiment import sweep
 
-            words = self.words if alone else [*config.config_dir_flags(), *overrides]
-            (served,) = sweep.run_cells([cfg], words, train=self.train)
+            command_line = self.command_line if alone else [*config.config_dir_flags(), *overrides]
+            (served,) = sweep.run_cells([cfg], command_line, train=self.train)
             return served.validation_loss
         except Exception as error:
             if alone:
@@ -113,7 +113,7 @@ class HydraTask:
             with safe_path():
                 launch(work, fixed, workers)
 
-        sweep.run_cells(cfgs, self.words, start, launcher.workers, launcher.remote, self.train)
+        sweep.run_cells(cfgs, self.command_line, start, launcher.workers, launcher.remote, self.train)
 
     def _prepare(self, cfgs: list[DictConfig], chdir: bool | None) -> None:
         """Check what a W&B agent asks for, and the ledger; then say that the program has begun.
@@ -272,19 +272,19 @@ def _thread_ended(by: threading.ExceptHookArgs) -> None:
         print(f"{name} ended: {in_one_line(by.exc_value or by.exc_type())}", file=sys.stderr)
 
 
-def _run(words: list[str], train: bool) -> None:
+def _run(command_line: list[str], train: bool) -> None:
     """Bring the cells that a command line's arguments ask for into the ledger, or show what they ask Hydra for."""
-    for word in words:
-        if word.startswith("-") and word.lstrip("-").partition("=")[0].partition(".")[0] in TOP_SETTINGS:
-            refuse(unrecognized_message([word], words, [], TOP_SETTINGS))  # -pe would be read as -p e
-    arguments = _parser().parse_intermixed_args(words)
+    for argument in command_line:
+        if argument.startswith("-") and argument.lstrip("-").partition("=")[0].partition(".")[0] in TOP_SETTINGS:
+            refuse(unrecognized_message([argument], command_line, [], TOP_SETTINGS))  # -pe would be read as -p e
+    arguments = _parser().parse_intermixed_args(command_line)
     _require_flags(arguments)
     overrides, completes = arguments.overrides, arguments.shell_completion
     shows = completes or arguments.info or arguments.hydra_help or arguments.version  # nothing of a config
-    flags = [word for word in words if word not in overrides]
+    flags = [argument for argument in command_line if argument not in overrides]
     multirun = arguments.multirun or "hydra.mode=MULTIRUN" in overrides
     if arguments.help:
-        shown = [word for word in overrides if word != "all"]
+        shown = [argument for argument in overrides if argument != "all"]
         if shown:
             config.single_valued_overrides(shown, multirun)
         print(help_text(config.find_folders(), shown, every=shown != overrides))
@@ -296,7 +296,7 @@ def _run(words: list[str], train: bool) -> None:
         _prepare_completion()
     jobs = multirun and not arguments.cfg
     task, elements = (
-        HydraTask([*config.config_dir_flags(), *words], train),
+        HydraTask([*config.config_dir_flags(), *command_line], train),
         config.sweep_overrides(overrides) if jobs else overrides,
     )
     try:
@@ -357,15 +357,15 @@ def _require_used(settings: DictConfig, alone: bool) -> None:
     for group in ("launcher", "sweeper"):
         if not isinstance(settings[group], DictConfig):
             raise ValueError(f"hydra.{group} must be a group of settings, got {settings[group]!r}")
-    words: Any = OmegaConf.to_container(settings.overrides.hydra)  # as they were written
-    for word in words:
-        key = word.partition("=")[0].lstrip("+~").replace("/", ".") + "."
+    overrides: Any = OmegaConf.to_container(settings.overrides.hydra)  # as they were written
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+~").replace("/", ".") + "."
         if key.startswith(OVERWRITTEN_SETTINGS) or (not alone and key.startswith(("hydra.job.num.", "hydra.job.id."))):
-            raise ValueError(f"{word} must be left out: it is set by Hydra, or read by nothing here")
+            raise ValueError(f"{override} must be left out: it is set by Hydra, or read by nothing here")
         if alone and key.startswith(("hydra.launcher.", "hydra.sweeper.", "hydra.sweep.")):
-            raise ValueError(f"{word} needs a sweep, and is not used for a single cell: add -m, or leave it out")
+            raise ValueError(f"{override} needs a sweep, and is not used for a single cell: add -m, or leave it out")
         if not alone and key.startswith("hydra.run."):
-            raise ValueError(f"{word} is for a single cell: a sweep has hydra.sweep.dir and hydra.sweep.subdir")
+            raise ValueError(f"{override} is for a single cell: a sweep has hydra.sweep.dir and hydra.sweep.subdir")
     if settings.verbose and settings.runtime.choices["hydra/job_logging"] in ("none", "disabled"):
         raise ValueError(f"hydra.verbose={settings.verbose} needs hydra/job_logging=default or stdout, got none")
 
@@ -392,20 +392,20 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
     """
     from pe_lab.experiment import sweep, sweep_report
 
-    for words in studies:
-        cfgs = config.expand_overrides(config.sweep_overrides(words), multirun=True)
-        chosen = [word.partition("=")[2] for word in words if word.startswith("hydra/launcher=")]
+    for arguments in studies:
+        cfgs = config.expand_overrides(config.sweep_overrides(arguments), multirun=True)
+        chosen = [argument.partition("=")[2] for argument in arguments if argument.startswith("hydra/launcher=")]
         config.make_launcher(chosen[-1] if chosen else "cores", cfgs[0])
         sweep.split_fitting(cfgs)
 
     missing = []
-    for number, words in enumerate(studies, 1):
-        print(f"study {number} of {len(studies)}: {' '.join(words)}", file=sys.stderr)
+    for number, arguments in enumerate(studies, 1):
+        print(f"study {number} of {len(studies)}: {' '.join(arguments)}", file=sys.stderr)
         try:
-            _run(["-m", *words], train)
+            _run(["-m", *arguments], train)
         except sweep_report.CellsMissingError as error:
             print(error, file=sys.stderr)
-            missing.append(words[0])
+            missing.append(arguments[0])
     if missing:
         raise sweep_report.CellsMissingError(
             f"{len(missing)} of {len(studies)} studies are not complete: {', '.join(missing)}"

@@ -25,7 +25,7 @@ from pe_lab.system.escaping import escape_control
 from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, folder_entries, read_json, unread_message
 from pe_lab.system.names import unknown_name_message
 
-POLL_SECONDS = 2.0  # seconds between two looks with --follow
+POLL_SECONDS = 2.0  # seconds between two readings with --follow
 MAX_LINES = 10  # of a kind, per command
 
 
@@ -66,7 +66,7 @@ def main() -> None:
         left_out: list[Path] = []
         commands = read_commands(Path(arguments.ledger), arguments.study, left_out)
         while True:
-            snapshots = [command.progress.look() for command in commands]
+            snapshots = [command.progress.snapshot() for command in commands]
             text = "\n\n".join(describe_commands(commands, snapshots, None if arguments.all else MAX_LINES))
             print(f"\033[H\033[J{text}" if arguments.follow and sys.stdout.isatty() else text, flush=True)
             if not arguments.follow or not any(snapshot.running or snapshot.waiting for snapshot in snapshots):
@@ -197,7 +197,7 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
 def _running(running: RunningCell) -> str:
     owner = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
     latest = f"   {running.latest}" if running.latest else ""
-    return f"{running.cell.name:28} at {running.place / running.cell.target:4.0%}   {owner}{latest}"
+    return f"{running.cell.name:28} at {running.reached / running.cell.target:4.0%}   {owner}{latest}"
 
 
 def _is_running(command: Command) -> bool:

@@ -56,16 +56,16 @@ def read_arguments(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
         HydraException: an option that an encoding does not have.
     """
     options = [override for override in overrides if override.startswith("pe.")]
-    words = [override for override in overrides if override not in options]
+    own_settings = [override for override in overrides if override not in options]
     fields = list(Settings.__dataclass_fields__)
-    for override in words:
+    for override in own_settings:
         key, _, value = override.partition("=")
         if key not in fields or not value:
             takes = f"{'=…, '.join(fields)}=… and pe.<option>=…"
             raise ValueError(
                 f"the audit takes {takes}: got {override!r}{'' if key in fields else did_you_mean(key, fields)}"
             )
-    merged: Any = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(words))
+    merged: Any = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(own_settings))
     settings = Settings(**merged)
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")

@@ -114,13 +114,13 @@ class LayerView:
     def marks(self) -> tuple[str, Tensor] | None:
         """Return the name and the vectors [T, D] that mark positions of equal tokens in the first sequence: the first
         of added vectors and rotated queries that varies; None if none does."""
-        places = {
+        candidates = {
             "added to the token vector": self.embedded - self.x,
             "added to the input of q and k": self.h_qk - self.h,
             "added to the input of v": self.h_v - self.h,
             "a rotated query": self.q_scored.transpose(1, 2).flatten(2),
         }
-        for name, (vectors, *_) in places.items():
+        for name, (vectors, *_) in candidates.items():
             if (vectors - vectors.mean(0)).norm() > 1e-9 * vectors.norm():
                 return name, vectors
         return None

@@ -55,7 +55,7 @@ def empty_cells(reasons: dict[str, dict[str, str]]) -> list[str]:
     for name, by_column in reasons.items():
         for column, reason in by_column.items():
             names.setdefault((column, reason), []).append(name)
-    order = {column: place for place, column in enumerate(PROPERTIES + COST_COLUMNS)}
+    order = {column: index for index, column in enumerate(PROPERTIES + COST_COLUMNS)}
     lines = sorted(names.items(), key=lambda item: order[item[0][0]])
     return [f"{column}: {reason} ({', '.join(encodings)})" for (column, reason), encodings in lines]
 

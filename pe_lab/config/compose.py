@@ -185,13 +185,13 @@ def _compose_jobs(overrides: list[str], conf: ConfigFolders, keys: list[str]) ->
         keys: the settings that the study's parameters or the command line give.
     """
     cfgs: list[DictConfig] = []
-    read: dict[str, Any] = {}  # each word once
+    read: dict[str, Any] = {}  # each override once
     state = _fingerprint(conf)
     for job in _jobs(overrides, conf):
-        for word in job:
-            if word not in read:
-                (read[word],) = parse_overrides([word], conf)
-        cfgs.append(_compose([read[word] for word in job], conf, state)[0])
+        for override in job:
+            if override not in read:
+                (read[override],) = parse_overrides([override], conf)
+        cfgs.append(_compose([read[override] for override in job], conf, state)[0])
         fill_parts(cfgs[-1].pe, "pe", conf, partial(_written, state=state))
         _settle(cfgs[-1], keys)
         check_config(cfgs[-1], conf)
@@ -204,20 +204,20 @@ def _jobs(overrides: list[str], conf: ConfigFolders) -> Iterator[tuple[str, ...]
     Raises:
         ValueError: the values of a setting cannot be listed.
     """
-    words: dict[str, list[str]] = {}
+    values_of: dict[str, list[str]] = {}
     for override in parse_overrides(overrides, conf, GlobalHydra.instance().config_loader()):
         key = override.get_key_element()
         if not override.is_sweep_override():
-            words[key] = [f"{key}={override.get_value_element_as_str()}"]
+            values_of[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
             values = list(override.sweep_string_iterator())
-            words[key] = [f"{key}={value}" for value in (values[:1] if ",".join(values) == NULL_SWEEP else values)]
+            values_of[key] = [f"{key}={value}" for value in (values[:1] if ",".join(values) == NULL_SWEEP else values)]
         else:
             line = show_value(override.input_line)
             raise ValueError(f"a sweep must have values that can be listed, as 1,2 or range(3), got {line}")
-        if not words[key]:
+        if not values_of[key]:
             raise ValueError(f"a sweep must have at least one cell, got none with {show_value(override.input_line)}")
-    return product(*words.values())
+    return product(*values_of.values())
 
 
 def _compose(overrides: list[Any], conf: ConfigFolders, state: State) -> Composed:
@@ -233,13 +233,13 @@ def _compose(overrides: list[Any], conf: ConfigFolders, state: State) -> Compose
     settings = [override for override in overrides if override not in files]
     while settings and not all(setting.type is OverrideType.CHANGE and setting.package is None for setting in settings):
         files.append(settings.pop(0))  # up to the last that does more than to change a value, in order
-    kept, params = _of_files(tuple(override.input_line for override in files), state)
+    kept, params = _compose_cached(tuple(override.input_line for override in files), state)
     cfg = deepcopy(kept)
     try:
         for setting in settings:
             OmegaConf.update(cfg, setting.key_or_group, setting.value(), merge=True)
     except OmegaConfBaseException:
-        return _by_hydra([override.input_line for override in overrides])  # which raises its own error
+        return _compose_with_hydra([override.input_line for override in overrides])  # which raises its own error
     return cfg, params
 
 
@@ -249,17 +249,17 @@ def _fingerprint(conf: ConfigFolders) -> State:
     return tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 
 
-def _of_files(words: tuple[str, ...], state: State) -> Composed:
-    """Return what Hydra composes of words, not to be changed: once, while no file changes."""
-    if (words, state) not in _composed:
+def _compose_cached(overrides: tuple[str, ...], state: State) -> Composed:
+    """Return what Hydra composes of overrides, not to be changed: once, while no file changes."""
+    if (overrides, state) not in _composed:
         while len(_composed) >= CACHED_CONFIGS:
             del _composed[next(iter(_composed))]
-        _composed[words, state] = _by_hydra(list(words))
-    return _composed[words, state]
+        _composed[overrides, state] = _compose_with_hydra(list(overrides))
+    return _composed[overrides, state]
 
 
-def _by_hydra(words: list[str]) -> Composed:
-    cfg = compose("config", words, return_hydra_config=True)
+def _compose_with_hydra(overrides: list[str]) -> Composed:
+    cfg = compose("config", overrides, return_hydra_config=True)
     params = OmegaConf.select(cfg, "hydra.sweeper.params")
     with open_dict(cfg):
         del cfg["hydra"]
@@ -268,7 +268,7 @@ def _by_hydra(words: list[str]) -> Composed:
 
 def _written(name: str, state: State) -> DictConfig:
     """Return the settings of an encoding as its file has them."""
-    written: DictConfig = deepcopy(_of_files((f"pe={name}",), state)[0].pe)
+    written: DictConfig = deepcopy(_compose_cached((f"pe={name}",), state)[0].pe)
     return written
 
 

@@ -79,16 +79,16 @@ def find_folders() -> ConfigFolders:
         files.setdefault(_group(config_folder(), file), {})[file.stem] = file
     groups = sorted(group for group in files if group)
     users: list[Path] = []
-    for source, path in [*((CONFIG_DIR_SOURCES, place) for place in _from_environment()), *_installed()]:
-        place = path.resolve()
-        if place in (config_folder().resolve(), *users):
+    for source, path in [*((CONFIG_DIR_SOURCES, folder) for folder in _from_environment()), *_installed()]:
+        folder = path.resolve()
+        if folder in (config_folder().resolve(), *users):
             continue
-        users.append(place)
-        for file in _users_files(place, source, groups):
-            names = files[_group(place, file)]
+        users.append(folder)
+        for file in _users_files(folder, source, groups):
+            names = files[_group(folder, file)]
             if file.stem in names:
                 raise ValueError(
-                    f"{_group(place, file)}={file.stem} must have one file, got {names[file.stem]} and {file}: "
+                    f"{_group(folder, file)}={file.stem} must have one file, got {names[file.stem]} and {file}: "
                     f"give yours a name of its own"
                 )
             names[file.stem] = file
@@ -105,11 +105,11 @@ def add_config_dirs(arguments: list[str]) -> Iterator[list[str]]:
     Raises:
         ValueError: a folder is not there, or cannot be used.
     """
-    places, rest = _split(arguments)
+    folders, rest = _split(arguments)
     before, paths = os.environ.get(CONFIG_DIR_VARIABLE), list(sys.path)
     try:
-        if places:
-            os.environ[CONFIG_DIR_VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_from_environment(), *places])))
+        if folders:
+            os.environ[CONFIG_DIR_VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_from_environment(), *folders])))
         find_folders()
         yield rest
     finally:
@@ -133,14 +133,16 @@ def add_import_paths(settings: Any) -> None:
 
 
 def add_path_of_callbacks(overrides: list[str]) -> None:
-    """Let Hydra find the classes of its callbacks, which words and studies name, and which it makes first.
+    """Let Hydra find the classes of its callbacks, which overrides and studies name, and which it makes first.
 
     Args:
         overrides: the overrides of a command line.
     """
-    chosen = [word.partition("=")[2] for word in overrides if word.startswith("+study=")]
+    chosen = [override.partition("=")[2] for override in overrides if override.startswith("+study=")]
     files = [file for name in chosen if (file := find_folders().file("study", name))]
-    targets = [word.partition("=")[2] for word in overrides if "hydra.callbacks" in word and "_target_" in word]
+    targets = [
+        override.partition("=")[2] for override in overrides if "hydra.callbacks" in override and "_target_" in override
+    ]
     add_import_paths([{"_target_": target} for target in targets])
     add_import_paths([OmegaConf.to_container(OmegaConf.load(file)) for file in files])
 
@@ -148,7 +150,7 @@ def add_path_of_callbacks(overrides: list[str]) -> None:
 def import_paths() -> list[str]:
     """Return where modules of users are looked for: the current folder, those in which their folders of configs are."""
     here = [] if sys.flags.safe_path else [to_absolute_path(".")]  # whichever folder Hydra chose for a job
-    return list(dict.fromkeys([*here, *(str(place.resolve().parent) for place in _from_environment())]))
+    return list(dict.fromkeys([*here, *(str(folder.resolve().parent) for folder in _from_environment())]))
 
 
 def is_package(name: str) -> bool:
@@ -173,15 +175,15 @@ def _targets(settings: Any) -> Iterator[str]:
 
 def config_dir_flags() -> list[str]:
     """Return the arguments that add the folders of this process to another program."""
-    return [f"{FLAGS[0]}={place}" for place in _from_environment()]
+    return [f"{FLAGS[0]}={folder}" for folder in _from_environment()]
 
 
 class UsersFolders(SearchPathPlugin):
     """Tells Hydra where users' files are: after those of the package."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for place in find_folders().users:
-            search_path.append("pe_lab.users", f"file://{place}")
+        for folder in find_folders().users:
+            search_path.append("pe_lab.users", f"file://{folder}")
 
 
 def register_search_path() -> None:
@@ -191,7 +193,7 @@ def register_search_path() -> None:
 
 def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
     """Return the folders of --config-dir, and the other arguments."""
-    places, rest, remaining = [], [], iter(arguments)
+    folders, rest, remaining = [], [], iter(arguments)
     for argument in remaining:
         flag, equals, value = argument.partition("=")
         if flag not in FLAGS:
@@ -200,12 +202,12 @@ def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
         value = value if equals else next(remaining, "")
         if not Path(value).is_dir() or value == "" or os.pathsep in value:
             raise ValueError(f"{flag} must be a folder of configs, got {show_value(value)}")
-        places.append(Path(value).resolve())
-    return places, rest
+        folders.append(Path(value).resolve())
+    return folders, rest
 
 
 def _from_environment() -> list[Path]:
-    return [Path(place) for place in os.environ.get(CONFIG_DIR_VARIABLE, "").split(os.pathsep) if place]
+    return [Path(folder) for folder in os.environ.get(CONFIG_DIR_VARIABLE, "").split(os.pathsep) if folder]
 
 
 def _installed() -> Iterator[tuple[str, Path]]:
@@ -233,8 +235,8 @@ def _package_folder(point: EntryPoint) -> Path:
     """
     package, *rest = point.value.split(".")
     spec = find_spec(package)
-    for place in list(spec.submodule_search_locations or []) if spec else []:
-        path = Path(place, *rest)
+    for folder in list(spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder, *rest)
         if path.is_dir():
             return path
         if rest and path.with_suffix(".py").is_file():
@@ -242,9 +244,9 @@ def _package_folder(point: EntryPoint) -> Path:
     raise ImportError(f"there is no package {package}" if spec is None else f"{point.value} is no folder of a package")
 
 
-def _files(place: Path, depth: int = 0) -> Iterator[Path]:
+def _files(folder: Path, depth: int = 0) -> Iterator[Path]:
     """Yield the YAML files of a folder and of the folders in it, in order; not of hidden ones."""
-    for path in sorted(place.iterdir()):
+    for path in sorted(folder.iterdir()):
         if path.name[0] in "._":
             continue
         if path.suffix in (".yaml", ".yml"):
@@ -253,23 +255,23 @@ def _files(place: Path, depth: int = 0) -> Iterator[Path]:
             yield from _files(path, depth + 1)
 
 
-def _group(place: Path, file: Path) -> str:
+def _group(folder: Path, file: Path) -> str:
     """Return the group of a file: the folder it is in, as hydra/launcher; empty for a file of no group."""
-    group = file.parent.relative_to(place).as_posix()
+    group = file.parent.relative_to(folder).as_posix()
     return "" if group == "." else group
 
 
-def _users_files(place: Path, source: str, groups: list[str]) -> Iterator[Path]:
+def _users_files(folder: Path, source: str, groups: list[str]) -> Iterator[Path]:
     """Yield the files of a user's folder, each checked.
 
     Raises:
         ValueError: the folder has none; a file has no known group, or is not one of its group.
     """
-    if not place.is_dir():
-        raise ValueError(f"{source} must be a folder of configs, got {str(place)!r}")
+    if not folder.is_dir():
+        raise ValueError(f"{source} must be a folder of configs, got {str(folder)!r}")
     empty = True
-    for file in _files(place):
-        group, empty = _group(place, file), False
+    for file in _files(folder):
+        group, empty = _group(folder, file), False
         if group not in groups:
             where = show_value(group) if group else "no group"
             raise ValueError(
@@ -281,7 +283,7 @@ def _users_files(place: Path, source: str, groups: list[str]) -> Iterator[Path]:
     if empty:
         raise ValueError(
             f"{source} must have a folder for a group, one of {', '.join(groups)}, with a file NAME.yaml, got none in "
-            f"{place}"
+            f"{folder}"
         )
 
 

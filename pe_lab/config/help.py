@@ -25,8 +25,8 @@ def help_text(conf: ConfigFolders, overrides: list[str], every: bool) -> str:
         overrides: the overrides of the command line; the settings of what they choose are shown.
         every: whether all settings are shown, and not only the ones that are changed most.
     """
-    words = [override.lstrip("+").partition("=") for override in overrides]
-    named = [(group, name.strip()) for group, _, names in words for name in names.strip("[]").split(",")]
+    choices = [override.lstrip("+").partition("=") for override in overrides]
+    named = [(group, name.strip()) for group, _, names in choices for name in names.strip("[]").split(",")]
     chosen = [(group, name) for group, name in named if conf.file(group, name)]
     parts = [USAGE]
     for group, name in chosen:
@@ -51,6 +51,6 @@ def _lines(shown: Iterable[Setting]) -> list[str]:
     lines = []
     for setting in shown:
         start = f"  {setting.name}={setting.default}" if setting.default else f"  {setting.name}"
-        about = f"{setting.words} [{setting.range}]" if setting.range else setting.words
+        about = f"{setting.description} [{setting.range}]" if setting.range else setting.description
         lines.append(fill(f"{start:<28}  {about}", WIDTH, subsequent_indent=" " * 30, break_on_hyphens=False))
     return lines

@@ -105,12 +105,12 @@ def _names(module: str) -> _Names:
     """
     package, *rest = module.split(".")
     spec = find_spec(package)  # a name without dots: this imports nothing
-    places = [] if spec is None else list(spec.submodule_search_locations or [])
-    files = [Path(place, *rest) for place in places]
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    files = [Path(folder, *rest) for folder in folders]
     paths = [path for file in files for path in (file / "__init__.py", file.with_suffix(".py")) if path.is_file()]
     if rest and not paths:  # an attribute of its package: pe_lab.encodings.rotary is families/rotary.py
         paths = [path for file in files for path in sorted(file.parent.glob(f"*/{file.name}.py"))]
-    if spec is not None and not rest and not places and spec.origin is not None:
+    if spec is not None and not rest and not folders and spec.origin is not None:
         paths = [Path(spec.origin)]
     if not paths:
         raise ImportError(f"{module} is not there as Python source")

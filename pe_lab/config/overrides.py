@@ -72,30 +72,32 @@ def _written(value: Any) -> str:
     return json.dumps(value)
 
 
-def study_overrides(words: list[str]) -> list[list[str]]:
+def study_overrides(arguments: list[str]) -> list[list[str]]:
     """Return the studies that a study consists of, each as overrides; none if it has no parts, or no study is chosen.
 
-    Its file lists them under `studies`, by size; other words are added to each.
+    Its file lists them under `studies`, by size; other arguments are added to each.
 
     Raises:
         ValueError: there is no such size; it is not asked for as a sweep.
     """
-    chosen = [word for word in words if word.startswith("+study=")]
+    chosen = [argument for argument in arguments if argument.startswith("+study=")]
     study = find_folders().stated("study", chosen[0].partition("=")[2]) if len(chosen) == 1 else None
     made_of = study.get("studies") if isinstance(study, DictConfig) else None
     if made_of is None:
         return []
-    if {"-m", "--multirun"}.isdisjoint(words):
+    if {"-m", "--multirun"}.isdisjoint(arguments):
         raise ValueError(f"{chosen[0]} is made of sweeps: add -m, got no -m")
     size = "small"
     others = []
-    for word in words:
-        if word.startswith("size="):
-            size = word.partition("=")[2]
-        elif word.startswith("budget=") and word.partition("=")[2] in made_of:
-            raise ValueError(f"budget must be a number of core-hours, got {word}: did you mean size={word[7:]}?")
-        elif word not in (*chosen, "-m", "--multirun"):
-            others.append(word)
+    for argument in arguments:
+        if argument.startswith("size="):
+            size = argument.partition("=")[2]
+        elif argument.startswith("budget=") and argument.partition("=")[2] in made_of:
+            raise ValueError(
+                f"budget must be a number of core-hours, got {argument}: did you mean size={argument[7:]}?"
+            )
+        elif argument not in (*chosen, "-m", "--multirun"):
+            others.append(argument)
     if size not in made_of:
         raise ValueError(unknown_name_message("size", made_of, size))
     return [[*as_lists(line.split()), *others] for line in made_of[size]]
@@ -338,13 +340,13 @@ def make_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None
         raise ValueError(f"workers must be given with {setting}, the number of jobs to submit: got none")
     if name == "basic" and cfg.workers not in (None, 1):
         raise ValueError(f"workers must be 1 with hydra/launcher=basic, which starts none, got {cfg.workers}")
-    places = 1.0 if name == "basic" else _places(cfg.trainer.device, devices_of(cfg.trainer))
+    workers = 1.0 if name == "basic" else _workers_of_machine(cfg.trainer.device, devices_of(cfg.trainer))
     if ray and settings is not None:
-        places *= _per_place(settings, cfg.trainer)
-    return Launcher(cfg.workers or max(1, int(places)), remote, gives_gpus=remote or ray)
+        workers *= _tasks_per_worker(settings, cfg.trainer)
+    return Launcher(cfg.workers or max(1, int(workers)), remote, gives_gpus=remote or ray)
 
 
-def _places(device: str, devices: int) -> int:
+def _workers_of_machine(device: str, devices: int) -> int:
     """Return the number of workers for this machine: one per GPU, or one per core without a GPU.
 
     Args:
@@ -357,7 +359,7 @@ def _places(device: str, devices: int) -> int:
     return max(1, int(cpu_count()) // devices)
 
 
-def _per_place(settings: Mapping[str, Any], trainer: DictConfig) -> float:
+def _tasks_per_worker(settings: Mapping[str, Any], trainer: DictConfig) -> float:
     """Return how many tasks of Ray share what another worker would have, its core or its GPUs.
 
     Raises:

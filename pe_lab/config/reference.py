@@ -71,13 +71,13 @@ class Setting:
     Attributes:
         name: the key as on a command line, for instance model.depth.
         default: the value as the file has it; "" for settings that have settings of their own.
-        words: the description: the comment beside the key, which may go on below, at the same column.
+        description: the comment beside the key, which may go on below, at the same column.
         range: what a value must be; "" where a class of another package decides.
     """
 
     name: str
     default: str
-    words: str
+    description: str
     range: str
 
     @property
@@ -104,11 +104,11 @@ def read_settings(file: Path, group: str = "") -> list[Setting]:
     if not isinstance(root, yaml.MappingNode):
         return []
     package = re.match(r"# @package (\S+)", text)
-    place = package[1].removeprefix("_global_") if package else group
+    prefix = package[1].removeprefix("_global_") if package else group
     target = next((value.value for key, value in root.value if key.value == "_target_"), None)
     declared = declared_ranges(target) if group in ("pe", "data") else {}  # other classes are of other packages
     ranges = RANGES | {f"{group}.{name}": allowed for name, allowed in declared.items()}
-    return list(_settings(root, f"{place}." if place else "", lines, ranges))
+    return list(_settings(root, f"{prefix}." if prefix else "", lines, ranges))
 
 
 def common_settings() -> list[Setting]:
@@ -140,17 +140,17 @@ def default_groups() -> list[Setting]:
     """Return the groups of conf/ with what is chosen of each by default."""
     text = (config_folder() / "config.yaml").read_text(encoding="utf-8")
     entries = re.findall(r"^  - (\w+): (\S+) +# (.*)$", text, re.MULTILINE)  # the entries of its defaults
-    return [Setting(group, chosen, words, f"a file of conf/{group}") for group, chosen, words in entries]
+    return [Setting(group, chosen, text, f"a file of conf/{group}") for group, chosen, text in entries]
 
 
 def _settings(node: yaml.MappingNode, prefix: str, lines: list[str], ranges: dict[str, Range]) -> Iterator[Setting]:
     for key, value in node.value:
-        name, words = prefix + key.value, _comment(lines, key, value)
+        name, text = prefix + key.value, _comment(lines, key, value)
         if key.value in _UNLISTED:
             continue
         if isinstance(value, yaml.MappingNode) and not value.flow_style:
-            if words:
-                yield Setting(name, "", words, "")
+            if text:
+                yield Setting(name, "", text, "")
             yield from _settings(value, f"{name}.", lines, ranges)
             continue
         default = lines[value.start_mark.line][value.start_mark.column : value.end_mark.column]
@@ -158,7 +158,7 @@ def _settings(node: yaml.MappingNode, prefix: str, lines: list[str], ranges: dic
             default = " ".join(line.strip() for line in lines[value.start_mark.line : value.end_mark.line])
         allowed = ranges.get(name, BOOLEAN if default in ("true", "false") else None)
         yield Setting(
-            name, default, words, "" if allowed is None else allowed.words + (", or null" if allowed.optional else "")
+            name, default, text, "" if allowed is None else allowed.words + (", or null" if allowed.optional else "")
         )
 
 
@@ -179,9 +179,9 @@ def _comment(lines: list[str], key: Any, value: Any) -> str:
     start = _COMMENT.match(lines[line], column + (0 if inline else 1))
     if start is None:
         return ""
-    words, column = [start[1]], start.start(1) - 2
+    text, column = [start[1]], start.start(1) - 2
     for below in lines[line + 1 :]:
         if below[:column].strip() or below[column : column + 2] != "# ":
             break
-        words.append(below[column + 2 :])
-    return " ".join(words)
+        text.append(below[column + 2 :])
+    return " ".join(text)

@@ -14,7 +14,7 @@ from pe_lab.config.option_declarations import declared_ranges
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config, Decide, Model, Solve, Tune, require_setting
-from pe_lab.config.seed_looks import looks_of
+from pe_lab.config.seed_looks import study_looks
 from pe_lab.config.trainer_arguments import check_trainer
 from pe_lab.encodings import options
 from pe_lab.encodings.options import show_value
@@ -193,7 +193,7 @@ def _check_tune(cfg: DictConfig) -> None:
 def _check_decide(cfg: DictConfig) -> None:
     """Check the looks of a study that adds seeds, and that no setting of it is given without it."""
     decide = cfg.decide
-    looks_of(decide.seeds, _plain(decide.looks))
+    study_looks(decide.seeds, _plain(decide.looks))
     if decide.baseline is None:
         changes = [f"decide.{key}" for key in ("seeds", "looks", "best") if decide[key] != getattr(Decide(), key)]
         for setting in [*changes, *(["budget"] if cfg.budget is not None else [])]:

@@ -29,7 +29,7 @@ def parse_seeds(text: str) -> tuple[int, int]:
     return first, most
 
 
-def looks_of(seeds: str, looks: Sequence[int] | None = None) -> tuple[int, ...]:
+def study_looks(seeds: str, looks: Sequence[int] | None = None) -> tuple[int, ...]:
     """Return the looks of a study.
 
     Args:

@@ -28,37 +28,37 @@ NAMES = ("data", "seed", "out")
 def main() -> None:
     """Read the arguments and export the dataset."""
     parser = Parser("pe_lab.data", NAMES, description=__doc__)
-    parser.add_argument("words", nargs="*", metavar="export key=value")
+    parser.add_argument("arguments", nargs="*", metavar="export key=value")
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
         with config.add_config_dirs(sys.argv[1:]) as arguments:
-            export_dataset(*read_arguments(parser.parse_args(arguments).words))
+            export_dataset(*read_arguments(parser.parse_args(arguments).arguments))
 
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
-def read_arguments(words: list[str]) -> tuple[Path, DictConfig]:
+def read_arguments(arguments: list[str]) -> tuple[Path, DictConfig]:
     """Return the folder to write to, and the config of the dataset.
 
     Raises:
         ValueError: an argument that is no setting; no dataset; a folder that cannot be written to.
         HydraException: an option that the dataset does not have.
     """
-    if words[:1] != ["export"]:
-        command = words[0] if words else "nothing"
+    if arguments[:1] != ["export"]:
+        command = arguments[0] if arguments else "nothing"
         raise ValueError(f"the command must be export, got {command}{did_you_mean(command, ['export'])}")
     out, overrides = DEFAULT_FOLDER, []
-    for word in words[1:]:
-        key, _, value = word.partition("=")
+    for argument in arguments[1:]:
+        key, _, value = argument.partition("=")
         if key == "out" and value:
             out = value
         elif value and (key in ("data", "seed") or key.startswith("data.")):
-            overrides.append(word)
+            overrides.append(argument)
         else:
             hint = "" if key in NAMES else did_you_mean(key, NAMES)
-            raise ValueError(f"export takes data=…, data.<option>=…, seed=… and out=…: got {word!r}{hint}")
-    if not any(word.startswith("data=") for word in overrides):
+            raise ValueError(f"export takes data=…, data.<option>=…, seed=… and out=…: got {argument!r}{hint}")
+    if not any(argument.startswith("data=") for argument in overrides):
         names = config.find_folders().names("data")
         raise ValueError(f"data must be one of {', '.join(names)}, got nothing")
     cfg = config.expand_overrides(overrides, multirun=False)[0]

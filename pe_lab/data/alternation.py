@@ -18,8 +18,8 @@ A, B, START, PAD = range(4)
 class Alternation(HashSplitDataset):
     """Mark the tokens of the last of k alternating blocks of a and b (Yang et al. 2025, arXiv:2506.16055, section 5).
 
-    START and n tokens, of which the first are a: n is uniform in shortest ... longest, and then all places of the k - 1
-    switches are equally likely. For instance, with k = 3, and the answers below:
+    START and n tokens, of which the first are a: n is uniform in shortest ... longest, and then all positions of the
+    k - 1 switches are equally likely. For instance, with k = 3, and the answers below:
 
         START a a a b b a a a a PAD ...
               0 0 0 0 0 1 1 1 1
@@ -73,11 +73,11 @@ class Alternation(HashSplitDataset):
     def draw(self, source: torch.Generator) -> Tensor:
         """Draw BLOCK_PROBLEMS sequences of tokens."""
         n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK_PROBLEMS, 1), generator=source)
-        place = torch.arange(self.n[-1])
+        position = torch.arange(self.n[-1])
         key = torch.randint(SORT_KEYS, (BLOCK_PROBLEMS, self.n[-1]), generator=source)
-        key = key.masked_fill((place == 0) | (place >= n), SORT_KEYS)
+        key = key.masked_fill((position == 0) | (position >= n), SORT_KEYS)
         switch = key.argsort(dim=1, stable=True).argsort(1) < self.blocks - 1
-        tokens = (switch.cumsum(1) % 2).where(place < n, PAD)
+        tokens = (switch.cumsum(1) % 2).where(position < n, PAD)
         return torch.nn.functional.pad(tokens, (1, 0), value=START)
 
     def write(self, tokens: Tensor) -> Batch:

@@ -78,7 +78,7 @@ class Bag(SampledLabelled):
 
 
 def count_majorities(length: int, vocabulary: int, enough: int) -> int:
-    """Count the sequences with a token in more than half of their places, up to `enough`."""
+    """Count the sequences with a token in more than half of their positions, up to `enough`."""
     there = 0
     for others in range((length + 1) // 2):
         there += vocabulary * comb(length, others) * (vocabulary - 1) ** others

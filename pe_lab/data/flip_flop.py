@@ -150,8 +150,8 @@ class FlipFlop(HashSplitDataset):
             return mean_metrics(loss, batch, self.roles) | mean_metrics(hit, batch, (), "accuracy")
 
         counts = torch.stack([(batch.tokens == token).cumsum(1)[has_target] for token in (WRITE, READ, PASS, ONE)], 1)
-        kinds, place = counts.unique(dim=0, return_inverse=True)
-        blind = torch.tensor([blind_one(*row) for row in kinds.tolist()], dtype=torch.float64)[place]
+        kinds, index = counts.unique(dim=0, return_inverse=True)
+        blind = torch.tensor([blind_one(*row) for row in kinds.tolist()], dtype=torch.float64)[index]
         return {
             "bayes": level(right.double()) | {"exact_match": 1.0},
             "position_blind": level(blind),

@@ -17,7 +17,7 @@ Letters = Annotated[int, integers(2, most=1024)]
 class IndirectIndexing(RandomProblems):
     """Find the letter at a signed distance from another one (Gopalakrishnan et al. 2025, arXiv:2509.10534, table 1).
 
-    START n different letters, one of them (the source), a shift, SEP, the letter that stands so many places to the
+    START n different letters, one of them (the source), a shift, SEP, the letter that stands so many positions to the
     right of the source, END. With n = 5 and the letters a ... z, for instance `START q c x b h c +2 SEP b END`, up to
     T = longest + 6. The source is found by content, its neighbour by position. See RandomProblems for the distribution
     of n and the splits; all pairs of a source and a shift that stays within the letters are equally likely. A shift is
@@ -77,8 +77,8 @@ class IndirectIndexing(RandomProblems):
         number = torch.randint(SORT_KEYS, (len(n),), generator=source)
         first, second = torch.zeros(2, len(n), dtype=torch.long)
         for size in self.n:
-            place = torch.arange(size)
-            near = ((place[:, None] - place).abs() <= self.reach).nonzero()
+            position = torch.arange(size)
+            near = ((position[:, None] - position).abs() <= self.reach).nonzero()
             rows = n == size
             first[rows], second[rows] = near[number[rows] % len(near)].T
         named = letters.gather(1, first[:, None])

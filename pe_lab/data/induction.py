@@ -20,8 +20,8 @@ class Induction(HashSplitDataset):
         2 5 1 2 5 5 1 2
               5 1 5 2 5
 
-    With asked = last, one token is special: it stands at a uniform place among the first T - 2, and at the end, where
-    the token after its first occurrence is asked (Gu & Dao 2023, arXiv:2312.00752, as others' code has it).
+    With asked = last, one token is special: it stands at a uniform position among the first T - 2, and at the end,
+    where the token after its first occurrence is asked (Gu & Dao 2023, arXiv:2312.00752, as others' code has it).
 
     A hash of (seed, sequence) decides the split: a tenth of the sequences go to the test, a tenth to validation; there
     none comes twice. `longer` has more tokens.
@@ -60,8 +60,8 @@ class Induction(HashSplitDataset):
         if not special and length <= vocabulary:
             raise OptionError(f"length must be above vocabulary, {vocabulary}, so that tokens repeat, got {length}")
         super().__init__(seed, name, {"train": train, "validation": validation, "test": test})
-        usual, places = (vocabulary - 1, length - 2) if special else (vocabulary, length)
-        self.require_room(usual ** min(places, 64) * (places if special else 1), "length", length)
+        usual, positions = (vocabulary - 1, length - 2) if special else (vocabulary, length)
+        self.require_room(usual ** min(positions, 64) * (positions if special else 1), "length", length)
         self.special = special
         self.drawn = (length,)
         self.task = Task(vocabulary=vocabulary, length=length, outputs=vocabulary, causal=True)

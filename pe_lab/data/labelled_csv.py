@@ -97,18 +97,18 @@ class _Form:
         split, tokens, label = (field.strip() for field in fields)
         if split not in SPLITS:
             raise _MalformedError(f"split {reprlib.repr(split)} is not one of {', '.join(SPLITS)}")
-        words = tokens.split()
-        if not words:
+        texts = tokens.split()
+        if not texts:
             raise _MalformedError("no tokens")
-        if len(words) > self.length:
-            raise _MalformedError(f"{len(words)} tokens, more than data.length={self.length}")
-        for word in words:
-            if word not in self.tokens:
-                raise _MalformedError(f"token {reprlib.repr(word)} is not in 0 ... {len(self.tokens) - 1}")
-        row = [self.tokens[word] for word in words]
+        if len(texts) > self.length:
+            raise _MalformedError(f"{len(texts)} tokens, more than data.length={self.length}")
+        for text in texts:
+            if text not in self.tokens:
+                raise _MalformedError(f"token {reprlib.repr(text)} is not in 0 ... {len(self.tokens) - 1}")
+        row = [self.tokens[text] for text in texts]
         if label not in self.labels:
             raise _MalformedError(f"label {reprlib.repr(label)} is not in 0 ... {len(self.labels) - 1}")
-        where, first = self.first.setdefault(" ".join(words), (split, number))
+        where, first = self.first.setdefault(" ".join(texts), (split, number))
         if where != split:
             raise _MalformedError(f"its sequence is in {where} too, in row {first}")
         self.taken.setdefault(split, []).append((row, self.labels[label]))

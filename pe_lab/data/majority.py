@@ -129,7 +129,7 @@ class InterleavedMajority(RandomProblems):
 
     START bits SEP majorities END. With 3 streams of n = 3 bits, 1 0 1, 0 0 1 and 1 1 1, for instance
     `START 1 0 1 0 0 1 1 1 1 SEP 1 0 1 END PAD PAD ...`, up to T = streams longest + streams + 3. Each stream is drawn
-    as the bits of BinaryMajority. To count a stream one must know its bits by their places.
+    as the bits of BinaryMajority. To count a stream one must know its bits by their positions.
 
     Args:
         streams: the number of streams, 2 <= streams <= 8.

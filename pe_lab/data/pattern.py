@@ -68,18 +68,19 @@ class Pattern(SampledLabelled):
         tokens = torch.randint(VOCABULARY, (number, self.task.length), generator=random)
         labels = torch.randint(NUM_CLASSES, (number,), generator=random)
         tokens.scatter_(1, CLASS_POSITIONS[labels], CLASS_TOKENS[labels])
-        unique = in_place(tokens).sum(1) == 1
+        unique = pairs_present(tokens).sum(1) == 1
         return tokens[unique], labels[unique]
 
     def classify(self, tokens: Tensor) -> Tensor:
-        return in_place(tokens).long().argmax(1)
+        return pairs_present(tokens).long().argmax(1)
 
     def position_blind(self, tokens: Tensor) -> Tensor:
         """Count the orders of the tokens in which only pair c is in place.
 
         Of the T! orders, a share of m_a m_b / (T (T - 1)) has the tokens a and b, which the sequence has m_a and m_b
-        times, in two given places; of four tokens in four places, the product of their counts over T (T - 1) (T - 2)
-        (T - 3), and so on, since all six marked tokens differ. Those with other pairs in place too are subtracted.
+        times, in two given positions; of four tokens in four positions, the product of their counts over T (T - 1)
+        (T - 2) (T - 3), and so on, since all six marked tokens differ. Those with other pairs in place too are
+        subtracted.
         """
         often = (tokens[:, :, None, None] == CLASS_TOKENS).sum(1).double().prod(2)  # [N, classes] m_a m_b
         T = self.task.length
@@ -125,13 +126,13 @@ class PatternHard(Pattern):
         elsewhere = rank.argsort(dim=1, stable=True)[:, 2:6]
         others = torch.stack([CLASS_TOKENS.roll(-label, 0)[1:].flatten() for label in range(NUM_CLASSES)])
         tokens.scatter_(1, elsewhere, others[labels]).scatter_(1, CLASS_POSITIONS[labels], CLASS_TOKENS[labels])
-        unique = in_place(tokens).sum(1) == 1
+        unique = pairs_present(tokens).sum(1) == 1
         return tokens[unique], labels[unique]
 
     def position_blind(self, tokens: Tensor) -> Tensor:
         return uniform_log_p(len(tokens), NUM_CLASSES)
 
 
-def in_place(tokens: Tensor) -> Tensor:
+def pairs_present(tokens: Tensor) -> Tensor:
     """Return [N, classes] bool: whether each pair is in its place in tokens [N, T]."""
     return (tokens[:, CLASS_POSITIONS] == CLASS_TOKENS).all(-1)

@@ -1,4 +1,4 @@
-"""PosGen: sequences whose terms are a function of others at fixed places, equally hard at any length."""
+"""PosGen: sequences whose terms are a function of others at fixed positions, equally hard at any length."""
 
 from typing import Annotated, Literal
 
@@ -15,16 +15,16 @@ MAX_LISTED_SEQUENCES = 2**18  # sequences, at most, where prefixes are counted
 
 
 class PosGen(HashSplitDataset):
-    """Compute each term from the last ones and from some at fixed places (Wang et al. 2024, arXiv:2403.00071).
+    """Compute each term from the last ones and from some at fixed positions (Wang et al. 2024, arXiv:2403.00071).
 
     After a start token and near + far random terms, each term is the sum of the last `near` terms and of `far` others,
     modulo `modulus`, and is asked for. In the code published with it, the others are
 
     - recurrent: the terms just before the last `near`;
     - cot: the first terms of the sequence;
-    - semirecurrent: those from the place i on for the computed terms 2i and 2i + 1, so that their distance grows.
+    - semirecurrent: those from the position i on for the computed terms 2i and 2i + 1, so that their distance grows.
 
-    Later terms are no harder than earlier ones, but their places are new in `longer` sequences. First terms are
+    Later terms are no harder than earlier ones, but their positions are new in `longer` sequences. First terms are
     uniform; in the published code they ascend, and tests have first terms of the training.
 
     The prefix determines every answer. The position-blind floor is low all the same: few sequences have the multiset
@@ -35,7 +35,7 @@ class PosGen(HashSplitDataset):
         length: T, the start token included, > near + far + 1. Published: 64 terms in training, 256 in tests.
         modulus: the modulus of the sums, >= 2. Published: 17.
         near, far: the numbers of terms in a sum, >= 1. Published code: 3 and 1.
-        kind: the places of the others: recurrent, cot or semirecurrent.
+        kind: the positions of the others: recurrent, cot or semirecurrent.
         train, validation, test: the number of sequences in each split, >= 1.
 
     Raises:
@@ -131,9 +131,9 @@ class PosGen(HashSplitDataset):
             if slot < count:
                 continue
             multisets, row = prefix.unique(return_inverse=True)
-            place = torch.searchsorted(multisets, sums).clamp(max=len(multisets) - 1)
-            same = multisets[place] == sums
-            joint = place[same] * self.task.vocabulary + every[slot + 1, same]
+            index = torch.searchsorted(multisets, sums).clamp(max=len(multisets) - 1)
+            same = multisets[index] == sums
+            joint = index[same] * self.task.vocabulary + every[slot + 1, same]
             counts = joint.bincount(minlength=len(multisets) * self.task.vocabulary).view(len(multisets), -1).double()
             blind[:, slot] = (counts / counts.sum(1, keepdim=True))[row]
         return blind

@@ -108,7 +108,7 @@ class Needle(QuestionAnswering):
     """Find the values of keys in a long text: needles in a haystack, after RULER (Hsieh et al. 2024, arXiv:2404.06654).
 
     A needle is a key and a value of `digits` symbols. Each of `keys` different keys has `values` needles, which stand
-    in a random order at random places among fillers. Then a mark and `queries` of the keys ask for all their values:
+    in a random order at random positions among fillers. Then a mark and `queries` of the keys ask for all their values:
     key by key, those of a key in the order of the text. With 2 keys, 2 values, 2 digits and 1 query, for instance,
     where fillers are dots:
 
@@ -212,8 +212,8 @@ class VariableTracking(QuestionAnswering):
 
     An assignment is a mark, a variable, and what it is given: in each chain first a value, then the variable of the
     assignment before. Chains have `hops` + 1 variables, all different; their assignments stand in their order, mixed at
-    random, at random places among fillers. At the end a value asks for the variables of its chain, in their order. With
-    2 chains of 1 hop, for instance, where fillers are dots, and `=` marks an assignment:
+    random, at random positions among fillers. At the end a value asks for the variables of its chain, in their order.
+    With 2 chains of 1 hop, for instance, where fillers are dots, and `=` marks an assignment:
 
         . = c 8 . . = a 5 = d c . = b a . ? 8 c d
 
@@ -282,10 +282,10 @@ class VariableTracking(QuestionAnswering):
         values = variable.roll(1, 1)
         values[:, :: self.hops + 1] = value
         equals, mark = (torch.full((rows, number), self.task.vocabulary - last) for last in (2, 1))
-        # the assignment at a place of the text is the next one of the chain there
+        # the assignment at a position of the text is the next one of the chain there
         chain = shuffle_symbols(rows, number, source) // (self.hops + 1)
-        place = chain.argsort(dim=1, stable=True).argsort(1)[..., None].expand(-1, -1, 3)
-        assignments = torch.stack((equals, variable, values), 2).gather(1, place)
+        order = chain.argsort(dim=1, stable=True).argsort(1)[..., None].expand(-1, -1, 3)
+        assignments = torch.stack((equals, variable, values), 2).gather(1, order)
         text = scatter_pieces(assignments, self.room, self.fillers, source)
         return torch.cat((text, mark[:, :1], value[:, :1], variable[:, : self.hops + 1]), 1)
 
@@ -297,7 +297,7 @@ class VariableTracking(QuestionAnswering):
 
 
 def scatter_pieces(pieces: Tensor, room: int, fillers: int, source: torch.Generator) -> Tensor:
-    """Return texts [B, N L + room]: N pieces [B, N, L] in their order, at random places among random fillers."""
+    """Return texts [B, N L + room]: N pieces [B, N, L] in their order, at random positions among random fillers."""
     rows, number, size = pieces.shape
     text = torch.randint(fillers, (rows, number * size + room), generator=source)
     before = shuffle_symbols(rows, room + number, source)[:, :number].sort(1).values  # fillers and pieces

@@ -140,9 +140,9 @@ class Repeat(Problems):
             raise OptionError(f"longest must leave at least {NUM_SHARES} problems to split, got {longest}")
 
     def size(self, split: str) -> int:
-        return len(self._places(split))
+        return len(self._indices(split))
 
-    def _places(self, split: str) -> range:
+    def _indices(self, split: str) -> range:
         """Return the range of a split in the order of the hash."""
         total = self.symbols * len(self.n)
         if self.beyond:
@@ -153,7 +153,7 @@ class Repeat(Problems):
     def problems(self, split: str) -> tuple[Tensor, Tensor]:
         everything = [(n, symbol) for n in self.n for symbol in range(self.symbols)]
         everything.sort(key=lambda problem: derive_seed(self.seed, self.name, *problem))
-        mine = [everything[place] for place in self._places(split)]
+        mine = [everything[index] for index in self._indices(split)]
         n, symbol = torch.tensor(mine, dtype=torch.long).view(-1, 2).T
         return n, symbol[:, None].expand(-1, self.n[-1])
 

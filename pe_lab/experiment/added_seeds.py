@@ -8,7 +8,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab.config import flatten_settings, resolve_config
-from pe_lab.config.seed_looks import looks_of
+from pe_lab.config.seed_looks import study_looks
 from pe_lab.experiment.declaration import DECIDING_METRIC
 from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
 from pe_lab.ledger.tree import LedgerFiles
@@ -76,7 +76,7 @@ class _StudyState:
         self.design = SequentialDesign(
             list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(DECIDING_METRIC)
         )
-        self.looks = looks_of(self.settings["seeds"], self.settings["looks"])
+        self.looks = study_looks(self.settings["seeds"], self.settings["looks"])
         self.requested: dict[tuple[Arm, int], DictConfig] = {}
         self.outcomes: dict[tuple[Arm, int], Outcome] = {}
         self.values: dict[tuple[Arm, int], float | str] = {}
@@ -105,17 +105,17 @@ class _StudyState:
 
     def cells(self, decision: StudyDecision) -> list[DictConfig]:
         """Return the configs of the cells that a look needs, seed by seed."""
-        needed = sorted(decision.needed, key=self._place)
+        needed = sorted(decision.needed, key=self._position)
         self.requested |= {(cell, seed): with_settings(self.cfgs[cell], {"seed": seed}) for cell, seed in needed}
         return [self.requested[key] for key in needed]
 
-    def _place(self, key: tuple[Arm, int]) -> tuple[int, int]:
+    def _position(self, key: tuple[Arm, int]) -> tuple[int, int]:
         """Return the position of a cell: by seed, then in the order of the study."""
         return key[1], list(self.cfgs).index(key[0])
 
     def take(self, outcomes: list[Outcome]) -> None:
         """Add what became of the cells of a look; after the first, compute the margins."""
-        new = sorted((key for key in self.requested if key not in self.outcomes), key=self._place)
+        new = sorted((key for key in self.requested if key not in self.outcomes), key=self._position)
         for key, outcome in zip(new, outcomes, strict=True):
             self.outcomes[key] = outcome
             self.values[key] = (
@@ -191,23 +191,23 @@ class _StudyState:
         """Print the verdicts, and write them into the study's folder, if it has one."""
         text = self.text(decision)
         margin = self.margin_in_words or ("the default of the task" if self.margin is None else str(self.margin))
-        words = f"Margin: {margin}. {text[0].upper()}{text[1:]}."
+        note = f"Margin: {margin}. {text[0].upper()}{text[1:]}."
         names = {name for line in decision.lines for name in (line.pe, line.baseline)}
         seeds = [line.seeds for line in decision.lines if line.seeds]
-        words = f"{words} {few_runs(len(names), min(seeds, default=0))}".strip()
-        files, printed = decision_tables(decision, self.names, words)
+        note = f"{note} {few_runs(len(names), min(seeds, default=0))}".strip()
+        files, printed = decision_tables(decision, self.names, note)
         print(printed)
         cfg = next(iter(self.cfgs.values()))
         for name, content in files.items() if cfg.study_name else ():
             LedgerFiles(Path(cfg.ledger)).write(Path(cfg.ledger) / "studies" / cfg.study_name / name, content)
 
 
-def decision_tables(decision: StudyDecision, names: list[str], words: str) -> tuple[dict[str, str], str]:
+def decision_tables(decision: StudyDecision, names: list[str], note: str) -> tuple[dict[str, str], str]:
     """Return the files of a study's verdicts, by name, and the text for the terminal.
 
     Args:
         names: the names of the setting columns.
-        words: a line below the tables.
+        note: a line below the tables.
     """
     lines = []
     for line in decision.lines:
@@ -224,5 +224,5 @@ def decision_tables(decision: StudyDecision, names: list[str], words: str) -> tu
         ]
         parts.insert(0, pd.DataFrame(race))
         files["race.csv"] = parts[0].to_csv(index=False)
-    files["decisions.md"] = "\n\n".join([*(as_markdown(part, names=names) for part in parts), words]) + "\n"
-    return files, "\n\n".join([*(as_text(part, names) for part in parts), words])
+    files["decisions.md"] = "\n\n".join([*(as_markdown(part, names=names) for part in parts), note]) + "\n"
+    return files, "\n\n".join([*(as_text(part, names) for part in parts), note])

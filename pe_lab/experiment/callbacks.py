@@ -89,8 +89,8 @@ class Curve(L.Callback):
     def emit(self, split: str, metrics: dict[str, float]) -> list[dict[str, Any]]:
         """Log metrics, and return their rows, which are not kept."""
         log_metrics(self.loggers, split, metrics, self.clock.steps, self.epoch)
-        place = {"split": split, "step": self.clock.steps, "epoch": round(self.epoch, 6)}
-        return [place | {"metric": name, "value": value} for name, value in metrics.items()]
+        row = {"split": split, "step": self.clock.steps, "epoch": round(self.epoch, 6)}
+        return [row | {"metric": name, "value": value} for name, value in metrics.items()]
 
     def log(self, metrics: dict[str, float]) -> None:
         """Log what callbacks of the user have measured, under the names that they give."""

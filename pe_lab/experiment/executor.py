@@ -364,8 +364,8 @@ class Executor:
     def _heartbeat(self) -> None:
         assert self.target is not None
         if self.ranks.is_rank_zero:
-            place = self.clock.steps if self.cell.unit == "steps" else self.curve.epoch
-            self.run.heartbeat(place, self.target, self.curve.latest)
+            reached = self.clock.steps if self.cell.unit == "steps" else self.curve.epoch
+            self.run.heartbeat(reached, self.target, self.curve.latest)
 
     def _on_heartbeat(self) -> None:
         """Write a heartbeat.
@@ -426,8 +426,8 @@ class Executor:
         test = self.evaluate("test", CheckpointNotFiniteError)
         summary = self._summary(target, test, solved=self._solved(rows))
         if self.ranks.is_rank_zero:
-            place = {"split": "test", "step": step, "epoch": summary["epochs"]}
-            self._record(target, summary, rows + [place | {"metric": name, "value": test[name]} for name in test])
+            row = {"split": "test", "step": step, "epoch": summary["epochs"]}
+            self._record(target, summary, rows + [row | {"metric": name, "value": test[name]} for name in test])
         self.spent["checkpoints"] += 1
         if self.state is None or self.clock.spent:  # otherwise the stored state is of this step
             self._save(finished=True)

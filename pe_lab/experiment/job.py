@@ -37,7 +37,7 @@ def _refusing(method: Callable[["Job"], None]) -> Callable[["Job"], None]:
 
 
 class Job:
-    """A cell and its place in the ledger.
+    """A cell and its run in the ledger.
 
     Attributes:
         logged: whether this process logged the cell, and W&B took everything.

@@ -87,7 +87,7 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
 
 
 def _require_attention(cfg: DictConfig, policy: str, under: PositionalEncoding, layout: Layout) -> None:
-    """Raise ValueError if the requested implementation of attention has no place for the content bias of a policy."""
+    """Raise ValueError if the requested implementation of attention does not compute the content bias of a policy."""
     implementation = cfg.attention.implementation
     if implementation == "auto":
         return

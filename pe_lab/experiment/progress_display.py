@@ -43,7 +43,7 @@ class ProgressDisplay:
         tqdm.monitor_interval = 0  # no second thread: the bar is refreshed here
 
     def __enter__(self) -> None:
-        self.state = self.progress.look()
+        self.state = self.progress.snapshot()
         if self.state.done and not self.quiet:
             total = _total(len(self.progress.cells), self.later)
             print(f"{len(self.state.done)} of {total} are in the ledger already", file=sys.stderr)
@@ -78,13 +78,13 @@ class ProgressDisplay:
             stopping, pause = False, 1.0
             while not stopping:
                 stopping = self.stopping.wait(pause)
-                looked = time.monotonic()
-                with suppress(OSError, MemoryError):  # the next look may succeed
+                began = time.monotonic()
+                with suppress(OSError, MemoryError):  # the next reading may succeed
                     self._print(bar)
-                pause = max(1.0, (time.monotonic() - looked) / CORE_SHARE)
+                pause = max(1.0, (time.monotonic() - began) / CORE_SHARE)
 
     def _print(self, bar: tqdm) -> None:
-        before, self.state = set(self.state.done), self.progress.look()
+        before, self.state = set(self.state.done), self.progress.snapshot()
         line = _line(self.state, len(self.progress.cells), self.later)
         new = [cell for cell in self.state.done if cell not in before]
         for count, cell in enumerate(new, _count_ended(self.state, self.later) - len(new) + 1):
@@ -113,7 +113,7 @@ def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
     bound = "" if later is None or later.exact else " at most"
     left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left{bound}"
     running = ", ".join(
-        f"{job.cell.name} at {job.place / job.cell.target:.0%}" + f" ({job.latest})" * bool(job.latest)
+        f"{job.cell.name} at {job.reached / job.cell.target:.0%}" + f" ({job.latest})" * bool(job.latest)
         for job in state.running[:4]
     )
     return escape_control(f"{_count(_count_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))

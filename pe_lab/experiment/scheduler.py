@@ -56,8 +56,8 @@ def requested_cell(cell: Cell, varied: Sequence[str] = ()) -> RequestedCell:
         varied: the settings whose values belong to its name.
     """
     values = {name.rpartition(".")[2]: OmegaConf.select(cell.cfg, name) for name in varied}
-    words = [cell.name(), *(f"{name} {value:g}" for name, value in values.items() if value is not None)]
-    return RequestedCell(cell.run.name, cell.target, " ".join(words), cell.cfg.model.depth, cell.requests)
+    name_parts = [cell.name(), *(f"{name} {value:g}" for name, value in values.items() if value is not None)]
+    return RequestedCell(cell.run.name, cell.target, " ".join(name_parts), cell.cfg.model.depth, cell.requests)
 
 
 def start_workers(jobs: list[Job], launch: Launch, workers: int, remote: bool) -> None:
@@ -146,7 +146,7 @@ def _wait_for_others(jobs: list[Job], left: list[Job]) -> bool:
     progress = Progress(ledger, [requested_cell(job.cell) for job in left])
 
     def served() -> bool:  # a worker holds no lease between two cells, and not that of a run while it measures
-        return has_workers(ledger) or bool(progress.look().running)
+        return has_workers(ledger) or bool(progress.snapshot().running)
 
     others = served()
     while served():

@@ -157,7 +157,9 @@ class _Rounds:
             job.set_aside_if_damaged()
         if self.rounds == 1:
             _write_unfit(self.unfit, self.ledger, self.study)
-        if not (current.awaited and jobs) or any(job.missing for job in wanted):  # earlier looks are not told again
+        if not (current.awaited and jobs) or any(
+            job.missing for job in wanted
+        ):  # rounds that are complete are not printed again
             with _requesting(wanted):
                 self._train(current, wanted)
         if not current.awaited:

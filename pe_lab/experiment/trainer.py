@@ -93,13 +93,13 @@ def _made_callbacks(cfg: DictConfig) -> list[Any]:
     return callbacks
 
 
-def _make(settings: Any, place: str) -> Any:
+def _make(settings: Any, name: str) -> Any:
     if not (isinstance(settings, dict) and "_target_" in settings):
         return settings
     try:
         return instantiate(settings)
     except Exception as error:  # the class may be written by anyone
-        raise ValueError(f"{place} must be settings of {settings['_target_']}: {in_one_line(error)}") from None
+        raise ValueError(f"{name} must be settings of {settings['_target_']}: {in_one_line(error)}") from None
 
 
 def silence_lightning() -> None:

@@ -361,7 +361,7 @@ def write_outcomes(seeds: list[TunedSeed]) -> None:
         tables["verdicts.csv"] = verdicts = tuned_outcomes.compare_with_baseline(
             outcomes, endpoint_of(cfg), cfg.tune.baseline
         )
-        counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts["verdict"].value_counts().items())
         print(f"{len(verdicts)} comparisons with {cfg.tune.baseline} in one family: {counts}")
         if len(verdicts):
             unit = "octaves" if endpoint_of(cfg).kind == "steps" else "nats"

@@ -14,8 +14,8 @@ def main() -> None:
     """Verify or prune a ledger. The exit status is 0 if nothing is damaged, or everything was removed."""
     parser = Parser("pe_lab.ledger", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    words = "compare all entries with their checksums; status 1 if one is damaged or cannot be read"
-    check = commands.add_parser("verify", help=words)
+    purpose = "compare all entries with their checksums; status 1 if one is damaged or cannot be read"
+    check = commands.add_parser("verify", help=purpose)
     check.add_argument(
         "--repair",
         action="store_true",

@@ -42,19 +42,19 @@ class LeasedFolder:
             finally:
                 self.tree.remove(self.folder / OWNER_FILE)
 
-    def heartbeat(self, place: float, target: int, latest: tuple[str, float] | None = None) -> None:
+    def heartbeat(self, reached: float, target: int, latest: tuple[str, float] | None = None) -> None:
         """Write that the owner is alive, what it has reached, and for which checkpoint it trains.
 
         Args:
-            place: the number of epochs done; in a run whose target is in steps, the number of steps.
+            reached: the number of epochs done; in a run whose target is in steps, the number of steps.
             target: the epochs or steps of the checkpoint, in the run's unit.
             latest: the name and value of a metric that was measured last, for people.
         """
         now = time.time()
         if self._start is None:
-            self._start = {"since": now, "from": place}
+            self._start = {"since": now, "from": reached}
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": register_process(self.tree.root)}
-        owner |= {"heartbeat": now, **self._start, "epoch": place, "target": target, "latest": latest}
+        owner |= {"heartbeat": now, **self._start, "epoch": reached, "target": target, "latest": latest}
         self.tree.write_json(self.folder / OWNER_FILE, owner)
 
     def owner(self) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import COMMANDS_FOLDER, LedgerError, digest, folder_entries, read_json, unread_message
 
 LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
-TIME_KEYS = {"since": "since", "start": "from", "place": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
+TIME_KEYS = {"since": "since", "start": "from", "reached": "epoch", "heartbeat": "heartbeat"}  # keys of owner.json
 SILENT_SECONDS = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
 
 
@@ -85,7 +85,7 @@ class RunningCell:
         host, pid: the host and the process id of the owner.
         since: the time when it began to train, in seconds since 1970.
         start: the epoch or step at which it began.
-        place: the epoch it has reached, or the step where the target is one of steps.
+        reached: the epoch it has reached, or the step where the target is one of steps.
         heartbeat: the time of the heartbeat, in seconds since 1970.
         latest: the name and value of the metric that was measured last; empty: there is none yet.
     """
@@ -95,7 +95,7 @@ class RunningCell:
     pid: int
     since: float
     start: float
-    place: float
+    reached: float
     heartbeat: float
     latest: str = ""
 
@@ -127,7 +127,7 @@ class Snapshot:
 
 
 class Progress:
-    """Watches requested cells. A cell that was seen done is not looked at again.
+    """Watches requested cells. A cell that was seen done is not read again.
 
     Args:
         folder: the folder of the ledger.
@@ -146,7 +146,7 @@ class Progress:
         self.estimator = TimeEstimator(self.ledger, self.longest, later.work)
         self.measuring: tuple[float, int] | None = None  # when only measuring was left, and how many there were
 
-    def look(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Read how far all cells are now."""
         unreadable: dict[str, str] = {}  # why, by run
         for cell in list(self.open):
@@ -296,9 +296,9 @@ class TimeEstimator:
         for name, cell in self.longest.items():
             reached = self.reached.get(name, 0.0)
             if running := active.get(name):
-                timed += cell.unit_cost * (running.place - running.start)
+                timed += cell.unit_cost * (running.reached - running.start)
                 seconds += running.heartbeat - running.since
-                reached = max(reached, running.place)
+                reached = max(reached, running.reached)
             elif reached:
                 if name not in self._costs:
                     self._costs[name] = self._cost(name)

@@ -48,13 +48,13 @@ class LedgerFiles:
         Raises:
             LedgerError: one of them is a link, and may lead out of the ledger.
         """
-        place = self.root
+        part_path = self.root
         for part in path.relative_to(self.root).parts:
-            place /= part
-            if part == ".." or place.is_symlink():
+            part_path /= part
+            if part == ".." or part_path.is_symlink():
                 raise LedgerError(
-                    f"ledger entry {place} must be a folder of the ledger, got a link: remove it, or put the folder "
-                    f"itself in its place"
+                    f"ledger entry {part_path} must be a folder of the ledger, got a link: remove it, or put the "
+                    f"folder itself in its place"
                 )
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -63,12 +63,12 @@ class LedgerFiles:
         """Make a folder and its parents. Anything else in their place is set aside."""
         self.refuse_links(path)
         self.root.mkdir(parents=True, exist_ok=True)
-        place = self.root
+        part_path = self.root
         for part in path.relative_to(self.root).parts:
-            place /= part
-            if not place.is_dir():
-                self.set_aside_if_damaged(place, partial(_require_folder, place))
-                place.mkdir(exist_ok=True)
+            part_path /= part
+            if not part_path.is_dir():
+                self.set_aside_if_damaged(part_path, partial(_require_folder, part_path))
+                part_path.mkdir(exist_ok=True)
         return path
 
     def prepare_file(self, path: Path) -> Path:

@@ -60,7 +60,7 @@ def attention_maps(model: Transformer, dataset: Dataset, seed: int, sequence: in
 
 
 def _sequence(dataset: Dataset, sequence: int, device: torch.device) -> tuple[Batch, torch.Tensor]:
-    """Return a batch of one sequence of the test split, and the places of its tokens that are not padding."""
+    """Return a batch of one sequence of the test split, and the indices of its tokens that are not padding."""
     batch = dataset.batch("test", torch.tensor([sequence])).to(device)
     return batch, (batch.layout.segment[0] != PADDING).nonzero()[:, 0]
 

@@ -63,76 +63,76 @@ class SubspaceProbe(Probe):
 
 def _parts(states: HiddenStates, seed: int) -> list[ProbeRow]:
     """Return all rows except those of shifted positions."""
-    tokens, places = states.tokens, states.pos.unique(dim=0, return_inverse=True)[1]
-    kept = comparable_tokens(tokens, places)
+    tokens, positions = states.tokens, states.pos.unique(dim=0, return_inverse=True)[1]
+    kept = comparable_tokens(tokens, positions)
     if not kept.any():
         return []
-    tokens, places = (ids[kept].unique(return_inverse=True)[1] for ids in (tokens, places))
-    permuted = permute_tokens(places, states.sequence[kept], seed)
+    tokens, positions = (ids[kept].unique(return_inverse=True)[1] for ids in (tokens, positions))
+    permuted = permute_tokens(positions, states.sequence[kept], seed)
     rows = []
     for layer, hidden in enumerate(states.hidden):
         hidden = hidden[kept].double()
         total = _variance(hidden)
         if not total > MIN_POSITION_SHARE * hidden.square().mean():
             continue
-        token, place = split_states(hidden, tokens, places)
+        token, position = split_states(hidden, tokens, positions)
         chance = split_states(hidden, tokens, permuted)[1]
-        token_share, place_share, chance_share = (
+        token_share, position_share, chance_share = (
             (_variance(part[ids]) / total).item()
-            for part, ids in ((token, tokens), (place, places), (chance, permuted))
+            for part, ids in ((token, tokens), (position, positions), (chance, permuted))
         )
         rows += [
             make_row("token_share", token_share, layer),
-            make_row("position_share", place_share, layer),
+            make_row("position_share", position_share, layer),
             make_row("position_share_permuted", chance_share, layer),
         ]
-        if min(token_share, place_share) > MIN_POSITION_SHARE:
+        if min(token_share, position_share) > MIN_POSITION_SHARE:
             draw = np.random.default_rng(derive_seed(seed, "probe", "subspaces", layer))
-            rows += _angles(principal_directions(token), principal_directions(place), layer, draw)
+            rows += _angles(principal_directions(token), principal_directions(position), layer, draw)
     return rows
 
 
-def comparable_tokens(tokens: Tensor, places: Tensor) -> Tensor:
-    """Return [N] bool: the tokens whose part can be separated from that of their place.
+def comparable_tokens(tokens: Tensor, positions: Tensor) -> Tensor:
+    """Return [N] bool: the tokens whose part can be separated from that of their position.
 
-    Each token that is kept occurs at several kept places, and each place that is kept holds several kept tokens.
+    Each token that is kept occurs at several kept positions, and each position that is kept holds several kept tokens.
 
     Args:
-        tokens, places: [N] the id of each token and of its place.
+        tokens, positions: [N] the id of each token and of its position.
     """
-    tokens, places = (ids.unique(return_inverse=True)[1] for ids in (tokens, places))
+    tokens, positions = (ids.unique(return_inverse=True)[1] for ids in (tokens, positions))
     kept = torch.ones_like(tokens, dtype=torch.bool)
     while True:
-        pairs = torch.stack((tokens[kept], places[kept])).unique(dim=1)
+        pairs = torch.stack((tokens[kept], positions[kept])).unique(dim=1)
         several = [ids.bincount(minlength=len(tokens)) > 1 for ids in pairs]
-        again = kept & several[0][tokens] & several[1][places]
+        again = kept & several[0][tokens] & several[1][positions]
         if torch.equal(again, kept):
             return kept
         kept = again
 
 
-def split_states(states: Tensor, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the part of each token and of each place: least squares of state = token's part + place's part.
+def split_states(states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the part of each token and of each position: least squares of state = token's part + position's part.
 
-    The tokens' parts are eliminated, so that the size of the linear system is the number of places.
+    The tokens' parts are eliminated, so that the size of the linear system is the number of positions.
 
     Args:
         states: [N, D] hidden states, float64.
-        tokens, places: [N] ids from 0, each of which occurs.
+        tokens, positions: [N] ids from 0, each of which occurs.
 
     Returns:
-        [tokens, D], which includes the mean, and [places, D], whose mean is 0.
+        [tokens, D], which includes the mean, and [positions, D], whose mean is 0.
     """
-    count = states.new_zeros(int(tokens.max()) + 1, int(places.max()) + 1)
-    count.index_put_((tokens, places), states.new_ones(()), accumulate=True)
-    by_token, by_place = (
+    count = states.new_zeros(int(tokens.max()) + 1, int(positions.max()) + 1)
+    count.index_put_((tokens, positions), states.new_ones(()), accumulate=True)
+    by_token, by_position = (
         states.new_zeros(size, states.shape[1]).index_add_(0, ids, states)
-        for size, ids in zip(count.shape, (tokens, places), strict=True)
+        for size, ids in zip(count.shape, (tokens, positions), strict=True)
     )
     share = count / count.sum(1, keepdim=True)
     normal = count.sum(0).diag() - count.T @ share
-    place = torch.linalg.pinv(normal, rtol=1e-10, hermitian=True) @ (by_place - share.T @ by_token)
-    return by_token / count.sum(1, keepdim=True) - share @ place, place
+    position = torch.linalg.pinv(normal, rtol=1e-10, hermitian=True) @ (by_position - share.T @ by_token)
+    return by_token / count.sum(1, keepdim=True) - share @ position, position
 
 
 def principal_directions(vectors: Tensor) -> Tensor:
@@ -149,16 +149,16 @@ def principal_angles(first: np.ndarray, other: np.ndarray) -> tuple[float, float
     return float(np.degrees(radians.min())), float(np.cos(radians).mean())
 
 
-def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator) -> list[ProbeRow]:
+def _angles(token: Tensor, position: Tensor, layer: int, draw: np.random.Generator) -> list[ProbeRow]:
     """Return the rows of dimensions and angles of two bases [D, k]."""
-    smallest, cosine = principal_angles(token.numpy(), place.numpy())
+    smallest, cosine = principal_angles(token.numpy(), position.numpy())
     drawn = [
-        principal_angles(*(draw.standard_normal(basis.shape) for basis in (token, place))) for _ in range(NUM_DRAWS)
+        principal_angles(*(draw.standard_normal(basis.shape) for basis in (token, position))) for _ in range(NUM_DRAWS)
     ]
     smallest_random, cosine_random = np.mean(drawn, 0)
     values = {
         "token_dimensions": token.shape[1],
-        "position_dimensions": place.shape[1],
+        "position_dimensions": position.shape[1],
         "smallest_angle": smallest,
         "mean_cosine": cosine,
         "smallest_angle_random": smallest_random,

@@ -50,10 +50,10 @@ class Parser(argparse.ArgumentParser):
         return self._all_known(self.parse_known_intermixed_args, args, namespace)
 
     def _all_known(self, parse: Callable[..., Any], args: Any, namespace: Any) -> Any:
-        words = sys.argv[1:] if args is None else list(args)
-        result, unknown = parse(words, namespace)
+        arguments = sys.argv[1:] if args is None else list(args)
+        result, unknown = parse(arguments, namespace)
         if unknown:
-            self.error(unrecognized_message(unknown, words, _options(self), self.settings))
+            self.error(unrecognized_message(unknown, arguments, _options(self), self.settings))
         return result
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -70,20 +70,22 @@ class Parser(argparse.ArgumentParser):
         return f"{name} is required"
 
 
-def unrecognized_message(unknown: list[str], words: list[str], options: list[str], settings: Iterable[str]) -> str:
+def unrecognized_message(unknown: list[str], arguments: list[str], options: list[str], settings: Iterable[str]) -> str:
     """Return a message about arguments that a program does not take.
 
     Args:
         unknown: the arguments that the program does not take.
-        words: all arguments.
+        arguments: all arguments.
         options: the options that the program takes.
         settings: the names of settings that the program takes as key=value.
     """
     first = unknown[0]
     name, _, value = first.partition("=")
     if first.startswith("-") and name.lstrip("-").partition(".")[0] in settings:
-        after = words[words.index(first) + 1 :] if first in words and not value else []
-        value = value or next((word for word in after if "=" not in word and not word.startswith("-")), "VALUE")
+        after = arguments[arguments.index(first) + 1 :] if first in arguments and not value else []
+        value = value or next(
+            (argument for argument in after if "=" not in argument and not argument.startswith("-")), "VALUE"
+        )
         return f"a setting must be written key=value, got {first}: did you mean {name.lstrip('-')}={value}?"
     return f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(name, options)}"
 

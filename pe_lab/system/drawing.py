@@ -1,4 +1,4 @@
-"""The look of figures: as SVG they take the colours of the page, light or dark, that they stand on."""
+"""The style of figures: as SVG they take the colours of the page, light or dark, that they stand on."""
 
 import io
 import re
@@ -25,7 +25,7 @@ def svg(figure: Figure, salt: str, alone: bool = True) -> str:
     """Return a figure as SVG; equal figures with equal salts give equal bytes.
 
     Args:
-        alone: whether it is a file, with a ground and a look for dark mode of its own. Otherwise it is part of a page
+        alone: whether it is a file, with a ground and a style for dark mode of its own. Otherwise it is part of a page
             whose text has a colour, and whose ground may be named by the CSS variable `--paper`.
     """
     with mpl.rc_context(STYLE | {"svg.hashsalt": salt, "svg.fonttype": "none", "font.family": "sans-serif"}):

@@ -69,7 +69,7 @@ def unknown_setting(leaf: DictConfig, group: str, name: str, valid: Iterable[Any
 
     Args:
         leaf: the settings of the group, in their config.
-        group: the place of the group in the config; "": the config itself.
+        group: the dotted name of the group in the config; "": the config itself.
         valid: the names of the settings of the group.
         value_text: the value, as text; "": it is not known.
     """

@@ -31,23 +31,23 @@ def complaint(value: Any) -> str | None:
     """Return why a value is not plain data, as "must have ..., got ...", or None if it is."""
     remaining: list[tuple[Any, str, int]] = [(value, "", 0)]  # values with their path and depth
     while remaining:
-        part, place, depth = remaining.pop()
+        part, key_path, depth = remaining.pop()
         if depth > MAX_NESTING:
-            return f"must have at most {MAX_NESTING} levels, got more in {place[:MAX_NESTING]}"
+            return f"must have at most {MAX_NESTING} levels, got more in {key_path[:MAX_NESTING]}"
         if isinstance(part, dict):
             for key in part:
                 if not isinstance(key, str):
-                    return f"must have texts as keys, got {abbreviate(key)}{_in(place)}"
+                    return f"must have texts as keys, got {abbreviate(key)}{_at_key(key_path)}"
                 if problem := _refused(key):
-                    return f"must have {problem}, got the key {abbreviate(key)}{_in(place)}"
-            remaining += [(inner, f"{place}.{key}" if place else key, depth + 1) for key, inner in part.items()]
+                    return f"must have {problem}, got the key {abbreviate(key)}{_at_key(key_path)}"
+            remaining += [(inner, f"{key_path}.{key}" if key_path else key, depth + 1) for key, inner in part.items()]
         elif isinstance(part, list):
-            remaining += [(inner, place, depth + 1) for inner in part]
+            remaining += [(inner, key_path, depth + 1) for inner in part]
         elif isinstance(part, str):
             if problem := _refused(part):
-                return f"must have {problem}, got {abbreviate(part)}{_in(place)}"
+                return f"must have {problem}, got {abbreviate(part)}{_at_key(key_path)}"
         elif not isinstance(part, (int, float, type(None))):
-            return f"must have numbers, texts, lists and dicts, got {abbreviate(part)}{_in(place)}"
+            return f"must have numbers, texts, lists and dicts, got {abbreviate(part)}{_at_key(key_path)}"
     return None
 
 
@@ -82,8 +82,8 @@ def abbreviate(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:100]} ..."
 
 
-def _in(place: str) -> str:
-    return f" in {place}" if place else ""
+def _at_key(key_path: str) -> str:
+    return f" in {key_path}" if key_path else ""
 
 
 def read_yaml(content: bytes) -> Any:

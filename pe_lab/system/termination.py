@@ -40,9 +40,9 @@ def no_exit() -> Iterator[None]:
     except SystemExit as end:
         calls = list(walk_tb(end.__traceback__))
         stack = [call for call in calls if not call[0].f_globals.get("__name__", "").startswith("wandb.")]
-        frame, line = stack[-1]  # wandb puts a function of its own in the place of sys.exit
-        place = f"{frame.f_code.co_filename}, line {line}"
-        raise ValueError(f"a class must return or raise an error, got sys.exit({end.code!r}) in {place}") from None
+        frame, line = stack[-1]  # wandb puts a function of its own in the location of sys.exit
+        location = f"{frame.f_code.co_filename}, line {line}"
+        raise ValueError(f"a class must return or raise an error, got sys.exit({end.code!r}) in {location}") from None
 
 
 def raising_handler(make: Callable[[], BaseException]) -> Callable[[int, FrameType | None], None]:

@@ -76,13 +76,15 @@ def log_records(
     if lengths:
         metrics = summary["test"] | flat_floors(summary["floors"])
         test = {"policy": "raw", "offset": 0, "length": 1.0, "tokens": tokens} | metrics
-        by_place = {("raw", 0, 1.0): test} if tokens is not None else {}
+        by_evaluation = {("raw", 0, 1.0): test} if tokens is not None else {}
         for request in lengths:
             rows = records.get(request)
-            place = {"policy": request["policy"], "offset": request["offset"], "length": float(request["length"])}
-            point = by_place.setdefault(tuple(place.values()), place | {"tokens": int(rows["tokens"].iloc[0])})
+            evaluation = {"policy": request["policy"], "offset": request["offset"], "length": float(request["length"])}
+            point = by_evaluation.setdefault(
+                tuple(evaluation.values()), evaluation | {"tokens": int(rows["tokens"].iloc[0])}
+            )
             point |= dict(zip(rows["metric"], rows["value"], strict=True))
-        points = sorted(by_place.values(), key=itemgetter("policy", "offset", "length"))
+        points = sorted(by_evaluation.values(), key=itemgetter("policy", "offset", "length"))
         for point in points:
             _log_length(loggers, point)
         for logger in loggers:

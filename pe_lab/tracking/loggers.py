@@ -80,7 +80,7 @@ def csv_logger(checkpoint: CheckpointInfo, job_type: str = "training") -> list[L
     Raises:
         LedgerError: the file would be written through a link.
     """
-    return [CSVLogger(*_place(checkpoint, "csv", job_type))]
+    return [CSVLogger(*_file_arguments(checkpoint, "csv", job_type))]
 
 
 def tensorboard_logger(checkpoint: CheckpointInfo, job_type: str = "training") -> list[Logger]:
@@ -91,7 +91,7 @@ def tensorboard_logger(checkpoint: CheckpointInfo, job_type: str = "training") -
         LedgerError: the files would be written through a link.
     """
     try:
-        return [TensorBoardLogger(*_place(checkpoint, "tensorboard", job_type))]
+        return [TensorBoardLogger(*_file_arguments(checkpoint, "tensorboard", job_type))]
     except ModuleNotFoundError:
         raise ValueError(
             "logger=tensorboard needs the package tensorboard: pip install tensorboard, or use logger=csv"
@@ -103,7 +103,7 @@ def no_logger(checkpoint: CheckpointInfo, job_type: str = "training") -> list[Lo
     return []
 
 
-def _place(checkpoint: CheckpointInfo, kind: str, job_type: str) -> tuple[Path, str, str]:
+def _file_arguments(checkpoint: CheckpointInfo, kind: str, job_type: str) -> tuple[Path, str, str]:
     """Return the folder of all files of a kind, the checkpoint's name, and the run's name as Lightning's version.
 
     Raises:

@@ -96,9 +96,9 @@ def load_exactly(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Non
     """Give an optimizer the values of its state_dict as they are; load_state_dict casts them to the type of weights."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, values in state["state"].items():
-        place = parameters[key] if isinstance(key, int) else key
-        if place in optimizer.state:
-            optimizer.state[place] = copy_like(values, optimizer.state[place])
+        parameter = parameters[key] if isinstance(key, int) else key
+        if parameter in optimizer.state:
+            optimizer.state[parameter] = copy_like(values, optimizer.state[parameter])
 
 
 def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     seen: set[int] = set()
     copies = {}
     for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        copies[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
+        storage = tensor.untyped_storage().data_ptr()
+        copies[name] = tensor.clone() if storage in seen else tensor
+        seen.add(storage)
     return copies

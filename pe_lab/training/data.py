@@ -58,8 +58,8 @@ class BatchOrder(SequentialSampler, DistributedSampler[Any]):
 
     def whole(self, number: int) -> Key:
         """Return the key of a batch of all devices together."""
-        epoch, place = divmod(number, len(self))
-        return epoch, self.of_epoch(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+        epoch, batch = divmod(number, len(self))
+        return epoch, self.of_epoch(epoch)[batch * self.batch_size : (batch + 1) * self.batch_size]
 
     def of_epoch(self, epoch: int) -> Tensor:
         """Return the indices of all sequences in the order of an epoch."""
@@ -101,19 +101,20 @@ class Loader(DataLoader[Batch]):
     """A DataLoader that starts where the training stands: also in the middle of an epoch, and after a checkpoint.
 
     Args:
-        place: a function that returns the number of batches that were trained on; None: it starts as the order does.
+        trained_batches: a function that returns the number of batches that were trained on; None: it starts as the
+            order does.
         workers: the number of processes that make batches ahead; 0: this process makes each when it is asked for.
     """
 
     def __init__(
-        self, rows: SplitBatches, order: BatchOrder, place: Callable[[], int] | None = None, workers: int = 0
+        self, rows: SplitBatches, order: BatchOrder, trained_batches: Callable[[], int] | None = None, workers: int = 0
     ) -> None:
         super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is, num_workers=workers)
-        self.rows, self.order, self.place = rows, order, place
+        self.rows, self.order, self.trained_batches = rows, order, trained_batches
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, which asks for the place late
-        if self.place is not None:  # asked at the first batch, when Lightning has restored a checkpoint
-            self.order.start = self.place()
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, which asks for it late
+        if self.trained_batches is not None:  # asked at the first batch, when Lightning has restored a checkpoint
+            self.order.start = self.trained_batches()
         yield from super().__iter__()
 
     def answers(self, first: int, count: int) -> int:
@@ -126,8 +127,8 @@ class Loader(DataLoader[Batch]):
         return sum(int((batch.targets != IGNORE).sum()) for batch in batches)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the place, which a Trainer restores by itself; having one says that this loader can be resumed."""
-        return {"batches": self.place() if self.place is not None else 0}
+        """Return the number of batches trained on, which a Trainer restores. Having it says: one can resume."""
+        return {"batches": self.trained_batches() if self.trained_batches is not None else 0}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Do nothing: see `state_dict`."""
@@ -156,14 +157,14 @@ class Sequences(L.LightningDataModule):
             ValueError: the batches cannot be split over the devices.
         """
         size, batch_size = self.dataset.size("train"), self.cfg.trainer.batch_size
-        rank, ranks, fixed, place = 0, 1, False, None
+        rank, ranks, fixed, trained_batches = 0, 1, False, None
         trainer: Any = self.trainer  # which sets its settings by name
         if trainer is not None:
             rank, ranks, fixed = trainer.global_rank, trainer.world_size, trainer.overfit_batches > 0
-            place = lambda: batches_done(trainer)  # noqa: E731
+            trained_batches = lambda: batches_done(trainer)  # noqa: E731
         require_split(size, batch_size, ranks)
         order = BatchOrder(size, batch_size, self.cfg.seed, rank, ranks, fixed)
-        return Loader(SplitBatches(self.dataset, "train", self.cfg.trainer.fresh), order, place, self.workers)
+        return Loader(SplitBatches(self.dataset, "train", self.cfg.trainer.fresh), order, trained_batches, self.workers)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return the validation split; every device evaluates all of it."""

@@ -272,12 +272,12 @@ class Training(L.LightningModule):
         """
         if not self.log_every:
             return False
-        trainer, place = self._trainer, self.step % self.batches_per_epoch + 1
-        if place == self.batches_per_epoch or (trainer is not None and trainer.is_last_batch):
+        trainer, batch = self._trainer, self.step % self.batches_per_epoch + 1
+        if batch == self.batches_per_epoch or (trainer is not None and trainer.is_last_batch):
             return True
         if trainer is None:
             return (self.step + 1) % self.log_every == 0
-        return place % trainer.accumulate_grad_batches == 0 and (self.steps_before + 1) % self.log_every == 0
+        return batch % trainer.accumulate_grad_batches == 0 and (self.steps_before + 1) % self.log_every == 0
 
     def _batches(self) -> int:
         """Return the number of batches of all training sequences."""
@@ -354,11 +354,11 @@ class Training(L.LightningModule):
             return loss
         return slot_losses(logits, batch.targets).sum() / count * parts
 
-    def _accumulation(self, place: int) -> tuple[int, int] | None:
+    def _accumulation(self, batch: int) -> tuple[int, int] | None:
         """Return the first of the batches whose gradients are accumulated, and how many answers they have.
 
         Args:
-            place: the number of the current batch in its epoch, from 0.
+            batch: the number of the current batch in its epoch, from 0.
 
         Returns:
             The number of that batch, and the number of answers; None: each batch is a step, or
@@ -368,9 +368,9 @@ class Training(L.LightningModule):
         together, loader = trainer.accumulate_grad_batches, trainer.train_dataloader
         if together == 1 or not isinstance(loader, Loader):
             return None
-        start = place - place % together
-        first = start if loader.order.fixed else self.step - place + start
-        if self.accumulated is not None and self.accumulated[0] == first and place > start:
+        start = batch - batch % together
+        first = start if loader.order.fixed else self.step - batch + start
+        if self.accumulated is not None and self.accumulated[0] == first and batch > start:
             return self.accumulated
         return first, loader.answers(first, min(together, self.batches_per_epoch - start))
 

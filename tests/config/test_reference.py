@@ -23,9 +23,9 @@ def group(file: Path) -> str:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_key_says_what_it_is(file: Path) -> None:
-    described = {one.name for one in reference.of_config() if one.words} if file in PRESETS else set()
+    described = {one.name for one in reference.of_config() if one.description} if file in PRESETS else set()
     for one in reference.read_settings(file, group(file)):
-        assert one.words or one.name in described, one
+        assert one.description or one.name in described, one
 
 
 def test_every_key_of_a_file_is_a_setting_of_it() -> None:
@@ -69,7 +69,7 @@ def test_words_go_on_at_the_same_column_and_belong_to_the_key_they_stand_beside(
         "  - a        # within a list\n"
         "  - b\n"
     )
-    assert [(one.name, one.default, one.words) for one in reference.read_settings(file)] == [
+    assert [(one.name, one.default, one.description) for one in reference.read_settings(file)] == [
         ("first", "1", "words that go on"),
         ("second", "'#'", "more"),
         ("group", "", "a group"),

@@ -454,7 +454,7 @@ def test_a_damaged_ledger_is_repaired_or_a_line_says_what_to_do(place, damage, t
     # a replaced file may leave something that no result needs
     reasons = [damage.reason for damage in damaged_entries(ledger, Counts())]
     assert [reason for reason in reasons if subject(reason).relative_to(ledger) in there] == []
-    assert [len(command.progress.look().done) for command in read_commands(ledger)][-1:] == [4]
+    assert [len(command.progress.snapshot().done) for command in read_commands(ledger)][-1:] == [4]
     tables = {kept.name for kept in (ledger / "studies" / "question").iterdir() if is_file(kept)}
     assert tables >= {kept.name for kept in (trained / "studies" / "question").iterdir()}
     assert inodes(outside) == before

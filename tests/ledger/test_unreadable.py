@@ -140,7 +140,7 @@ def test_progress_of_what_can_be_read_is_complete(ledger: Path) -> None:
     closed(ledger, "")
     cells = [RequestedCell(run.name, 4, run.name, 1) for run in runs]
     with another_user():
-        found = Progress(ledger, cells).look()
+        found = Progress(ledger, cells).snapshot()
     assert [cell.run for cell in found.done] == [run.name for run in runs[1:]]
     assert [cell.run for cell, _ in found.unreadable] == [runs[0].name]
     assert found.missing == found.failed == []

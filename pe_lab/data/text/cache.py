@@ -89,11 +89,10 @@ def _one_line(entry: Path) -> Iterator[None]:
         yield
     except OSError as error:
         inside = (folder for folder in reversed(entry.parents) if os.path.lexists(folder) and not folder.is_dir())
-        place = next(inside, error.filename2 or error.filename or entry)
+        path = next(inside, error.filename2 or error.filename or entry)
         why = error.strerror or type(error).__name__
         raise ValueError(
-            f"data.cache must be a folder that can be written to, got {place} ({why}): "
-            "remove it, or name another folder"
+            f"data.cache must be a folder that can be written to, got {path} ({why}): remove it, or name another folder"
         ) from None
 
 

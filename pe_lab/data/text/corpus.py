@@ -226,10 +226,10 @@ def _is_json_object(line: bytes) -> bool:
     return True
 
 
-def before_character(text: bytes, place: int) -> int:
-    """Return the start of the UTF-8 character that contains the byte at this place, or the last byte."""
-    place = min(place, len(text) - 1)
+def before_character(text: bytes, index: int) -> int:
+    """Return the start of the UTF-8 character that contains the byte at this index, or the last byte."""
+    index = min(index, len(text) - 1)
     for _ in range(3):
-        if place > 0 and text[place] & 0xC0 == 0x80:
-            place -= 1
-    return place
+        if index > 0 and text[index] & 0xC0 == 0x80:
+            index -= 1
+    return index

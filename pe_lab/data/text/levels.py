@@ -46,8 +46,8 @@ class NgramCounts:
         """Return own and rest [Q]: P(token | context) = own + rest P(token | shorter context); 0, 1 if it is new."""
         first = np.searchsorted(self.keys, keys >> self.bits << self.bits)
         after = np.searchsorted(self.keys, keys | self.token, side="right")
-        place, end = np.searchsorted(self.keys, keys), np.searchsorted(self.keys, keys, side="right")
-        same = self.total[end] - self.total[place]
+        begin, end = np.searchsorted(self.keys, keys), np.searchsorted(self.keys, keys, side="right")
+        same = self.total[end] - self.total[begin]
         total, taken = self.total[after] - self.total[first], self.taken[after] - self.taken[first]
         some = np.maximum(total, 1)
         return (same - self._taken(same)) / some, np.where(total > 0, taken / some, 1.0)

@@ -23,7 +23,7 @@ class TokenStreams:
     """A corpus as three streams of tokens, END after each document, written once for each tokenizer.
 
     90 % of the text is for training, then 5 % for validation and 5 % for the test. Many documents are divided whole, in
-    the order of a hash of their content; a few, or a single file, at these places of the text. The split does not
+    the order of a hash of their content; a few, or a single file, at these positions of the text. The split does not
     depend on the seed. Equal documents are taken once. No file stays open before `streams`.
 
     Args:
@@ -82,15 +82,15 @@ class TokenStreams:
         return {name: value for name, value in vars(self).items() if name != "streams"}
 
     def repeats(self, split: str, length: int) -> np.ndarray:
-        """Return the places in a split whose next `length` tokens occur in an earlier split; computed once."""
+        """Return the positions in a split whose next `length` tokens occur in an earlier split; computed once."""
 
         def make(folder: Path) -> None:
             *before, held = (self.folder / f"{other}.npy" for other in SPLITS[: SPLITS.index(split) + 1])
             np.save(folder / "places.npy", find_repeats(before, held, length, self.tokenizer.vocabulary, folder))
 
         key = digest({"tokens": self.digest, "split": split, "length": length, "revision": REVISION})
-        places: np.ndarray = np.load(cached_folder(self.corpus.cache / "repeats" / key, make) / "places.npy")
-        return places
+        positions: np.ndarray = np.load(cached_folder(self.corpus.cache / "repeats" / key, make) / "places.npy")
+        return positions
 
     def _write(self, folder: Path) -> None:
         self.tokenizer.learn(piece for split, piece, _ in divide_text(self.corpus) if split == "train")

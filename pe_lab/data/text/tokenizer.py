@@ -120,8 +120,8 @@ class FromFile(Tokenizer):
     """
 
     def __init__(self, path: str) -> None:
-        place = Path(path).expanduser()
-        self.file = place / "tokenizer.json" if place.is_dir() else place
+        location = Path(path).expanduser()
+        self.file = location / "tokenizer.json" if location.is_dir() else location
         try:
             content = self.file.read_bytes()
             self.model = tokenizers.Tokenizer.from_str(content.decode())

@@ -20,21 +20,21 @@ class Windows:
         length: the length of a window, in tokens.
         size: the number of windows that are taken.
         total: the number of windows in the stream, of which `size` are taken evenly.
-        places: [size] the first token of each window that is taken; None: at multiples of the length.
+        starts: [size] the first token of each window that is taken; None: at multiples of the length.
     """
 
     length: int
     size: int
     total: int
-    places: np.ndarray | None = None
+    starts: np.ndarray | None = None
 
     def read(self, stream: np.ndarray, index: np.ndarray, following: int) -> np.ndarray:
         """Return [B, length + following], the tokens of the windows with these indices [B] and those after them."""
-        begin = index * self.total // self.size * self.length if self.places is None else self.places[index]
+        begin = index * self.total // self.size * self.length if self.starts is None else self.starts[index]
         rows = np.empty((len(index), self.length + following), stream.dtype)
         whole = np.asarray(stream)  # slices of it are ten times faster than slices of a memory map
-        for row, place in zip(rows, begin.tolist(), strict=True):
-            row[:] = whole[place : place + rows.shape[1]]
+        for row, start in zip(rows, begin.tolist(), strict=True):
+            row[:] = whole[start : start + rows.shape[1]]
         return rows
 
     def read_evenly(self, text: TokenStreams, split: str, number: int, following: int) -> np.ndarray:
@@ -72,14 +72,14 @@ def place_windows(
     _require_windows(total, text, split, length, setting)
     if split == "train":
         return Windows(length, total if most is None else min(most, total), total)
-    places = np.arange(total) * step
+    starts = np.arange(total) * step
     repeated = text.repeats(split, context)
-    last = np.searchsorted(repeated, places + length - context, side="right")
-    places = places[last == np.searchsorted(repeated, places)]
-    total = len(places)
+    last = np.searchsorted(repeated, starts + length - context, side="right")
+    starts = starts[last == np.searchsorted(repeated, starts)]
+    total = len(starts)
     _require_windows(total, text, split, length, setting, ", all known from the splits before")
     size = total if most is None else min(most, total)
-    return Windows(length, size, total, places[np.arange(size) * total // size])
+    return Windows(length, size, total, starts[np.arange(size) * total // size])
 
 
 def _require_windows(number: int, text: TokenStreams, split: str, length: int, setting: str, why: str = "") -> None:

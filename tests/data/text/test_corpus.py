@@ -484,8 +484,8 @@ def test_a_text_is_encoded_once(file: Path, tmp_path: Path, monkeypatch: pytest.
 
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK_BYTES", 2**14)
-    monkeypatch.setattr(overlap_module, "READ_PLACES", 2**13)
-    monkeypatch.setattr(overlap_module, "BLOCK_PLACES", 2**10)
+    monkeypatch.setattr(overlap_module, "READ_POSITIONS", 2**13)
+    monkeypatch.setattr(overlap_module, "BLOCK_POSITIONS", 2**10)
     monkeypatch.setattr(overlap_module, "AT_ONCE", 2**14)
     monkeypatch.setattr(HashSet, "BITS", 10)
     path = tmp_path / "file.txt"
@@ -576,8 +576,8 @@ def saved(tmp_path: Path, streams: dict[str, np.ndarray]) -> dict[str, Path]:
 def test_they_are_those_of_a_slow_search(
     block: int, at_once: int, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlap_module, "READ_PLACES", 5 * block // 2)
-    monkeypatch.setattr(overlap_module, "BLOCK_PLACES", block)
+    monkeypatch.setattr(overlap_module, "READ_POSITIONS", 5 * block // 2)
+    monkeypatch.setattr(overlap_module, "BLOCK_POSITIONS", block)
     monkeypatch.setattr(overlap_module, "AT_ONCE", at_once)
     monkeypatch.setattr(HashSet, "BITS", 8)
     draw = np.random.default_rng(length)
