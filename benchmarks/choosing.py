@@ -76,7 +76,7 @@ def cost(counted: Count, blocks: Blocks, architecture: str, spills: bool = False
     return per_pair * max(1.0, BUSY / (programs * blocks.warps))
 
 
-def candidates(kernel: str, dtype: str, head_dim: int, spare: bool = False) -> Iterator[Blocks]:
+def candidate_blocks(kernel: str, dtype: str, head_dim: int, spare: bool = False) -> Iterator[Blocks]:
     """Yield blocks to compare, in which no two warps compute the same pair of a tile.
 
     The sums that a thread keeps, and its part of a tile, are limited to what 255 registers can hold.
@@ -95,7 +95,7 @@ def candidates(kernel: str, dtype: str, head_dim: int, spare: bool = False) -> I
         yield Blocks(m, n, warps, stages)
 
 
-def choose(architectures: list[str], pattern: str, processes: int) -> None:
+def choose_blocks(architectures: list[str], pattern: str, processes: int) -> None:
     """Compile candidates for every key, write the cheapest to blocks.json, and print what changed."""
     with ProcessPoolExecutor(processes) as pool:
 
@@ -164,7 +164,7 @@ def best(counts: Counter, architecture: str, key: str, before: Blocks, width: in
         return counted is not None and not (counted.spilled or counted.local)
 
     for spare in (False, True):
-        shapes = list(candidates(kernel, dtype, int(head_dim), spare))
+        shapes = list(candidate_blocks(kernel, dtype, int(head_dim), spare))
         tried = [b for b in dict.fromkeys((before, *shapes)) if b not in cached and width in (None, b.n)]
         results = zip(tried, counts(architecture, key, tried), strict=True)
         cached |= {blocks: counted for blocks, counted in results if counted is not None}

@@ -40,14 +40,14 @@ class NotApplicableError(ValueError):
     """A column does not apply to an encoding; the message is the reason."""
 
 
-def inputs(length: int, width: int = 16) -> Tensor:
+def token_embeddings(length: int, width: int = 16) -> Tensor:
     """Return token embeddings, the same each time."""
     return torch.randn(BATCH, length, width, generator=torch.Generator().manual_seed(length))
 
 
 def model_inputs(model: PlainModel, length: int) -> dict[str, Tensor]:
     """Return the inputs of a model by name: token embeddings, and marks if its encoding reads them."""
-    arguments = {"x": inputs(length)}
+    arguments = {"x": token_embeddings(length)}
     if model.stack.first.reads_marks:
         generator = torch.Generator().manual_seed(length)
         arguments["marks"] = torch.randint(UNMARKED, MARKS + 1, (BATCH, length), generator=generator)
@@ -64,7 +64,7 @@ def seeded(run: Run, arguments: dict[str, Tensor]) -> Tensor:
 def at_lengths(model: PlainModel, run: Run) -> float:
     """Return the largest difference between a program and the model it was made from, at both lengths."""
     arguments = [model_inputs(model, length) for length in LENGTHS]
-    return largest(difference(seeded(run, each), seeded(model, each)) for each in arguments)
+    return largest_number(difference(seeded(run, each), seeded(model, each)) for each in arguments)
 
 
 def difference(actual: Tensor, expected: Tensor) -> float:
@@ -74,7 +74,7 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return (actual - expected).abs().max().item()
 
 
-def largest(differences: Iterable[float]) -> float:
+def largest_number(differences: Iterable[float]) -> float:
     """Return the largest number; NaN if one is."""
     return torch.tensor(list(differences), dtype=torch.float64).max().item()
 
@@ -95,7 +95,7 @@ def compiled(model: PlainModel) -> float:
         apart = difference(seeded(torch.compile(model, fullgraph=True), arguments), seeded(model, arguments))
     torch.compiler.reset()
     run = torch.compile(model, fullgraph=True, backend="aot_eager")
-    return largest([apart, *map(difference, _with_gradients(run, model), _with_gradients(model, model))])
+    return largest_number([apart, *map(difference, _with_gradients(run, model), _with_gradients(model, model))])
 
 
 def _with_gradients(run: Run, model: PlainModel) -> list[Tensor]:
@@ -110,7 +110,7 @@ def _with_gradients(run: Run, model: PlainModel) -> list[Tensor]:
 
 def exported(model: PlainModel) -> float:
     """Export the model by torch.export, strict and not, for any length, and run it at two."""
-    return largest(at_lengths(model, _program(model, strict).module()) for strict in (False, True))
+    return largest_number(at_lengths(model, _program(model, strict).module()) for strict in (False, True))
 
 
 def _program(model: PlainModel, strict: bool) -> torch.export.ExportedProgram:
@@ -130,7 +130,7 @@ def onnx(model: PlainModel) -> float:
         raise ModuleNotFoundError(f"the column onnx needs the packages onnx, onnxscript and onnxruntime: no {missing}")
     import onnxruntime
 
-    with quiet():
+    with without_export_warnings():
         program = torch.onnx.export(_program(model, strict=False), dynamo=True, verbose=False)
     assert program is not None
     session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -166,7 +166,7 @@ def in_transformers(kind: str) -> Callable[[PlainModel], float]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_export_warnings() -> Iterator[None]:
     """Keep torch's exporter from logging and warning about itself."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

@@ -69,7 +69,7 @@ def write_table(kinds: Sequence[str], names: Sequence[str], to: Path) -> None:
     there = read(to) if to.exists() else {}
     for kind in kinds:
         measured = {name: cell(kind, name) for name in names or encodings()}
-        cells = there.get(kind, {}) | {"own": options_of(kind)} | measured
+        cells = there.get(kind, {}) | {"own": difference_from_original(kind)} | measured
         there[kind] = {name: cells[name] for name in ("own", *encodings()) if name in cells}
         print(
             f"{kind:12} {len(measured)} cells, {sum(not is_number(x) for x in measured.values())} refused", flush=True
@@ -106,7 +106,7 @@ def cell(kind: str, name: str) -> str:
 
 
 @torch.no_grad()
-def options_of(kind: str) -> str:
+def difference_from_original(kind: str) -> str:
     """Return how far a model with its own encoding in the place of its positions is from the original."""
     from pe_lab.hf import replace
 

@@ -44,7 +44,7 @@ def _time(arguments: Namespace) -> None:
     rows = []
     for encoding in arguments.encodings.split(","):
         for attention in arguments.attention.split(","):
-            rows.append(measure(encoding, attention, arguments.overrides))
+            rows.append(measure_row(encoding, attention, arguments.overrides))
             print("  ".join(f"{rows[-1][column]!s:>14}" for column in COLUMNS), flush=True)
     if arguments.to:
         with arguments.to.open("w", newline="", encoding="utf-8") as file:
@@ -53,7 +53,7 @@ def _time(arguments: Namespace) -> None:
             writer.writerows(rows)
 
 
-def measure(encoding: str, attention: str, overrides: list[str]) -> dict[str, Any]:
+def measure_row(encoding: str, attention: str, overrides: list[str]) -> dict[str, Any]:
     """Return the row of an encoding; where its step cannot be computed or captured, with the reason as a note."""
     row: dict[str, Any] = dict.fromkeys(COLUMNS, "") | {"encoding": encoding, "attention": attention}
     words = [f"pe={encoding}", f"attention={attention}", "trainer.device=cuda", "trainer.graph=true", *overrides]

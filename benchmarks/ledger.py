@@ -45,7 +45,7 @@ def identity(pe: dict[str, Any], depth: int = 1, seed: int = 0, **others: Any) -
     } | others
 
 
-def record(run: Run, epochs: int, loss: float, **others: Any) -> Path:
+def record_checkpoint(run: Run, epochs: int, loss: float, **others: Any) -> Path:
     """Record a checkpoint without weights; `others` replace entries of its summary or environment."""
     environment = {"torch": "2.9.0", "commit": "0" * 40}
     summary = {
@@ -85,7 +85,7 @@ def make(folder: Path, cells: int) -> None:
     seeds = range(-(-cells // (len(CHECKPOINTS) * len(DEPTHS) * len(ENCODINGS))))
     checkpoints = product(seeds, DEPTHS, ENCODINGS, CHECKPOINTS)
     for seed, depth, pe, epochs in islice(checkpoints, cells):
-        record(ledger.run(identity({"name": pe}, depth, seed)), epochs, rng.gamma(2) / epochs)
+        record_checkpoint(ledger.run(identity({"name": pe}, depth, seed)), epochs, rng.gamma(2) / epochs)
 
 
 def claim_and_record(ledger: Ledger, seed: int) -> float:
@@ -101,7 +101,7 @@ def claim_and_record(ledger: Ledger, seed: int) -> float:
         if not mine or run.states.newest() or run.requested() != [4]:
             raise RuntimeError(f"{run.folder} must be a new run that no other process owns")
         run.heartbeat(0.0, 4)
-        record(run, 4, 1.0)
+        record_checkpoint(run, 4, 1.0)
         run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
     run.withdraw(4)
     run.summary(4)

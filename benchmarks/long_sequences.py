@@ -66,11 +66,11 @@ def _measure(arguments: Namespace) -> None:
     for name in names:
         for length in lengths:
             for implementation in arguments.implementations.split(","):
-                row = _apart(name, length, implementation, arguments.limit)
+                row = _measure_in_process(name, length, implementation, arguments.limit)
                 print(f"{name}, {length}, {implementation}, {row}", flush=True)
 
 
-def _apart(name: str, length: str, implementation: str, limit: float) -> str:
+def _measure_in_process(name: str, length: str, implementation: str, limit: float) -> str:
     """Return a row of a step in a process of its own: implementation, MiB and seconds, or why there is none."""
     context = multiprocessing.get_context("fork")  # which has loaded all that this process has
     ours, theirs = context.Pipe(duplex=False)
@@ -87,7 +87,7 @@ def _apart(name: str, length: str, implementation: str, limit: float) -> str:
 
 def _tell(pipe: Connection, *message: Any) -> None:
     try:
-        row = step(*message)
+        row = measure_step(*message)
         pipe.send(f"{row['implementation']}, {row['mib']:.0f}, {row['seconds']:.2f}")
     except UnfitError as error:
         pipe.send(f"-, -, not defined here: {error}")
@@ -97,7 +97,7 @@ def _tell(pipe: Connection, *message: Any) -> None:
         pipe.send(f"-, more than {1024 * message[-1]:.0f}, -")
 
 
-def step(name: str, length: int, implementation: str, limit: float) -> dict[str, object]:
+def measure_step(name: str, length: int, implementation: str, limit: float) -> dict[str, object]:
     """Return the implementation, the memory and the seconds of a training step.
 
     Raises:

@@ -65,7 +65,7 @@ def list_resources(architectures: Sequence[str], configs: Path, full: bool, to: 
         configs: the folder conf/pe; the terms of each encoding there are cases as well.
         full: whether to compile all combinations of options, about 7,000, instead of every pair of values.
     """
-    distinct = dict.fromkeys((*(every() if full else cover()), *of_presets(configs)))
+    distinct = dict.fromkeys((*(every_case() if full else covering_cases()), *of_presets(configs)))
     cases = [case for case in distinct if case.architecture in architectures]
     faults = 0
     file = to.open("w", newline="", encoding="utf-8") if to else None
@@ -88,14 +88,14 @@ def list_resources(architectures: Sequence[str], configs: Path, full: bool, to: 
     return not faults
 
 
-def fault(case: KernelCase, taken: Resources) -> str:
+def exceeded_limit(case: KernelCase, taken: Resources) -> str:
     """Return the limit that a kernel exceeds: shared memory, or registers (spills) in bfloat16; empty for none."""
     if taken.shared > SHARED_MEMORY[case.architecture]:
         return "shared memory"
     return "spills" if taken.spilled and case.dtype == torch.bfloat16 else ""
 
 
-def cover() -> list[KernelCase]:
+def covering_cases() -> list[KernelCase]:
     """Return cases that contain every pair of values of any two FACTORS, chosen by a greedy search for few cases."""
     names = list(FACTORS)
     missing = {((a, x), (b, y)) for a, b in combinations(names, 2) for x, y in product(FACTORS[a], FACTORS[b])}
@@ -129,7 +129,7 @@ def of_presets(configs: Path) -> Iterator[KernelCase]:
             )
 
 
-def every() -> Iterator[KernelCase]:
+def every_case() -> Iterator[KernelCase]:
     """Yield all combinations of FACTORS."""
     for values in product(*FACTORS.values()):
         yield from _cases(dict(zip(FACTORS, values, strict=True)))
@@ -185,6 +185,6 @@ def _row(case: KernelCase, taken: Resources) -> dict[str, object]:
     values = (
         *(case.kernel, case.architecture, str(case.dtype).removeprefix("torch."), case.head_dim, case.causal),
         *("+".join(sorted(case.there)).lower(), *shape, taken.registers, taken.spilled, taken.shared),
-        *(SHARED_MEMORY[case.architecture], taken.products, fault(case, taken)),
+        *(SHARED_MEMORY[case.architecture], taken.products, exceeded_limit(case, taken)),
     )
     return dict(zip(COLUMNS, values, strict=True))

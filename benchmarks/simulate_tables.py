@@ -79,7 +79,7 @@ def write_table(studies: int, to: Path | None) -> None:
     """
     if studies < 1:
         raise ValueError(f"--studies must be at least 1, got {studies}")
-    noises = spreads() | {"cells": of_cells(load(CELLS).cells), "solved or not": solved_or_not}
+    noises = noise_of_spreads() | {"cells": noise_of_cells(load(CELLS).cells), "solved or not": solved_or_not}
     sizes = list(product(ENCODINGS, SEEDS))
     lines = [line(name, noise, *size, studies) for name, noise in noises.items() for size in sizes]
     text = (
@@ -182,7 +182,7 @@ def solved_or_not(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return noise
 
 
-def spreads() -> dict[str, Noise]:
+def noise_of_spreads() -> dict[str, Noise]:
     """Return normal noise with several distributions of the deviations of encodings."""
     noises: dict[str, Noise] = {
         "equal": lambda rng, shape: np.ones(shape),
@@ -195,7 +195,7 @@ def spreads() -> dict[str, Noise]:
     return {name: _scaled(spread, np.random.Generator.standard_normal) for name, spread in noises.items()}
 
 
-def of_cells(rows: pd.DataFrame) -> Noise:
+def noise_of_cells(rows: pd.DataFrame) -> Noise:
     """Return noise with the deviations and the corrected residuals of cells.
 
     Residuals were divided by a deviation of 5 values, which makes their tails lighter; the correction undoes it.

@@ -16,7 +16,17 @@ import pandas as pd
 
 from benchmarks import run_benchmark
 from benchmarks.simulated_looks import sequential
-from benchmarks.simulated_runs import Cells, Design, Runs, Truth, cell_residuals, laws, population, race, studies_of
+from benchmarks.simulated_runs import (
+    Cells,
+    Design,
+    Runs,
+    Truth,
+    cell_residuals,
+    fixed_laws,
+    population,
+    race,
+    studies_of,
+)
 from pe_lab.statistics import (
     Endpoint,
     VariancePrior,
@@ -210,9 +220,9 @@ CHOSEN = (
 )  # fmt: skip
 
 
-def jobs(studies: int, large: int) -> list[tuple[str, str, int, Design, int]]:
+def simulation_parts(studies: int, large: int) -> list[tuple[str, str, int, Design, int]]:
     """Return the parts of the simulation: arguments of `simulate`."""
-    noises = [*laws(8), "law of rows", "law of rows, twins", "scores of cells", "scores of cells, shifts"]
+    noises = [*fixed_laws(8), "law of rows", "law of rows, twins", "scores of cells", "scores of cells, shifts"]
     jobs = [("verdicts", name, 8, Design(), studies) for name in noises]
     jobs += [("alternatives", name, 8, Design(), max(studies // 4, 1)) for name in CHOSEN]
     jobs += [
@@ -243,7 +253,7 @@ def _simulate(arguments: Namespace) -> None:
     done = set(table[[*keys, "studies"]].itertuples(index=False, name=None))
     todo = [
         job
-        for job in jobs(arguments.studies, arguments.large)
+        for job in simulation_parts(arguments.studies, arguments.large)
         if (job[0], job[1], job[2], job[3].rates, job[3].fraction, float(job[4])) not in done
     ]
     with ProcessPoolExecutor(arguments.processes) as pool:

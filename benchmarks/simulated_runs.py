@@ -82,7 +82,7 @@ class Runs:
     edge: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
-def constant(encodings: int, **changed: np.ndarray | float | str) -> Law:
+def constant_law(encodings: int, **changed: np.ndarray | float | str) -> Law:
     """Return the law of one study of equal encodings, apart from what is changed."""
     usual: dict[str, Any] = {
         "mean": 9.5, "low": 0.7, "high": 1.0, "deviation": 0.35, "stuck": 0.0, "slow": 0.0, "later": 0.0,
@@ -102,7 +102,7 @@ def cycle(values: list[float], encodings: int) -> np.ndarray:
 SHIFTS = [0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 0.0, 0.5]
 
 
-def laws(encodings: int) -> dict[str, Law]:
+def fixed_laws(encodings: int) -> dict[str, Law]:
     """Return fixed laws by name: where no two encodings differ, and where they do."""
     shift, ones = cycle(SHIFTS, encodings), np.ones(encodings)
     fails = cycle([0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.0], encodings)
@@ -155,10 +155,10 @@ def laws(encodings: int) -> dict[str, Law]:
             "deviation": 0.2, "mean": 9.6 - 3.0 * cycle([0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.0], encodings),
         },
     }  # fmt: skip
-    return {name: constant(encodings, **changed) for name, changed in laws.items()}
+    return {name: constant_law(encodings, **changed) for name, changed in laws.items()}
 
 
-def of_rows(rng: np.random.Generator, size: int) -> Law:
+def population_of_rows(rng: np.random.Generator, size: int) -> Law:
     """Draw a population of encodings from the law fitted to the committed rows and the pilot.
 
     Of pe-bench 1, 500 steps: between runs of one encoding a deviation of 0.29 octaves in the median, which spreads by a
@@ -260,7 +260,7 @@ def noise(law: Law, rng: np.random.Generator, shape: tuple[int, ...], residuals:
     return rng.standard_normal(shape)
 
 
-def times(law: Law, seeds: int, rates: int, rng: np.random.Generator, residuals: np.ndarray) -> np.ndarray:
+def log_steps_to_level(law: Law, seeds: int, rates: int, rng: np.random.Generator, residuals: np.ndarray) -> np.ndarray:
     """Return log2 of the steps to the level [studies, seeds, encodings, rates]; infinite where a run is stuck."""
     studies, encodings = law.mean.shape
     full = (studies, seeds, encodings, rates)
@@ -291,7 +291,7 @@ def times(law: Law, seeds: int, rates: int, rng: np.random.Generator, residuals:
 
 def race(law: Law, seeds: int, design: Design, rng: np.random.Generator, residuals: np.ndarray) -> Runs:
     """Train all rates to the fraction of the cap, and the best by validation to its pass or to the cap."""
-    passing = times(law, seeds, design.rates, rng, residuals)
+    passing = log_steps_to_level(law, seeds, design.rates, rng, residuals)
     grid = evaluation_steps(design.cap, design.fraction)
     scores = curves(law, passing, grid, rng)
     return judge_races(scores, grid, design)
@@ -388,9 +388,9 @@ def same_law(law: Law) -> np.ndarray:
 def population(noise_name: str, encodings: int, design: Design, residuals: np.ndarray, runs: int) -> tuple[Law, Truth]:
     """Return the law and the truth of the encodings that studies draw from: as many as they have, or more."""
     if noise_name.startswith("law of rows"):
-        law = of_rows(np.random.default_rng(2), 160)
+        law = population_of_rows(np.random.default_rng(2), 160)
     else:
-        law = laws(encodings)[noise_name]
+        law = fixed_laws(encodings)[noise_name]
     return law, truth_of(law, design, residuals, runs)
 
 

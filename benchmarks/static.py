@@ -80,9 +80,9 @@ def _count(arguments: Namespace) -> None:
         if name not in launch_parameters.load_blocks():
             raise ValueError(unknown_name_message("--architecture", launch_parameters.load_blocks(), name))
     if arguments.choose:
-        from benchmarks.choosing import choose  # which counts by this module
+        from benchmarks.choosing import choose_blocks  # which counts by this module
 
-        choose(arguments.architecture, arguments.keys, arguments.processes)
+        choose_blocks(arguments.architecture, arguments.keys, arguments.processes)
     else:
         list_counts(arguments.architecture, arguments.keys, arguments.packed, arguments.processes, arguments.to)
 

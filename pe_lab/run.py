@@ -29,7 +29,7 @@ from pe_lab.system.arguments import Parser, unrecognized_message
 from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.system.gpus import gpu_groups, gpus, use_gpu_of
 from pe_lab.system.paths import SAFE_PATH_VARIABLE, safe_path
-from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising_handler
+from pe_lab.system.termination import EndError, TerminatedError, end_with_process, no_exit, raising_handler
 from pe_lab.tracking.wandb_agent import agent_run
 
 COMMAND = "pe-lab"
@@ -160,7 +160,7 @@ class Worker:
         if not self.safe:
             os.environ.pop(SAFE_PATH_VARIABLE, None)
         if self.parent is not None:
-            end_with(self.parent)
+            end_with_process(self.parent)
         use_gpu_of(HydraConfig.get().job.num, self.shared)
         from pe_lab.experiment import scheduler
 

@@ -100,7 +100,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(
         scheduler, "complete_cells", lambda cfgs, sweep: seen.append((cfgs, list(sys.path), dict(os.environ)))
     )
-    monkeypatch.setattr(run, "end_with", lambda parent: seen.append(parent))
+    monkeypatch.setattr(run, "end_with_process", lambda parent: seen.append(parent))
     monkeypatch.setattr(HydraConfig, "get", lambda: OmegaConf.create({"job": {"num": 4}}))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")

@@ -166,7 +166,7 @@ class AuditedEncoding:
 
     def with_length(self, length: int) -> "AuditedEncoding":
         """Return the same subject with tables that cover `length` positions."""
-        return AuditedEncoding(self.name, _with_rows(self.make, length))
+        return AuditedEncoding(self.name, _with_max_len(self.make, length))
 
     def model(
         self, length: int = LENGTH, depth: int = 1, causal: bool = True, dtype: torch.dtype = torch.float64
@@ -253,10 +253,10 @@ class AuditedEncoding:
         return views
 
 
-def _with_rows(make: Callable[..., Any], length: int) -> Callable[..., Any]:
+def _with_max_len(make: Callable[..., Any], length: int) -> Callable[..., Any]:
     """Return the constructor with every `max_len`, also of nested encodings, at least `length`."""
     if not isinstance(make, partial):
         return make
     options = {key: max(value, length) if key == "max_len" else value for key, value in make.keywords.items()}
-    options = {key: _with_rows(value, length) if callable(value) else value for key, value in options.items()}
+    options = {key: _with_max_len(value, length) if callable(value) else value for key, value in options.items()}
     return partial(make.func, *make.args, **options)

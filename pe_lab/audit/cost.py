@@ -120,7 +120,7 @@ def _measure(cells: dict[str, Any], subject: AuditedEncoding, none: AuditedEncod
     depth = len(subject.model().layers)  # a round of layers, if they differ
     flops = [s.with_length(FLOPS_LENGTH).model(depth=depth).flops_per_token(FLOPS_LENGTH) for s in (subject, none)]
     cells["extra_flops"] = (flops[0] - flops[1]) / depth
-    elements = [_meter(attention_layers(s, depth, FLOPS_LENGTH, "reference")).elements for s in (subject, none)]
+    elements = [_run_metered(attention_layers(s, depth, FLOPS_LENGTH, "reference")).elements for s in (subject, none)]
     cells["extra_elements"] = (elements[0] - elements[1]) / FLOPS_LENGTH / depth
     end, took, peak = perf_counter() + seconds, 0.0, 0
     for index, length in enumerate(LENGTHS):
@@ -131,18 +131,18 @@ def _measure(cells: dict[str, Any], subject: AuditedEncoding, none: AuditedEncod
         if 4 * peak > MAX_MEMORY:
             return f"beyond {MAX_MEMORY / 2**30:g} GB"
         pair, start = [attention_layers(s, depth, length, "auto") for s in (subject, none)], perf_counter()
-        meters = [_meter(forward) for forward in pair]
+        meters = [_run_metered(forward) for forward in pair]
         took, peak = perf_counter() - start, meters[0].peak
         cells[f"memory_{length}"] = peak / meters[1].peak
         if REPETITIONS[0] * took > end - perf_counter():
             return f"beyond {seconds:g} s"
-        times = _in_turns(pair, until=perf_counter() + remaining / (len(LENGTHS) - index))
+        times = _median_seconds(pair, until=perf_counter() + remaining / (len(LENGTHS) - index))
         took = sum(times)
         cells[f"time_{length}"] = times[0] / times[1]
     return ""
 
 
-def _in_turns(pair: list[Callable[[], Tensor]], until: float) -> list[float]:
+def _median_seconds(pair: list[Callable[[], Tensor]], until: float) -> list[float]:
     """Return the median CPU seconds of each; at most REPETITIONS[1], and no more than REPETITIONS[0] after `until`."""
     times: list[list[float]] = [[] for _ in pair]
     while len(times[0]) < REPETITIONS[0] or (len(times[0]) < REPETITIONS[1] and perf_counter() < until):
@@ -153,7 +153,7 @@ def _in_turns(pair: list[Callable[[], Tensor]], until: float) -> list[float]:
     return [median(taken) for taken in times]
 
 
-def _meter(forward: Callable[[], Tensor]) -> Meter:
+def _run_metered(forward: Callable[[], Tensor]) -> Meter:
     """Run a function once under a meter."""
     meter = Meter()
     with meter:

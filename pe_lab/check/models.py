@@ -64,11 +64,11 @@ def has_gradients(case: EncodingCase) -> None:
             require(gradient is not None, f"no gradient reaches {key}")
             assert gradient is not None
             require(gradient.isfinite().all(), f"the gradient of {key} is not finite")
-            if not gradient.any() and _matters(model, parameter, tokens, layout):
+            if not gradient.any() and _changes_logits(model, parameter, tokens, layout):
                 raise BrokenError(f"the gradient of {key} is 0, and it changes the output")
 
 
-def _matters(model: Transformer, parameter: nn.Parameter, tokens: Tensor, layout: Layout) -> bool:
+def _changes_logits(model: Transformer, parameter: nn.Parameter, tokens: Tensor, layout: Layout) -> bool:
     """Return whether another value of a parameter changes the logits."""
     with torch.no_grad():
         before = model(tokens, layout)
@@ -89,7 +89,7 @@ def has_finite_gradients_in_mixed_precision(case: EncodingCase) -> None:
             require(parameter.grad is not None and parameter.grad.isfinite().all(), f"{key}: gradient is not finite")
 
 
-def _worst(case: EncodingCase, check: Callable[[EncodingCase, bool, int], float]) -> float:
+def _largest_difference(case: EncodingCase, check: Callable[[EncodingCase, bool, int], float]) -> float:
     """Return the largest difference over masks and training lengths, one of them below the length of the sequences.
 
     Raises:
@@ -102,7 +102,7 @@ def _worst(case: EncodingCase, check: Callable[[EncodingCase, bool, int], float]
 
 def takes_padding_on_the_left(case: EncodingCase) -> float:
     """Compare sequences that are padded on the left with the same, padded on the right."""
-    return _worst(case, _left_padding)
+    return _largest_difference(case, _left_padding)
 
 
 def _left_padding(case: EncodingCase, causal: bool, trained: int) -> float:
@@ -120,7 +120,7 @@ def _left_padding(case: EncodingCase, causal: bool, trained: int) -> float:
 
 def takes_lengths_together(case: EncodingCase) -> float:
     """Compare sequences of several lengths in a batch with each alone."""
-    return _worst(case, _together)
+    return _largest_difference(case, _together)
 
 
 def _together(case: EncodingCase, causal: bool, trained: int) -> float:
@@ -173,7 +173,7 @@ def _marks_positions(encoding: PositionalEncoding, layout: Layout) -> bool:
 
 def takes_packed_documents(case: EncodingCase) -> float:
     """Compare documents that are packed into one sequence with each alone."""
-    return _worst(case, _packed)
+    return _largest_difference(case, _packed)
 
 
 def _packed(case: EncodingCase, causal: bool, trained: int) -> float:
@@ -196,7 +196,7 @@ def _packed(case: EncodingCase, causal: bool, trained: int) -> float:
 
 def takes_or_refuses_scattered_documents(case: EncodingCase) -> float:
     """Compare documents between whose tokens there are others, or padding, with each alone; or check the refusal."""
-    return _worst(case, _scattered)
+    return _largest_difference(case, _scattered)
 
 
 def _scattered(case: EncodingCase, causal: bool, trained: int) -> float:

@@ -82,9 +82,9 @@ def complete_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, An
     conf = find_folders()
     if params:
         raise ValueError(f"+study={cfg.study_name} is a sweep: add -m, got no -m")
-    keys = _keys(parse_overrides(overrides, conf))
-    fill_parts(cfg.pe, "pe", conf, partial(_written, state=_fingerprint(conf)))
-    _settle(cfg, keys)
+    keys = _settings_set_by(parse_overrides(overrides, conf))
+    fill_parts(cfg.pe, "pe", conf, partial(_encoding_settings, state=_fingerprint(conf)))
+    _use_lab_settings(cfg, keys)
     check_config(cfg, conf)
     for setting in SWEEPER_SETTINGS:
         value = OmegaConf.select(cfg, setting)
@@ -109,7 +109,7 @@ def compose_cells(params: Mapping[str, Any] | None, overrides: list[str]) -> lis
         HydraException, ValueError: as `expand_overrides`.
     """
     conf = find_folders()
-    override_keys, params = _keys(parse_overrides(overrides, conf)), params or {}
+    override_keys, params = _settings_set_by(parse_overrides(overrides, conf)), params or {}
     keys = [*params, *override_keys]
     cfgs = _compose_jobs([*(f"{key}={value}" for key, value in params.items()), *overrides], conf, keys)
     for setting in ("ledger", "study_name", *STUDY_SETTINGS):
@@ -134,7 +134,7 @@ def compose_cells(params: Mapping[str, Any] | None, overrides: list[str]) -> lis
     return cfgs
 
 
-def _keys(overrides: list[Any]) -> list[str]:
+def _settings_set_by(overrides: list[Any]) -> list[str]:
     """Return the settings that overrides set, without those that they delete."""
     return [override.get_key_element().lstrip("+") for override in overrides if not override.is_delete()]
 
@@ -154,7 +154,7 @@ def _require_base_used(cfgs: list[DictConfig], keys: list[str]) -> None:
                 raise ValueError(f"{setting} needs model.parametrization=mup, got {cfgs[0].model.parametrization}")
 
 
-def _settle(cfg: DictConfig, keys: list[str]) -> None:
+def _use_lab_settings(cfg: DictConfig, keys: list[str]) -> None:
     """Give what Lightning has other names for to the settings of the lab, and let steps replace the epochs of a file.
 
     Raises:
@@ -192,8 +192,8 @@ def _compose_jobs(overrides: list[str], conf: ConfigFolders, keys: list[str]) ->
             if override not in read:
                 (read[override],) = parse_overrides([override], conf)
         cfgs.append(_compose([read[override] for override in job], conf, state)[0])
-        fill_parts(cfgs[-1].pe, "pe", conf, partial(_written, state=state))
-        _settle(cfgs[-1], keys)
+        fill_parts(cfgs[-1].pe, "pe", conf, partial(_encoding_settings, state=state))
+        _use_lab_settings(cfgs[-1], keys)
         check_config(cfgs[-1], conf)
     return cfgs
 
@@ -266,7 +266,7 @@ def _compose_with_hydra(overrides: list[str]) -> Composed:
     return cfg, params
 
 
-def _written(name: str, state: State) -> DictConfig:
+def _encoding_settings(name: str, state: State) -> DictConfig:
     """Return the settings of an encoding as its file has them."""
     written: DictConfig = deepcopy(_compose_cached((f"pe={name}",), state)[0].pe)
     return written

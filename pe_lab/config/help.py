@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from textwrap import fill
 
 from pe_lab.config.config_folders import ConfigFolders
-from pe_lab.config.reference import Setting, common_settings, of_config, read_settings
+from pe_lab.config.reference import Setting, common_settings, read_settings, settings_of_config
 
 WIDTH = 100
 REGISTRY = "replication"  # its files are tables of published numbers, and no choices
@@ -37,7 +37,7 @@ def help_text(conf: ConfigFolders, overrides: list[str], every: bool) -> str:
     if not chosen:
         title = "Settings" if every else "The settings that are changed most"
         parts.append(
-            "\n".join([f"{title}, with their defaults:", *_lines(of_config() if every else common_settings())])
+            "\n".join([f"{title}, with their defaults:", *_lines(settings_of_config() if every else common_settings())])
         )
         groups = [group for group in sorted(conf.files) if group and "hydra" not in group and group != REGISTRY]
         lines = [

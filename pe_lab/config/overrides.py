@@ -60,15 +60,15 @@ def expand_checkpoint_override(overrides: list[str]) -> list[str]:
     others = [
         override for override in overrides if override != CHECKPOINT_OVERRIDE and not override.startswith("pe.path=")
     ]
-    return [f"pe={name}", *(f"pe.{option}={_written(value)}" for option, value in options.items()), *others]
+    return [f"pe={name}", *(f"pe.{option}={_override_text(value)}" for option, value in options.items()), *others]
 
 
-def _written(value: Any) -> str:
+def _override_text(value: Any) -> str:
     """Return a value as an override has it: JSON, but for keys, which have no quotes."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_written(each)}" for key, each in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_override_text(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_written, value)) + "]"
+        return "[" + ",".join(map(_override_text, value)) + "]"
     return json.dumps(value)
 
 

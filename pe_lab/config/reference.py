@@ -115,11 +115,13 @@ def common_settings() -> list[Setting]:
     """Return the settings that are changed most, in the order of COMMON_SETTINGS."""
     by_name = {setting.name: setting for setting in default_groups()}
     chosen = {name.partition(".")[0] for name in COMMON_SETTINGS if "." in name}
-    by_name |= {setting.name: setting for setting in of_config([group for group in by_name if group in chosen])}
+    by_name |= {
+        setting.name: setting for setting in settings_of_config([group for group in by_name if group in chosen])
+    }
     return [by_name[name] for name in COMMON_SETTINGS]
 
 
-def of_config(chosen: list[str] | None = None) -> list[Setting]:
+def settings_of_config(chosen: list[str] | None = None) -> list[Setting]:
     """Return the settings of conf/config.yaml and of what it chooses.
 
     Args:

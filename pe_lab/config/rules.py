@@ -19,7 +19,7 @@ from pe_lab.config.trainer_arguments import check_trainer
 from pe_lab.encodings import options
 from pe_lab.encodings.options import show_value
 from pe_lab.system.errors import unknown_setting
-from pe_lab.system.plain import complaint
+from pe_lab.system.plain import plain_data_error
 
 DECAY_FRACTION = 0.2  # the default of optimizer.decay_fraction
 OPTIMIZER_SETTINGS = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
@@ -54,7 +54,7 @@ def check_config(cfg: DictConfig, conf: ConfigFolders | None = None) -> None:
     _check_tune(cfg)
     _check_decide(cfg)
     check_trainer(cfg)
-    if problem := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
+    if problem := plain_data_error(_plain(cfg)):  # otherwise what is written of it could not be read back
         raise ValueError(f"the config {problem}")
 
 
@@ -313,7 +313,7 @@ def _settings(files: ConfigFolders, group: str, name: str) -> dict[str, Any]:
     file = files.file(group, name)
     if file is None:
         return {}
-    written = _written(file, file.stat().st_mtime_ns)
+    written = _load_yaml(file, file.stat().st_mtime_ns)
     bases = [entry for entry in written.get("defaults", []) if isinstance(entry, str) and entry not in ("_self_", name)]
     settings: dict[str, Any] = {}
     entries: list[Any] = []
@@ -324,6 +324,6 @@ def _settings(files: ConfigFolders, group: str, name: str) -> dict[str, Any]:
 
 
 @cache
-def _written(file: Path, changed: int) -> DictConfig:
+def _load_yaml(file: Path, changed: int) -> DictConfig:
     """Load a YAML file as it was at that time; the cells of a sweep share a few files."""
     return cast(DictConfig, OmegaConf.load(file))

@@ -62,17 +62,17 @@ class Bag(SampledLabelled):
 
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:
         tokens = torch.randint(self.task.vocabulary, (number, self.task.length), generator=random)
-        often = self.often(tokens)
-        unique = (often == often.amax(1, keepdim=True)).sum(1) == 1
-        return tokens[unique], often[unique].argmax(1)
+        counts = self.vocabulary_counts(tokens)
+        unique = (counts == counts.amax(1, keepdim=True)).sum(1) == 1
+        return tokens[unique], counts[unique].argmax(1)
 
     def classify(self, tokens: Tensor) -> Tensor:
-        return self.often(tokens).argmax(1)
+        return self.vocabulary_counts(tokens).argmax(1)
 
     def position_blind(self, tokens: Tensor) -> Tensor:
         return certain_log_p(self.classify(tokens), self.task.outputs)
 
-    def often(self, tokens: Tensor) -> Tensor:
+    def vocabulary_counts(self, tokens: Tensor) -> Tensor:
         """Return [N, vocabulary], the count of each token in tokens [N, T]."""
         return token_counts(tokens, torch.ones_like(tokens), self.task.vocabulary)
 

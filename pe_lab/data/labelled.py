@@ -172,7 +172,7 @@ class SampledLabelled(Labelled):
             "position_blind": self.position_blind(tokens),
             "prior": uniform_log_p(len(tokens), classes),
         }
-        return {name: predictor_metrics(log_p, labels) for name, log_p in levels.items()}
+        return {name: class_metrics(log_p, labels) for name, log_p in levels.items()}
 
 
 def certain_log_p(labels: Tensor, classes: int) -> Tensor:
@@ -190,7 +190,7 @@ def token_counts(tokens: Tensor, is_token: Tensor, vocabulary: int) -> Tensor:
     return torch.zeros(len(tokens), vocabulary, dtype=torch.long).scatter_add_(1, tokens, is_token.long())
 
 
-def predictor_metrics(log_p: Tensor, labels: Tensor) -> dict[str, float]:
+def class_metrics(log_p: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the metrics of a predictor with ln P [N, classes] on labels [N].
 
     It picks at random between equally likely classes; accuracy is the expected one.
@@ -221,6 +221,6 @@ def reference_levels(train: Batch, batch: Batch, task: Task) -> Floors:
         )
         likely["histogram"] = torch.from_numpy(class_probabilities(features, seen.numpy(), new, classes))
     return {
-        name: predictor_metrics(((len(seen) * p + 1) / (len(seen) + classes)).log(), batch.targets[:, 0])
+        name: class_metrics(((len(seen) * p + 1) / (len(seen) + classes)).log(), batch.targets[:, 0])
         for name, p in likely.items()
     }

@@ -195,10 +195,10 @@ class InterleavedMajority(RandomProblems):
         with_answer = torch.cat((less, none)) + torch.cat((none, more))
         before = [with_answer] * answered
         if answered == self.streams:
-            end = _sum_of(before)
+            end = _sum_distribution(before)
             return torch.stack((torch.zeros_like(end), torch.zeros_like(end), end))
         after = [less + more] * (self.streams - answered - 1)
-        p0, p1 = (_sum_of([*before, next_one, *after]) for next_one in (less, more))
+        p0, p1 = (_sum_distribution([*before, next_one, *after]) for next_one in (less, more))
         return torch.stack((p0, p1, torch.zeros_like(p1)))
 
 
@@ -218,7 +218,7 @@ def _without_tie(n: Tensor, width: int, source: torch.Generator) -> Tensor:
     return shuffle_ones(ones + (even & (ones >= n // 2)), n, width, source)
 
 
-def _sum_of(distributions: list[Tensor]) -> Tensor:
+def _sum_distribution(distributions: list[Tensor]) -> Tensor:
     """Return the distribution of the sum of independent counts."""
     total = torch.ones(1, dtype=torch.float64)
     for each in distributions:
@@ -234,11 +234,13 @@ def count_pluralities(symbols: int, n: int) -> int:
     if symbols == 2:
         sequences: int = 2**n - (math.comb(n, n // 2) if n % 2 == 0 else 0)
         return sequences
-    return symbols * sum(math.comb(n, most) * _at_most(symbols - 1, n - most, most - 1) for most in range(1, n + 1))
+    return symbols * sum(
+        math.comb(n, most) * _count_at_most(symbols - 1, n - most, most - 1) for most in range(1, n + 1)
+    )
 
 
 @cache
-def _at_most(symbols: int, n: int, most: int) -> int:
+def _count_at_most(symbols: int, n: int, most: int) -> int:
     """Return how many sequences of n symbols have none that occurs more than `most` times."""
     if n == 0:
         return 1
@@ -248,5 +250,6 @@ def _at_most(symbols: int, n: int, most: int) -> int:
     if symbols == 1:
         return 1
     return sum(
-        math.comb(n, first) * _at_most(half, first, most) * _at_most(rest, n - first, most) for first in range(n + 1)
+        math.comb(n, first) * _count_at_most(half, first, most) * _count_at_most(rest, n - first, most)
+        for first in range(n + 1)
     )

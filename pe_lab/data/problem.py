@@ -132,9 +132,9 @@ class Problems(InMemoryDataset):
         at_sep = 1 + _length(self.prompt_length, n)[:, None]
         at_end = at_sep + 1 + _length(self.answer_length, n)[:, None]
         tokens = torch.where(slot == at_end, end, pad)
-        tokens = tokens.where(slot >= at_end, _at(self.answer(n, prompt), slot - at_sep - 1))
+        tokens = tokens.where(slot >= at_end, _values_at(self.answer(n, prompt), slot - at_sep - 1))
         tokens = tokens.where(slot != at_sep, sep)
-        tokens = tokens.where(slot >= at_sep, _at(prompt, slot - 1))
+        tokens = tokens.where(slot >= at_sep, _values_at(prompt, slot - 1))
         tokens = tokens.where(slot != 0, start)
 
         # slot t asks for token t + 1
@@ -249,7 +249,7 @@ class RandomProblems(Problems):
             n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK_PROBLEMS,), generator=source)
             prompt = self.draw(n, source)
             if not self.beyond:
-                keys = map(self.key, self._rows(n, prompt))
+                keys = map(self.key, self._trimmed_prompts(n, prompt))
                 members = torch.tensor([split_of(self.seed, self.name, key) == split for key in keys])
                 n, prompt = n[members], prompt[members]
             if split != "train":
@@ -275,7 +275,7 @@ class RandomProblems(Problems):
         at_sep = batch.headline.int().argmax(1)
         return ((at_sep - 1 - more) // per_n).bincount(minlength=self.n[-1] + 1).double() / len(batch)
 
-    def _rows(self, n: Tensor, prompt: Tensor) -> list[list[int]]:
+    def _trimmed_prompts(self, n: Tensor, prompt: Tensor) -> list[list[int]]:
         """Return the prompts without the entries beyond their length."""
         length = _length(self.prompt_length, n).tolist()
         return [row[:end] for row, end in zip(prompt.tolist(), length, strict=True)]
@@ -295,6 +295,6 @@ def _length(form: tuple[int, int], n: Tensor) -> Tensor:
     return form[0] * n + form[1]
 
 
-def _at(values: Tensor, index: Tensor) -> Tensor:
+def _values_at(values: Tensor, index: Tensor) -> Tensor:
     """Return [N, T], values [N, V] at an index that may be out of range where the result is not read."""
     return values.gather(1, index.clamp(0, values.shape[1] - 1))

@@ -61,7 +61,7 @@ class Copy(RandomProblems):
         return prompt
 
     def marginal(self, share: Tensor) -> Tensor:
-        return _expected(share, self.symbols)
+        return _expected_counts(share, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor | None:
         if self.n[-1] > MAX_COUNTED_SYMBOLS:
@@ -161,7 +161,7 @@ class Repeat(Problems):
         return prompt
 
     def marginal(self, share: Tensor) -> Tensor:
-        return _expected(share, self.symbols)
+        return _expected_counts(share, self.symbols)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         # k symbols are n in the prompt and k - n <= n in the answer; END comes next if both are k / 2
@@ -181,7 +181,7 @@ class Repeat(Problems):
         return super().floors(split) | {"position_blind_split_known": level}
 
 
-def _expected(share: Tensor, symbols: int) -> Tensor:
+def _expected_counts(share: Tensor, symbols: int) -> Tensor:
     """Return [symbols], expected counts among n equally likely symbols, where size n has share [n + 1]."""
     return (share @ torch.arange(len(share)).double() / symbols).expand(symbols)
 
@@ -215,7 +215,7 @@ def half_written(counts: Tensor, share: Tensor) -> Tensor:
         log = torch.xlogy(size, u) + torch.xlogy(rest, v) - _log_factorial(size) - _log_factorial(rest)
         log = log.masked_fill(2 * size > c, -torch.inf)
         factors.append((log - log.amax(1, keepdim=True)).exp())
-        products.append(_times(products[-1], factors[-1], len(a)))
+        products.append(_polynomial_product(products[-1], factors[-1], len(a)))
     last = torch.nn.functional.pad(products[-1], (0, len(a) - products[-1].shape[1]))
 
     weight = _log_factorial(a) + _log_factorial(b.clamp(min=0)) - (k - a).double() * math.log(S) + likely.log()
@@ -251,7 +251,7 @@ def _expected_rest(weight: Tensor, counts: Tensor, factors: list[Tensor], produc
     return follows
 
 
-def _times(product: Tensor, factor: Tensor, terms: int) -> Tensor:
+def _polynomial_product(product: Tensor, factor: Tensor, terms: int) -> Tensor:
     """Return the first D coefficients of products of polynomials with coefficients [N, C] and [N, F]."""
     out = product.new_zeros(len(product), min(terms, product.shape[1] + factor.shape[1] - 1))
     for i in range(factor.shape[1]):

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from pe_lab.config import flatten_settings, resolve_config
 from pe_lab.config.seed_looks import study_looks
 from pe_lab.experiment.declaration import DECIDING_METRIC
-from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
+from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_by_run, with_settings
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.results.cell_rows import describe_cells, settings_of
 from pe_lab.results.columns import lower_is_better
@@ -48,7 +48,7 @@ def add_seeds(cfgs: list[DictConfig]) -> Stage:
             study.ended_before = decision.look
             decision = study.decide()
             break
-        study.take((yield Round(study.cells(decision), study.text(decision))))
+        study.add_outcomes((yield Round(study.cells(decision), study.text(decision))))
     study.write(decision)
     yield Round([], study.text(decision))
     return list(study.requested.values())
@@ -105,17 +105,17 @@ class _StudyState:
 
     def cells(self, decision: StudyDecision) -> list[DictConfig]:
         """Return the configs of the cells that a look needs, seed by seed."""
-        needed = sorted(decision.needed, key=self._position)
+        needed = sorted(decision.needed, key=self._sort_key)
         self.requested |= {(cell, seed): with_settings(self.cfgs[cell], {"seed": seed}) for cell, seed in needed}
         return [self.requested[key] for key in needed]
 
-    def _position(self, key: tuple[Arm, int]) -> tuple[int, int]:
+    def _sort_key(self, key: tuple[Arm, int]) -> tuple[int, int]:
         """Return the position of a cell: by seed, then in the order of the study."""
         return key[1], list(self.cfgs).index(key[0])
 
-    def take(self, outcomes: list[Outcome]) -> None:
+    def add_outcomes(self, outcomes: list[Outcome]) -> None:
         """Add what became of the cells of a look; after the first, compute the margins."""
-        new = sorted((key for key in self.requested if key not in self.outcomes), key=self._position)
+        new = sorted((key for key in self.requested if key not in self.outcomes), key=self._sort_key)
         for key, outcome in zip(new, outcomes, strict=True):
             self.outcomes[key] = outcome
             self.values[key] = (
@@ -147,7 +147,7 @@ class _StudyState:
     @property
     def spent(self) -> float:
         """Return the core-hours of training of all runs so far, each counted once."""
-        return sum(cost_of(self.outcomes.values()).values()) / SECONDS_PER_HOUR
+        return sum(cost_by_run(self.outcomes.values()).values()) / SECONDS_PER_HOUR
 
     def exceeds_budget(self, decision: StudyDecision) -> bool:
         """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far.

@@ -26,7 +26,7 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.ranks import Ranks
 from pe_lab.ledger.run import Run
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.termination import TerminatedError, end_with
+from pe_lab.system.termination import TerminatedError, end_with_process
 
 MODULE = "pe_lab.experiment.distributed"  # this one, also where it is the program
 MAX_WAIT = timedelta(days=1)  # the longest wait for another process, which may measure meanwhile
@@ -154,7 +154,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     start = json.loads((folder / "start.json").read_text(encoding="utf-8"))
     sys.path += [path for path in start["path"] if path not in sys.path]
-    end_with(start["parent"])
+    end_with_process(start["parent"])
     cfg = OmegaConf.load(folder / "config.yaml")
     assert isinstance(cfg, DictConfig)
     if "RANK" not in os.environ:

@@ -152,9 +152,9 @@ class Executor:
                 with no_exit(), explain_memory_errors(self.cell.cfg, self.cell.dataset.task.length):
                     self._start(requested[0])
                     started = True
-                    if self._proceed():
+                    if self._finish_reached():
                         self._fit()
-                    self._close("success")
+                    self._close_loggers("success")
             except AbandonedError:
                 return
             except CheckpointNotFiniteError:  # recorded; the training itself may go on
@@ -167,7 +167,7 @@ class Executor:
                     self._fail(self.run.requested() if repeats else [self.cell.target], error, step)
                 raise
             finally:
-                self._close("failed")
+                self._close_loggers("failed")
                 self.spent["steps"] += self.clock.spent
                 self.clock.spent = 0.0
 
@@ -223,7 +223,7 @@ class Executor:
             raise LedgerError(f"ledger entry {path} must be a state of the training, got another") from None
         self.state = path
 
-    def _proceed(self) -> bool:
+    def _finish_reached(self) -> bool:
         """Finish the requested checkpoints that are reached; return whether the training goes on to another."""
         while True:
             if self.target is None:
@@ -231,7 +231,7 @@ class Executor:
                 if not requested or self._passed_or_stored(requested[0]):
                     return False
                 self._set_target(requested[0])
-            if not self._reached():
+            if not self._is_at_target():
                 return True
             target = self.target
             assert target is not None
@@ -242,9 +242,9 @@ class Executor:
                     self._fail([target], error, error.step)
                 if target == self.cell.target:
                     raise
-                self._close("failed")
+                self._close_loggers("failed")
 
-    def _reached(self) -> bool:
+    def _is_at_target(self) -> bool:
         """Return whether the training is at its target, or something has ended it before."""
         return (
             self.target is None
@@ -261,14 +261,14 @@ class Executor:
 
     def _set_target(self, target: int) -> None:
         """Train to a checkpoint from here on: it has loggers of its own."""
-        self._close("success")
+        self._close_loggers("success")
         self.target = target
         self._heartbeat()
         self.curve.loggers = self.logs.make(target) if self.ranks.is_rank_zero else []
         log_floors(self.curve.loggers, self.floors, 0, 0)
         log_curve(self.curve.loggers, self.curve.rows)
 
-    def _close(self, status: str) -> None:
+    def _close_loggers(self, status: str) -> None:
         """Finalize the loggers of the checkpoint, if there are any that are open."""
         loggers, self.curve.loggers, target, self.target = self.curve.loggers, [], self.target, None
         for logger in loggers:
@@ -278,12 +278,12 @@ class Executor:
 
     def _complete_checkpoint(self, target: int) -> None:
         """Evaluate at a checkpoint, write it, and measure what is asked for."""
-        self._write(target)
+        self._evaluate_and_write(target)
         if self.ranks.is_rank_zero:
             measure_cell(self.cell, self.run, target, self.training.model, self.datasets)
         self.logs.log_measurements(self.curve.loggers, target)
         self.logs.log_pictures(self.curve.loggers, target, self.training.model)
-        self._close("success")
+        self._close_loggers("success")
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -298,20 +298,20 @@ class Executor:
             *users,
             Divergence(),
             self.curve,
-            Validation(self._due, self._validate, self.clock),
+            Validation(self._is_validation_due, self._validate, self.clock),
             PeriodicAction(HEARTBEAT_SECONDS, self._on_heartbeat, self.clock, bool(users), self.ranks),
             PeriodicAction(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users), self.ranks),
-            Checkpoints(self._reached, self._proceed, self._stopped, self.clock, bool(users)),
+            Checkpoints(self._is_at_target, self._finish_reached, self._finish_early, self.clock, bool(users)),
         ]
-        arguments = QUIET_ARGUMENTS | self._for_callbacks(users) | options
+        arguments = QUIET_ARGUMENTS | self._trainer_arguments_for_callbacks(users) | options
         self.training.to_loggers = False
         deterministic = torch.are_deterministic_algorithms_enabled()
         warn_only, benchmark = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
         try:
             self.trainer = L.Trainer(**arguments, callbacks=callbacks, plugins=[SafeTensorsIO()])
             self.trainer.fit(self.training, datamodule=self.cell.data_module(self.datasets.at()), ckpt_path=self.state)
-            if not self._reached():  # Lightning has found nothing to do
-                self._stopped()
+            if not self._is_at_target():  # Lightning has found nothing to do
+                self._finish_early()
         except SystemExit as end:
             if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into it
                 raise KeyboardInterrupt from None
@@ -320,7 +320,7 @@ class Executor:
             torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
             torch.backends.cudnn.benchmark = benchmark
 
-    def _for_callbacks(self, users: list[L.Callback]) -> dict[str, Any]:
+    def _trainer_arguments_for_callbacks(self, users: list[L.Callback]) -> dict[str, Any]:
         """Return arguments of the Trainer on which callbacks of the user depend: validation, a logger and a folder."""
         if not users:
             return {}
@@ -332,7 +332,7 @@ class Executor:
             "limit_val_batches": 1.0,
         }
 
-    def _stopped(self) -> None:
+    def _finish_early(self) -> None:
         """Write all later checkpoints from the present state: a user's callback or a limit ended the training.
 
         Raises:
@@ -345,7 +345,7 @@ class Executor:
             if isinstance(callback, L.pytorch.callbacks.Timer)
         ]
         self.clock.ended = self.ranks.broadcast(lambda: all(time is None or time > 0 for time in left))
-        if self._proceed():
+        if self._finish_reached():
             assert self.target is not None
             if self.clock.spent:
                 self._save()
@@ -382,7 +382,7 @@ class Executor:
         self.curve.add("validation", self.evaluate("validation"))
         self.solved = self._solved()
 
-    def _due(self, step: int) -> bool:
+    def _is_validation_due(self, step: int) -> bool:
         """Return whether the training is validated at a step: after epoch 1, 2, 4, 8, ...; or on the grid of steps."""
         if self.cell.unit == "steps":
             return step in grid_of_steps(step, self.cell.cfg.solve.first, self.cell.cfg.solve.per_doubling)
@@ -414,7 +414,7 @@ class Executor:
             raise error(split, self.clock.steps, metrics["loss_all"])
         return metrics
 
-    def _write(self, target: int) -> None:
+    def _evaluate_and_write(self, target: int) -> None:
         """Evaluate on the validation split, unless that was done there, and the test split; write the checkpoint.
 
         The validation belongs to the checkpoint and not to the run: other checkpoints of it do not depend on which
@@ -427,7 +427,7 @@ class Executor:
         summary = self._summary(target, test, solved=self._solved(rows))
         if self.ranks.is_rank_zero:
             row = {"split": "test", "step": step, "epoch": summary["epochs"]}
-            self._record(target, summary, rows + [row | {"metric": name, "value": test[name]} for name in test])
+            self._write_files(target, summary, rows + [row | {"metric": name, "value": test[name]} for name in test])
         self.spent["checkpoints"] += 1
         if self.state is None or self.clock.spent:  # otherwise the stored state is of this step
             self._save(finished=True)
@@ -460,7 +460,7 @@ class Executor:
             "tokens_per_sequence": cell.dataset.task.length,
         }
 
-    def _record(self, target: int, summary: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    def _write_files(self, target: int, summary: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         """Write all files of a checkpoint to the ledger: config, metrics, summary, environment, weights."""
         cell = self.cell
         surroundings = environment(cell.device) | {"attention": cell.attention_reason}

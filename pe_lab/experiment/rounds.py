@@ -144,7 +144,7 @@ def read_outcome(job: Job) -> Outcome:
     return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], cost)
 
 
-def cost_of(outcomes: Iterable[Outcome]) -> dict[str, float]:
+def cost_by_run(outcomes: Iterable[Outcome]) -> dict[str, float]:
     """Return the core-seconds of each run by its name: up to its last checkpoint among these."""
     cost: dict[str, float] = {}
     for outcome in outcomes:

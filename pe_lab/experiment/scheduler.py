@@ -71,7 +71,7 @@ def start_workers(jobs: list[Job], launch: Launch, workers: int, remote: bool) -
         ValueError: the launcher refuses its settings.
         Exception: remote workers cannot be started.
     """
-    deaths = Deaths()
+    deaths = WorkerDeaths()
     while remaining := [job for job in jobs if job.missing and job.failure is None]:
         suspect = deaths.suspect(remaining)
         chosen = [job for job in remaining if suspect in (None, job.run.name)]
@@ -100,7 +100,7 @@ def start_workers(jobs: list[Job], launch: Launch, workers: int, remote: bool) -
             return
 
 
-class Deaths:
+class WorkerDeaths:
     """Counts the workers that died on each run.
 
     Attributes:

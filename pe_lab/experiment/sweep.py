@@ -85,7 +85,7 @@ def run_cells(
         require_margin(study.margin, cells)
     write_declaration(cfgs[0])
     settle_wandb(cfgs[0])
-    study_jobs = _Rounds(overrides, kept, unfit, _Workers(launch, workers, remote), train)
+    study_jobs = _RoundRunner(overrides, kept, unfit, _Workers(launch, workers, remote), train)
     jobs = study_jobs.jobs_of(drive_stage(study_rounds(cfgs), study_jobs.complete_round))
     report_jobs(jobs, evaluated=not train, tuned=tunes)
     return jobs
@@ -116,7 +116,7 @@ class _Workers:
     remote: bool
 
 
-class _Rounds:
+class _RoundRunner:
     """Completes the rounds of a study, one after the other.
 
     Attributes:

@@ -30,8 +30,8 @@ def keyword_arguments(cfg: DictConfig) -> dict[str, Any]:
     Raises:
         ValueError: one cannot be made.
     """
-    options = {name: _make(value, f"trainer.{name}") for name, value in given_arguments(cfg.trainer).items()}
-    return options | ({"callbacks": _made_callbacks(cfg)} if _callbacks_of(cfg) else {})
+    options = {name: _instantiate(value, f"trainer.{name}") for name, value in given_arguments(cfg.trainer).items()}
+    return options | ({"callbacks": _make_callbacks(cfg)} if _callbacks_of(cfg) else {})
 
 
 def prevents_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> str | None:
@@ -79,12 +79,12 @@ def _callbacks_of(cfg: DictConfig) -> dict[str, Any]:
     return resolve_config(cfg).get("callbacks") or {}
 
 
-def _made_callbacks(cfg: DictConfig) -> list[Any]:
+def _make_callbacks(cfg: DictConfig) -> list[Any]:
     import lightning as L
 
     callbacks = []
     for name, settings in _callbacks_of(cfg).items():
-        callback = _make(settings, f"callbacks.{name}")
+        callback = _instantiate(settings, f"callbacks.{name}")
         if not isinstance(callback, L.Callback):
             raise ValueError(
                 f"callbacks.{name}._target_ must be derived from lightning.Callback, got {settings['_target_']}"
@@ -93,7 +93,7 @@ def _made_callbacks(cfg: DictConfig) -> list[Any]:
     return callbacks
 
 
-def _make(settings: Any, name: str) -> Any:
+def _instantiate(settings: Any, name: str) -> Any:
     if not (isinstance(settings, dict) and "_target_" in settings):
         return settings
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.gallery.formulas import balanced
-from pe_lab.system.plain import abbreviate, complaint, read_yaml
+from pe_lab.system.plain import abbreviate, plain_data_error, read_yaml
 
 FILE = Path(__file__).with_name("encodings.yaml")
 PLACES = ("nowhere", "token embeddings", "attention input", "logits", "attention weights", "values")
@@ -150,7 +150,7 @@ def read(content: bytes) -> dict[str, Definition]:
         tree = read_yaml(content)
     except ValueError as error:
         raise ValueError(f"{FILE.name} {error}") from None
-    if words := complaint(tree):
+    if words := plain_data_error(tree):
         raise ValueError(f"{FILE.name} {words}")
     if not isinstance(tree, dict) or not tree:
         raise ValueError(f"{FILE.name} must have an entry for each encoding, got {abbreviate(tree)}")

@@ -29,7 +29,7 @@ from pe_lab.audit.measures import measure_properties
 from pe_lab.audit.pictures import draw_picture
 from pe_lab.gallery.kernels import Curves, curves
 from pe_lab.system.files import canonical_form, digest, is_writable, parse_json, read_bytes, write_json
-from pe_lab.system.plain import is_of
+from pe_lab.system.plain import has_type
 
 PACKAGE = Path(__file__).parents[1]
 READ = ("encodings", "attention/*.py", "attention/triton/__init__.py", "model", "audit", "data/base.py")
@@ -121,7 +121,7 @@ def _read(path: Path, name: str) -> Portrait | None:
         if digest(value) == expected and value["name"] == name:
             value["png"] = base64.b64decode(value["png"], validate=True)
             hints = get_type_hints(Portrait)
-            if all(is_of(value[key], kind) for key, kind in hints.items()):
+            if all(has_type(value[key], kind) for key, kind in hints.items()):
                 return Portrait(**value)
     except FileNotFoundError:
         return None

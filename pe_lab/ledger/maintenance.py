@@ -118,7 +118,7 @@ def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
             yield from _unread(counts, errors.pop(0))
         for name in (*names, *files):
             path = Path(parent, name)
-            yield from _complaint(counts, path, partial(_require_kind, path))
+            yield from _found_damage(counts, path, partial(_require_kind, path))
         if Path(parent) == folder:
             names[:] = [name for name in names if name not in (ASIDE_FOLDER, "wandb")]
     for error in errors:
@@ -147,7 +147,7 @@ def _readable(counts: Counts, damages: Iterator[Damage]) -> Iterator[Damage]:
 def _verify_floors(folder: Path, counts: Counts) -> Iterator[Damage]:
     for path in folder_entries(folder / "floors", "[!.]*.json"):
         counts.floors += 1
-        yield from _complaint(counts, path, partial(read_cached, path))
+        yield from _found_damage(counts, path, partial(read_cached, path))
 
 
 def _require_kind(path: Path) -> None:
@@ -171,33 +171,33 @@ def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
     if not _is_run(run.folder):
         return
     counts.runs += 1
-    yield from _complaint(counts, run.folder / IDENTITY_FILE, run.identity, run)
+    yield from _found_damage(counts, run.folder / IDENTITY_FILE, run.identity, run)
     paths = [path for name in ("checkpoints", "records") for path in folder_entries(run.folder / name)]
     for path in paths:
-        yield from _complaint(counts, path, partial(_require_name, path), run)
+        yield from _found_damage(counts, path, partial(_require_name, path), run)
     checkpoints = {path.name for path in paths if path.parent.name == "checkpoints"}
     counts.checkpoints += len(checkpoints)
     for name in sorted({path.name for path in paths if CHECKPOINT_NAME.fullmatch(path.name)}, key=int):
         entry, check = run.checkpoint(int(name)), partial(run.verify, int(name))
-        damaged = list(_complaint(counts, entry, check, run)) if name in checkpoints else []
+        damaged = list(_found_damage(counts, entry, check, run)) if name in checkpoints else []
         yield from damaged
         records, sound = Records(run, int(name)), name in checkpoints and not damaged
         for entry in records.entries():
             counts.records += 1
-            yield from _complaint(counts, entry, partial(records.verify if sound else verify_files, entry), run)
+            yield from _found_damage(counts, entry, partial(records.verify if sound else verify_files, entry), run)
     for _, state in run.states.files():
         counts.states += 1
         try:
-            yield from _complaint(counts, state, partial(verify_state, state), run)
+            yield from _found_damage(counts, state, partial(verify_state, state), run)
         except FileNotFoundError:  # a newer state has just replaced it
             counts.states -= 1
     for path in (*folder_entries(run.folder / "failed", "[!.]*"), run.folder / OWNER_FILE):
-        yield from _complaint(counts, path, partial(read_json, path), run)
+        yield from _found_damage(counts, path, partial(read_json, path), run)
     path = run.folder / "cost.json"
-    yield from _complaint(counts, path, partial(read_cost, path), run)
+    yield from _found_damage(counts, path, partial(read_cost, path), run)
 
 
-def _complaint(counts: Counts, path: Path, check: Callable[[], object], run: Run | None = None) -> Iterator[Damage]:
+def _found_damage(counts: Counts, path: Path, check: Callable[[], object], run: Run | None = None) -> Iterator[Damage]:
     """Yield the damage that a check finds, if any, with its error as one line."""
     try:
         check()
@@ -250,7 +250,9 @@ def removable_entries(folder: Path, keep: list[str], forget: bool = False) -> It
         path for place in SHARED_FOLDERS for path in folder.glob(f"{place}/.*") if TEMPORARY_NAME.fullmatch(path.name)
     )
     yield from _entries(
-        ledger.tree, "unfinished", *(path for path in temporary if is_file(path) and _age(path) > STALE_SECONDS)
+        ledger.tree,
+        "unfinished",
+        *(path for path in temporary if is_file(path) and _file_age(path) > STALE_SECONDS),
     )
     yield from _entries(ledger.tree, "commands that have ended", *(_ended_commands(folder) if forget else ()))
     yield from _entries(ledger.tree, "set aside as damaged", *folder.glob(f"{ASIDE_FOLDER}/[!.]*"))
@@ -267,7 +269,7 @@ def _removable_of_run(run: Run, keep: bool) -> Iterator[Removable]:
         dead = [path for path in requests if not is_alive(tree.root, path.name.partition(".")[2], clean=False)]
         yield from _entries(tree, "requests of dead processes", *dead)
         temporary = (*run.folder.glob(".*.*"), *run.folder.glob("requested/.*"), *run.folder.glob("failed/.*"))
-        yield from _entries(tree, "unfinished", *(path for path in temporary if _age(path) > STALE_SECONDS))
+        yield from _entries(tree, "unfinished", *(path for path in temporary if _file_age(path) > STALE_SECONDS))
         yield from _entries(tree, "leases of dead processes", *run.folder.glob(OWNER_FILE))
         checkpoints = run.checkpoints()
         # a state with more steps than the last checkpoint belongs to an interrupted training
@@ -310,7 +312,7 @@ def _entries(tree: LedgerFiles, reason: str, *paths: Path) -> Iterator[Removable
             yield Removable(reason, path, sum(file.lstat().st_size for file in files), tree)
 
 
-def _age(path: Path) -> float:
+def _file_age(path: Path) -> float:
     """Return the seconds since a file was written; 0 if it is gone."""
     try:
         return time.time() - path.lstat().st_mtime

@@ -150,14 +150,14 @@ class Progress:
         """Read how far all cells are now."""
         unreadable: dict[str, str] = {}  # why, by run
         for cell in list(self.open):
-            with _noting(unreadable, cell.run):
+            with _noting_unreadable(unreadable, cell.run):
                 if self._is_done(cell):
                     self.open.remove(cell)
                     self.estimator.reached[cell.run] = max(cell.target, self.estimator.reached.get(cell.run, 0))
         active: dict[str, RunningCell] = {}
         requested: dict[str, set[int]] = {}
         for name in dict.fromkeys(cell.run for cell in self.open):
-            with _noting(unreadable, name):
+            with _noting_unreadable(unreadable, name):
                 run = self.ledger.named(name)
                 requested[name] = self._requested(run)
                 if running := self._running(run):
@@ -165,7 +165,7 @@ class Progress:
         failed, waiting, missing, training, unknown = [], [], [], set(), []
         for cell in self.open:
             failure = None
-            with _noting(unreadable, cell.run):
+            with _noting_unreadable(unreadable, cell.run):
                 failure = self._failure(cell)
             if cell.run in unreadable:
                 unknown.append((cell, unreadable[cell.run]))
@@ -329,7 +329,7 @@ class TimeEstimator:
 
 
 @contextmanager
-def _noting(unreadable: dict[str, str], run: str) -> Iterator[None]:
+def _noting_unreadable(unreadable: dict[str, str], run: str) -> Iterator[None]:
     """Note why a run cannot be read."""
     try:
         yield

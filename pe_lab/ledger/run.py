@@ -24,7 +24,7 @@ from pe_lab.system.files import (
     read_json,
     verify_files,
 )
-from pe_lab.system.plain import complaint
+from pe_lab.system.plain import plain_data_error
 
 IDENTITY_FILE = "run.json"
 ERROR, DIVERGED = "error", "diverged"  # kinds of failures
@@ -202,7 +202,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
         name = str(error)
     if name != folder.name:
         raise LedgerError(f"ledger entry {folder} must hold what its name is the hash of, got {name}: {NOT_READ}")
-    if reason := complaint(identity):
+    if reason := plain_data_error(identity):
         raise LedgerError(f"ledger entry {folder / IDENTITY_FILE} {reason}: {NOT_READ}")
     checked: dict[str, Any] = identity
     return checked

@@ -12,7 +12,7 @@ from pe_lab.encodings.options import show_value
 from pe_lab.ledger.run import Run
 from pe_lab.results.from_ledger import summary_and_environment
 from pe_lab.system.files import LedgerError, read_verified
-from pe_lab.system.plain import complaint, read_yaml
+from pe_lab.system.plain import plain_data_error, read_yaml
 
 CLASS_GROUPS = ("pe", "data")  # settings that name a class
 HYDRA_KEYS = (
@@ -43,7 +43,7 @@ def read_settings(run: Run, target: int) -> dict[str, Any]:
     (content,) = read_verified(path.parent, path.name)
     try:
         settings: dict[str, Any] = read_yaml(content)
-        if problem := complaint(settings):
+        if problem := plain_data_error(settings):
             raise ValueError(problem)
         _require_settings(settings)
     except ValueError as error:

@@ -13,7 +13,7 @@ from pe_lab.results.cell_rows import Settings, rows_of
 from pe_lab.results.columns import CURVE_METRICS
 from pe_lab.results.frame import Results
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.plain import complaint
+from pe_lab.system.plain import plain_data_error
 
 SOURCE_PREFIX = "wandb:"  # marks a source as a W&B project
 
@@ -87,7 +87,7 @@ def _settings(config: dict[str, Any]) -> Settings:
     for needed in ("pe", "model", "data", "epochs", "seed"):
         if needed not in entries:
             raise KeyError(f"config.{needed}")
-    if problem := complaint(entries):
+    if problem := plain_data_error(entries):
         raise ValueError(problem)
     settings = flatten_settings(entries)
     names = all(isinstance(entries[group], dict) and NAME.holds(entries[group].get("name")) for group in ("pe", "data"))

@@ -27,7 +27,7 @@ SCALAR_PATTERNS: list[tuple[re.Pattern[str], Callable[[str], Any]]] = [
 ]
 
 
-def complaint(value: Any) -> str | None:
+def plain_data_error(value: Any) -> str | None:
     """Return why a value is not plain data, as "must have ..., got ...", or None if it is."""
     remaining: list[tuple[Any, str, int]] = [(value, "", 0)]  # values with their path and depth
     while remaining:
@@ -51,7 +51,7 @@ def complaint(value: Any) -> str | None:
     return None
 
 
-def is_of(value: Any, kind: Any) -> bool:
+def has_type(value: Any, kind: Any) -> bool:
     """Return whether plain data is of a type: a scalar, a TypedDict, a union, or a list or dict of these."""
     if kind is Any or type(value) is kind:
         return True
@@ -59,15 +59,17 @@ def is_of(value: Any, kind: Any) -> bool:
         return type(value) is int
     origin, args = get_origin(kind), get_args(kind)
     if origin is UnionType:
-        return any(is_of(value, kind) for kind in args)
+        return any(has_type(value, kind) for kind in args)
     if origin is list:
-        return isinstance(value, list) and (args[0] is Any or all(is_of(item, args[0]) for item in value))
+        return isinstance(value, list) and (args[0] is Any or all(has_type(item, args[0]) for item in value))
     if origin is dict:  # its keys are texts
-        return isinstance(value, dict) and (args[1] is Any or all(is_of(item, args[1]) for item in value.values()))
+        return isinstance(value, dict) and (args[1] is Any or all(has_type(item, args[1]) for item in value.values()))
     if is_typeddict(kind):
         hints = get_type_hints(kind)
         return (
-            isinstance(value, dict) and value.keys() == hints.keys() and all(is_of(value[k], hints[k]) for k in hints)
+            isinstance(value, dict)
+            and value.keys() == hints.keys()
+            and all(has_type(value[k], hints[k]) for k in hints)
         )
     return False
 

@@ -76,7 +76,7 @@ def sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def end_with(parent: int) -> None:
+def end_with_process(parent: int) -> None:
     """End this process soon after its parent is gone: a parent that is killed cannot end its workers itself.
 
     A thread checks. (PR_SET_PDEATHSIG reacts to the end of the forking thread, and exists only on Linux.) Ending
@@ -95,7 +95,7 @@ def end_with(parent: int) -> None:
         return
 
     def watch() -> None:
-        while os.getppid() == parent if child else _lives(parent):
+        while os.getppid() == parent if child else _is_alive(parent):
             time.sleep(POLL_SECONDS)
         os._exit(1)
 
@@ -103,7 +103,7 @@ def end_with(parent: int) -> None:
         threading.Thread(target=watch, name=WATCH_THREAD, daemon=True).start()
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     """Return whether a process with that id exists."""
     try:
         os.kill(process, 0)

@@ -109,7 +109,7 @@ class Loader(DataLoader[Batch]):
     def __init__(
         self, rows: SplitBatches, order: BatchOrder, trained_batches: Callable[[], int] | None = None, workers: int = 0
     ) -> None:
-        super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is, num_workers=workers)
+        super().__init__(rows, sampler=order, batch_size=None, collate_fn=_identity, num_workers=workers)
         self.rows, self.order, self.trained_batches = rows, order, trained_batches
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a generator, which asks for it late
@@ -185,7 +185,7 @@ class Sequences(L.LightningDataModule):
 
     def _whole(self, split: str) -> DataLoader[Batch]:
         order = BatchOrder(self.dataset.size(split), chunk_size(self.dataset), fixed=True)
-        return DataLoader(SplitBatches(self.dataset, split), sampler=order, batch_size=None, collate_fn=_as_it_is)
+        return DataLoader(SplitBatches(self.dataset, split), sampler=order, batch_size=None, collate_fn=_identity)
 
 
 def batches_done(trainer: L.Trainer) -> int:
@@ -196,7 +196,7 @@ def batches_done(trainer: L.Trainer) -> int:
     return int(trainer.fit_loop.epoch_loop.batch_progress.total.completed)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 

@@ -141,7 +141,7 @@ class CapturedStep:
             self._capture(batch)
             if self.check and self.replay is not None:
                 return self._compare(batch)
-        if self.replay is None or not self._like(batch):
+        if self.replay is None or not self._has_layout_of_capture(batch):
             return self._step(batch)
         for mine, new in zip(batch_tensors(self.batch), batch_tensors(batch), strict=True):
             mine.copy_(new, non_blocking=True)
@@ -230,7 +230,7 @@ class CapturedStep:
             ) from None
         self.facts = {name: source.__dict__[name] for name in PROPERTY_NAMES if name in source.__dict__}
 
-    def _like(self, batch: Batch) -> bool:
+    def _has_layout_of_capture(self, batch: Batch) -> bool:
         shapes = [x.shape for x in batch_tensors(self.batch)] == [x.shape for x in batch_tensors(batch)]
         return shapes and all(getattr(batch.layout, name) == fact for name, fact in self.facts.items())
 

@@ -160,10 +160,10 @@ class Training(L.LightningModule):
             loss, logits = self.evaluate_batch(batch)
         else:
             loss, logits, norm = self._replay_step(batch)
-        mean, loss = loss.detach(), self._weighted(loss, logits, batch)
+        mean, loss = loss.detach(), self._weight_answers(loss, logits, batch)
         if self.evaluated != self.step:  # an optimizer such as LBFGS evaluates a batch many times in a step
             self.evaluated = self.step
-            self.losses.append(self._of_all(mean, batch))
+            self.losses.append(self._mean_over_ranks(mean, batch))
             if self.logging_due:
                 self.metrics = batch_metrics(logits, batch, self.dataset.roles, self.ranks)
                 self.metrics["learning_rate"] = learning_rate
@@ -324,22 +324,22 @@ class Training(L.LightningModule):
         """The number of devices that a batch is split over."""
         return 1 if self._trainer is None else self.trainer.world_size
 
-    def _of_all(self, mean: Tensor, batch: Batch) -> Tensor:
+    def _mean_over_ranks(self, mean: Tensor, batch: Batch) -> Tensor:
         """Return the mean loss of the answers of all ranks, from that of this rank."""
         if self.ranks == 1:
             return mean
         mine = (batch.targets != IGNORE).sum().float()
-        summed, count = self._sum(torch.stack([torch.where(mine > 0, mean * mine, 0.0), mine]))
+        summed, count = self._sum_over_ranks(torch.stack([torch.where(mine > 0, mean * mine, 0.0), mine]))
         overall: Tensor = summed / count
         return overall
 
-    def _sum(self, of_rank: Tensor) -> Tensor:
+    def _sum_over_ranks(self, of_rank: Tensor) -> Tensor:
         """Return the sum over all ranks."""
         total = self.trainer.strategy.reduce(of_rank, reduce_op="sum")
         assert isinstance(total, Tensor)
         return total
 
-    def _weighted(self, loss: Tensor, logits: Tensor, batch: Batch) -> Tensor:
+    def _weight_answers(self, loss: Tensor, logits: Tensor, batch: Batch) -> Tensor:
         """Return what is trained on, so that each answer has the same weight in a step.
 
         Lightning averages gradients over ranks and over the batches that are accumulated; these may have more or fewer
@@ -349,7 +349,7 @@ class Training(L.LightningModule):
             count = torch.tensor(float(self.accumulated[1]), device=loss.device)
             parts = self.ranks * self.trainer.accumulate_grad_batches
         elif self.ranks > 1:
-            count, parts = self._sum((batch.targets != IGNORE).sum().float()), self.ranks
+            count, parts = self._sum_over_ranks((batch.targets != IGNORE).sum().float()), self.ranks
         else:
             return loss
         return slot_losses(logits, batch.targets).sum() / count * parts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import choosing
-from benchmarks.choosing import BlockChoice, best, best_of_group, candidates, cost, groups
+from benchmarks.choosing import BlockChoice, best, best_of_group, candidate_blocks, cost, groups
 from benchmarks.static import Count, keys
 from pe_lab.attention.triton import launch_parameters
 from pe_lab.attention.triton.launch_parameters import INTERPRETER, Blocks, load_blocks
@@ -17,8 +17,8 @@ KEY = "backward_queries float32 64 plain"
 PLAIN = Count(128, 0, 0, 40_000, "wgmma", 0, 1.0, 10.0, 16.0)
 OLD = Blocks(32, 32, 8, 1)
 FIRST, SECOND = (
-    list(candidates("backward_queries", "float32", 64)),
-    list(candidates("backward_queries", "float32", 64, True)),
+    list(candidate_blocks("backward_queries", "float32", 64)),
+    list(candidate_blocks("backward_queries", "float32", 64, True)),
 )
 STICK = [f"stick_backward_{kernel} float32 64 table" for kernel in ("queries", "keys", "tables")]
 
@@ -55,13 +55,13 @@ def compiler(
 @pytest.mark.parametrize("kernel", ["forward", "backward_keys", "backward_queries", "backward_tables", "stick_forward"])
 def test_no_two_warps_of_a_candidate_compute_the_same_pair(kernel: str, dtype: str, head_dim: int, spare: bool) -> None:
     """A matrix instruction has 16 rows and 8 columns; Triton puts warps along the longer side of a tile."""
-    found = list(candidates(kernel, dtype, head_dim, spare))
+    found = list(candidate_blocks(kernel, dtype, head_dim, spare))
     assert len(found) == len(set(found)) >= (1 if spare and kernel.endswith("tables") else 2)
     for blocks in found:
         rows, columns = (blocks.n, blocks.m) if kernel == "backward_keys" else (blocks.m, blocks.n)
         assert rows >= 16 * blocks.warps or (rows >= 16 and columns > rows and columns >= 8 * blocks.warps)
         assert blocks.m == blocks.n or kernel != "backward_tables"
-    assert set(found).isdisjoint(candidates(kernel, dtype, head_dim, not spare))
+    assert set(found).isdisjoint(candidate_blocks(kernel, dtype, head_dim, not spare))
 
 
 def test_a_cost_counts_masked_tiles_and_idle_schedulers_and_excludes_spills() -> None:
@@ -187,7 +187,7 @@ def test_what_was_chosen_is_written_and_nothing_else(
         return changed(instructions=5.0 if blocks == FIRST[1] else 10.0)
 
     monkeypatch.setattr(choosing, "_count_of", counted)
-    choosing.choose(["sm_80"], f"^{KEY}$", 1)
+    choosing.choose_blocks(["sm_80"], f"^{KEY}$", 1)
     assert load_blocks() == before | {"sm_80": before["sm_80"] | {KEY: FIRST[1]}}
     assert packed_too.count(True) == 1
     assert capsys.readouterr().out.startswith(f"sm_80 {KEY}: {before['sm_80'][KEY]} -> {FIRST[1]} ")

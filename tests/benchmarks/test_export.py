@@ -153,7 +153,7 @@ def test_a_difference_is_found_in_outputs_and_in_gradients() -> None:
 def test_parameters_of_an_encoding_have_an_effect() -> None:
     """Those that start at zero are moved: what a program leaves out would not be seen."""
     for name in ("cope", "learnable"):
-        model, x = plain_model(name), export.inputs(8)
+        model, x = plain_model(name), export.token_embeddings(8)
         before = model(x)
         with torch.no_grad():
             for parameter in model.stack.parameters():

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import ROOT
 from benchmarks.ahead import SHARED_MEMORY, Resources
-from benchmarks.resources import FACTORS, OPTIONAL_TERMS, KernelCase, cover, fault, of_presets
+from benchmarks.resources import FACTORS, OPTIONAL_TERMS, KernelCase, covering_cases, exceeded_limit, of_presets
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ CONFIGS = ROOT / "conf" / "pe"
 
 
 def test_every_pair_of_options_is_compiled() -> None:
-    cases = [case for case in cover() if case.kernel == "forward"]
+    cases = [case for case in covering_cases() if case.kernel == "forward"]
     values = [
         {name: getattr(case, name) for name in ("architecture", "dtype", "head_dim", "causal")}
         | {option: option in case.there for option in OPTIONAL_TERMS}
@@ -42,10 +42,10 @@ def test_spills_and_too_much_shared_memory_are_faults() -> None:
     low, full = (
         KernelCase("forward", "sm_90", dtype, 64, True, frozenset()) for dtype in (torch.bfloat16, torch.float32)
     )
-    assert fault(low, Resources(255, 0, 1000, "wgmma")) == ""
-    assert fault(low, Resources(255, 8, 1000, "wgmma")) == "spills"
-    assert fault(full, Resources(255, 8, 1000, "wgmma")) == ""
-    assert fault(full, Resources(255, 0, 232_449, "wgmma")) == "shared memory"
+    assert exceeded_limit(low, Resources(255, 0, 1000, "wgmma")) == ""
+    assert exceeded_limit(low, Resources(255, 8, 1000, "wgmma")) == "spills"
+    assert exceeded_limit(full, Resources(255, 8, 1000, "wgmma")) == ""
+    assert exceeded_limit(full, Resources(255, 0, 232_449, "wgmma")) == "shared memory"
 
 
 @pytest.mark.parametrize("architecture", sorted(SHARED_MEMORY))

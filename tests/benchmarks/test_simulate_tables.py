@@ -80,7 +80,7 @@ def test_runs_fail_with_one_probability_for_all_encodings_of_a_study() -> None:
 
 @pytest.mark.parametrize("noise", ["equal", "solved or not"])
 def test_a_line_of_the_table_has_small_errors(noise: str) -> None:
-    noises = simulate_tables.spreads() | {"solved or not": simulate_tables.solved_or_not}
+    noises = simulate_tables.noise_of_spreads() | {"solved or not": simulate_tables.solved_or_not}
     found = simulate_tables.line(noise, noises[noise], 5, 5, 60)
     shared = float(str(found["no difference"]).split(" / ")[1])
     assert shared <= 12

@@ -23,7 +23,7 @@ def group(file: Path) -> str:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_every_key_says_what_it_is(file: Path) -> None:
-    described = {one.name for one in reference.of_config() if one.description} if file in PRESETS else set()
+    described = {one.name for one in reference.settings_of_config() if one.description} if file in PRESETS else set()
     for one in reference.read_settings(file, group(file)):
         assert one.description or one.name in described, one
 
@@ -44,13 +44,13 @@ def test_a_setting_of_the_schema_has_a_range_and_is_written_in_conf(group: str, 
     others = {"pe", "data", "optimizer", *LIST_GROUPS, *dict(TYPED_GROUPS)} if group == "" else {"_target_"}
     others |= {*ALIASES, *DECIDED_ARGUMENTS} if group == "trainer" else set()
     settings = {f"{group}.{setting.name}".lstrip(".") for setting in fields(typed) if setting.name not in others}
-    written = {one.name for one in reference.of_config()}
+    written = {one.name for one in reference.settings_of_config()}
     assert settings <= RANGES.keys()
     assert settings == {name for name in written if name.rpartition(".")[0] == group and name not in others}
 
 
 def test_a_range_is_shown_where_values_are_checked() -> None:
-    shown = {one.name: one.range for one in reference.of_config()}
+    shown = {one.name: one.range for one in reference.settings_of_config()}
     assert all(shown[f"trainer.{name}"] for name in TAKEN_ARGUMENTS)
     assert {name for name, words in shown.items() if not words} == {"solve", "tune", "evaluate", "decide"}
 
@@ -96,7 +96,7 @@ def test_help_shows_the_common_settings_and_every_choice() -> None:
 
 def test_all_help_shows_every_setting() -> None:
     text = help.help_text(config.find_folders(), [], every=True)
-    assert all(f"  {one.name}" in text for one in reference.of_config())
+    assert all(f"  {one.name}" in text for one in reference.settings_of_config())
 
 
 def test_help_on_a_choice_shows_its_settings() -> None:

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from pe_lab.config import expand_overrides
 from pe_lab.data.base import Task
-from pe_lab.data.labelled import Labelled, SampledLabelled, predictor_metrics, uniform_log_p
+from pe_lab.data.labelled import Labelled, SampledLabelled, class_metrics, uniform_log_p
 from pe_lab.data.pattern import Pattern
 from pe_lab.encodings.layout import PADDING
 from pe_lab.experiment.cell import Cell
@@ -256,7 +256,7 @@ def test_a_file_is_known_by_its_content_not_by_its_path(tmp_path: Path) -> None:
 
 def test_scores_are_those_of_the_probabilities_with_ties_shared() -> None:
     p = torch.tensor([[0.5, 0.25, 0.25], [0.4, 0.4, 0.2], [0.4, 0.4, 0.2], [1 / 3, 1 / 3, 1 / 3]], dtype=torch.float64)
-    found = predictor_metrics(p.log(), torch.tensor([0, 1, 2, 0]))
+    found = class_metrics(p.log(), torch.tensor([0, 1, 2, 0]))
     assert found["loss"] == pytest.approx(-(math.log(0.5) + math.log(0.4) + math.log(0.2) + math.log(1 / 3)) / 4)
     assert found["accuracy"] == pytest.approx((1 + 1 / 2 + 0 + 1 / 3) / 4)
     assert found["loss"] == found["loss_all"] == found["loss_label"]

@@ -20,7 +20,7 @@ from pe_lab.experiment import sweep, sweep_report
 from pe_lab.experiment.added_seeds import add_seeds
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Outcome, Round, cost_of, drive_stage, read_outcome, with_settings
+from pe_lab.experiment.rounds import Outcome, Round, cost_by_run, drive_stage, read_outcome, with_settings
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.results.frame import load
 
@@ -296,7 +296,7 @@ def test_the_cost_of_a_run_is_that_of_its_last_checkpoint_in_any_order():
     (cfg,) = expand("pe=rope", "decide.baseline=null", "margin=null", "decide.seeds=5..12")
     one = [Outcome(cfg, "a", Path("a"), core_seconds=seconds) for seconds in (4.0, 16.0, 1.0)]
     two = [Outcome(cfg, "b", Path("b"), core_seconds=2.0)]
-    assert cost_of([*one, *two]) == {"a": 16.0, "b": 2.0}
+    assert cost_by_run([*one, *two]) == {"a": 16.0, "b": 2.0}
 
 
 def test_the_cost_of_a_cell_is_that_of_all_threads_and_does_not_change_when_its_run_goes_on(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.ledger import identity, record
+from benchmarks.ledger import identity, record_checkpoint
 from pe_lab.experiment.progress_display import ProgressDisplay
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import RequestedCell, Upcoming
@@ -18,5 +18,5 @@ from pe_lab.ledger.progress import RequestedCell, Upcoming
 def test_a_try_of_tuning_ends_with_the_loss_that_decides(tmp_path, capsys, later, said):
     run = Ledger(tmp_path).run(identity({"name": "rope"}, 1))
     with ProgressDisplay(tmp_path, [RequestedCell(run.name, 4, "rope-s0", 1)], later):
-        record(run, 4, 0.6)
+        record_checkpoint(run, 4, 0.6)
     assert said in capsys.readouterr().err

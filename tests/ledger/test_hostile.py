@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import pe_lab
-from benchmarks.ledger import identity, record
+from benchmarks.ledger import identity, record_checkpoint
 from faults.programs import Program
 from faults.sweeps import SWEEP, cells
 from pe_lab.ledger.ledger import Ledger
@@ -101,7 +101,7 @@ def test_a_report_shows_names_as_text(tmp_path, program):
     for pe in ("rope", evil):
         for seed in range(3):
             run = Ledger(tmp_path / "ledger").run(identity({"name": pe}, seed=seed))
-            record(run, 4, 1.0 + seed / 10)
+            record_checkpoint(run, 4, 1.0 + seed / 10)
     status, _, err = program(report.main, tmp_path / "ledger", "--out", tmp_path / "out")
     assert status == 0, err
     page = (tmp_path / "out" / "report.html").read_text()

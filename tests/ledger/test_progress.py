@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from benchmarks.ledger import identity, record
+from benchmarks.ledger import identity, record_checkpoint
 from pe_lab.ledger import progress as progress_module
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register_process
@@ -49,7 +49,7 @@ def serve(
 
 def test_each_cell_is_in_one_list(tmp_path):
     done, served, failed, gone = (make_run(tmp_path, pe) for pe in ("rope", "alibi", "none", "t5"))
-    record(done, 4, 1.0)
+    record_checkpoint(done, 4, 1.0)
     serve(served, 5.0, 8, ago=10)
     for epochs in (8, 16):
         served.request(epochs)
@@ -93,7 +93,7 @@ def test_the_time_left_follows_from_the_speed_so_far(tmp_path):
 
 def test_finished_runs_count_for_the_speed(tmp_path):
     done, other = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
-    record(done, 10, 1.0)
+    record_checkpoint(done, 10, 1.0)
     done.account({"total": 20.0, "steps": 15.0, "evaluation": 1.0, "checkpoints": 1})
     serve(other, 0.0, 10, ago=0.0)
     other.request(10)
@@ -105,7 +105,7 @@ def test_finished_runs_count_for_the_speed(tmp_path):
 def test_the_cost_of_a_longer_run_is_divided_by_all_its_epochs(tmp_path):
     further, other = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
     for epochs in (4, 64):
-        record(further, epochs, 1.0)
+        record_checkpoint(further, epochs, 1.0)
     further.account({"total": 64.0, "steps": 60.0, "evaluation": 1.0, "checkpoints": 2})
     serve(other, 0.0, 4, ago=0.0)
     other.request(4)
@@ -116,7 +116,7 @@ def test_the_cost_of_a_longer_run_is_divided_by_all_its_epochs(tmp_path):
 
 def test_no_time_is_left_when_all_cells_are_done(tmp_path):
     done = make_run(tmp_path, "rope")
-    record(done, 4, 1.0)
+    record_checkpoint(done, 4, 1.0)
     state = Progress(tmp_path, [cell_of(done, 4)]).snapshot()
     assert (state.fraction_done, state.seconds_left, state.missing) == (1.0, 0.0, [])
 
@@ -137,7 +137,7 @@ def test_the_last_metric_of_a_training_is_known_where_it_was_written(tmp_path):
 
 def test_the_test_loss_of_a_trained_cell_is_read(tmp_path):
     done, other = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
-    record(done, 4, 0.75)
+    record_checkpoint(done, 4, 0.75)
     progress = Progress(tmp_path, [cell_of(done, 4), cell_of(other, 4)])
     assert [progress.test_loss(cell) for cell in progress.cells] == [0.75, None]
 
@@ -180,7 +180,7 @@ def test_an_owner_in_another_process_counts_while_it_lives(tmp_path):
 
 def test_a_cell_is_done_when_its_measurements_are_recorded(tmp_path):
     run = make_run(tmp_path, "rope")
-    record(run, 4, 1.0)
+    record_checkpoint(run, 4, 1.0)
     request = {"kind": "length", "length": 2, "policy": "raw", "offset": 0, "revision": [1, 1]}
     cell = replace(cell_of(run, 4), measurements=[request])
     progress = Progress(tmp_path, [cell])
@@ -199,7 +199,7 @@ def test_the_time_left_of_measuring_follows_from_the_measurements_so_far(tmp_pat
     requests = [{"kind": "length", "length": n, "policy": "raw", "offset": 0, "revision": [1, 1]} for n in (2, 4)]
     runs = [make_run(tmp_path, pe) for pe in ("rope", "alibi")]
     for run in runs:
-        record(run, 4, 1.0)
+        record_checkpoint(run, 4, 1.0)
         run.request(4)
     progress = Progress(tmp_path, [replace(cell_of(run, 4), measurements=requests) for run in runs])
     state = progress.snapshot()
@@ -214,14 +214,14 @@ def test_the_time_left_of_measuring_follows_from_the_measurements_so_far(tmp_pat
 
 def test_what_is_requested_later_belongs_to_the_work_and_to_the_time(tmp_path):
     done, served = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
-    record(done, 10, 10.0)
+    record_checkpoint(done, 10, 10.0)
     serve(served, 5.0, 10, ago=5)
     served.request(10)
     cells = [cell_of(done, 10), cell_of(served, 10)]
     alone, whole = (Progress(tmp_path, cells, Upcoming(work=work)).snapshot() for work in (0.0, 20 * (1 + 1 / 3)))
     assert (alone.fraction_done, whole.fraction_done) == pytest.approx((0.75, 0.375))
     assert whole.seconds_left == pytest.approx(5 * alone.seconds_left)  # 5 epochs, and 20 more
-    record(served, 10, 10.0)
+    record_checkpoint(served, 10, 10.0)
     assert (
         Progress(tmp_path, cells, Upcoming(1, 20.0)).snapshot().seconds_left is None
     )  # nothing runs, and more may come
@@ -245,7 +245,7 @@ def test_the_same_command_is_written_once(tmp_path):
 
 def test_a_damaged_cost_is_ignored_and_not_removed(tmp_path):
     done, other = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
-    record(done, 10, 1.0)
+    record_checkpoint(done, 10, 1.0)
     other.request(10)
     (done.folder / "cost.json").write_text('{"total": ')
     assert Progress(tmp_path, [cell_of(done, 10), cell_of(other, 10)]).snapshot().seconds_left is None

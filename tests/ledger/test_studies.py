@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from benchmarks.ledger import identity, record
+from benchmarks.ledger import identity, record_checkpoint
 from pe_lab.ledger import __main__ as maintenance
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.studies import read_cells, study_names
@@ -19,7 +19,7 @@ def rows(tmp_path) -> Path:
     """The table of a study of two cells, in a ledger in which there is something to prune."""
     run = Ledger(tmp_path / "ledger").run(identity({"name": "rope"}))
     for epochs in (1, 4):
-        record(run, epochs, 1.0)
+        record_checkpoint(run, epochs, 1.0)
     (run.folder / ".s-unfinished").mkdir()
     path = run.tree.prepare_file(run.tree.root / "studies" / "question" / "rows.csv")
     table = pd.DataFrame({"pe": "rope", "data": "a,b", "epochs": [1, 4], "run": run.name, "loss": [0.5, 0.25]})

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks import ledger as made_up
-from benchmarks.ledger import identity, record
+from benchmarks.ledger import identity, record_checkpoint
 from faults.sweeps import TINY, cells
 from pe_lab import config
 from pe_lab.experiment.cell import Cell
@@ -43,7 +43,7 @@ def run(tmp_path, monkeypatch) -> Run:
     """A run with a checkpoint, a record and the files of a dead process; this process is not registered yet."""
     monkeypatch.setattr(processes, "_REGISTERED", {})
     run = Ledger(tmp_path / "ledger").run(identity({"name": "rope"}))
-    record(run, 4, 1.0)
+    record_checkpoint(run, 4, 1.0)
     Records(run, 4).add(REQUEST, pd.DataFrame({"metric": ["loss"], "value": [1.0]}), {})
     for path in ("owner.json", "failed/8.json", f"requested/8.{GONE}", "records/4/owner.json"):
         run.tree.write_json(run.folder / path, ONE)
@@ -80,7 +80,7 @@ def everything(ledger: Path, identity: dict) -> list[Callable[[], object]]:
     def serve() -> None:
         with run.lease():
             run.heartbeat(1.0, 16)
-            record(run, 16, 1.0)
+            record_checkpoint(run, 16, 1.0)
 
     def prune() -> None:
         for found in removable_entries(ledger, [], forget=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ledger import identity, record
+from benchmarks.ledger import identity, record_checkpoint
 from pe_lab import status
 from pe_lab.benchmark.pack import pack_ledger
 from pe_lab.ledger import __main__ as upkeep
@@ -45,7 +45,7 @@ def ledger() -> Iterator[Path]:
         runs = [Ledger(folder).run(identity({"name": "rope"}, seed=seed)) for seed in range(4)]
         for run in runs:
             for epochs in (1, 4):
-                record(run, epochs, 1.0)
+                record_checkpoint(run, epochs, 1.0)
         cells = [
             RequestedCell(run.name, epochs, f"seed-{n}-e{epochs}", 1) for n, run in enumerate(runs) for epochs in (1, 4)
         ]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.ledger import COLUMNS, identity, make, record
+from benchmarks.ledger import COLUMNS, identity, make, record_checkpoint
 from configs import TINY_MODEL, in_ledger
 from pe_lab import config
 from pe_lab.experiment import sweep
@@ -66,7 +66,7 @@ def add(folder: Path, pe: str = "rope", epochs: tuple[int, ...] = (1,), **others
         settings | {name: _merged(settings.get(name), part) for name, part in parts.items()}
     )
     for at in epochs:
-        record(training_run, at, loss / at, **others)
+        record_checkpoint(training_run, at, loss / at, **others)
     return training_run
 
 
@@ -153,7 +153,7 @@ def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
 def test_settings_and_labels_are_those_of_the_configs(tmp_path, overrides):
     made = composed(tmp_path, *overrides, "epochs=1", "seed=0,1")
     for number, job in enumerate(made):
-        record(Ledger(tmp_path).run(job.cell.identity), 1, 0.5 + number)
+        record_checkpoint(Ledger(tmp_path).run(job.cell.identity), 1, 0.5 + number)
     rows = rows_of([settings_of(job.cell.cfg) for job in made], [summary_and_environment(job.run, 1) for job in made])
     found = load(tmp_path).cells
     assert len(found) == len(made)
@@ -513,7 +513,7 @@ def test_a_run_whose_identity_does_not_fit_its_name_is_refused(tmp_path, damage)
 )
 def test_a_run_that_is_no_training_is_refused(tmp_path, settings):
     training_run = Ledger(tmp_path).run(settings)
-    record(training_run, 1, 0.5)
+    record_checkpoint(training_run, 1, 0.5)
     only(load(tmp_path).refused, training_run.name, "pe, data, depth and seed")
 
 

@@ -12,7 +12,7 @@ import pytest
 import wandb
 from omegaconf import OmegaConf
 
-from benchmarks.ledger import identity, record
+from benchmarks.ledger import identity, record_checkpoint
 from paged import text_of
 from pe_lab import config
 from pe_lab.ledger import __main__ as upkeep
@@ -21,7 +21,7 @@ from pe_lab.report import __main__ as report
 from pe_lab.results import sync
 from pe_lab.results.stored_checkpoint import read_settings
 from pe_lab.system.files import CHECKSUMS_FILE
-from pe_lab.system.plain import complaint, read_yaml
+from pe_lab.system.plain import plain_data_error, read_yaml
 from pe_lab.tracking.wandb_config import flat_settings
 
 SECRET = "5ec2e7-hush-hush"
@@ -203,7 +203,7 @@ def _watched(monkeypatch, tmp_path) -> Iterator[None]:
 def checkpoint(tmp_path, sign) -> Path:
     """A checkpoint with the sound config."""
     training_run = Ledger(tmp_path / "ledger").run(identity({"name": "rope"}))
-    checkpoint = record(training_run, 4, 1.0)
+    checkpoint = record_checkpoint(training_run, 4, 1.0)
     summary = json.loads((checkpoint / "summary.json").read_text()) | {"name": "rope-d1-e4-s0", "steps": 36}
     summary |= {"tokens_per_sequence": 16}
     (checkpoint / "summary.json").write_text(json.dumps(summary))
@@ -498,8 +498,8 @@ def test_settings_that_could_not_be_read_back_are_refused_before_training(overri
 
 
 def test_plain_data_has_no_complaint():
-    assert complaint({"a": [1, 2.5, None, True, "$x {y}", {"b": {}}]}) is None
-    assert complaint({"a": object()}).startswith("must have numbers, texts, lists and dicts, got <object")
+    assert plain_data_error({"a": [1, 2.5, None, True, "$x {y}", {"b": {}}]}) is None
+    assert plain_data_error({"a": object()}).startswith("must have numbers, texts, lists and dicts, got <object")
 
 
 def test_settings_of_earlier_versions_are_left_out(checkpoint, sign):

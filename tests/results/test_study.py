@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.ledger import record
+from benchmarks.ledger import record_checkpoint
 from configs import TINY_MODEL, in_ledger
 from frames import results_of
 from pe_lab.experiment.job import Job
@@ -163,7 +163,7 @@ def trained(tmp_path) -> Path:
         if number == 1:
             job.fail("the training loss must be finite, got nan at step 2")
         else:
-            record(job.run, 1, 0.5 + number)
+            record_checkpoint(job.run, 1, 0.5 + number)
     return tmp_path
 
 

@@ -252,9 +252,9 @@ def test_plans_that_cannot_be_are_refused_in_one_line(make, word: str) -> None:
 
 def test_simulated_races_end_as_the_plan_says() -> None:
     design = simulation.Design(cap=4000)
-    law = simulation.of_rows(np.random.default_rng(3), 40)
+    law = simulation.population_of_rows(np.random.default_rng(3), 40)
     rng = np.random.default_rng(0)
-    passing = simulation.times(law, 2, 3, rng, np.zeros(1))
+    passing = simulation.log_steps_to_level(law, 2, 3, rng, np.zeros(1))
     grid = simulation.evaluation_steps(design.cap, design.fraction)
     scores = simulation.curves(law, passing, grid, rng).astype(float)
     raced = simulation.judge_races(scores, grid, design)

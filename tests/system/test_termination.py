@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from faults.programs import FORKS, wait_for
-from pe_lab.system.termination import TerminatedError, _lives, end_with, sigterm_raises
+from pe_lab.system.termination import TerminatedError, _is_alive, end_with_process, sigterm_raises
 
 
 def send() -> None:
@@ -42,8 +42,8 @@ def test_it_is_raised_wherever_it_comes(when: Callable[[], object]) -> None:
 
 
 def _works(parent: int, said: Path) -> None:
-    end_with(parent)
-    end_with(parent)  # as in its next task
+    end_with_process(parent)
+    end_with_process(parent)  # as in its next task
     watching = sum(thread.name == "watching the parent" for thread in threading.enumerate())
     said.with_suffix(".new").write_text(f"{os.getpid()} {watching}")
     said.with_suffix(".new").rename(said)
@@ -69,7 +69,7 @@ def test_a_worker_ends_when_its_parent_is_killed(between, tmp_path):
         int, wait_for(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text()).split()
     )
     assert watching == 1
-    assert _lives(worker)
+    assert _is_alive(worker)
     parent.kill()
     parent.join()
     wait_for(lambda: not _runs(worker))
@@ -84,5 +84,5 @@ def _runs(process: int) -> bool:
 
 
 def test_a_process_does_not_end_with_itself():
-    end_with(os.getpid())
+    end_with_process(os.getpid())
     assert all(thread.name != "watching the parent" for thread in threading.enumerate())
