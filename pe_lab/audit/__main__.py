@@ -41,7 +41,7 @@ def main() -> None:
         with config.add_config_dirs(sys.argv[1:]) as arguments:
             settings, cfgs = read_arguments(parser.parse_args(arguments).overrides)
             Path(settings.out).mkdir(parents=True, exist_ok=True)
-            from pe_lab.audit.measurement import audit_encodings  # loads torch
+            from pe_lab.audit.auditing import audit_encodings  # loads torch
 
             audit_encodings(cfgs, Path(settings.out), settings.pictures, settings.seconds)
 

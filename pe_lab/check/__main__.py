@@ -31,7 +31,7 @@ def main() -> None:
     def program() -> int:
         with config.add_config_dirs(sys.argv[1:]) as arguments:
             kind, cfgs = read_overrides(parser.parse_args(arguments).overrides)
-            from pe_lab.check.report import print_check  # loads torch
+            from pe_lab.check.check_report import print_check  # loads torch
 
             sound = [print_check(kind, cfg) for cfg in cfgs]
             return int(not all(sound))

@@ -11,10 +11,21 @@ from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Batch
 from pe_lab.experiment.ranks import Ranks
-from pe_lab.tracking.events import log_metrics
-from pe_lab.training.divergence import NotFiniteError
+from pe_lab.tracking.cell_logs import log_metrics
 
 HEARTBEAT_SECONDS = 1.0  # seconds between two heartbeats
+
+
+class NotFiniteError(ArithmeticError):
+    """A loss is not finite."""
+
+    def __init__(self, which: str, step: int, value: float) -> None:
+        super().__init__(f"the {which} loss must be finite, got {value} at step {step}")
+        self.step = step
+
+
+class CheckpointNotFiniteError(NotFiniteError):
+    """A loss is not finite that is computed for a checkpoint only: later checkpoints do not depend on it."""
 
 
 class StepTime(L.Callback):

@@ -14,9 +14,9 @@ from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.files import digest
 from pe_lab.system.termination import no_exit, sigterm_raises
-from pe_lab.tracking.events import log_records, log_stored
+from pe_lab.tracking.cell_logs import log_records, log_stored
 from pe_lab.tracking.loggers import close_at_end, import_loggers
-from pe_lab.tracking.pictures import MAX_DRAWN_TOKENS, Picture, attention_picture, encoding_picture, log_pictures
+from pe_lab.tracking.wandb_pictures import MAX_DRAWN_TOKENS, Picture, attention_picture, encoding_picture, log_pictures
 
 
 class CheckpointLoggers:

@@ -15,9 +15,11 @@ from pe_lab.data.base import Floors
 from pe_lab.data.score import exact_range, score
 from pe_lab.experiment.callbacks import (
     HEARTBEAT_SECONDS,
+    CheckpointNotFiniteError,
     Checkpoints,
     Curve,
     Divergence,
+    NotFiniteError,
     PeriodicAction,
     StepTime,
     Validation,
@@ -34,10 +36,9 @@ from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError, write_json
 from pe_lab.system.termination import no_exit, sigterm_raises
-from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors
+from pe_lab.tracking.cell_logs import log_checkpoint, log_curve, log_floors
 from pe_lab.tracking.loggers import ForwardingLogger, is_delivered
 from pe_lab.training.checkpoints import SafeTensorsIO
-from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
 from pe_lab.training.module import Training
 from pe_lab.training.weights import save_tensors

@@ -13,7 +13,7 @@ from joblib import Parallel, cpu_count, delayed
 from markupsafe import Markup, escape
 from tqdm import tqdm
 
-from pe_lab.audit.report import legend
+from pe_lab.audit.audit_table import legend
 from pe_lab.benchmark import task_results, task_tables
 from pe_lab.benchmark.fresh_seeds import FreshSeeds, compare_fresh_seeds
 from pe_lab.benchmark.task_results import TaskResults

@@ -89,8 +89,8 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     """
     from lightning.pytorch.loggers import Logger
 
+    from pe_lab.tracking.cell_logs import log_stored
     from pe_lab.tracking.checkpoint_info import CheckpointInfo
-    from pe_lab.tracking.events import log_stored
     from pe_lab.tracking.loggers import close_at_end, is_delivered
     from pe_lab.tracking.wandb_run import open_run
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from configs import NAMES, pe_settings
-from pe_lab.audit import cost, measures, report
+from pe_lab.audit import audit_table, cost, measures
 from pe_lab.audit.audited_encoding import HEADS, LENGTH, WIDTH, AuditedEncoding, equal_tokens, random_tokens
 from pe_lab.audit.cost import Meter, attention_layers, measure_costs
 from pe_lab.audit.pictures import effective_distance, save_picture
@@ -280,7 +280,7 @@ def test_costs_are_ratios_to_none_and_unmeasured_ones_are_empty(monkeypatch: pyt
     assert all(0.3 < cells[f"time_{T}"] < 3 for T in few)
     assert cells["extra_flops"] == cells["extra_elements"] == 0
     assert cells.keys().isdisjoint(reasons)
-    assert cells.keys() | reasons.keys() == set(report.COST_COLUMNS)
+    assert cells.keys() | reasons.keys() == set(audit_table.COST_COLUMNS)
 
 
 def test_costs_are_those_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,17 +332,19 @@ def test_tables_are_made_long_enough_to_be_timed() -> None:
 
 
 def test_an_empty_cell_is_empty_and_has_its_reason() -> None:
-    table = report.tabulate_rows(["a", "b"], [{"uniqueness": 1e-15, "attention": "sdpa"}, {"uniqueness": 0.5}])
-    text = report.markdown_page(table, report.empty_cells({"a": {"reach": "too far"}, "b": {"reach": "too far"}}), [])
+    table = audit_table.tabulate_rows(["a", "b"], [{"uniqueness": 1e-15, "attention": "sdpa"}, {"uniqueness": 0.5}])
+    text = audit_table.markdown_page(
+        table, audit_table.empty_cells({"a": {"reach": "too far"}, "b": {"reach": "too far"}}), []
+    )
     assert "| a | 0 |  |" in text
     assert "| b | 0.5 |  |" in text
     assert "- reach: too far (a, b)" in text
-    assert report.render_table(table, 1000).splitlines()[2].split() == ["a", "0", "sdpa"]
+    assert audit_table.render_table(table, 1000).splitlines()[2].split() == ["a", "0", "sdpa"]
 
 
 def test_a_name_and_a_reason_are_shown_as_they_are() -> None:
-    text = report.markdown_page(
-        report.tabulate_rows(["`<b>``|"], [{}]), report.empty_cells({"`<b>``|": {"reach": "<i>"}}), []
+    text = audit_table.markdown_page(
+        audit_table.tabulate_rows(["`<b>``|"], [{}]), audit_table.empty_cells({"`<b>``|": {"reach": "<i>"}}), []
     )
     assert not re.search("<[bi]>", text)
     assert "| \\`&lt;b>\\`\\`\\| |" in text
@@ -367,12 +369,12 @@ def test_the_command_writes_table_legend_and_pictures(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "table.csv", index_col="pe", keep_default_na=False, na_values=[""])
     assert list(table.index) == ["rope", "none"]
-    assert list(table.columns) == report.PROPERTIES + report.COST_COLUMNS
+    assert list(table.columns) == audit_table.PROPERTIES + audit_table.COST_COLUMNS
     assert table.loc["rope", "norm_change"] < ROUNDING
     assert table.loc["none", "uniqueness"] < ROUNDING
     assert np.isnan(table.loc["none", "linear_shift"])
     page = (tmp_path / "table.md").read_text()
-    for name, text in report.legend().items():
+    for name, text in audit_table.legend().items():
         assert name in done.stdout
         assert f"- `{name}`: {text}" in page
         assert len(text) > 30

@@ -8,9 +8,9 @@ import pytest
 
 from pe_lab.check import encodings, models
 from pe_lab.check.__main__ import main, read_overrides
+from pe_lab.check.check_report import outcome_line, summary_line
 from pe_lab.check.datasets import PROMISES
 from pe_lab.check.promise import PromiseOutcome
-from pe_lab.check.report import outcome_line, summary_line
 
 MODULE = """
 import torch

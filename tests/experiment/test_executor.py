@@ -13,12 +13,12 @@ from configs import TINY, in_ledger
 from pe_lab.data.seeding import derive_seed
 from pe_lab.encodings.families.bias_learned import KerpleLog
 from pe_lab.experiment import executor
+from pe_lab.experiment.callbacks import NotFiniteError
 from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.model.blocks import MultiHeadAttention
 from pe_lab.training.checkpoints import SafeTensorsIO
-from pe_lab.training.divergence import NotFiniteError
 from pe_lab.training.module import Training
 
 TIMED = {"tokens_per_second"}  # rows that differ between two runs

@@ -30,7 +30,7 @@ from pe_lab.ledger.training_states import read_metadata
 from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.files import CHECKSUMS_FILE, LedgerError, file_digest
 from pe_lab.tracking.loggers import csv_logger, tensorboard_logger, wandb_logger
-from pe_lab.tracking.pictures import encoding_picture
+from pe_lab.tracking.wandb_pictures import encoding_picture
 from pe_lab.training.weights import save_tensors
 
 REQUEST = {"kind": "length", "length": 2}

@@ -21,11 +21,11 @@ from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import load_model
 from pe_lab.probes.attention import layer_weights
-from pe_lab.tracking import loggers, pictures
-from pe_lab.tracking.events import way_to_bayes
-from pe_lab.tracking.pictures import GAP, TILE, attention_picture, encoding_picture
+from pe_lab.tracking import loggers, wandb_pictures
+from pe_lab.tracking.cell_logs import way_to_bayes
 from pe_lab.tracking.wandb_config import wandb_tags
 from pe_lab.tracking.wandb_mode import wandb_mode
+from pe_lab.tracking.wandb_pictures import GAP, TILE, attention_picture, encoding_picture
 from pe_lab.tracking.wandb_run import BEST_DIRECTIONS, WandbRun
 
 
@@ -170,7 +170,7 @@ def test_a_run_has_one_picture_of_the_encoding_and_one_of_attention(records):
 def test_a_picture_of_an_encoding_is_drawn_once_for_all_cells_that_have_it(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        pictures, "save_picture", lambda subject, none, path: (drawn.append(subject.name), path.touch())
+        wandb_pictures, "save_picture", lambda subject, none, path: (drawn.append(subject.name), path.touch())
     )
     (tmp_path / "pictures").mkdir()
 
@@ -213,7 +213,7 @@ def test_a_picture_of_attention_shows_the_weights_of_every_head(tmp_path):
 
 def test_a_picture_that_cannot_be_drawn_does_not_cost_the_cell(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(pictures, "save_picture", lambda *_: (_ for _ in ()).throw(ValueError("no colours left")))
+    monkeypatch.setattr(wandb_pictures, "save_picture", lambda *_: (_ for _ in ()).throw(ValueError("no colours left")))
     (job,) = serve(tmp_path, "logger=wandb", "epochs=1")
     assert not job.missing
     assert "rope-d1-e1-s0: no pictures in W&B: no colours left" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from pe_lab import config
-from pe_lab.audit import report
+from pe_lab.audit import audit_table
 from pe_lab.audit.audited_encoding import AuditedEncoding
 from pe_lab.audit.cost import measure_costs
 from pe_lab.audit.measures import measure_properties
@@ -40,11 +40,11 @@ def audit_encodings(cfgs: list[DictConfig], out: Path, draw: bool, seconds: floa
         subject, without = (AuditedEncoding(each.pe.name, instantiate(each.pe)) for each in (cfg, none))
         for columns, more in zip((row, why_not), measure_costs(subject, without, seconds), strict=True):
             columns.update(more)
-    table = report.tabulate_rows([cfg.pe.name for cfg in cfgs], rows)
-    empty = report.empty_cells(dict(zip(table.index, reasons, strict=True)))
-    report.write_report(out, table, empty, list(pictures.values()))
-    print(report.render_table(table, shutil.get_terminal_size().columns))
-    print("", report.PREAMBLE, *(f"  {name}: {text}" for name, text in report.legend().items()), sep="\n")
+    table = audit_table.tabulate_rows([cfg.pe.name for cfg in cfgs], rows)
+    empty = audit_table.empty_cells(dict(zip(table.index, reasons, strict=True)))
+    audit_table.write_report(out, table, empty, list(pictures.values()))
+    print(audit_table.render_table(table, shutil.get_terminal_size().columns))
+    print("", audit_table.PREAMBLE, *(f"  {name}: {text}" for name, text in audit_table.legend().items()), sep="\n")
     print("", "Empty cells", *(f"  {line}" for line in empty), sep="\n")
     print(f"\n{out / 'table.csv'}, {out / 'table.md'}, {len(pictures)} pictures")
 
