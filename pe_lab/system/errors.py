@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
-
-from hydra.errors import MissingConfigException
-from omegaconf import DictConfig
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pe_lab.system.escaping import escape_control
 from pe_lab.system.names import HELP_COMMAND, nearest_names, unknown_name_message
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 TYPE_NAMES = {"Integer": "an integer", "Float": "a number", "Boolean": "true or false", "String": "text"}
 TYPE_NAMES |= {
@@ -38,6 +37,8 @@ def refuse(reason: str) -> NoReturn:
 
 def in_one_line(error: BaseException) -> str:
     """Return an error as one printable line that names the setting, the requirement and the value."""
+    from hydra.errors import MissingConfigException  # not installed where kernels alone are measured
+
     if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         if f"{group}={name}" in ("search=fair", "search=pe_bench"):
@@ -64,7 +65,7 @@ def in_one_line(error: BaseException) -> str:
     return escape_control(f"{key}: {line}" if key and key not in line else line)
 
 
-def unknown_setting(leaf: DictConfig, group: str, name: str, valid: Iterable[Any], value_text: str = "") -> str:
+def unknown_setting(leaf: "DictConfig", group: str, name: str, valid: Iterable[Any], value_text: str = "") -> str:
     """Return a message about a setting that does not exist: those that do, the value, and the nearest name.
 
     Args:
@@ -110,6 +111,8 @@ def _of_setting(error: BaseException | None, override: str = "", value_text: str
     Args:
         override: an unknown setting as it was written, and its value, if known.
     """
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
+
     key = getattr(error, "full_key", None)
     if isinstance(error, ConfigAttributeError | ConfigKeyError) and key and error.parent_node is not None:
         group, _, name = key.rpartition(".")

@@ -91,7 +91,7 @@ def _at_key(key_path: str) -> str:
 def read_yaml(content: bytes) -> Any:
     """Read a YAML file as dicts, lists, strings and numbers. Reads back what OmegaConf writes.
 
-    Strings may still be unsafe: check them with `complaint`.
+    Strings may still be unsafe: check them with `plain_data_error`.
 
     Raises:
         ValueError: the content has tags, aliases, several documents or a repeated key, or is too large or too deep.

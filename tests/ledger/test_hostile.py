@@ -26,7 +26,12 @@ def test_readers_of_a_ledger_resolve_import_and_instantiate_nothing():
     folder, found = Path(pe_lab.__file__).parent, []
     readers = [path for name in ("ledger", "results", "report") for path in sorted((folder / name).rglob("*.py"))]
     readers.remove(folder / "results" / "trained_cell.py")  # tests/results/test_trained_cell.py: what it may import
-    for path in (*readers, folder / "tracking" / "cell_logs.py", folder / "status.py", folder / "ledger" / "progress.py"):
+    for path in (
+        *readers,
+        folder / "tracking" / "cell_logs.py",
+        folder / "status.py",
+        folder / "ledger" / "progress.py",
+    ):
         for node in ast.walk(ast.parse(path.read_text())):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
