@@ -70,7 +70,7 @@ def test_tables_fit_400_pixels(browser: Browser, site: Path, kind: str) -> None:
 def test_a_list_chooses_the_columns_of_the_leaderboard_on_a_narrow_screen(browser: Browser, site: Path) -> None:
     shown = (
         "[...document.querySelectorAll('#table-leaderboard thead th')].slice(2).filter(head => head.clientWidth)"
-        ".map(head => head.textContent)"
+        ".map(head => head.querySelector('button').textContent)"
     )
     choose = (
         "[...document.querySelectorAll('select[data-table=table-leaderboard] option')].map(option => {"
