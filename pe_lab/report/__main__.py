@@ -35,8 +35,7 @@ def main() -> None:
     parser.add_argument("--study", help="a study of a ledger that is given as a folder")
     parser.add_argument(
         "--baseline",
-        help="the encoding that others are compared with "
-        "(default: the declared one, else the first of the study; of a ledger the first by name)",
+        help="the encoding that others are compared with, in place of all pairs (default: the declared one)",
     )
     parser.add_argument(
         "--against",
@@ -113,7 +112,10 @@ def report(arguments: argparse.Namespace) -> None:
     if tuned:
         subject: ReportSubject = TunedSubject.of(results, load, command, audit)
     else:
-        subject = ReportSubject(results, load, command, baseline, arguments.metric, audit, arguments.against, margin)
+        asked = arguments.baseline is not None
+        subject = ReportSubject(
+            results, load, command, baseline, arguments.metric, audit, arguments.against, margin, asked
+        )
     if arguments.paper is not None:
         count = len(paper.write(subject, Path(arguments.paper)))
     write_text(out / "report.html", html(f"pe_lab: {results.name}", sections(subject)))

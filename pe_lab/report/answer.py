@@ -4,7 +4,7 @@ Each phrase says no more than the verdicts of the report's families: an encoding
 significantly better than each other.
 """
 
-import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -32,16 +32,23 @@ from pe_lab.report.best_candidates import (
     unit_in_words,
     verdict_over_settings,
 )
-from pe_lab.report.cautions import behind_references, far_seeds, not_finite, one_rate, still_falling
+from pe_lab.report.cautions import (
+    behind_references,
+    gap_of_validation,
+    margin_of_loss,
+    not_finite,
+    one_rate,
+    still_falling,
+    widening_seed,
+)
 from pe_lab.report.layers import layer_parts, probed
 from pe_lab.report.lengths import at_longer_lengths, length_parts
 from pe_lab.report.overview_figures import count_of_seeds, only_tasks_vary, overview_figures
 from pe_lab.report.parts import Collapsible, Part, ReportTable, Section
 from pe_lab.report.rates import rate_parts, tries_rates
-from pe_lab.report.recommendations import POOLED
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import decision_notes, sequential
-from pe_lab.report.training_setup import best_of, identity_of, rates_in_words, setting_in_words
+from pe_lab.report.training_setup import identity_of, rates_in_words, rates_of_seeds, setting_in_words
 from pe_lab.results.columns import (
     STEPS_METRIC,
     displayed_settings,
@@ -50,7 +57,6 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.learned import (
     filter_learned_cells,
-    filter_learned_comparisons,
     level_in_words,
     not_learned_note,
     partly_learned,
@@ -64,7 +70,7 @@ MAX_VALUES = 6  # values of a setting that are named in the question; of more, t
 MAX_TASKS = 3  # whose descriptions are given, and that are told one by one
 LENGTHS = ("epochs", "steps")  # of a training
 MAX_DECIDED = 6  # comparisons of a verdict that are named
-MAX_OPEN = 2  # undecided comparisons that are named
+MAX_GAPS = 2  # significant differences that are told with their size
 MAX_NOTES = 2  # that stand open
 MAX_FEW_SEEDS = 3  # which the answer names
 LEARNED = "in which a model has learned the task"
@@ -87,14 +93,13 @@ def answer(subject: ReportSubject) -> Section:
     doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
     references = [f"**Note.** {line}" for line in behind_references(subject)]
-    partly = partly_learned(cells)
-    partly = _where_not_learned(cells) or partly
+    partly = _where_not_learned(cells) or partly_learned(cells)
     notes = [  # the gravest first
         *not_finite(subject),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
-        *([] if opening else _beyond_the_answer(far_seeds(subject), said, cells)),
+        *([] if opening else [*widening_seed(subject), *margin_of_loss(subject), *gap_of_validation(subject)]),
         *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
         *([f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []),
     ]
@@ -104,13 +109,13 @@ def answer(subject: ReportSubject) -> Section:
     if opening:
         where = " at the training length" if longer else ""
         if compares_losses(subject):
-            compared = [said, *references, *overview_figures(subject), how, *_corrected(subject)]
+            compared = [said, *references, *overview_figures(subject), how]
             folded = [Collapsible(f"{measured(subject.metric).capitalize()}{where}", compared)]
         first = isinstance(opening[0], str)  # the answer, which stands before what warns of it
         shown = [*opening[:first], *parts, *opening[first:]]
     else:
-        folded = [Collapsible("How it was compared", [how, *_corrected(subject)])]
-        shown = [*parts, said, *_few_seeds(cells), *references, *overview_figures(subject)]
+        folded = [Collapsible("How it was compared", [how])]
+        shown = [*parts, said, *_few_seeds(cells), *references, *overview_figures(subject), *subject.first_tables]
     shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes[:MAX_NOTES])]
     if more > 0:
         folded = [Collapsible(f"{counted(more, 'more note')}", list(notes[MAX_NOTES:])), *folded]
@@ -162,28 +167,11 @@ def _in_short(subject: ReportSubject) -> str:
     if cells.empty:
         return "no cells"
     seeds = cells.groupby([*setting_columns(cells), "pe"], dropna=False)["seed"].nunique()
-    return count_of_seeds(seeds) + f", {rates_in_words(subject.results)}" * (not one_rate(subject))
-
-
-def _corrected(subject: ReportSubject) -> list[str]:
-    """Say with how many comparisons beyond those in each setting p values are corrected; nothing where with none."""
-    cells = subject.results.cells
-    if subject.decided is not None or cells.empty or cells["pe"].nunique() < 2:
-        return []
-    compared, ends = subject.compared, dict[str, int]()
-    for name in (name for name in compared.tables if name != GRID_TABLE):
-        where = "of averages over settings" if name == POOLED else "at longer lengths"
-        ends[where] = ends.get(where, 0) + compared.sizes(name)[0]
-    without = compared.sizes(GRID_TABLE)[0] - int(
-        filter_learned_comparisons(compared.compare(), cells)["p"].notna().sum()
-    )
-    ends = {"in settings in which no model has learned the task": without} | ends
-    told = [f"{count} are {where}" for where, count in ends.items() if count]
-    every, others = compared.sizes()[0], compared.corrections("")
-    lines = [f"The correction is over {every} comparisons, of which {joined(told)}."] if told else []
-    if others != compared.corrections(subject.baseline):
-        lines.append(f"Verdicts of the figure are corrected for {others}.")
-    return lines
+    steps = (subject.results.declared.tune or {}).get("steps")
+    if subject.results.declared.tune is not None:  # the title says of how many tries the best was taken
+        return f"{count_of_seeds(seeds)}, tries chosen by validation{f' after {steps} steps' * bool(steps)}"
+    told = not one_rate(subject) and not tries_rates(subject)
+    return count_of_seeds(seeds) + f", {rates_in_words(subject.results)}" * told
 
 
 def _measured(subject: ReportSubject, longer: str) -> list[Part]:
@@ -227,14 +215,15 @@ def title(subject: ReportSubject) -> str:
     cells, metric = subject.results.cells, measured(subject.metric)
     if cells.empty:
         return f"What is the {metric} of the encodings in {subject.results.name}?"
-    names, tuned = list(cells["pe"].unique()), bool(best_of(subject.results))
-    rates = "with tuned learning rates" if tuned else _only_rate(subject)
-    where = f"{place(cells)}{f', {rates}' if rates else ''}"
+    names, rates = list(cells["pe"].unique()), rates_of_seeds(subject.results) or _only_rate(subject)
+    where = f"{place(filter_learned_cells(cells))}{f', {rates}' if rates else ''}"
     if len(names) == 1:
         return f"What is the {metric} of {names[0]}{where}?"
     if len(names) == 2 and subject.baseline in names:
         (other,) = (name for name in names if name != subject.baseline)
         return f"Does {other} have a {comparative(subject.metric)} {metric} than {subject.baseline}{where}?"
+    if subject.declares:
+        return f"Which of {len(names) - 1} encodings differ from {subject.baseline} in {metric}{where}?"
     return f"Which of {len(names)} encodings has the {superlative(subject.metric)} {metric}{where}?"
 
 
@@ -271,29 +260,21 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
         each = sequential(subject.compared, decided)
         first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
         return first, _against(subject, decided)
-    each = by_setting(subject.compared)
-    whole = overall(subject.compared)
-    tasks = len(each) <= MAX_TASKS and only_tasks_vary(cells)
-    lines = filter_learned_comparisons(subject.compared.compare(GRID_TABLE), cells)
-    counts = _counts(lines, cells, subject.metric)
+    each, whole = by_setting(subject.compared), overall(subject.compared)
+    lines, tasks = subject.compared.asked(), len(each) <= MAX_TASKS and only_tasks_vary(cells)
+    how = _against(subject, lines)
+    if is_control(cells) and whole is not None:
+        return f"{_control(whole)} {_counts(lines, subject.metric)}".rstrip(), how
+    if subject.declares:
+        doubts = [subject.doubts(candidates) for candidates in each]
+        return " ".join(filter(None, [_decided(lines, subject.metric), *doubts, best_means(each)])), how
     if whole is not None and not tasks:
-        first = next(iter(whole.means))
-        also = counts if len(each) == 1 and subject.baseline != first else ""
-        if control := _control(cells, whole):
-            return f"{control} {counts}".rstrip(), _against(subject, lines)
-        return whole.words() + f"\n{also}" * bool(also), _against(subject, lines)
-    learned = _place_of_learned(cells) if partly_learned(cells) else ""
+        learned = place(filter_learned_cells(cells)).lstrip(", ") if partly_learned(cells) else ""
+        return replace(whole, where=capitalised(learned) if learned else whole.where).words(), how
     if 1 < len(each) <= FEW_SETTINGS:
-        told = one_by_one(each, lambda candidates: _doubts(subject, candidates))
-        lead = verdict_over_settings(each, f"Where models have learned the task ({learned})" if learned else "")
-        how = _against(subject, lines) + f"\n{counts}" * bool(counts and tasks)
-        return lead * bool(learned or not tasks) + told, how
-    first = in_each_setting(each)
-    if learned:
-        where = f"{capitalised(learned)}, where models have learned the task"
-        first = in_each_setting(each, f" {LEARNED}", f", {LEARNED}", where)
-    said = [first, *(subject.doubts(candidates) for candidates in each if len(each) == 1), best_means(each), counts]
-    return " ".join(filter(None, said)), _against(subject, lines)
+        return verdict_over_settings(each) * (not tasks) + one_by_one(each, subject.doubts), how
+    why = f" {LEARNED}" if partly_learned(cells) else ", which cannot be averaged"
+    return f"{in_each_setting(each, why)} {best_means(each)}".rstrip(), how
 
 
 def _where_not_learned(cells: pd.DataFrame) -> str:
@@ -322,90 +303,67 @@ def is_control(cells: pd.DataFrame) -> bool:
     return bool(((cells[blind] - cells[best]).abs() <= NO_GAP).all())
 
 
-def _control(cells: pd.DataFrame, candidates: BestCandidates) -> str:
-    """Say whether a control passed, where the best loss without position is the best possible; otherwise nothing."""
-    if not is_control(cells):
-        return ""
+def _control(candidates: BestCandidates) -> str:
+    """Say whether a control passed, in which the best loss without position is the best possible."""
     asked = "the best possible loss needs no position, so no encoding should be better than another"
     if candidates.case in ("untested", "equal", "unsolved", "contradictory"):
         return f"A control: {asked}. {candidates.words()}"
     if candidates.behind or candidates.near:
         return f"This control did not pass: {asked}. {candidates.words()}"
-    as_expected = "as it should be in a control, whose best possible loss needs no position"
-    return f"No encoding is significantly better than another, {as_expected}."
+    return "No encoding is significantly better than another, as it should be in a control."
 
 
-def _doubts(subject: ReportSubject, candidates: BestCandidates) -> str:
-    """Say what else may explain the comparisons of a setting, and which single seed decides a mean in it."""
-    far = far_seeds(subject).get(candidates.setting.partition(" ")[2], "")
-    return " ".join(filter(None, [subject.doubts(candidates), far]))
+def _decided(lines: pd.DataFrame, metric: str) -> str:
+    """Say which encodings differ from the baseline: where they are few, by how much.
+
+    Args:
+        lines: the comparisons with the baseline.
+    """
+    decided = lines[lines["verdict"].isin(DIFFERENT_VERDICTS)]
+    others = lines["verdict"].drop(decided.index).value_counts()
+    rest = joined([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in others.items()])
+    baseline = f"`{lines['baseline'].iloc[0]}`"
+    if not 0 < len(decided) <= MAX_GAPS:
+        verdict = lines["verdict"].iloc[0]
+        same = f"All {len(lines)} comparisons with {baseline}: {SEEDLESS.get(verdict, verdict)}."
+        return _counts(lines, metric) or same
+    columns = list(lines.columns[: list(lines.columns).index("pe")])
+    where = pd.Series(settings_in_words(lines, columns), lines.index)
+    told = [
+        f"`{line['pe']}` is {line['verdict']}{f' ({where[at]})' * (where.nunique() > 1)}, by {_interval(line, metric)}"
+        for at, line in decided.iterrows()
+    ]
+    return f"Compared with {baseline}, {joined(told)}{f'; the others: {rest}' * bool(rest)}."
 
 
-def _beyond_the_answer(far: dict[str, str], said: str, cells: pd.DataFrame) -> list[str]:
-    """Return the sentences on single seeds, by setting, that the answer does not say."""
-    alone = len(far) == 1 and len(cells[setting_columns(cells)].drop_duplicates()) == 1
-    return [text if alone else f"{capitalised(where)}: {text}" for where, text in far.items() if text not in said]
+def _counts(lines: pd.DataFrame, metric: str) -> str:
+    """Say how many comparisons are decided in which way; nothing where all are alike.
 
-
-def _place_of_learned(cells: pd.DataFrame) -> str:
-    """Return the settings in which a model has learned the task, such as `at depth 4 and 16, after 16 epochs`."""
-    learned = filter_learned_cells(cells)
-    names = displayed_settings(cells, setting_columns(cells))
-    varied = [name for name in names if cells[name].nunique(dropna=False) > 1]
-    grid = learned[varied].drop_duplicates()
-    if len(grid) < math.prod(grid.nunique(dropna=False)):
-        return f"in {len(grid)} settings"
-    text = [f"on {_values(grid['data'])}"] if "data" in varied else []
-    return ", ".join([*text, *_settings(grid, [name for name in varied if name != "data"])])
-
-
-def _counts(lines: pd.DataFrame, rows: pd.DataFrame, metric: str) -> str:
-    """Say how many of the comparisons with the baseline, in several settings, are decided."""
+    Args:
+        lines: the comparisons of the family.
+    """
     counts = lines["verdict"].value_counts()
     verdicts = [word for word in VERDICT_MARKS if word in counts]
-    if len(lines) < 2 or len(verdicts) < 2 or lines["baseline"].nunique() > 1:
+    if len(lines) < 2 or len(verdicts) < 2:
         return ""
     ends = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
     columns = list(lines.columns[: list(lines.columns).index("pe")])
     where = pd.Series(settings_in_words(lines, columns), lines.index)
-    several = where.nunique() > 1
-    for word in DIFFERENT_VERDICTS:
+    one = lines["baseline"].nunique() == 1
+    for word in DIFFERENT_VERDICTS if one else ():
         if 0 < counts.get(word, 0) <= MAX_DECIDED:
             named = lines[lines["verdict"] == word].groupby(where, sort=False)["pe"].agg(list)
-            told = [f"{listed(names, None)}{f', {setting}' * several}" for setting, names in named.items()]
+            told = [f"{listed(names, None)}{f', {setting}' * (len(named) > 1)}" for setting, names in named.items()]
             ends[word] += f" ({'; '.join(told)})"
-    open_lines = lines[lines["verdict"] == Verdict.UNDECIDED]
-    if 0 < len(open_lines) <= MAX_OPEN:
-        shown = where.map(", {}".format) if several else where.map(lambda _: "")
-        told = [
-            f"`{line['pe']}`{shown[at]}: {_interval(line, metric)}{_largest(rows, metric, line, columns)}"
-            for at, line in open_lines.iterrows()
-        ]
-        ends[Verdict.UNDECIDED] += f" ({'; '.join(told)})"
-    return f"Of {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {joined(list(ends.values()))}."
-
-
-def _largest(rows: pd.DataFrame, metric: str, line: pd.Series, names: list[str]) -> str:
-    """Return the largest difference in a seed of a comparison, where it is within the margin; else nothing.
-
-    Args:
-        rows: cells.
-        names: the columns that make a setting.
-    """
-    for name in names:
-        rows = rows[rows[name].isna() if pd.isna(line[name]) else rows[name] == line[name]]
-    seeds = rows.pivot_table(index="seed", columns="pe", values=f"test_{metric}")
-    largest = (seeds[line["pe"]] - seeds[line["baseline"]]).abs().max()
-    inside = max(abs(line["low"]), abs(line["high"])) < line["margin"]
-    before = ", equivalent but for the correction" * bool(inside)
-    return f"; no seed differs by more than {largest:.2g}{before}" if largest < line["margin"] else ""
+    what = f" with `{lines['baseline'].iloc[0]}`" if one else " of every two"
+    return f"Of {len(lines)} comparisons{what}: {joined(list(ends.values()))}."
 
 
 def _interval(line: pd.Series, metric: str) -> str:
-    """Return the difference of a comparison with its interval, in the unit of its metric."""
-    low, high = f"{line['low']:.3g}", f"{line['high']:.3g}"
+    """Return the size of a significant difference with its interval, in the unit of its metric."""
+    low, high = sorted(abs(line[end]) for end in ("low", "high"))
     unit = "octaves" if metric == STEPS_METRIC else unit_in_words(metric)
-    return f"{line['difference']:.3g} {unit}".rstrip() + f", 95 % interval {low} to {high}"
+    return f"{abs(line['difference']):.3g} {unit}".rstrip() + f" (95 % interval {low:.3g} to {high:.3g})"
 
 
 def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
@@ -441,13 +399,11 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
 
 
 def _reversals(lines: pd.DataFrame) -> str:
-    """Name the encodings that are better in some settings and worse in others; empty if there are none."""
-    counts = pd.crosstab(lines["pe"], lines["verdict"].map(lambda word: Verdict(word).direction))
-    if not {"better", "worse"} <= set(counts):
-        return ""
-    both = counts[(counts["better"] > 0) & (counts["worse"] > 0)]
-    ends = [f"`{pe}` is better in {line['better']} and worse in {line['worse']}" for pe, line in both.iterrows()]
-    return f". The order depends on the setting: {joined(ends)}" if ends else ""
+    """Name the pairs of which one encoding is better in some settings and worse in others; empty if there are none."""
+    directions = lines.assign(direction=[Verdict(word).direction for word in lines["verdict"]])
+    found = directions[directions["direction"] != ""].groupby(["pe", "baseline"], sort=False)["direction"].nunique()
+    pairs = [f"`{pe}` and `{other}`" for pe, other in found.index[found > 1]]
+    return f". The order depends on the setting: {'; '.join(pairs)}" if pairs else ""
 
 
 def _margin(subject: ReportSubject, lines: pd.DataFrame) -> str:

@@ -16,10 +16,8 @@ from pe_lab.results.columns import (
     STEPS_METRIC,
     in_words,
     lower_is_better,
-    merge_tables,
     setting_columns,
 )
-from pe_lab.results.learned import filter_learned_cells
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import unit_of
@@ -207,27 +205,17 @@ class BestCandidates:
         return f"{self.where}: {text}" if self.where else text
 
     def brief(self) -> str:
-        """Say which encoding has the best mean, and how the others compare with it: one of several settings."""
-        first, *others = self.means
+        """Say which encoding has the best mean, and which are worse, in one of several settings; the figure has all."""
+        first = next(iter(self.means))
         if self.case not in ("only", "open") or self.open[:1] != [first]:
             return self.words()
-        verdicts = {name: str(self.line(name, first)["verdict"]) for name in others if name in self.open}
-        told = [
+        values = {"superlative": superlative(self.metric), "what": self.what}
+        text = MEAN.format(first=first, value=amount(self.means[first], self.metric), **values)
+        gaps = [
             f"`{pe}`{'' if other == first else f' than `{other}`'} by {self.gap(pe, other)}"
             for pe, other in self.decided
         ]
-        groups = {"worse": "; ".join(told) or listed(self.behind, None)} if self.behind else {}
-        for verdict in dict.fromkeys(verdicts.values()):
-            groups[verdict] = listed([name for name in verdicts if verdicts[name] == verdict], None)
-        text = MEAN.format(
-            first=first,
-            superlative=superlative(self.metric),
-            what=self.what,
-            value=amount(self.means[first], self.metric),
-        )
-        if set(groups) == {Verdict.UNDECIDED} and not self.near:
-            return f"{text} No difference is significant."
-        return " ".join([text, *(f"{capitalised(verdict)}: {names}." for verdict, names in groups.items())])
+        return f"{text} Worse: {'; '.join(gaps) or listed(self.behind, None)}." if self.behind else text
 
 
 def overall(compared: Families) -> BestCandidates | None:
@@ -249,24 +237,19 @@ def overall(compared: Families) -> BestCandidates | None:
 
 
 def table_of(compared: Families) -> str | None:
-    """Return the table that answers for all settings: the cells, or the pooled ones.
-
-    None if they are not pooled, or a model has learned the task in some of them only.
-    """
+    """Return the table that answers for all settings: the cells, or the pooled ones; None if they are not pooled."""
     rows, _ = compared.tables[GRID_TABLE]
-    if len(filter_learned_cells(rows)) < len(rows):
-        return None
     if len(rows[setting_columns(rows)].drop_duplicates()) == 1:
         return GRID_TABLE
     return POOLED if POOLED in compared.tables and len(compared.lines[POOLED]) else None
 
 
 def by_setting(compared: Families) -> list[BestCandidates]:
-    """Return what is open in each setting that has two encodings or more, and in which the task was learned."""
+    """Return what is open in each setting that has two encodings or more."""
     (rows, metric), lines = compared.tables[GRID_TABLE], compared.lines[GRID_TABLE]
     names = setting_columns(rows)
     at = "on" if "data" in names and rows["data"].nunique() > 1 else "at"
-    ranked = merge_tables(compared.ranks(GRID_TABLE), filter_learned_cells(rows)[names].drop_duplicates(), names)
+    ranked = compared.ranks(GRID_TABLE)
     groups = {_key(key): part for key, part in lines.groupby(names, sort=False, dropna=False)}
     per_setting, words = [], pd.Series(settings_in_words(ranked, names), ranked.index)
     for key, part in ranked.groupby(names, sort=False, dropna=False):

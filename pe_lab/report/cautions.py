@@ -8,16 +8,18 @@ import pandas as pd
 from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS
-from pe_lab.report.best_candidates import amount, joined, unit_in_words
+from pe_lab.report.best_candidates import amount, joined
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.training_setup import searched_rates
 from pe_lab.results.columns import floors, in_words, length_column, lower_is_better, merge_tables, setting_columns
-from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells, filter_learned_comparisons
+from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells
 from pe_lab.results.panels import settings_in_words
-from pe_lab.statistics.comparisons import share_variances
+from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
+from pe_lab.statistics.moderation import MIN_ENCODINGS
+from pe_lab.statistics.pairs import Pairs, all_pairs, t_tests, with_baseline
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
-FAR, MAX_FAR = 3, 2  # how far a seed is from the others to be named, in their range; how many are named
+WIDENED = 1.5  # a factor of intervals that a seed exceeds in less than 1 % of simulated settings with normal errors
 
 
 def not_finite(subject: ReportSubject) -> list[str]:
@@ -31,40 +33,80 @@ def not_finite(subject: ReportSubject) -> list[str]:
     return [f"{has} a test {in_words(subject.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
 
 
-def far_seeds(subject: ReportSubject) -> dict[str, str]:
-    """Return, by setting, a sentence on the single seed that is far from the others and so decides the mean.
-
-    That is farther than the margin from the nearest other one, and FAR times as far as the others are apart, of 4
-    seeds or more; of
-    several seeds, the farthest MAX_FAR. Settings are those in which a model has learned the task, in words.
-    """
-    if subject.results.cells.empty:
-        return {}
-    lines = filter_learned_comparisons(subject.compared.compare(), subject.results.cells)
-    margin, shared = lines["margin"].max(), share_variances(lines)
+def widening_seed(subject: ReportSubject) -> list[str]:
+    """Return a line on the seed that widens the intervals of a setting most, if by more than chance, see WIDENED."""
     cells, metric = filter_learned_cells(subject.results.cells), f"test_{subject.metric}"
-    names, found = setting_columns(cells), list[tuple[float, str, str]]()
+    if cells["pe"].nunique() < MIN_ENCODINGS or subject.decided is not None:
+        return []
+    compared = subject.compared
+    names, found = setting_columns(cells), list[tuple[float, str]]()
     words = pd.Series(settings_in_words(cells, names), cells.index)
-    for (setting, pe), seeds in cells.groupby([words, "pe"], sort=False):
-        values = seeds.set_index("seed")[metric].sort_values()
-        if len(values) < 4 or not np.isfinite(values).all():
+    margin, tuned = float(compared.lines[GRID_TABLE]["margin"].max()), subject.results.declared.tune is not None
+    for setting, here in cells.groupby(words, sort=False):
+        values = here.pivot_table(index="seed", columns="pe", values=metric, sort=False)
+        count, encodings = values.shape
+        if count < MIN_SEEDS or encodings < MIN_ENCODINGS or not np.isfinite(values).all(axis=None):
             continue
-        for seed, nearest, others in (
-            (values.index[-1], values.iloc[-2], values.iloc[:-1]),
-            (values.index[0], values.iloc[1], values.iloc[1:]),
-        ):
-            extent, far = np.ptp(others), abs(values[seed] - nearest)
-            if far > max(FAR * extent, 0 if np.isnan(margin) else margin) and extent > 0:
-                low, high, value = (amount(end, subject.metric) for end in (others.min(), others.max(), values[seed]))
-                low = low.removesuffix(f" {unit_in_words(subject.metric)}")
-                mean = amount(others.mean(), subject.metric)
-                what = f"Seed {seed} decides the mean of `{pe}`: {value}, the others {low} to {high} (mean {mean})."
-                what += " It widens the intervals of other encodings too: they share variances." * shared
-                found.append((far / extent, setting, what))
-    said: dict[str, str] = {}
-    for _, setting, what in sorted(found, reverse=True)[:MAX_FAR]:
-        said[setting] = f"{said.get(setting, '')} {what}".lstrip()
-    return said
+        pairs = all_pairs(encodings)
+        if compared.declared and compared.baseline in values:
+            pairs = with_baseline(encodings, values.columns.get_loc(compared.baseline))
+        for number, pe in enumerate(values):
+            seed = (values[pe] - values[pe].median()).abs().idxmax()
+            factor = widening(values.to_numpy(), values.index.get_loc(seed), number, pairs, margin, tuned)
+            others, where = values[pe].drop(seed), f" ({setting})" * (words.nunique() > 1)
+            text = f"Seed {seed} of `{pe}`{where}, {values.loc[seed, pe]:.3g}, others {others.min():.3g} to "
+            text += f"{amount(others.max(), subject.metric)}, makes the intervals there {factor:.2g} times as wide."
+            found.append((factor, text))
+    return [max(found)[1]] if found and max(found)[0] > WIDENED else []
+
+
+def widening(y: np.ndarray, seed: int, encoding: int, pairs: Pairs, margin: float, tuned: bool = False) -> float:
+    """Return the factor by which a run widens the intervals of pairs of encodings, by their median.
+
+    Args:
+        y: values [seeds, encodings].
+        seed: the row of the run.
+        encoding: the column of the run.
+        pairs: the columns of each pair.
+        margin: the margin, in the unit of y.
+        tuned: whether variances are moderated as where every seed tunes for itself.
+    """
+    without = y.copy()
+    without[seed, encoding] = np.nan
+    full, fewer = (t_tests(values, pairs, margin, keep_small=not tuned) for values in (y, without))
+    return float(np.median((full.high - full.low) / (fewer.high - fewer.low)))
+
+
+def gap_of_validation(subject: ReportSubject) -> list[str]:
+    """Return a line on how much higher test losses are than the last validation losses, if by more than the margin."""
+    cells, curves = filter_learned_cells(subject.results.cells), subject.results.curves
+    if cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves:
+        return []
+    names = [name for name in curves.columns[: curves.columns.get_loc("epoch")] if name in cells]
+    last = curves[curves["metric"] == "loss"].sort_values("epoch").drop_duplicates(names, keep="last")
+    both = merge_tables(cells[[*names, "test_loss"]], last[[*names, "value"]], names)
+    gaps = (both["test_loss"] - both["value"]).groupby(both["pe"]).mean()
+    if gaps.abs().max() <= subject.compared.lines[GRID_TABLE]["margin"].max():
+        return []
+    return [
+        f"Test loss minus the last validation loss: {gaps.min():.2g} to {gaps.max():.2g} nats (means of encodings)."
+    ]
+
+
+def margin_of_loss(subject: ReportSubject) -> list[str]:
+    """Return a line on the margin, where it is more than the lowest mean loss above the best possible one."""
+    cells = filter_learned_cells(subject.results.cells)
+    if cells.empty or cells["pe"].nunique() < 2 or subject.metric != "loss":
+        return []
+    margin = float(subject.compared.lines[GRID_TABLE]["margin"].max())
+    best = f"floor_{BEST_FLOOR}_loss"
+    remaining = cells["test_loss"] - (cells[best].fillna(0) if best in cells else 0.0)
+    lowest = (
+        remaining.groupby([*(cells[name] for name in setting_columns(cells)), cells["pe"]], dropna=False).mean().min()
+    )
+    if not margin > 1.1 * lowest > 0:
+        return []
+    return [f"The margin, {amount(margin, 'loss')}, is {margin / lowest:.2g} times the lowest mean loss."]
 
 
 def still_falling(subject: ReportSubject) -> list[str]:
@@ -72,10 +114,7 @@ def still_falling(subject: ReportSubject) -> list[str]:
     cells, curves = subject.results.cells, subject.results.curves
     if cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves:
         return []
-    margin, cells = (
-        filter_learned_comparisons(subject.compared.compare(), cells)["margin"].max(),
-        filter_learned_cells(cells),
-    )
+    margin, cells = subject.compared.lines[GRID_TABLE]["margin"].max(), filter_learned_cells(cells)
     names = list(curves.columns[: curves.columns.get_loc("epoch")])
     losses = merge_tables(curves[curves["metric"] == "loss"], cells[names].drop_duplicates(), names)
     values = losses.groupby([*names, "epoch"], dropna=False)["value"].mean().unstack("epoch")
@@ -102,7 +141,7 @@ def one_rate(subject: ReportSubject) -> list[str]:
         return []
     tuned = [f"`pe-lab benchmark {task}`" for task in _benchmark_tasks(set(cells["data"]))] if "data" in cells else []
     where = f"see {joined(tuned)}" if tuned else "`tune.rates` tunes them"
-    return [f"All encodings were trained at one learning rate. Tuned for each, their order may differ: {where}."]
+    return [f"With a learning rate tuned for each encoding, the order may differ: {where}."]
 
 
 def _benchmark_tasks(data: set[str]) -> list[str]:

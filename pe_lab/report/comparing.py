@@ -1,23 +1,21 @@
-"""Sections that compare encodings: grid, differences, ranks, effects, seeds needed, methods, choice."""
+"""Sections that compare encodings: grid, differences with ranks and seeds needed, effects, methods, choice."""
 
 import pandas as pd
 
 from pe_lab import statistics
 from pe_lab.report import recommendations
-from pe_lab.report.answer import LEARNED
 from pe_lab.report.best_candidates import joined
 from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, made_with, varied_columns
 from pe_lab.results import plots
-from pe_lab.results.columns import floors, in_words, length_column, merge_tables, setting_columns
-from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
+from pe_lab.results.columns import floors, in_words, length_column, lower_is_better, setting_columns
+from pe_lab.results.learned import filter_learned_cells, partly_learned
 from pe_lab.results.pooling import pool
+from pe_lab.results.summary_table import summarise
 from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Families, Verdict
-from pe_lab.statistics.comparisons import counted
 
-UNLEARNED = "Settings in which no encoding has learned the task"
 LONGER = " × the training length"  # in the needs of longer sequences
 REFERENCES = {  # what they know
     "unigram": "how frequent each token is",
@@ -29,16 +27,23 @@ REFERENCES = {  # what they know
 
 
 def grid(subject: ReportSubject) -> Section:
-    """Return the heatmap of all means, with the meaning of the floors."""
+    """Return all means: of one setting a table, of several a figure over the length of training, and a heatmap."""
     cells, metric = subject.results.cells, subject.metric
     words = floors_in_words(floors(cells, metric), set(cells["pe"]))
     parts: list[Part] = [Collapsible("What the floors are", list(words))] if words else []
     if cells[length_column(cells)].nunique() > 1:
         caption = f"Means over seeds{WITH_INTERVALS if several_seeds(cells) else ''}; lines without marks are floors"
         parts.append(CaptionedFigure(plots.over_epochs(cells, metric), caption, over_training(metric)))
-    caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
-    code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
-    parts.append(CaptionedFigure(plots.heatmap(cells, metric, subject.compared.compare()), caption, code))
+    if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
+        caption = "Mean over seeds, encodings by their mean rank, floors and reference values below the line"
+        code = f"plots.heatmap(results.cells, {metric!r}, compared.compare())"
+        parts.append(CaptionedFigure(plots.heatmap(cells, metric, subject.compared.compare()), caption, code))
+    else:
+        table = summarise(cells, subject.baseline, metric)
+        names = ["pe", "seeds", "loss", "low", "high", *floors(cells, metric)]
+        table = table[names].sort_values("loss", ascending=lower_is_better(metric), kind="stable")
+        caption = f"Means over seeds{WITH_INTERVALS * several_seeds(cells)}, and floors"
+        parts.append(ReportTable(table.rename(columns={"loss": in_words(metric)}), caption))
     return Section(f"Test {in_words(metric)}", parts)
 
 
@@ -75,76 +80,53 @@ def floors_in_words(names: list[str], encodings: set[str]) -> list[str]:
 
 
 def differences(subject: ReportSubject) -> Section:
-    """Return the paired differences from the baseline in every setting, and pooled, unless the first screen has all."""
+    """Return the paired differences of every setting, and pooled, unless the first screen has all; ranks and seeds."""
     cells, families = subject.results.cells, subject.compared
     if cells["pe"].nunique() < 2:
         return Section("Differences")
-    compared = filter_learned_comparisons(families.compare(), cells)
-    learned, where = partly_learned(cells), "in every setting"
-    if learned:
-        count = len(compared[[name for name in setting_columns(cells) if name in compared]].drop_duplicates())
-        where = f"in the {count} settings {LEARNED}" if count > 1 else f"in the only setting {LEARNED}"
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
-    rule = f" (better or worse: {families.rule})" * bool(compared["verdict"].isin(DIFFERENT_VERDICTS).any())
-    parts: list[Part] = [f"Every encoding against `{subject.baseline}`, {where}: {counts}{rule}."]
-    if subject.results.declared.decide is not None:
-        parts.append(
-            "**Note.** Seeds were added to this study where they decide. The tests on this page are for a number of "
-            "seeds that was fixed before, and do not hold for it; the study's own verdicts do."
-        )
-    several = len(cells[setting_columns(cells)].drop_duplicates()) > 1
-    on_top = not several and len(compared) <= MAX_DRAWN and compared["difference"].notna().any()
-    if not on_top or subject.decided is not None:
-        parts += [all_differences(subject)] if (compared["verdict"] != Verdict.BOTH_UNSOLVED).any() else []
-    elif subject.results.declared.decide is None:
-        return Section("Differences")  # those of the figure of the first screen
-    settings = pool(cells, subject.metric)
-    if several and not learned and (settings.rows.empty or recommendations.POOLED in families.tables):
-        parts.append(settings.note)
-    parts += _all_pairs(families, cells)
-    if not learned and recommendations.POOLED in families.tables:
+    details = [*_ranks(subject), *_seeds(subject)] if subject.results.declared.tune is None else []
+    compared, several = families.compare(), len(cells[setting_columns(cells)].drop_duplicates()) > 1
+    if not several and len(compared) <= MAX_DRAWN and compared["difference"].notna().any():
+        return Section("Ranks and seeds needed", details)  # differences stand on the first screen
+    lines = families.asked()
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in lines["verdict"].value_counts().items())
+    rule = f" (better or worse: {families.rule})" * bool(lines["verdict"].isin(DIFFERENT_VERDICTS).any())
+    parts: list[Part] = [f"Comparisons {families.pairs_in_words}: {counts}{rule}."]
+    if (compared["verdict"] != Verdict.BOTH_UNSOLVED).any():
+        parts.append(all_differences(subject))
+    if recommendations.POOLED in families.tables:
         pooled = families.compare(recommendations.POOLED)[COMPARISON]
         code = f"compared.compare({recommendations.POOLED!r})"
-        parts.append(ReportTable(pooled, f"Pooled differences from {subject.baseline}", code))
-    return Section("Differences", parts)
+        note = pool(cells, subject.metric).note
+        parts += [note, ReportTable(pooled, f"Pooled differences from {subject.baseline}", code)]
+    elif several and not partly_learned(cells):
+        parts.append(pool(cells, subject.metric).note)
+    return Section("Differences", [*parts, *_all_pairs(families, cells), *details])
 
 
-def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Collapsible]:
-    """Return the comparisons of every two encodings, those in settings in which no model has learned the task apart."""
+def _all_pairs(families: Families, cells: pd.DataFrame) -> list[Part]:
+    """Return the differences of every two encodings, with verdicts only where all pairs are the family."""
     lines = families.lines[GRID_TABLE]
-    keys = [name for name in setting_columns(cells) if name in lines]
-    marked = lines.assign(learned=True)
-    if partly_learned(cells):
-        learned = filter_learned_cells(cells)[keys].drop_duplicates()
-        marks = merge_tables(lines, learned, keys, how="left", indicator=True)["_merge"]
-        marked["learned"] = marks.eq("both").to_numpy()
-    columns = [*varied_columns(lines, keys), "pe", "baseline", *(name for name in COMPARISON if name in lines)]
-    columns, folded = list(dict.fromkeys(columns)), []
-    for is_learned, title in ((True, "Every two encodings"), (False, f"{UNLEARNED}: every two encodings")):
-        part = marked.loc[marked["learned"] == is_learned, columns]
-        if len(part) > 1:
-            folded.append(Collapsible(title, [ReportTable(part, "The first minus the second, paired by seeds")]))
-    return folded
+    verdicts = ("p_corrected", "p_equivalent_corrected", "verdict")
+    shown = [name for name in COMPARISON if name in lines and not (families.declared and name in verdicts)]
+    keys = varied_columns(lines, [name for name in setting_columns(cells) if name in lines])
+    table = lines[list(dict.fromkeys([*keys, "pe", "baseline", *shown]))]
+    caption = "The first minus the second, paired by seeds, with 95 % t intervals"
+    return [Collapsible("Every two encodings", [ReportTable(table, caption)])] if len(table) > 1 else []
 
 
-def ranks(subject: ReportSubject) -> Section:
-    """Return the range of ranks of each encoding."""
-    cells = subject.results.cells
-    ranked, code = filter_learned_comparisons(subject.compared.ranks(), cells), "compared.ranks()"
-    if ranked.empty or cells["pe"].nunique() < 2:
-        return Section("Ranks")
+def _ranks(subject: ReportSubject) -> list[Part]:
+    """Return the range of ranks of each encoding, where all pairs are compared."""
+    ranked = subject.compared.ranks()
+    if ranked.empty or subject.compared.declared:
+        return []
     text = (
-        "An encoding's rank lies between `best` and `worst`: behind all encodings that are better by the verdicts of "
-        "the report's families, and before all that are worse. `tied` counts the rest, and `equivalent` those of them "
-        "whose difference is significantly smaller than the margin; the others are undecided at these seeds."
+        "An encoding's rank is between `best` (behind all that are better) and `worst` (before all that are worse). "
+        "`tied` counts the rest, and `equivalent` those within the margin."
     )
-    caption = "Best mean first"
-    if partly_learned(cells):
-        caption += f", of the settings {LEARNED}"
-        code = f"learned.filter_learned_comparisons({code}, results.cells)"
-    names = [*varied_columns(ranked, setting_columns(cells)), "pe", "mean"]
-    names += ["best", "worst", "tied", "equivalent"]
-    return Section("Ranks, with ties", [text, ReportTable(ranked[names], caption, code)])
+    names = [*varied_columns(ranked, setting_columns(subject.results.cells)), "pe", "mean"]
+    table = ReportTable(ranked[[*names, "best", "worst", "tied", "equivalent"]], "Best mean first", "compared.ranks()")
+    return [Collapsible("Ranks, with ties", [text, table])]
 
 
 def effects(subject: ReportSubject) -> Section:
@@ -168,29 +150,22 @@ def effects(subject: ReportSubject) -> Section:
     return Section(f"Effects of {joined(names)}", [text, drawn])
 
 
-def seeds(subject: ReportSubject) -> Section:
+def _seeds(subject: ReportSubject) -> list[Part]:
     """Return how many seeds would separate each encoding from the baseline, or show it to be equivalent."""
-    if subject.results.cells["pe"].nunique() < 2:
-        return Section("Seeds needed")
-    cells, lines = subject.results.cells, "compared.compare()"
-    if partly_learned(cells):
-        lines = f"learned.filter_learned_comparisons({lines}, results.cells)"
-    needed = statistics.seeds_needed(filter_learned_comparisons(subject.compared.compare(), cells))
+    needed = statistics.seeds_needed(subject.compared.compare())
     if needed["deviation"].isna().all():
-        return Section("Seeds needed")
+        return []
     names = [*varied_columns(needed, setting_columns(subject.results.cells)), "pe", "seeds", "difference", "deviation"]
     names += ["separable", "margin", "seeds_needed", "seeds_equivalent", "verdict"]
     text = (
-        "`seeds needed` would show the difference, `seeds to show equivalence` that it is smaller than the margin; the "
-        "smaller of the two decides. `separable` is the smallest "
-        "difference that as many seeds would show in 80 % of studies. All are for a power of 80 % and the level of the "
-        f"first step of Holm's correction over {counted(subject.compared.sizes()[0], 'comparison')} with "
-        f"`{subject.baseline}`. They take the observed difference and deviation as the true ones: read them as orders "
-        "of magnitude. `inf`: no number of seeds would."
+        "`seeds needed` would show the difference, `seeds to show equivalence` that it is within the margin, "
+        "`separable` is the smallest difference that as many seeds would show: each in 80 % of studies, at the level "
+        f"of the first step of {subject.compared.correction}. They take what was observed as true: read them as orders "
+        "of magnitude."
     )
-    code = f"statistics.seeds_needed({lines})"
+    code = "statistics.seeds_needed(compared.compare())"
     table = ReportTable(needed[names], f"To separate each encoding from {subject.baseline}", code)
-    return Section("Seeds needed", [text, table])
+    return [Collapsible("Seeds needed", [text, table])]
 
 
 def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
@@ -209,20 +184,20 @@ def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
         return Section(
             "Methods", [units, "Intervals are 95 % t intervals of means over seeds, each on its own.", *made]
         )
+    family = f"the comparisons {subject.compared.pairs_in_words}"
+    if subject.compared.declared:
+        family += ", which the study declared; other differences have intervals and no verdict"
     text = [
         units,
         "Intervals are 95 % t intervals, of means or of paired differences, each on its own. Verdicts come from p "
-        "values after Holm's correction, so an interval without 0 can belong to a difference that is undecided.",
+        "values after the correction, so an interval without 0 can belong to a difference that is undecided.",
+        f"All verdicts are of one family: {family}. In it, the chance that any verdict of better or worse is wrong is "
+        "meant to be at most 5 %, and so is that of equivalent. Settings in which no encoding has learned the task are "
+        "not in it.",
         f"The margin is the smallest difference that matters: {subject.compared.margin}. `better` and `worse` mean "
         "that the difference is significantly not 0; `equivalent`, that it is significantly smaller than the margin "
-        "(two one-sided t tests); `slightly better` and `slightly worse`, both; `undecided`, that these "
-        "seeds show neither; `equal`, that all seeds agree bit for bit.",
-        "A comparison belongs to one of two families. The comparisons with the baseline, in every setting, pooled and "
-        "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "
-        "are the other family, so that asking about every pair does not hide the answer. In each family, the chance "
-        "that any verdict of better or worse is wrong is meant to be at most 5 %, and so is that of "
-        "equivalent; with few seeds and few encodings it can be larger, which a note on top then says. Another "
-        "baseline or margin makes other verdicts: choose them before looking at the results.",
+        "(two one-sided t tests); `slightly better` and `slightly worse`, both; `undecided`, neither; `equal`, that "
+        "all seeds agree bit for bit.",
     ]
     if subject.compared.share_variances:
         text.insert(
@@ -241,8 +216,8 @@ def choices(subject: ReportSubject) -> Section:
         return Section("Choice")
     code = f"recommendations.choices(results.cells, results.records, {subject.metric!r}, compared)"
     near = list[Part]()
-    if at_longer_lengths(subject):
-        far = best["need"].str.contains(LONGER, regex=False)
+    far = best["need"].str.contains(LONGER, regex=False)
+    if far.any() and at_longer_lengths(subject):
         rest = f"{code}.loc[lambda rows: ~rows['need'].str.contains({LONGER!r})]"
         near = [
             Collapsible("At the training length", [ReportTable(best[~far], "Likewise, at the training length", rest)])

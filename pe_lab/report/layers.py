@@ -26,10 +26,10 @@ ENDS = {  # by metric: what the table calls its highest value over layers, or th
     "stable_rank": ("most variance in one direction, %", 0),
     "effective_rank": ("lowest effective rank", 0),
 }
-DRAWN = (("position", "r2"), ("rank", "stable_rank"))  # on the first screen, the second one folded
+DRAWN = (("position", "r2"), ("rank", "stable_rank"))  # on the first screen
 SHORT_MEANINGS = {  # by metric: in captions
     "r2": "of a linear probe",
-    "stable_rank": "one over the largest share of the variance that a direction has",
+    "direction_share": "one over the stable rank",
 }
 MEANINGS = {  # by metric
     "r2": "R² of position is that of a linear probe: 1 where the position of a token is read without error.",
@@ -62,12 +62,20 @@ def layer_parts(records: pd.DataFrame) -> list[Part]:
     measured = {metric: layers for metric, layers in measured.items() if len(layers)}
     shown = list(layered[["probe", "metric"]].drop_duplicates().itertuples(index=False, name=None))
     drawn = [pair for pair in DRAWN if pair in shown] or shown[:1]
-    first, *others = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn]
-    parts: list[Part] = [first]
+    parts: list[Part] = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn]
     if measured:
-        parts = [_sentences(layered, measured, alone), first, _summary(layered, measured)]
-    folded = [Collapsible(figure.caption.partition(",")[0].partition(" (")[0], [figure]) for figure in others]
-    return [*parts, *folded, _ends(layered)]
+        parts = [_sentences(layered, measured, alone), *parts]
+        parts.append(Collapsible("Numbers by encoding", [_summary(layered, measured)]))
+    return [*parts, _ends(layered)]
+
+
+def direction_shares(records: pd.DataFrame) -> pd.DataFrame:
+    """Return records with the share of the variance in one direction, one over the stable rank, in its place."""
+    ranks = records["metric"] == "stable_rank"
+    return records.assign(
+        value=records["value"].where(~ranks, 1 / records["value"]),
+        metric=records["metric"].mask(ranks, "direction_share"),
+    )
 
 
 def _deepest(layered: pd.DataFrame) -> pd.DataFrame:
@@ -106,7 +114,6 @@ def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: 
     items = [_where_read(means["r2"], measured["r2"], alone)] if "r2" in means else []
     verdict, alike = _alike(means["token_cosine"]) if "token_cosine" in means else ("", "")
     collapse = [alike] * bool(alike)
-    collapse += [_rank(means["effective_rank"])] if "effective_rank" in means else []
     if "stable_rank" in means:
         collapse += [f"{_one_direction(means['stable_rank'])}{_where_shallow(layered, means['stable_rank'])}."]
     items = [" ".join(collapse)] * bool(collapse) + items
@@ -170,6 +177,8 @@ def _drawn(records: pd.DataFrame, probe: str, metric: str) -> CaptionedFigure:
     source, rows = "results.records", records
     if "depth" in records and records["depth"].nunique() > 1:
         rows, source = records[records["depth"] == records["depth"].max()], f"{source}.query('depth == depth.max()')"
+    if metric == "stable_rank":
+        rows, source, metric = direction_shares(rows), f"layers.direction_shares({source})", "direction_share"
     drawn, words = plots.layer_curves(rows, probe, metric), in_words(metric)
     meaning = f" ({SHORT_MEANINGS[metric]})" if metric in SHORT_MEANINGS else ""
     caption = f"{words[0].upper()}{words[1:]}{meaning}, by layer: {shaded(drawn, metric)}"
@@ -230,7 +239,7 @@ def _alike(layers: pd.DataFrame) -> tuple[str, str]:
     if most.max() < APART:
         return (
             "By the cosine of two tokens, the models do not collapse",
-            f"The cosine between the states of two tokens is at most {most.max():.2f} in all layers; 1: all are alike.",
+            f"The cosine of two tokens is at most {most.max():.2f} in any layer (1: all are alike).",
         )
     if most.min() > ALIKE:
         return (
@@ -241,17 +250,6 @@ def _alike(layers: pd.DataFrame) -> tuple[str, str]:
     with_ = f", above {ALIKE:g} with {joined(alike)}" * bool(alike)
     reach = f"Tokens become more alike: the cosine of two tokens reaches {between(most, '.2f')}{with_}."
     return "The models collapse in part", reach
-
-
-def _rank(layers: pd.DataFrame) -> str:
-    """Say how far the effective rank falls.
-
-    Args:
-        layers: the rank by setting and encoding, a column per layer.
-    """
-    first = f"{between(layers.iloc[:, 0], '.0f')} at {_first(layers)}"
-    rank = "effective rank (how many dimensions the states fill, small ones too)"
-    return f"The {rank} stays at {layers.min(axis=None):.0f} or more, after {first}."
 
 
 def _one_direction(layers: pd.DataFrame) -> str:

@@ -4,7 +4,7 @@ import pandas as pd
 
 from pe_lab.report.best_candidates import BestCandidates, in_each_setting, joined
 from pe_lab.report.overview_figures import count_of_seeds
-from pe_lab.report.parts import CaptionedFigure, ReportTable, between, shaded
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, between, shaded
 from pe_lab.report.recommendations import Longest, longest
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.results import plots
@@ -21,19 +21,17 @@ def at_longer_lengths(subject: ReportSubject) -> str:
 
     Where none answers there, each length is told until none does.
     """
-    per_setting, without, lengths = list[BestCandidates](), list[Longest](), set()
-    for need, far in longest(subject.results.records, subject.results.cells).items():
-        if need not in subject.compared.tables:  # seeds that tune are compared at the training length
-            continue
-        ranked = subject.compared.ranks(need)
-        if len(ranked) < 2:
-            continue
-        lengths.add(far.length)
-        candidates = BestCandidates.of(ranked, subject.compared.lines[need], far.metric, f"test {in_words(far.metric)}")
-        if not lower_is_better(far.metric) and next(iter(candidates.means.values())) < MIN_RIGHT:
-            without.append(far)
-        else:
-            per_setting.append(candidates)
+    if subject.results.declared.tune is not None:  # seeds that tune are compared at the training length
+        return ""
+    far_off = longest(subject.results.records, subject.results.cells)
+    without, lengths = [far for far in far_off.values() if not far.answered], {far.length for far in far_off.values()}
+    per_setting = [
+        BestCandidates.of(
+            subject.compared.ranks(need), subject.compared.lines[need], far.metric, f"test {in_words(far.metric)}"
+        )
+        for need, far in far_off.items()
+        if far.answered
+    ]
     count = len(per_setting) + len(without)
     if not count:
         return ""
@@ -76,11 +74,10 @@ def _nearer(far: Longest, several: bool) -> str:
     for length in longer[: sum(length <= until for length in longer) + 1]:  # to the first at which none does
         best = shares[length].sort_values(ascending=False, kind="stable")
         told = f"no encoding has {MIN_RIGHT:.0%}{right}"
-        told += f": the highest mean is {best.iloc[0]:.1%}, of `{best.index[0]}`" * bool(best.iloc[0] > 0)
         if best.iloc[0] >= MIN_RIGHT:
             first, second = best.index[:2]
-            extent = f"{low[length, first]:.0%} to {high[length, first]:.0%}"
-            told = f"`{first}` has {best.iloc[0]:.0%}{right} (seeds {extent})"
+            extent = f" (seeds {low[length, first]:.0%} to {high[length, first]:.0%})" * (not ends)
+            told = f"`{first}` has {best.iloc[0]:.0%}{right}{extent}"
             told += "" if ends else _lead(far.nearer[far.nearer["length"] == length], first, second)
         ends.append(f"at {length:g} ×{'' if ends else ' the training length'}, {told}")
         right = ""
@@ -102,7 +99,7 @@ def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
         return ""
     low, high = interval(differences)
     if low <= 0:
-        return f", not significantly ahead of the next, `{second}`"
+        return f", not significantly ahead of `{second}`"
     return f", ahead of `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f})"
 
 
@@ -123,8 +120,8 @@ def _lost(shares: pd.Series, longer: list[float]) -> str:
     return f" {names} {have} no right answer (but {before})." if len(lost) else ""
 
 
-def length_parts(subject: ReportSubject) -> list[CaptionedFigure | ReportTable]:
-    """Return the figure of a metric against length, and of shares of right answers a table; nothing without any.
+def length_parts(subject: ReportSubject) -> list[Part]:
+    """Return the figure of a metric against length, and of shares of right answers a folded table; nothing without any.
 
     Where whole answers are counted, the table has the single tokens at the longest length too.
     """
@@ -142,7 +139,7 @@ def length_parts(subject: ReportSubject) -> list[CaptionedFigure | ReportTable]:
         return [figure]
     table = pd.concat([_table_of(far, len(settings) > 1) for far in shares], ignore_index=True)
     caption = f"{in_words(metric).capitalize()} at so many training lengths: means over seeds, and their range"
-    return [figure, ReportTable(table, caption)]
+    return [figure, Collapsible("Numbers by encoding", [ReportTable(table, caption)])]
 
 
 def _table_of(far: Longest, several: bool) -> pd.DataFrame:

@@ -17,7 +17,6 @@ from pe_lab.results.columns import (
     setting_columns,
     sort_by_setting,
 )
-from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
 
@@ -51,11 +50,7 @@ def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFram
     lines = sort_by_setting(lines, names)
     words = pd.Series(settings_in_words(lines, names), lines.index)
     count, rows = words.nunique(), compared.tables[GRID_TABLE][0]
-    shown = words
-    if name == GRID_TABLE and decided is None and names:
-        learned = filter_learned_cells(rows)[names].drop_duplicates()
-        shown = merge_tables(lines.assign(words=words), learned, names)["words"]
-    last = shown.iloc[-1] if len(shown) else words.iloc[-1]
+    last = words.iloc[-1]
     where = f" at {last}, one of {count} settings, which are not averaged" if count > 1 else ""
     if name == POOLED:
         where = f", averaged over {len(rows[setting_columns(rows)].drop_duplicates())} settings"
@@ -80,7 +75,7 @@ def from_the_best(compared: Families, cells: pd.DataFrame) -> pd.DataFrame:
         compared: all comparisons of a report.
         cells: the cells of the report.
     """
-    ranked = filter_learned_comparisons(compared.ranks(GRID_TABLE), cells)
+    ranked = compared.ranks(GRID_TABLE)
     names = [name for name in setting_columns(cells) if name in ranked]
     best = ranked.drop_duplicates(names)  # ranks are sorted by means
     lines = [
@@ -95,21 +90,20 @@ def _few_differences(subject: ReportSubject) -> CaptionedFigure | None:
     cells, compared = subject.results.cells, subject.compared
     if subject.decided is not None or cells["pe"].nunique() > MAX_DRAWN:
         return None
-    lines = filter_learned_comparisons(compared.compare(GRID_TABLE), cells)
+    lines = compared.compare(GRID_TABLE)
     settings = len(lines[[name for name in setting_columns(cells) if name in lines]].drop_duplicates())
     averaged = table_of(compared) is not None and not only_tasks_vary(cells)
     if averaged or not 1 < settings <= FEW_SETTINGS or lines["difference"].isna().all():
         return None
     source = "overview_figures.from_the_best(compared, results.cells)"
+    if compared.declared:
+        return all_differences(subject)
     return _forest_of(subject, from_the_best(compared, cells), source)
 
 
 def all_differences(subject: ReportSubject) -> CaptionedFigure:
-    """Return the figure of all differences from the baseline, in the settings in which a model has learned the task."""
-    cells, source = subject.results.cells, "compared.compare()"
-    if partly_learned(cells):
-        source = f"learned.filter_learned_comparisons({source}, results.cells)"
-    return _forest_of(subject, filter_learned_comparisons(subject.compared.compare(GRID_TABLE), cells), source)
+    """Return the figure of all differences from the baseline."""
+    return _forest_of(subject, subject.compared.compare(), "compared.compare()")
 
 
 def _forest_of(subject: ReportSubject, lines: pd.DataFrame, source: str) -> CaptionedFigure:

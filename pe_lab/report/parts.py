@@ -68,10 +68,10 @@ class Section:
 def shaded(drawn: Plot, metric: str) -> str:
     """Say what lines and bands of a figure are."""
     low, high = int(drawn.data["seeds"].min()), int(drawn.data["seeds"].max())
-    text = f"means over {counted(high, 'seed') if low == high else f'{low} to {high} seeds'}"
+    text = f"lines are means over {counted(high, 'seed') if low == high else f'{low} to {high} seeds'}"
     if drawn.data["low"].isna().all() or drawn.data["pe"].nunique() > MAX_COLOURED_LINES:
         return text
-    return f"{text}; bands are their 95 % t intervals{cut_in_words(drawn, metric)}"
+    return f"{text}, bands their 95 % t intervals{cut_in_words(drawn, metric)}"
 
 
 def cut_in_words(drawn: Plot, metric: str) -> str:

@@ -25,12 +25,12 @@ COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MAX_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
 BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
-NONE_RIGHT = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
 RELATIONS = {  # of the first to those that differ by less than the margin: the words, and the verdicts on it
     "slightly better than": (Verdict.SLIGHTLY_BETTER,),
     "slightly worse than": (Verdict.SLIGHTLY_WORSE,),
     "equivalent to": (Verdict.EQUAL, Verdict.EQUIVALENT),
 }
+NONE_RIGHT = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
 NOBODY = "–"  # in place of an encoding; one of them is named none
 
 
@@ -40,8 +40,12 @@ def families(
     baseline: str | None = None,
     metric: str = "loss",
     margin: Margins = None,
+    declared: bool = False,
 ) -> Families:
     """Make all comparisons of a report: in every setting, pooled over settings, and at each setting's longest length.
+
+    Settings in which no encoding has learned the task are left out where there are others: then nothing is pooled. So
+    are lengths at which none answers.
 
     Args:
         rows: the cells, from frame.load.
@@ -50,16 +54,18 @@ def families(
         metric: a test metric.
         margin: the smallest difference in the metric that matters, or margins by metric, such as those that a study
             declared; None: the default of each task. At the longest length, gaps are those at the training length.
+        declared: whether the baseline is what is asked about, see `Families`.
 
     Raises:
         ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
     """
-    tables = {GRID_TABLE: (rows, metric)}
-    pooled = pooling.pool(rows, metric)
-    if len(rows[setting_columns(rows)].drop_duplicates()) > 1 and pooled.rows["pe"].nunique() > 1:
-        tables[POOLED] = (pooled.rows, pooled.metric)
-    far = {need: (last.rows, last.metric) for need, last in longest(records, rows).items()}
-    return Families.of(tables | far, baseline, margin)
+    learned = filter_learned_cells(rows)
+    tables, settings = {GRID_TABLE: (learned, metric)}, len(rows[setting_columns(rows)].drop_duplicates())
+    if settings > 1 and len(learned) == len(rows):
+        pooled = pooling.pool(rows, metric)
+        tables |= {POOLED: (pooled.rows, pooled.metric)} if pooled.rows["pe"].nunique() > 1 else {}
+    far = {need: (last.rows, last.metric) for need, last in longest(records, rows).items() if last.answered}
+    return Families.of(tables | far, baseline, margin, declared)
 
 
 def choices(
@@ -79,7 +85,8 @@ def choices(
         need, encoding (NOBODY: none has learned it), value (mean of the metric), how sure, seeds.
     """
     compared = compared or families(rows, records, None, metric)
-    lines, names = [], setting_columns(rows)
+    lines, names, far_off = [], setting_columns(rows), longest(records, rows)
+    rows = filter_learned_cells(rows)
     means = over_seeds(rows, names)
     judged = rows[names].assign(learned=has_learned(means), by_position=uses_position(means).notna())
     parts = dict(_by_setting(judged, names))
@@ -97,13 +104,15 @@ def choices(
     if pools and unlearned:
         best = _best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED)
         lines += _without_encoding(best, unlearned)
-    elif pools and len(filter_learned_cells(rows)) == len(rows):
+    elif pools:
         lines += _pooled(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID_TABLE, POOLED):
-            best = _best(compared.ranks(need), need, compared, need)
-            right = lower_is_better(compared.tables[need][1]) or not best or best[0][2] >= MIN_RIGHT
-            lines += best if right else _without_encoding(best, NONE_RIGHT)
+            lines += _best(compared.ranks(need), need, compared, need)
+    for need, far in far_off.items():
+        if not far.answered:
+            seeds = far.rows.groupby("pe")["seed"].nunique().min()
+            lines.append([need, NOBODY, far.rows.groupby("pe")[f"test_{far.metric}"].mean().max(), NONE_RIGHT, seeds])
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
@@ -236,6 +245,12 @@ class Longest(NamedTuple):
     length: float
     nearer: pd.DataFrame
     tokens: pd.Series
+
+    @property
+    def answered(self) -> bool:
+        """Whether an encoding has MIN_RIGHT of the answers right, by its mean; true of losses."""
+        means = self.rows.groupby("pe")[f"test_{self.metric}"].mean()
+        return lower_is_better(self.metric) or bool(means.max() >= MIN_RIGHT)
 
 
 def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:

@@ -9,7 +9,7 @@ from pe_lab.config import LR
 from pe_lab.report import recommendations
 from pe_lab.report.best_candidates import BestCandidates, measured
 from pe_lab.report.parts import Code, Part, ReportTable, Section
-from pe_lab.report.sequential_verdicts import decisions
+from pe_lab.report.sequential_verdicts import decisions, with_decisions
 from pe_lab.results.columns import displayed_settings, lower_is_better, setting_columns, value_text
 from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
@@ -19,7 +19,7 @@ from pe_lab.system.names import unknown_name_message
 
 IMPORTS = """\
 from pe_lab import statistics
-from pe_lab.report import attention, overview_figures, recommendations, sequential_verdicts, tuned
+from pe_lab.report import attention, layers, overview_figures, recommendations, sequential_verdicts, tuned
 from pe_lab.results import columns, frame, learned, plots, tuned_rates, sensitivity, specification, wandb_project
 """
 
@@ -38,6 +38,7 @@ class ReportSubject:
         against: the encoding whose difference from the baseline is followed through all settings; empty: the best of
             the others.
         margin: the smallest difference that matters, in place of the declared one; None: the declared or default one.
+        asked: whether the baseline was chosen for this report, as `--baseline` does.
     """
 
     results: Results
@@ -48,12 +49,21 @@ class ReportSubject:
     audit: pd.DataFrame
     against: str = ""
     margin: Margin | None = None
+    asked: bool = False
 
     @cached_property
     def compared(self) -> Families:
         """All comparisons of the report; every verdict in it is one of these."""
         margins = self.results.declared.margin if self.margin is None else {self.metric: self.margin}
-        return recommendations.families(self.results.cells, self.results.records, self.baseline, self.metric, margins)
+        compared = recommendations.families(
+            self.results.cells, self.results.records, self.baseline, self.metric, margins, self.declares
+        )
+        return compared if self.decided is None else with_decisions(compared, self.decided)
+
+    @property
+    def declares(self) -> bool:
+        """Whether comparisons with the baseline are what is asked, by the study or for this report."""
+        return self.asked or self.results.declared.baseline == self.baseline
 
     def require(self) -> None:
         """Require another encoding than the baseline as `against`, and the margin of a sequential study.
@@ -78,8 +88,11 @@ class ReportSubject:
     def compares(self) -> str:
         """The line of code that makes the comparisons."""
         margin = f"statistics.Margin.parse({str(self.margin)!r})" if self.margin else "results.declared.margin"
-        settings = f"results.cells, results.records, {self.baseline!r}, {self.metric!r}, {margin}"
-        return f"compared = recommendations.families({settings})"
+        settings = f"results.cells, results.records, {self.baseline!r}, {self.metric!r}, {margin}, {self.declares}"
+        families = f"recommendations.families({settings})"
+        if self.decided is None:
+            return f"compared = {families}"
+        return f"compared = sequential_verdicts.with_decisions({families}, sequential_verdicts.decisions(results))"
 
     @property
     def declared_margin(self) -> object:
@@ -90,6 +103,11 @@ class ReportSubject:
     def notes(self) -> list[str]:
         """What a reader must know before any number, a line each."""
         return cautions(self.results, self.baseline)
+
+    @property
+    def first_tables(self) -> list[Part]:
+        """Tables of the first screen."""
+        return []
 
     def doubts(self, candidates: BestCandidates) -> str:
         """Say what else may explain that encodings are worse than others in a setting, see `BestCandidates.decided`."""
@@ -125,15 +143,14 @@ def cells_and_comparisons(subject: ReportSubject, verdicts: bool = True) -> Sect
         direction = "lower" if lower_is_better(subject.metric) else "higher"
         parts.append(
             f"The metric is {measured(subject.metric)} ({direction} is better). Losses are in nats per token. "
-            + f"Other encodings are compared with `{subject.baseline}`." * verdicts
         )
         if cells["pe"].nunique() > 1 and verdicts:
-            where = "on this page" if subject.decided is None else "below the first screen"
-            families = str(subject.compared).replace(" gap", " of the gap")
-            if not any(subject.compared.sizes()):
-                count = counted(len(subject.compared.compare()), "comparison")
-                families = f"{count} with `{subject.baseline}`, none of which can be tested"
-            parts.append(f"**Families of comparisons**: {families}. All verdicts {where} are from these families.")
+            family = str(subject.compared).replace(" gap", " of the gap")
+            if not subject.compared.size():
+                count = counted(len(subject.compared.asked()), "comparison")
+                family = f"{count} {subject.compared.pairs_in_words}, none of which can be tested"
+            family = "that of the sequential study (decisions.csv)" if subject.decided is not None else family
+            parts.append(f"**Family of comparisons**: {family}. All verdicts on this page are from it.")
     if subject.command:
         parts.append(f"Trained with `{subject.command}`.")
     return Section("Cells and comparisons", parts)

@@ -10,23 +10,19 @@ from pe_lab.report.answer import answer, compares_losses, is_control
 from pe_lab.report.attention import attention
 from pe_lab.report.best_candidates import joined, listed
 from pe_lab.report.layers import probed
-from pe_lab.report.overview_figures import count_of_seeds
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, shaded
 from pe_lab.report.rates import rates
 from pe_lab.report.report_subject import ReportSubject, cells_and_comparisons, code, failed, varied_columns
 from pe_lab.report.setting_sensitivity import sensitivity_section
-from pe_lab.report.training_setup import SECONDS
 from pe_lab.report.tuned import COSTS, TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (
-    STEPS_METRIC,
     displayed_settings,
     in_words,
     setting_columns,
     sort_by_setting,
     without_whole_windows,
 )
-from pe_lab.results.learned import filter_learned_cells
 from pe_lab.results.summary_table import by_task, summarise
 
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
@@ -58,8 +54,7 @@ def sections(subject: ReportSubject) -> list[Section]:
             choices = [] if is_control(subject.results.cells) else [comparing.choices(subject)]
             others = [*choices, failed(subject.results), comparing.grid(subject)]
             others += [comparing.differences(subject), cells_and_comparisons(subject)]
-            others += [comparing.ranks(subject), sensitivity_section(subject), comparing.effects(subject)]
-            others += [comparing.seeds(subject)]
+            others += [sensitivity_section(subject), comparing.effects(subject)]
         others += [rates(subject), _tasks(subject)]
         others += [_curves(subject), _lengths(subject), _probes(subject), attention(subject), _cost(subject)]
         others += [_audit(subject), comparing.methods(subject, compares_losses(subject))]
@@ -164,21 +159,8 @@ def _for_whom(subject: ReportSubject, measured: pd.DataFrame) -> list[Part]:
 
 
 def _cost(subject: ReportSubject) -> Section:
-    """Return the metric against each cost, and the costs of each encoding."""
-    cells, parts = subject.results.cells, []
-    shown = ["seconds", "positional_parameters"] if subject.metric != STEPS_METRIC and compares_losses(subject) else []
-    shown = [name for name in shown if name != "seconds" or not isinstance(subject, TunedSubject)]  # of one part
-    learned, source = filter_learned_cells(cells), "results.cells"
-    seeds = count_of_seeds(learned.groupby([*setting_columns(learned), "pe"], dropna=False)["seed"].nunique())
-    if len(learned) < len(cells):
-        source = f"learned.filter_learned_cells({source})"
-    for against in shown:
-        if learned[against].nunique() > 1:
-            words = against.replace("_", " ")
-            code = f"plots.cost({source}, {subject.metric!r}, {against!r})"
-            caption = f"Test {in_words(subject.metric)}: means over {seeds} with 95 % t intervals, against {words}"
-            caption += ", in the settings that a model has learned" * (len(learned) < len(cells))
-            parts.append(CaptionedFigure(plots.cost(learned, subject.metric, against), caption, code))
+    """Return the costs of each encoding; seconds of training on a shared machine are none of them."""
+    cells = subject.results.cells
     settings = varied_columns(cells, displayed_settings(cells, setting_columns(cells)))
     costs = (
         sort_by_setting(cells, settings)
@@ -187,13 +169,15 @@ def _cost(subject: ReportSubject) -> Section:
             parameters=("parameters", "median"),
             positional_parameters=("positional_parameters", "median"),
             flops_per_token=("flops_per_token", "median"),
-            seconds=("seconds", "median"),
             attention=("attention", lambda names: ", ".join(sorted(set(names)))),
             **{name: (name, "median") for name in COSTS if name in cells},
         )
     )
-    caption = "Medians over seeds"
-    return Section("Cost against quality", [SECONDS, *parts, ReportTable(costs.reset_index(), caption)])
+    costs = costs.reset_index()
+    for name in settings:  # by which costs do not differ
+        fewer = costs.drop(columns=name).drop_duplicates()
+        costs = fewer if len(fewer) * costs[name].nunique(dropna=False) == len(costs) else costs
+    return Section("Cost", [ReportTable(costs, "Medians over seeds")])
 
 
 def _audit(subject: ReportSubject) -> Section:

@@ -1,21 +1,21 @@
 """The verdicts of a sequential study, which hold although seeds were added until they were reached."""
 
+from dataclasses import replace
+
+import numpy as np
 import pandas as pd
 
 from pe_lab.report.best_candidates import BestCandidates
 from pe_lab.results.columns import in_words, merge_tables, setting_columns
 from pe_lab.results.frame import Results
+from pe_lab.results.learned import filter_learned_comparisons
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
-from pe_lab.statistics.comparisons import comparisons_of
+from pe_lab.statistics.comparisons import comparisons_of, exchange_pairs
 from pe_lab.system.exact_csv import read_csv
 
 FILE = "decisions.csv"
 NUMBERS = ("difference", "low", "high", "p_corrected", "margin", "p_equivalent_corrected", "seeds", "look")
 NEEDED = ("pe", "baseline", "verdict", *NUMBERS)
-CAUTION = (
-    "Seeds were added look by look. The verdicts of this first screen are sequential and hold under that; all verdicts "
-    "below are for a fixed number of seeds and do not."
-)
 UNFINISHED = (
     "Seeds are added to this study look by look, and its own verdicts are not there yet. All verdicts on this page are "
     "for a fixed number of seeds and do not hold for it."
@@ -24,6 +24,8 @@ UNFINISHED = (
 
 def decisions(results: Results) -> pd.DataFrame | None:
     """Return a line per comparison of a sequential study: setting columns, then as in `Families.lines`; or None.
+
+    Settings in which no encoding has learned the task are left out where there are others.
 
     Raises:
         ValueError: the table lacks a column, has a word that is no verdict, or compares seeds of an encoding or a
@@ -47,7 +49,7 @@ def decisions(results: Results) -> pd.DataFrame | None:
             line = requested[strange.to_numpy()].iloc[0]
             words = ", ".join(f"{name}={value}" for name, value in line.items())
             raise ValueError(f"{path} must be of the cells in rows.csv, got {words}")
-    return decided
+    return filter_learned_comparisons(decided, cells)
 
 
 def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
@@ -56,9 +58,27 @@ def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
     Args:
         decided: the comparisons, from `decisions`; None: the study is not sequential.
     """
-    if decided is not None:
-        return [CAUTION]
-    return [] if results.declared.decide is None else [UNFINISHED]
+    return [] if decided is not None or results.declared.decide is None else [UNFINISHED]
+
+
+def with_decisions(compared: Families, decided: pd.DataFrame) -> Families:
+    """Return comparisons with what a sequential study decided; the verdict on all others is `not asked`.
+
+    Args:
+        compared: comparisons for a fixed number of seeds.
+        decided: the comparisons of the study, from `decisions`.
+    """
+    columns = ["seeds", "difference", "low", "high", "margin", "p_corrected", "p_equivalent_corrected", "verdict"]
+    tables = {}
+    for name, lines in compared.lines.items():
+        tables[name] = lines.assign(p_corrected=np.nan, p_equivalent_corrected=np.nan, verdict=str(Verdict.NOT_ASKED))
+    lines = tables[GRID_TABLE]
+    keys = [*(name for name in setting_columns(compared.tables[GRID_TABLE][0]) if name in decided), "pe", "baseline"]
+    both = pd.concat([decided, exchange_pairs(decided)]).drop_duplicates(keys)
+    found = merge_tables(lines[keys], both[[*keys, *columns]], keys, how="left")
+    known = found["verdict"].notna().to_numpy()
+    tables[GRID_TABLE] = lines.assign(**{name: lines[name].where(~known, found[name].to_numpy()) for name in columns})
+    return replace(compared, lines=tables)
 
 
 def with_one(decided: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -15,11 +15,11 @@ from pe_lab.statistics import GRID_TABLE, Families
 def sensitivity_section(subject: ReportSubject) -> Section:
     """Return the sensitivity of one difference, where two settings or more vary: a specification curve and its shares.
 
-    Compared with the baseline is `subject.against`, or the best of the other encodings by mean. Unless it is asked for
-    an encoding, settings in which none has learned the task do not count where there are others.
+    Compared with the baseline is `subject.against`, or the best of the other encodings by mean. Settings in which none
+    has learned the task do not count where there are others.
     """
-    cells, title, compared = subject.results.cells, "Does it hold elsewhere?", subject.compared
-    cells = cells if subject.against else filter_learned_cells(cells)
+    title, compared = "Does it hold elsewhere?", subject.compared
+    cells = filter_learned_cells(subject.results.cells)
     if cells["pe"].nunique() < 2 or len(varied_columns(cells, setting_columns(cells))) < 2:
         return Section(title)
     pe = subject.against or best_other(compared, subject.results.cells)

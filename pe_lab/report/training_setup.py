@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.config import LR
+from pe_lab.data.structured import Structured, StructuredHeldout
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import merge_tables, setting_columns
 from pe_lab.results.frame import Results
@@ -18,7 +19,7 @@ CORPORA = {  # by the digest of their bytes as tokens, which identities hold
     "2307e308077e2004": "tinyshakespeare",
     "a2f96b73ccec6c6e": "the source of Python 3.11's standard library",
 }
-SECONDS = "Seconds are of training steps on the machine that trained the cell, other processes on it included."
+STRUCTURED = {"structured": Structured, "structured_heldout": StructuredHeldout}  # tasks whose size is no setting
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
 
 
@@ -49,6 +50,16 @@ def best_of(results: Results) -> str:
     return f"at the best of {' or '.join(map(str, counts))} {tries}"
 
 
+def rates_of_seeds(results: Results) -> str:
+    """Say of how many learning rates seeds took the best; empty for a study without `tune`."""
+    if results.declared.tune is None or results.cells.empty:
+        return ""
+    rates, scaled = ladders(results)
+    has_scale = results.cells.get("start_scale", pd.Series(np.nan, results.cells.index)).notna()
+    counts = sorted({len(scaled) if scale and scaled else len(rates) for scale in has_scale.unique()})
+    return f"at the best of {' or '.join(map(str, counts))} learning rates"
+
+
 def rates_in_words(results: Results, rate: float | None = None) -> str:
     """Say whether the encodings had one learning rate, each its own, or each several, as far as the rows tell.
 
@@ -60,8 +71,6 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     if choice := best_of(results):
         tune = results.declared.tune or {}
         after = f" after {tune['steps']} steps" if tune.get("steps") else ""
-        shorter = "steps" in cells and bool((cells["steps"] < (tune.get("steps") or 0)).any())
-        after += ", or at the end of shorter trainings" * shorter
         return f"{'' if alone else 'each '}{choice} by validation{after}"
     if LR in setting_columns(cells):
         tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))
@@ -122,6 +131,9 @@ def setting_in_words(results: Results) -> str:
     varied = results.cells.columns  # settings that differ between cells, and rates that were chosen
     shared = {name: value for name, value in identity.items() if name not in varied and value not in (None, "null")}
     fresh = "new ones in every epoch, " if shared.get("trainer.fresh") else ""
+    tasks = set(results.cells["data"]) if "data" in results.cells and "data.length" in shared else set()
+    if len(tasks) == 1 and (task := STRUCTURED.get(tasks.pop())) and "data.train" not in shared:
+        shared["data.train"] = len(task(seed=0, length=int(shared["data.length"])).sequences()["train"])
     words = {
         "model.width": "width {}",
         "model.num_heads": "{} heads",

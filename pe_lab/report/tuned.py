@@ -4,7 +4,7 @@ Its verdicts are those of the study: every seed of an encoding is a repetition o
 its learning rate included. What is compared is the steps to solve, or the loss after declared steps.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -14,7 +14,7 @@ import pandas as pd
 from pe_lab.config import LR
 from pe_lab.report.best_candidates import BestCandidates, joined, measured
 from pe_lab.report.comparing import floors_in_words
-from pe_lab.report.parts import CaptionedFigure, Collapsible, ReportTable, Section
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, made_with, missing, surroundings
 from pe_lab.report.training_setup import ladders
 from pe_lab.results import plots, tuned_outcomes
@@ -29,7 +29,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
 )
 from pe_lab.results.frame import Results
-from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
+from pe_lab.results.learned import filter_learned_cells, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS, Endpoint, Families, Verdict
@@ -38,9 +38,8 @@ from pe_lab.system.exact_csv import read_csv
 
 FILE = "outcomes.csv"
 CHOSEN = (LR, "start_scale")  # by a seed: in cells and curves these are no settings
-COSTS = ("trained_steps", "core_seconds")  # of all tries of a seed
-NEEDED = ("pe", "seed", "y", "solved", LR, "edge", *COSTS)
-NEARLY_ALL = 0.9  # share of seeds
+COSTS = ("trained_steps",)  # of all tries of a seed
+NEEDED = ("pe", "seed", "y", "solved", LR, "edge", "trained_steps", "core_seconds")
 ALL_PAIRS = "Benjamini and Hochberg's correction over all pairs of a setting"
 
 
@@ -116,14 +115,13 @@ def metric_of(results: Results) -> str:
 class TunedFamilies(Families):
     """Comparisons by the verdicts of the study; see `statistics.compare`.
 
+    Without a declared baseline, all pairs of a setting are a family.
+
     Attributes:
         endpoint: the endpoint that is compared.
-        declared: whether the comparisons with the baseline are a family of their own, as a study declares before
-            training. Otherwise all pairs of a setting are one.
     """
 
-    endpoint: Endpoint
-    declared: bool
+    endpoint: Endpoint = field(kw_only=True)
 
     @classmethod
     def of_study(cls, results: Results) -> "TunedFamilies":
@@ -132,11 +130,11 @@ class TunedFamilies(Families):
         Args:
             results: the results of `with_outcomes`.
         """
-        cells, metric, tune = results.cells, metric_of(results), results.declared.tune or {}
+        cells, metric, tune = filter_learned_cells(results.cells), metric_of(results), results.declared.tune or {}
         endpoint = tuned_outcomes.endpoint(tune.get("margin"), np.inf if metric == STEPS_METRIC else None)
         names = list(cells["pe"].unique())
         declared = tune.get("baseline") if tune.get("baseline") in names else None
-        baseline, outcomes = declared or names[0], outcomes_of(results)
+        baseline, outcomes = declared or names[0], outcomes_of(replace(results, cells=cells))
         lines = tuned_outcomes.compare_all_pairs(outcomes, endpoint, declared)
         nothing = lines["verdict"] == Verdict.BOTH_UNSOLVED
         tested = ["difference", "low", "high", "p"]
@@ -154,32 +152,22 @@ class TunedFamilies(Families):
             {GRID_TABLE: (cells, metric)},
             {GRID_TABLE: lines},
             {GRID_TABLE: margin},
-            endpoint,
             declared is not None,
+            endpoint=endpoint,
         )
 
     def __str__(self) -> str:
-        first, second = self.sizes()
-        if not self.declared:
-            return f"{counted(first + second, 'comparison')}, paired over shared seeds; {ALL_PAIRS}"
-        others = f", and {second} between other encodings" if second else ""
-        corrected = f"{self.correction}{f', and {ALL_PAIRS} for the others' if second else ''}"
-        return f"{counted(first, 'comparison')} with {self.baseline}{others}, paired over shared seeds; {corrected}"
+        pairs = f"{counted(self.size(), 'comparison')} {self.pairs_in_words}"
+        return f"{pairs}, paired over shared seeds; {self.correction}"
 
     @property
     def correction(self) -> str:
         return super().correction if self.declared else ALL_PAIRS
 
-    def corrections(self, baseline: str) -> str:
-        if self.declared and baseline == self.baseline:
-            return super().corrections(baseline)
-        return f"all pairs of a setting{f', or those with {self.baseline}' if self.declared else ''}"
-
     @property
     def rule(self) -> str:
         solved = ", with as many solved runs or more" if self.endpoint.kind == "steps" else ""
-        others = f"; between other encodings, after {ALL_PAIRS}" if self.declared and self.sizes()[1] else ""
-        return f"p < 0.05 after {self.correction}, and a mean difference of at least {self.margin}{solved}{others}"
+        return f"p < 0.05 after {self.correction}, and a mean difference of at least {self.margin}{solved}"
 
 
 @dataclass(frozen=True)
@@ -213,6 +201,10 @@ class TunedSubject(ReportSubject):
         return "compared = tuned.TunedFamilies.of_study(results)"
 
     @property
+    def declares(self) -> bool:
+        return self.compared.declared
+
+    @property
     def declared_margin(self) -> str | None:
         return (self.results.declared.tune or {}).get("margin")
 
@@ -229,9 +221,10 @@ class TunedSubject(ReportSubject):
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """A line per setting and encoding: runs, mean, interval and ranks."""
+        """A line per setting that is asked about and encoding: runs, mean, interval, and ranks or verdicts."""
         baseline = self.baseline if self.compared.declared else None
-        return tuned_outcomes.summary(self.outcomes, self.compared.endpoint, baseline)
+        outcomes = outcomes_of(replace(self.results, cells=filter_learned_cells(self.results.cells)))
+        return tuned_outcomes.summary(outcomes, self.compared.endpoint, baseline)
 
     @property
     def notes(self) -> list[str]:
@@ -243,21 +236,34 @@ class TunedSubject(ReportSubject):
         if names := self.diverged:
             which = joined(list(dict.fromkeys(names)))
             said.append(f"At every learning rate {counted(len(names), 'cell')} diverged, in no mean: {which}.")
-        said += [seed_note(self.outcomes), _unequal_tries(self), f"{edge} {self._scales_at_edge()}".strip()]
-        return [*filter(None, [*said, self._chosen_early()]), *surroundings(self.results.cells)]
+        said += [seed_note(self.outcomes), *([] if self.first_tables else [edge]), self._chosen_early()]
+        return [*filter(None, said), *surroundings(self.results.cells)]
 
-    def _scales_at_edge(self) -> str:
-        """Name the encodings of which nearly all seeds chose the lowest or the highest starting scale."""
-        tried = {float(scale) for _, scale in (self.results.declared.tune or {}).get("scaled") or []}
-        ends = []
+    @property
+    def first_tables(self) -> list[Part]:
+        """What each encoding was tried at, and how many seeds of each setting chose an edge; none where few did.
+
+        Outcomes that did not solve their task are left out, see `edge_note`.
+        """
         outcomes = outcomes_of(replace(self.results, cells=filter_learned_cells(self.results.cells)))
-        for pe, chosen in outcomes.dropna(subset="start_scale").groupby("pe", sort=False)["start_scale"]:
-            for edge, what in {min(tried): "lowest", max(tried): "highest"}.items() if len(tried) > 1 else ():
-                if (at_edge := chosen == edge).mean() >= NEARLY_ALL:
-                    ends.append(
-                        f"{at_edge.sum()} of {len(chosen)} cells of `{pe}` chose {edge:g}, the {what} starting scale"
-                    )
-        return f"{'; '.join(ends)}." if ends else ""
+        outcomes = outcomes[~outcomes["solved"].eq(False)]
+        tried = tried_rates(self.outcomes, *ladders(self.results))
+        if not edge_note(outcomes, *ladders(self.results)) and len(set(tried.values())) < 2:
+            return []
+        names = tuned_settings(outcomes)
+        outcomes = sort_by_setting(outcomes, names)
+        words = pd.Series(settings_in_words(outcomes, names), outcomes.index)
+        shares = outcomes["edge"].astype(int).groupby([outcomes["pe"], words], sort=False).agg(["sum", "size"])
+        table = (shares["sum"].map(str) + "/" + shares["size"].map(str)).unstack(1).reindex(columns=words.unique())
+        scaled = self.outcomes["start_scale"].notna().groupby(self.outcomes["pe"], sort=False).any()
+        pairs = [tuple(map(float, pair)) for pair in (self.results.declared.tune or {}).get("scaled") or []]
+        caption = "Seeds whose best learning rate is the lowest or highest tried; a better one may lie beyond"
+        if len(set(tried.values())) > 1 or len({scale for _, scale in pairs}) > 1:
+            rates = [f"{rate:g}" for rate in ladders(self.results)[0]]
+            told = [", ".join([_choice(*pair) for pair in pairs] if scaled[pe] else rates) for pe in table.index]
+            table.insert(0, "tried", told)
+            caption = f"Tried: learning rate @ starting scale. {caption}"
+        return [ReportTable(table.rename_axis(None, axis=1).reset_index(), caption)]
 
     def _chosen_early(self) -> str:
         """Say that tries were chosen at a length of training after which no encoding had learned the task."""
@@ -266,7 +272,7 @@ class TunedSubject(ReportSubject):
             return ""
         if steps in set(filter_learned_cells(cells)["steps"]):
             return ""
-        return f"Tries were chosen by validation after {steps} steps, where no encoding had learned the task."
+        return f"After {steps} steps, when tries were chosen, no encoding had learned the task."
 
     def doubts(self, candidates: BestCandidates) -> str:
         tried = tried_rates(self.outcomes, *ladders(self.results))
@@ -286,37 +292,18 @@ class TunedSubject(ReportSubject):
         return f"The learning rate may explain what is worse: {'; '.join(told)}." if told else ""
 
 
-def _unequal_tries(subject: TunedSubject) -> str:
-    """Say which encodings were tried at which rates and scales; empty where all were tried at the same."""
-    tried = tried_rates(subject.outcomes, *ladders(subject.results))
-    if len(set(tried.values())) < 2:
-        return ""
-    pairs = [_choice(*map(float, pair)) for pair in (subject.results.declared.tune or {})["scaled"]]
-    scaled = subject.outcomes["start_scale"].notna().groupby(subject.outcomes["pe"], sort=False).any()
-    told = {
-        False: f"learning rates {joined([f'{rate:g}' for rate in ladders(subject.results)[0]])}",
-        True: f"learning rates {joined([pair.replace(' @ ', ' with starting scale ', 1) for pair in pairs])}",
-    }
-    ends = [f"{joined([f'`{pe}`' for pe in tried if scaled[pe] == has])} at {told[has]}" for has in (False, True)]
-    return f"Tries were not the same: {'; '.join(ends)}."
-
-
 def values(subject: TunedSubject) -> Section:
     """Return what each seed reached, and the mean, interval and ranks of each encoding."""
-    text = (
-        "An encoding ranks below all that are better, and above all that are worse. Differences that are significant "
-        "and within the margin, `slightly better` and `slightly worse`, do not rank."
-    )
-    summary = filter_learned_comparisons(subject.summary, subject.results.cells)
+    text = "An encoding ranks below all that are better; `slightly better` does not rank." * (not subject.declares)
+    summary = subject.summary
     if {"mean", "low", "high"} <= set(summary):
         low, high = cut_interval(subject.metric, summary["mean"], summary["low"], summary["high"])
         summary = summary.assign(low=low, high=high)
-    table = ReportTable(summary, f"Mean {measured(subject.metric)} and ranks, a line per setting and encoding")
-    if partly_learned(subject.results.cells):
-        text += " Settings in which no encoding has learned the task are left out."
+    what = "verdicts" if subject.declares else "ranks"
+    table = ReportTable(summary, f"Mean {measured(subject.metric)} and {what}, a line per setting and encoding")
     words = floors_in_words(floors(subject.outcomes), set(subject.outcomes["pe"]))
     folded = [Collapsible("What the floors are", list(words))] if words else []
-    return Section("Values and ranks", [text, *folded, seed_values(subject), table])
+    return Section("Values", [*filter(None, [text]), *folded, seed_values(subject), table])
 
 
 def seed_values(subject: TunedSubject, where: str = "") -> CaptionedFigure:

@@ -40,6 +40,7 @@ METRIC_NAMES = {  # of metrics whose names are not words: what tables and figure
     "entropy": "entropy of attention in nats",
     "entropy_normalised": "entropy of attention",
     "token_cosine": "cosine of two tokens",
+    "direction_share": "variance in one direction",
     "position_share": "variance that goes with position",
     REMAINING_METRIC: "share of the gap",
     STEPS_METRIC: "log2 of the steps to solve",

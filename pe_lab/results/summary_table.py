@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.data.score import NO_GAP
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
-from pe_lab.results.learned import not_learned_note
+from pe_lab.results.learned import filter_learned_cells, not_learned_note
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.comparisons import compare_cells, differences
@@ -22,6 +22,7 @@ TEST_COLUMNS = [
     "margin",
     "verdict",
 ]  # columns of `compare` that a table takes over
+NOT_ASKED = "not asked where no encoding has learned the task"
 MAX_CHARACTERS = 8  # characters of a number from which it is rounded
 
 
@@ -76,17 +77,20 @@ def with_verdicts(
 ) -> pd.DataFrame:
     """Add the verdicts of all comparisons with the baseline, one family, to the table of `summarise`.
 
+    Settings in which no encoding has learned the task are not asked about where there are others.
+
     Args:
         margin: the smallest difference that matters; None: the default of each task.
 
     Returns:
-        The table with the columns of TEST_COLUMNS, empty for the baseline; unchanged where no encoding has several
-        seeds in common with the baseline. Its attribute "family" describes the comparisons.
+        The table with the columns of TEST_COLUMNS, empty for the baseline and what is not asked; unchanged where no
+        encoding has several seeds in common with the baseline. Its attribute "family" describes the comparisons.
 
     Raises:
         ValueError: a cell occurs twice, or the margin does not fit the metric or a setting.
     """
-    compared = compare_cells(rows, table.attrs["baseline"], metric, margin=margin)
+    learned = filter_learned_cells(rows)
+    compared = compare_cells(learned, table.attrs["baseline"], metric, margin=margin)
     if not (compared["seeds"] > 1).any():
         return table
     names = ["pe", *setting_columns(rows)]
@@ -94,7 +98,8 @@ def with_verdicts(
     missing = [None] * len(TEST_COLUMNS)
     tested = pd.DataFrame([tests.get(key, missing) for key in keys_of(table, names)], columns=TEST_COLUMNS)
     result = pd.concat([table, tested], axis=1)
-    result.attrs = table.attrs | {"family": compared.attrs["family"]}
+    others = f"; {NOT_ASKED}" * (len(learned) < len(rows))
+    result.attrs = table.attrs | {"family": f"{compared.attrs['family']}{others}"}
     return result
 
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from pe_lab.config import LR
 from pe_lab.results.columns import cut_interval, floors, merge_tables, sort_by_setting
+from pe_lab.results.learned import filter_learned_cells
 from pe_lab.results.summary_table import floor_heading
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import COMPARISON_COLUMNS, MIN_SEEDS, Endpoint, Verdict, compare, interval, share_interval
@@ -47,16 +48,20 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
 def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
     """Return a line per setting and encoding: settings, pe, runs, solved, steps or loss, 95 % interval, floors, ranks.
 
-    Losses have their floors beside them, means over seeds, where they are known. Ranks follow from `compare_all_pairs`.
+    Losses have their floors beside them, means over seeds, where they are known. Ranks follow from `compare_all_pairs`;
+    with a baseline, the verdicts of `compare_with_baseline` stand in their place.
 
     Args:
         outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
         endpoint: the endpoint that is compared.
-        baseline: an encoding.
+        baseline: the encoding that the study declared; None: it asks about all pairs.
     """
     complete, keys = outcomes[outcomes["y"].notna()], tuned_settings(outcomes)
-    lines = compare_all_pairs(complete, endpoint, baseline)
-    lines = pd.concat([lines, exchange_pairs(lines)])
+    if baseline is None:
+        lines = compare_all_pairs(complete, endpoint)
+        lines = pd.concat([lines, exchange_pairs(lines)])
+    else:
+        lines = compare_with_baseline(complete, endpoint, baseline)
     table = []
     for key, runs in complete.groupby([*keys, "pe"], sort=False, dropna=False):
         line = dict(zip([*keys, "pe"], key, strict=True)) | {"runs": len(runs)}
@@ -75,7 +80,11 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
     if len(lines):
         names = [*keys, "pe"]
         table = table.merge(lines.groupby(names, dropna=False)["verdict"].agg(list).reset_index(), how="left")
-        table["ranks"] = [_ranks(verdicts) if isinstance(verdicts, list) else "" for verdicts in table.pop("verdict")]
+        verdicts = [words if isinstance(words, list) else [] for words in table.pop("verdict")]
+        if baseline is None:
+            table["ranks"] = [_ranks(words) if words else "" for words in verdicts]
+        else:
+            table[f"than {baseline}"] = [words[0] if words else "" for words in verdicts]
     return table
 
 
@@ -186,31 +195,54 @@ def compare_with_baseline(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: 
     """Compare every encoding with a baseline, in one family over all settings.
 
     A setting in which the baseline has no value, or no other encoding has one, is left out: all tries diverged there.
+    One in which no encoding has learned the task is not asked about where there are others: its floors tell, if there
+    are any.
 
     Args:
-        outcomes: see `outcome_table`.
+        outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
 
     Returns:
         A line per setting and encoding: the settings, then the columns of `pe_lab.statistics.compare`.
     """
-    return _compared(outcomes, endpoint, baseline)
+    keys, learned = tuned_settings(outcomes), _learned(outcomes)
+    lines = _compared(outcomes[learned], endpoint, keys, baseline)
+    if learned.all():
+        return lines
+    others = _not_asked(_compared(outcomes[~learned], endpoint, keys, baseline))
+    grid = outcomes[keys].drop_duplicates()
+    return merge_tables(grid, pd.concat([lines, others]), keys)
 
 
 def compare_all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
-    """Compare all pairs of each setting, as a family; those with a baseline are the lines of `compare_with_baseline`.
+    """Compare all pairs of each setting, as a family.
 
     Args:
         outcomes: see `outcome_table`.
+        baseline: the encoding that the study declared, whose comparisons are those of `compare_with_baseline` and the
+            only ones that are asked about; None: it declared none.
     """
-    lines = _compared(outcomes, endpoint)
+    lines = _compared(outcomes, endpoint, tuned_settings(outcomes))
     if baseline is None:
         return lines
-    others = lines[(lines["pe"] != baseline) & (lines["baseline"] != baseline)]
+    others = _not_asked(lines[(lines["pe"] != baseline) & (lines["baseline"] != baseline)])
     return pd.concat([compare_with_baseline(outcomes, endpoint, baseline), others], ignore_index=True)
 
 
-def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
-    keys = tuned_settings(outcomes)
+def _not_asked(lines: pd.DataFrame) -> pd.DataFrame:
+    return lines.assign(p_corrected=np.nan, p_equivalent_corrected=np.nan, verdict=str(Verdict.NOT_ASKED))
+
+
+def _learned(outcomes: pd.DataFrame) -> pd.Series:
+    """Return whether each outcome is of a setting in which an encoding has learned the task, or no floor tells."""
+    if not floors(outcomes) or outcomes["solved"].notna().any():
+        return pd.Series(True, outcomes.index)
+    cells = outcomes[[*tuned_settings(outcomes), "pe", "seed"]].assign(test_loss=outcomes["y"])
+    levels = [f"floor_{floor}_loss" for floor in floors(outcomes)]
+    kept = filter_learned_cells(pd.concat([cells, outcomes[levels]], axis=1))
+    return pd.Series(outcomes.index.isin(kept.index), outcomes.index)
+
+
+def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, keys: list[str], baseline: str | None = None) -> pd.DataFrame:
     runs = outcomes[outcomes["y"].notna()]
     each = runs[keys].drop_duplicates(ignore_index=True)
     runs = runs.merge(each.assign(task=each.index.astype(str)))

@@ -1,4 +1,4 @@
-"""All comparisons of a report, corrected in two families."""
+"""All comparisons of a report, those that it asks about corrected as one family."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -28,21 +28,24 @@ GRID_TABLE = "each setting"  # name of the table of the cells themselves
 class Families:
     """All comparisons of a report; every verdict in the report is one of these.
 
-    There are two families, each corrected by Holm's method: comparisons with the baseline, in any setting, and
-    comparisons of two other encodings. A report asks about its baseline; the correction for all other pairs must not
-    hide that answer. Tests of differences and tests of equivalence are corrected each on their own.
+    Those that the study asks about are one family, corrected by Holm's method: comparisons with the baseline that it
+    declared, or all pairs if it declared none. All tables are in it. Pairs outside it have a difference and an
+    interval, and the verdict `not asked`. Tests of differences and tests of equivalence are corrected each on their
+    own.
 
     Attributes:
         baseline: an encoding.
         tables: the rows that are compared, with their metric, by name.
         lines: the comparisons of each table, a line per setting and pair, as in `differences` and `add_verdicts`.
         margins: the margin of each table in words.
+        declared: whether the family is the comparisons with the baseline; otherwise it is all pairs.
     """
 
     baseline: str
     tables: dict[str, tuple[pd.DataFrame, str]]
     lines: dict[str, pd.DataFrame]
     margins: dict[str, str]
+    declared: bool = False
 
     @classmethod
     def of(
@@ -50,6 +53,7 @@ class Families:
         tables: dict[str, tuple[pd.DataFrame, str]],
         baseline: str | None = None,
         margin: Margins = None,
+        declared: bool = False,
     ) -> "Families":
         """Compare every two encodings in every setting of every table.
 
@@ -58,55 +62,50 @@ class Families:
             baseline: the encoding that others are compared with; None: the first encoding of the first table.
             margin: the smallest difference that matters in the metric of the first table, or margins by metric. A
                 metric without one has the default of each task, see `default_margin`.
+            declared: whether the baseline is what the study asks about.
 
         Raises:
             ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
         """
-        declared = margins_by_metric(margin, next(iter(tables.values()))[1])
+        margins = margins_by_metric(margin, next(iter(tables.values()))[1])
         baseline = require_baseline(next(iter(tables.values()))[0], baseline)
         tested = {}
         for name, (rows, metric) in tables.items():
             pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(rows["pe"].unique(), 2)]
-            tested[name] = differences(rows, pairs, metric, declared.get(metric))
+            tested[name] = differences(rows, pairs, metric, margins.get(metric))
         p = np.concatenate([lines[["p", "p_equivalent"]].to_numpy(float) for lines in tested.values()])
-        first = np.concatenate([lines["baseline"] == baseline for lines in tested.values()])
-        corrected = np.full(p.shape, np.nan)
-        for family in (first, ~first):
-            corrected[family] = holm(p[family].T).T
+        asked = np.concatenate([lines["baseline"] == baseline for lines in tested.values()]) | (not declared)
+        corrected = holm(np.where(asked[:, None], p, np.nan).T).T
         start, judged = 0, {}
         for name, lines in tested.items():
-            judged[name] = add_verdicts(lines, tables[name][1], *corrected[start : start + len(lines)].T)
-            start += len(lines)
-        return cls(baseline, tables, judged, {name: lines.attrs["margin"] for name, lines in tested.items()})
+            end = start + len(lines)
+            judged[name] = add_verdicts(lines, tables[name][1], *corrected[start:end].T)
+            judged[name].loc[~asked[start:end], "verdict"] = str(Verdict.NOT_ASKED)
+            start = end
+        return cls(baseline, tables, judged, {name: lines.attrs["margin"] for name, lines in tested.items()}, declared)
 
     def __str__(self) -> str:
-        """Describe the comparisons in a sentence."""
-        first, second = self.sizes()
-        places = "; ".join(f"{name}: {' and '.join(map(str, self.sizes(name)))}" for name in self.tables)
-        places = f" ({places})" if len(self.tables) > 1 else ""
-        others = f", and {second} between other encodings{places}" if second else ""
+        """Describe the family in a sentence."""
+        places = "; ".join(f"{name}: {self.size(name)}" for name in self.tables) if len(self.tables) > 1 else ""
         return (
-            f"{counted(first, 'comparison')} with {self.baseline}{others}, "
-            f"{pairing_in_words(pd.concat(self.lines.values()))}; "
-            f"Holm's correction over {'each of the two groups' if second else 'all of them'}, for differences and for "
-            f"equivalence within {self.margin}"
+            f"{counted(self.size(), 'comparison')} {self.pairs_in_words}{f' ({places})' * bool(places)}, "
+            f"{pairing_in_words(pd.concat(self.lines.values()))}; Holm's correction over all of them, for differences "
+            f"and for equivalence within {self.margin}"
         )
 
     @property
-    def correction(self) -> str:
-        """The correction of the comparisons with the baseline, in words."""
-        return f"Holm's correction over {counted(self.sizes()[0], 'comparison')}"
+    def pairs_in_words(self) -> str:
+        """The pairs of the family in words."""
+        return f"with {self.baseline}" if self.declared else "of all pairs"
 
-    def corrections(self, baseline: str) -> str:
-        """Return what the comparisons with an encoding are corrected for, in words."""
-        first, second = self.sizes()
-        if baseline == self.baseline or not second:
-            return f"{counted(first, 'comparison')}"
-        return f"{counted(first, 'comparison')} with {self.baseline}, or {second} between other encodings"
+    @property
+    def correction(self) -> str:
+        """The correction of the family, in words."""
+        return f"Holm's correction over {counted(self.size(), 'comparison')}"
 
     @property
     def rule(self) -> str:
-        """When a verdict on a comparison with the baseline is better or worse, in a clause."""
+        """When a verdict is better or worse, in a clause."""
         return f"p < 0.05 after {self.correction}, and not shown to be within the margin"
 
     @property
@@ -127,20 +126,20 @@ class Families:
             else " and ".join(f"{words} ({names})" for words, names in names_of.items())
         )
 
-    def sizes(self, name: str | None = None) -> tuple[int, int]:
-        """Return the number of comparisons in each family, for one table or for all."""
-        counts = [0, 0]
-        for lines in self.lines.values() if name is None else [self.lines[name]]:
-            tested = lines["p"].notna()
-            counts[0] += int((tested & (lines["baseline"] == self.baseline)).sum())
-            counts[1] += int((tested & (lines["baseline"] != self.baseline)).sum())
-        return counts[0], counts[1]
+    def size(self, name: str | None = None) -> int:
+        """Return the number of comparisons in the family that are tested, of one table or of all."""
+        chosen = self.lines.values() if name is None else [self.lines[name]]
+        return sum(int((lines["p"].notna() & (lines["verdict"] != Verdict.NOT_ASKED)).sum()) for lines in chosen)
 
     def compare(self, name: str = GRID_TABLE, baseline: str | None = None) -> pd.DataFrame:
         """Return the comparisons of a table with an encoding; None: with the baseline of the report."""
         lines = comparisons_of(baseline or self.baseline, self.lines[name], "baseline").reset_index(drop=True)
-        lines.attrs["comparisons"] = self.sizes()[0]
+        lines.attrs["comparisons"] = self.size()
         return lines
+
+    def asked(self, name: str = GRID_TABLE) -> pd.DataFrame:
+        """Return the comparisons of a table that are in the family."""
+        return self.compare(name) if self.declared else self.lines[name]
 
     def alike(self, pe: str, name: str = GRID_TABLE, /, **setting: Any) -> dict[str, str]:
         """Return the encodings that differ from one by certainly less than the margin in a setting.

@@ -19,6 +19,7 @@ class Verdict(StrEnum):
     WORSE = "worse"
     UNDECIDED = "undecided"
     BOTH_UNSOLVED = "both unsolved"  # no run of either solved the task
+    NOT_ASKED = "not asked"  # the pair is in no family, so nothing is tested
     TOO_FEW_SEEDS = "too few seeds"
     ONE_SEED = "one seed"
     NO_SEED = "no shared seed"

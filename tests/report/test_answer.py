@@ -1,5 +1,6 @@
 """The first screen: a question made of what varies, an answer that the rows support, and one figure."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +11,14 @@ from frames import results_of
 from pe_lab.report import overview_figures
 from pe_lab.report.answer import MAX_NOTES, answer, sentences, title
 from pe_lab.report.best_candidates import SettingCounts, by_setting, overall
+from pe_lab.report.cautions import gap_of_validation, margin_of_loss, widening_seed
 from pe_lab.report.overview_figures import MAX_DRAWN, forest, from_the_best
 from pe_lab.report.parts import CaptionedFigure, Collapsible
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sections import sections
 from pe_lab.results.study_declaration import StudyDeclaration
-from pe_lab.statistics import Margin
+from pe_lab.statistics import GRID_TABLE, Margin
+from pe_lab.statistics.pairs import t_tests, with_baseline
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
 FLOORS = {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 2.0}
@@ -34,6 +37,11 @@ def cells(losses=LOSSES, depths=(1, 4), seeds=5, noise=0.01, data="structured", 
 
 def asked(rows: pd.DataFrame, baseline: str = "rope", metric: str = "loss", **more) -> ReportSubject:
     return ReportSubject(results_of(rows, study="mine", **more), "", "", baseline, metric, pd.DataFrame())
+
+
+def declaring(rows: pd.DataFrame, baseline: str = "rope") -> ReportSubject:
+    """Return a subject that asks about its baseline alone."""
+    return replace(asked(rows, baseline), asked=True)
 
 
 WHERE = "on structured, at depth 1 and 4, after 4 epochs?"
@@ -65,9 +73,11 @@ def test_the_question_is_made_of_what_varies(rows, metric, question) -> None:
 
 
 def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
-    first, second = sentences(asked(cells()))
+    first, _ = sentences(asked(cells()))
     assert first.startswith("Averaged over 2 settings of depth: `alibi` has the lowest test loss, 0.")
     assert all(text in first for text in ("`rope`", "0.401 nats", "95 % interval 0.39"))
+    first, second = sentences(declaring(cells()))
+    assert first.startswith("Of 4 comparisons with `rope`: 2 better (`alibi`, depth 1; `alibi`, depth 4) and 2 worse")
     assert second.startswith("Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse")
     fair = "paired over 5 seeds. Encodings were trained at one learning rate for all, not tuned for each."
     assert second.endswith(
@@ -80,13 +90,13 @@ def test_settings_that_reverse_the_order_are_counted() -> None:
     turned = rows["pe"].eq("none") & rows["depth"].eq(4)
     rows.loc[turned, "test_loss"] -= 1.0
     _, second = sentences(asked(rows))
-    assert "depends on the setting: `none` is better in 1 and worse in 1" in second
+    assert "depends on the setting: `none` and `rope`; `alibi` and `none`" in second
     assert "depends on the setting" not in sentences(asked(cells()))[1]
 
 
 def test_one_setting_is_not_called_averaged() -> None:
-    first, second = sentences(asked(cells(depths=(4,))))
-    assert first.startswith("`alibi` has the lowest test loss, 0.")
+    assert sentences(asked(cells(depths=(4,))))[0].startswith("`alibi` has the lowest test loss, 0.")
+    _, second = sentences(declaring(cells(depths=(4,))))
     assert second.startswith("Verdicts on 2 comparisons with `rope`: 1 better and 1 worse")
 
 
@@ -96,7 +106,7 @@ def test_a_single_comparison_is_a_sentence() -> None:
 
 
 def test_one_verdict_for_all_is_said_once() -> None:
-    _, second = sentences(asked(cells({"rope": 2.0, "alibi": 0.5, "none": 0.6}, (4,))))
+    _, second = sentences(declaring(cells({"rope": 2.0, "alibi": 0.5, "none": 0.6}, (4,))))
     assert second.startswith("Verdicts on 2 comparisons with `rope`: all better")
 
 
@@ -128,7 +138,7 @@ def test_unequal_seeds_are_given_as_a_range_and_cautioned() -> None:
 def test_encodings_without_a_shared_seed_are_said_to_be() -> None:
     rows = cells(depths=(4,))
     rows.loc[rows["pe"] == "none", "seed"] += 10
-    _, second = sentences(asked(rows))
+    _, second = sentences(declaring(rows))
     assert "1 better and 1 without a shared seed" in second
 
 
@@ -144,11 +154,10 @@ def test_an_encoding_that_lacks_a_setting_is_left_out_aloud() -> None:
     rows = cells()
     rows = rows[~((rows["pe"] == "alibi") & (rows["depth"] == 4))]
     question = asked(rows)
-    _, second = sentences(question)
     found = overall(question.compared)
     assert (found.case, found.open) == ("better", ["rope"])
     assert "without 1 encoding" in found.where
-    assert ": 1 better, 2 worse and 1 without a shared seed" in second
+    assert ": 1 better, 2 worse and 1 without a shared seed" in sentences(declaring(rows))[1]
 
 
 def test_an_encoding_that_diverged_is_not_the_best_and_is_cautioned() -> None:
@@ -173,19 +182,25 @@ def test_where_position_cannot_help_the_answer_is_that_of_a_control() -> None:
     assert "pass" not in sentences(asked(none[none["seed"] == 0]))[0]  # nothing is decided with one seed
 
 
-def test_of_a_single_setting_comparisons_with_another_baseline_than_the_best_are_counted() -> None:
+def test_of_a_declared_baseline_few_differences_are_told_with_their_size() -> None:
     rows = cells(depths=(4,))
-    assert "Of 2 comparisons with `rope`: 1 better (`alibi`) and 1 worse (`none`)." in sentences(asked(rows))[0]
-    assert "comparisons" not in sentences(asked(rows, "alibi"))[0]  # the best, of which it speaks already
+    first, _ = sentences(declaring(rows))
+    assert re.findall(r"`(\w+)` is (better|worse)", first) == [("alibi", "better"), ("none", "worse")]
+    assert "comparisons" not in sentences(asked(rows))[0]
 
 
-def test_verdicts_of_a_figure_are_said_to_be_corrected_for_their_families() -> None:
+def test_all_verdicts_of_a_page_are_of_one_family() -> None:
     rows = pd.concat([cells(depths=(1,), data=task) for task in ("copy", "sort")], ignore_index=True)
     question = asked(rows.drop(columns=list(FLOORS)))
-    assert question.compared.sizes() == (4, 2)
+    assert question.compared.size() == 6
     captions = [part.caption for part in answer(question).parts if isinstance(part, CaptionedFigure)]
     assert captions[0].startswith("Differences from alibi, ")  # the best
-    assert question.compared.corrections("rope") == "4 comparisons"
+    declared = replace(question, asked=True)
+    assert declared.compared.size() == 4
+    (figure,) = (part for part in answer(declared).parts if isinstance(part, CaptionedFigure))
+    assert figure.caption.startswith("Differences from rope, ")  # no verdict is asked on others
+    assert not figure.plot.data["verdict"].eq("not asked").any()
+    assert declared.compared.lines[GRID_TABLE]["verdict"].eq("not asked").sum() == 2
 
 
 def test_losses_near_the_best_possible_one_are_not_said_to_fall_still() -> None:
@@ -324,10 +339,12 @@ def test_settings_that_no_model_has_learned_are_not_averaged_with_others() -> No
     rows["floor_bayes_loss"] = -9.0
     rows.loc[rows["depth"] == 4, "floor_position_blind_loss"] = -8.0
     found = asked(rows).compared
-    assert overall(found) is None
-    (one,) = by_setting(found)
+    one = overall(found)
+    assert one is not None
+    assert found.size() == 3
     assert one.means == rows[rows["depth"] == 1].groupby("pe")["test_loss"].mean().sort_values().to_dict()
-    assert set(forest(found).data["difference"]) == set(found.compare().query("depth == 1")["difference"])
+    assert set(found.compare()["depth"]) == {1}
+    assert title(asked(rows)).startswith("Which of 3 encodings has the lowest test loss on structured, at depth 1,")
     assert overall(asked(rows.assign(floor_position_blind_loss=-8.0)).compared) is not None  # of all, a note speaks
     assert "nats)" in str(answer(asked(rows)).parts)
     assert "settings" not in sentences(asked(rows))[1]  # verdicts are of the one that was learned
@@ -346,15 +363,35 @@ def test_tasks_are_described_and_told_one_by_one() -> None:
     assert "`sort`: Write n symbols in ascending order" in described
 
 
-def test_a_seed_that_decides_a_mean_is_named() -> None:
-    rows = cells(depths=(1,), seeds=5)
-    assert not any("decides the mean" in str(part) for part in answer(asked(rows)).parts)
-    far = (rows["pe"] == "rope") & (rows["seed"] == 3)
+def test_a_seed_that_widens_the_intervals_of_others_is_named() -> None:
+    rows = cells({f"pe{number}": 1.0 for number in range(6)}, (1, 4), noise=0.05)
+    assert not widening_seed(asked(rows, "pe0"))
+    far = (rows["pe"] == "pe2") & (rows["seed"] == 3) & (rows["depth"] == 4)
     rows.loc[far, "test_loss"] += 5
-    (note,) = (str(part) for part in answer(asked(rows)).parts if "decides the mean" in str(part))
-    assert "Seed 3 decides the mean of `rope`" in note
-    near = rows.assign(test_loss=rows["test_loss"].mask(far, rows["test_loss"] - 4.97))
-    assert not any("decides" in str(part) for part in answer(asked(near)).parts)  # by less than the margin
+    question = replace(asked(rows, "pe2"), asked=True)  # all comparisons are with it
+    (note,) = widening_seed(question)
+    assert note.startswith("Seed 3 of `pe2` (depth 4), ")
+    values = rows[rows["depth"] == 4].pivot_table(index="seed", columns="pe", values="test_loss").to_numpy()
+    without = values.copy()
+    without[3, 2] = np.nan
+    margin = question.compared.lines[GRID_TABLE]["margin"].iloc[0]
+    full, fewer = (t_tests(y, with_baseline(6, 2), margin, keep_small=True) for y in (values, without))
+    assert f" {np.median((full.high - full.low) / (fewer.high - fewer.low)):.2g} times" in note
+    four = results_of(rows[rows["pe"] < "pe4"], study="mine")
+    assert not widening_seed(replace(question, results=four))  # which share no variances
+
+
+def test_a_margin_beyond_the_lowest_loss_and_a_gap_to_the_validation_are_noted() -> None:
+    rows = cells({"rope": 0.5, "alibi": 0.6}, noise=0.0)
+    rows["test_loss"] = rows["pe"].map({"rope": 0.05, "alibi": 0.2})
+    (note,) = margin_of_loss(asked(rows))
+    assert note == "The margin, 0.1 nats, is 2 times the lowest mean loss."
+    assert not margin_of_loss(asked(rows.assign(test_loss=rows["test_loss"] + 1)))
+    curves = rows[["pe", "data", "depth", "epochs", "seed"]].assign(epoch=4, metric="loss")
+    far = asked(rows, curves=curves.assign(value=rows["test_loss"] - 0.5))
+    (note,) = gap_of_validation(far)
+    assert "0.5 to 0.5 nats" in note
+    assert not gap_of_validation(asked(rows, curves=curves.assign(value=rows["test_loss"] - 0.05)))
 
 
 def test_differences_in_many_settings_are_not_all_drawn_on_top() -> None:
@@ -363,18 +400,6 @@ def test_differences_in_many_settings_are_not_all_drawn_on_top() -> None:
         question = asked(pd.concat(rows[:count], ignore_index=True).drop(columns=list(FLOORS)))
         (figure,) = (part for part in answer(question).parts if isinstance(part, CaptionedFigure))
         assert (figure.plot.data["setting"].nunique() == count) == (count == 4)
-
-
-def test_the_few_comparisons_that_are_open_or_decided_are_named() -> None:
-    rows = pd.concat([cells(depths=(1,), data=task) for task in ("copy", "sort")], ignore_index=True)
-    even = (rows["pe"] == "alibi") & (rows["data"] == "copy")
-    noise = np.resize([0.3, -0.3], int(even.sum()))
-    rows.loc[even, "test_loss"] = rows.loc[(rows["pe"] == "rope") & (rows["data"] == "copy"), "test_loss"].to_numpy()
-    rows.loc[even, "test_loss"] += noise
-    _, how = sentences(asked(rows))
-    assert "1 undecided (`alibi`, copy: " in how
-    assert "in a seed" not in how  # differences of 0.3 nats, beyond the margin
-    assert "worse (`none`, copy; `none`, sort)" in how
 
 
 def test_losses_that_still_fall_are_noted() -> None:

@@ -282,7 +282,6 @@ def test_few_settings_are_told_one_by_one_with_what_is_decided() -> None:
     assert [line.partition("**: ")[0] for line in said] == ["", "- **At depth 1", "- **At depth 4"]
     assert ["Mind." in line for line in said] == [False, False, True]
     assert "`c`" in said[1]
-    assert "No difference is significant" in said[2]
     lost = pd.DataFrame({"pe": ["b", "c", "d"], "baseline": "a", "verdict": "worse", "difference": 0.5})
     lost = lost.assign(low=0.4, high=0.6)
     three = replace(at("at x", "a", "bcd"), lines=lost)
@@ -296,20 +295,15 @@ def test_few_settings_are_told_one_by_one_with_what_is_decided() -> None:
     assert "contradict each other" in one_by_one([at("at x", "abc", ""), torn], lambda _: "")
 
 
-def test_one_of_several_settings_lists_the_verdicts_on_the_best_mean() -> None:
+def test_one_of_several_settings_names_the_best_mean_and_what_is_worse() -> None:
     means = {"a": 1.0, "b": 1.01, "c": 1.02, "d": 2.0}
     verdicts = {"a_b": "equivalent", "a_c": "undecided", "a_d": "better"}
     said = candidates(means, **verdicts).brief()
-    assert re.findall("`([a-d])`", said) == ["a", "d", "b", "c"]
-    assert [word in said for word in ("Worse", "Equivalent", "Undecided", "Slightly")] == [True, True, True, False]
+    assert re.findall("`([a-d])`", said) == ["a", "d"]
     other = candidates(means, **verdicts | {"a_d": "undecided", "b_d": "better"}).brief()
-    assert re.findall("`([a-d])`", other) == ["a", "d", "b", "b", "c"]  # d is worse than b
+    assert re.findall("`([a-d])`", other) == ["a", "d", "b"]  # d is worse than b
     none = candidates({"a": 1.0, "b": 1.5, "c": 2.0}).brief()
     assert re.findall("`([a-c])`", none) == ["a"]
-    of_others = candidates({"a": 1.0, "b": 1.01, "c": 1.02}, b_c="slightly better").brief()
-    assert re.findall("`([a-c])`", of_others) == ["a", "b", "c"]  # a difference is significant
-    near = candidates({"a": 1.0, "b": 1.01}, a_b="slightly better").brief()
-    assert "Slightly worse: `b`" in near
     best = candidates({"a": 1.0, "b": 1.5}, a_b="better")
     assert best.brief() == best.words()
 

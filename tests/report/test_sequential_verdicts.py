@@ -12,9 +12,9 @@ from pe_lab.report import answer, overview_figures, sequential_verdicts
 from pe_lab.report.best_candidates import SettingCounts
 from pe_lab.report.parts import CaptionedFigure
 from pe_lab.report.report_subject import ReportSubject, cells_and_comparisons
-from pe_lab.report.sequential_verdicts import CAUTION, decisions
+from pe_lab.report.sequential_verdicts import decisions
 from pe_lab.results import frame
-from pe_lab.statistics import Margin
+from pe_lab.statistics import GRID_TABLE, Margin
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
 
@@ -57,7 +57,11 @@ def asked(
 def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     """By a t test for a fixed number of seeds, alibi would be better."""
     question = asked(tmp_path, cells((4,)), lines((4,)))
-    assert set(question.compared.compare()["verdict"]) == {"better", "worse"}
+    assert question.compared.compare()["verdict"].tolist() == ["undecided", "worse"]
+    assert question.compared.compare()["low"].tolist() == [-0.5, -0.5]
+    assert question.compared.lines[GRID_TABLE]["verdict"].value_counts()["not asked"] == 1
+    fixed = replace(question, metric="accuracy").compared
+    assert set(fixed.compare()["verdict"]) == {"equal"}
     first, second = answer.sentences(question)
     (found,) = sequential_verdicts.sequential(question.compared, question.decided)
     assert (found.case, found.open, found.behind) == ("open", ["alibi", "rope"], ["none"])
@@ -110,10 +114,9 @@ def test_a_word_that_is_no_verdict_is_refused(tmp_path) -> None:
         _ = asked(tmp_path, cells((4,)), lines((4,), ("far better", "worse"))).decided
 
 
-def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None:
+def test_all_verdicts_of_the_page_are_sequential(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,)))
     parts = answer.answer(question).parts
-    assert f"**Note.** {CAUTION}" in parts
     (figure,) = (part for part in parts if isinstance(part, CaptionedFigure))
     assert "intervals that hold under the looking" in figure.caption
     assert figure.plot.data["verdict"].tolist() == ["undecided", "worse"]
@@ -127,11 +130,8 @@ def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None
         },
     )
     assert again.data.equals(figure.plot.data)
-    (families,) = (part for part in cells_and_comparisons(question).parts if "Families of comparisons" in str(part))
-    assert "All verdicts below the first screen are from these families." in families
-    fixed = asked(tmp_path, cells((4,)), lines((4,)), metric="accuracy")
-    (families,) = (part for part in cells_and_comparisons(fixed).parts if "Families of comparisons" in str(part))
-    assert "All verdicts on this page are from these families." in families
+    (family,) = (part for part in cells_and_comparisons(question).parts if "Family of comparisons" in str(part))
+    assert "decisions.csv" in family
 
 
 def test_an_encoding_that_failed_has_a_decision_and_no_cells(tmp_path) -> None:
@@ -160,7 +160,6 @@ def test_a_study_in_which_all_but_one_failed_names_nothing(tmp_path) -> None:
 def test_another_metric_is_not_decided_sequentially(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,)), "accuracy")
     assert question.decided is None
-    assert f"**Note.** {CAUTION}" not in answer.answer(question).parts
 
 
 def test_another_margin_than_that_of_the_decisions_is_refused(tmp_path) -> None:

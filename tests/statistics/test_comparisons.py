@@ -366,30 +366,35 @@ def test_settings_are_ascending_in_any_order_of_the_rows():
     assert list(compare_cells(rows)["baseline"].unique()) == ["b"]  # still the first of the rows
 
 
-def families(number: int, encodings: int = 4) -> tuple[Families, dict[str, tuple[pd.DataFrame, str]]]:
+def families(
+    number: int, encodings: int = 4, declared: bool = False
+) -> tuple[Families, dict[str, tuple[pd.DataFrame, str]]]:
     means = {f"pe{k}": 0.08 * k for k in range(encodings)}
     grid = pd.concat([rows_of(noisy(means, 5, number=10 * number + d), depth=d) for d in range(3)], ignore_index=True)
     longer = rows_of(noisy(means, 4, number=10 * number + 5), "exact_match")
     tables = {GRID_TABLE: (grid, "loss"), "pooled": (pool(grid).rows, "loss"), "longer": (longer, "exact_match")}
-    return Families.of(tables, "pe2"), tables
+    return Families.of(tables, "pe2", declared=declared), tables
 
 
+@pytest.mark.parametrize("declared", [True, False])
 @pytest.mark.parametrize("number", range(3))
-def test_a_report_has_two_families_and_every_comparison_is_in_one_of_them(number):
-    compared, _ = families(number)
+def test_a_report_has_one_family_and_no_verdict_outside_it(number, declared):
+    compared, _ = families(number, declared=declared)
     lines = pd.concat(compared.lines.values())
     with_baseline = lines["baseline"] == "pe2"
     assert not (lines["pe"] == "pe2").any()
-    assert compared.sizes() == (with_baseline.sum(), (~with_baseline).sum()) == (15, 15)
-    assert compared.sizes("longer") == (3, 3)
-    for family in (with_baseline, ~with_baseline):
-        np.testing.assert_allclose(
-            lines.loc[family, "p_corrected"], holm(lines.loc[family, "p"].to_numpy()), rtol=1e-12
-        )
+    family = with_baseline if declared else pd.Series(True, lines.index)
+    asked = lines["verdict"] != "not asked"
+    assert (asked.to_numpy() == family.to_numpy()).all()
+    assert (compared.size(), compared.size("longer")) == ((15, 3) if declared else (30, 6))
+    np.testing.assert_allclose(lines.loc[asked, "p_corrected"], holm(lines.loc[asked, "p"].to_numpy()), rtol=1e-12)
+    assert lines.loc[~asked, ["p_corrected", "p_equivalent_corrected"]].isna().all(axis=None)
+    assert lines["low"].notna().all()
+    assert len(compared.asked()) == (9 if declared else 18)
     alone = compare_cells(compared.tables[GRID_TABLE][0], "pe2")
     pd.testing.assert_frame_equal(compared.compare()[list(alone)[:8]], alone[list(alone)[:8]])
     assert (compared.compare()["p_corrected"] >= alone["p_corrected"]).all()  # there are more of them in the family
-    assert compared.compare().attrs["comparisons"] == 15
+    assert compared.compare().attrs["comparisons"] == compared.size()
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -419,7 +424,7 @@ def test_the_seeds_needed_are_for_the_level_of_the_whole_family():
     compared, _ = families(0)
     found = seeds_needed(compared.compare())
     line = found.iloc[0]
-    level = 0.05 / 15
+    level = 0.05 / 30
     critical = stats.t.isf(level / 2, line["seeds"] - 1)
     power = stats.nct.sf(critical, line["seeds"] - 1, line["separable"] / line["deviation"] * line["seeds"] ** 0.5)
     assert power == pytest.approx(0.8, rel=1e-6)
