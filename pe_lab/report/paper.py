@@ -215,7 +215,7 @@ def methods(subject: ReportSubject) -> str:
         "margin": escaped(str(subject.compared.margin)) if compares else "",
         "in_gap": compares and str(subject.compared.margin).endswith(" gap"),
         "margin_source": source if subject.margin in (None, declared) else "chosen after training",
-        "comparisons": subject.compared.size() if compares else 0,
+        "comparisons": subject.compared.family_size if compares else 0,
         "shared_variances": compares and subject.compared.share_variances,
         "decided": subject.decided is not None,
         "sequential": results.declared.decide is not None,

@@ -29,7 +29,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
 )
 from pe_lab.results.frame import Results
-from pe_lab.results.learned import filter_learned_cells, partly_learned
+from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS, Endpoint, Families, Verdict
@@ -115,13 +115,16 @@ def metric_of(results: Results) -> str:
 class TunedFamilies(Families):
     """Comparisons by the verdicts of the study; see `statistics.compare`.
 
-    Without a declared baseline, all pairs of a setting are a family.
+    Without a declared baseline, all pairs of a setting are a family. A declared family is corrected as a whole, with
+    the settings in which no encoding has learned the task, of which no verdict is shown.
 
     Attributes:
         endpoint: the endpoint that is compared.
+        total: the number of comparisons of the declared family.
     """
 
     endpoint: Endpoint = field(kw_only=True)
+    total: int = 0
 
     @classmethod
     def of_study(cls, results: Results) -> "TunedFamilies":
@@ -134,9 +137,10 @@ class TunedFamilies(Families):
         endpoint = tuned_outcomes.endpoint(tune.get("margin"), np.inf if metric == STEPS_METRIC else None)
         names = list(cells["pe"].unique())
         declared = tune.get("baseline") if tune.get("baseline") in names else None
-        baseline, outcomes = declared or names[0], outcomes_of(replace(results, cells=cells))
+        baseline, outcomes = declared or names[0], outcomes_of(results)
         lines = tuned_outcomes.compare_all_pairs(outcomes, endpoint, declared)
         nothing = lines["verdict"] == Verdict.BOTH_UNSOLVED
+        total = int((lines["p"].notna() & ~nothing & (lines["verdict"] != Verdict.NOT_ASKED)).sum())
         tested = ["difference", "low", "high", "p"]
         lines[tested] = lines[tested].mask(nothing)
         pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(names, 2)]
@@ -154,6 +158,7 @@ class TunedFamilies(Families):
             {GRID_TABLE: margin},
             declared is not None,
             endpoint=endpoint,
+            total=total,
         )
 
     def __str__(self) -> str:
@@ -162,7 +167,15 @@ class TunedFamilies(Families):
 
     @property
     def correction(self) -> str:
-        return super().correction if self.declared else ALL_PAIRS
+        if not self.declared:
+            return ALL_PAIRS
+        others = self.total - self.size()
+        where = f", {others} of them in settings that no encoding has learned" * bool(others)
+        return f"Holm's correction over {counted(self.total, 'comparison')}{where}"
+
+    @property
+    def family_size(self) -> int:
+        return self.total
 
     @property
     def rule(self) -> str:
@@ -221,10 +234,9 @@ class TunedSubject(ReportSubject):
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """A line per setting that is asked about and encoding: runs, mean, interval, and ranks or verdicts."""
+        """A line per setting and encoding: runs, mean, interval, and ranks or verdicts."""
         baseline = self.baseline if self.compared.declared else None
-        outcomes = outcomes_of(replace(self.results, cells=filter_learned_cells(self.results.cells)))
-        return tuned_outcomes.summary(outcomes, self.compared.endpoint, baseline)
+        return tuned_outcomes.summary(self.outcomes, self.compared.endpoint, baseline)
 
     @property
     def notes(self) -> list[str]:
@@ -295,7 +307,7 @@ class TunedSubject(ReportSubject):
 def values(subject: TunedSubject) -> Section:
     """Return what each seed reached, and the mean, interval and ranks of each encoding."""
     text = "An encoding ranks below all that are better; `slightly better` does not rank." * (not subject.declares)
-    summary = subject.summary
+    summary = filter_learned_comparisons(subject.summary, subject.results.cells)
     if {"mean", "low", "high"} <= set(summary):
         low, high = cut_interval(subject.metric, summary["mean"], summary["low"], summary["high"])
         summary = summary.assign(low=low, high=high)

@@ -14,7 +14,6 @@ from omegaconf import DictConfig
 
 from pe_lab.config import LR
 from pe_lab.results.columns import cut_interval, floors, merge_tables, sort_by_setting
-from pe_lab.results.learned import filter_learned_cells
 from pe_lab.results.summary_table import floor_heading
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import COMPARISON_COLUMNS, MIN_SEEDS, Endpoint, Verdict, compare, interval, share_interval
@@ -195,22 +194,14 @@ def compare_with_baseline(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: 
     """Compare every encoding with a baseline, in one family over all settings.
 
     A setting in which the baseline has no value, or no other encoding has one, is left out: all tries diverged there.
-    One in which no encoding has learned the task is not asked about where there are others: its floors tell, if there
-    are any.
 
     Args:
-        outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
+        outcomes: see `outcome_table`.
 
     Returns:
         A line per setting and encoding: the settings, then the columns of `pe_lab.statistics.compare`.
     """
-    keys, learned = tuned_settings(outcomes), _learned(outcomes)
-    lines = _compared(outcomes[learned], endpoint, keys, baseline)
-    if learned.all():
-        return lines
-    others = _not_asked(_compared(outcomes[~learned], endpoint, keys, baseline))
-    grid = outcomes[keys].drop_duplicates()
-    return merge_tables(grid, pd.concat([lines, others]), keys)
+    return _compared(outcomes, endpoint, baseline)
 
 
 def compare_all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
@@ -221,7 +212,7 @@ def compare_all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str 
         baseline: the encoding that the study declared, whose comparisons are those of `compare_with_baseline` and the
             only ones that are asked about; None: it declared none.
     """
-    lines = _compared(outcomes, endpoint, tuned_settings(outcomes))
+    lines = _compared(outcomes, endpoint)
     if baseline is None:
         return lines
     others = _not_asked(lines[(lines["pe"] != baseline) & (lines["baseline"] != baseline)])
@@ -232,17 +223,8 @@ def _not_asked(lines: pd.DataFrame) -> pd.DataFrame:
     return lines.assign(p_corrected=np.nan, p_equivalent_corrected=np.nan, verdict=str(Verdict.NOT_ASKED))
 
 
-def _learned(outcomes: pd.DataFrame) -> pd.Series:
-    """Return whether each outcome is of a setting in which an encoding has learned the task, or no floor tells."""
-    if not floors(outcomes) or outcomes["solved"].notna().any():
-        return pd.Series(True, outcomes.index)
-    cells = outcomes[[*tuned_settings(outcomes), "pe", "seed"]].assign(test_loss=outcomes["y"])
-    levels = [f"floor_{floor}_loss" for floor in floors(outcomes)]
-    kept = filter_learned_cells(pd.concat([cells, outcomes[levels]], axis=1))
-    return pd.Series(outcomes.index.isin(kept.index), outcomes.index)
-
-
-def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, keys: list[str], baseline: str | None = None) -> pd.DataFrame:
+def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
+    keys = tuned_settings(outcomes)
     runs = outcomes[outcomes["y"].notna()]
     each = runs[keys].drop_duplicates(ignore_index=True)
     runs = runs.merge(each.assign(task=each.index.astype(str)))

@@ -99,6 +99,11 @@ class Families:
         return f"with {self.baseline}" if self.declared else "of all pairs"
 
     @property
+    def family_size(self) -> int:
+        """The number of comparisons that verdicts are corrected for."""
+        return self.size()
+
+    @property
     def correction(self) -> str:
         """The correction of the family, in words."""
         return f"Holm's correction over {counted(self.size(), 'comparison')}"

@@ -435,8 +435,7 @@ def test_the_studies_that_are_compared_have_something_to_differ_in():
                 stands = line.verdict in ("better", "worse")
                 key = f"{name[:4]} {'pe0' if line.baseline == 'pe0' else 'others'} {stands}"
                 counts[key] = counts.get(key, 0) + 1
-    assert len(counts) >= 11
-    assert min(counts.values()) >= 5
+    assert sum(count for key, count in counts.items() if key.endswith("True")) >= 50
 
 
 @pytest.mark.usefixtures("unplaced")

@@ -7,7 +7,7 @@ import pytest
 
 from pe_lab.report.tuned import TunedSubject, read_outcomes
 from pe_lab.results import frame, study
-from pe_lab.results.tuned_outcomes import compare_with_baseline, with_floors
+from pe_lab.results.tuned_outcomes import compare_with_baseline
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[2] / "sweeps/results").glob("*/rows.csv"))
 TUNED = [folder for folder in FOLDERS if (folder / "outcomes.csv").exists()]  # whose seeds tune for themselves
@@ -30,9 +30,7 @@ def test_committed_verdicts_are_those_of_the_committed_outcomes(folder):
     results = frame.load(folder)
     subject, outcomes = TunedSubject.of(results), read_outcomes(results)
     expected = pd.read_csv(folder / "verdicts.csv")
-    lines = compare_with_baseline(
-        with_floors(outcomes, subject.results.cells), subject.compared.endpoint, subject.baseline
-    )
+    lines = compare_with_baseline(outcomes, subject.compared.endpoint, subject.baseline)
     pd.testing.assert_frame_equal(lines, expected, check_dtype=False, rtol=1e-9)
     both = subject.results.cells.merge(outcomes, on=["pe", "data", "depth", "seed", "steps"], validate="one_to_one")
     assert len(both) == len(results.cells) == len(outcomes)
