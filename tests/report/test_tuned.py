@@ -152,6 +152,9 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     assert told["tried"]["learnable"] == "0.001 @ 1, 0.003 @ 0.14, 0.003 @ 1"
     assert told.loc["alibi", "depth 4, steps 400"] == "5/5"
     assert told.loc["rope", "depth 4, steps 400"] == "0/5"
+    declared["tune"]["baseline"] = None
+    (folder / "declared.json").write_text(json.dumps(declared))
+    study, _ = parts(folder)
     best = next(
         candidates for candidates in by_setting(study.compared) if candidates.setting == "at depth 1, steps 400"
     )
