@@ -18,11 +18,13 @@ MIN_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 p
 DPI = 72  # of an SVG of matplotlib
 PIXELS = 96 / DPI  # CSS pixels of a point
 LEGEND_GAP = 6.0  # points around a column of a legend that belong to it
+MARKS = re.compile(r'<use x=(\S+) y=(\S+) href="#(\w+)"')
 MARKED = re.compile(  # a line, and marks of one shape on it
     r'<path d="M([^"A-Z]*(?:L[^"A-Z]*)+)" (?P<clip>clip-path="[^"]*")(?P<line>[^>]*)/>'
     r"(?P<shape><defs>(?:(?!</defs>).)*</defs>)?"
     r"<g (?P=clip)><g (?P<look>[^>]*)>(?P<marks>(?:<use [^>]*>)+)</g></g>"
 )
+UNJOINED = re.compile(r"<g (?P<clip>clip-path=\"[^\"]*\")><g (?P<look>[^>]*)>(?P<marks>(?:<use [^>]*>){3,})</g></g>")
 FRAME = 0.8  # points: the width of the line around a panel, which its names do not take along
 OFTEN = 3  # uses of a style that make it a class
 
@@ -105,6 +107,7 @@ def compact(drawn: str) -> str:
         drawn = drawn.replace(f' style="{style}"', f' class="{name}"')
     rules = "".join(f".{name}{{{style.replace(': ', ':').replace('; ', ';')}}}" for style, name in classes.items())
     drawn = re.sub(MARKED, _marked, drawn)
+    drawn = re.sub(UNJOINED, _unjoined, drawn)
     drawn = re.sub(r'(?<= d=")M(-?[\d.]+ -?[\d.]+)L([-\d. L]+)(?=z?")', _relative, drawn)
     return drawn.replace("</style>", f"{rules}</style>", 1)
 
@@ -143,14 +146,27 @@ def _grouped(uses: re.Match[str]) -> str:
 def _marked(match: re.Match[str]) -> str:
     """Return a line whose marks stand at its points as one path with an SVG marker."""
     points = [point.split() for point in match[1].split("L")]
-    marks = re.findall(r'<use x=(\S+) y=(\S+) href="#(\w+)"', match["marks"])
+    marks = MARKS.findall(match["marks"])
     if [[x, y] for x, y, _ in marks] != points:
         return match[0]
-    shape, name = marks[0][2], f"m{crc32(match[0].encode()):08x}"
+    return (match["shape"] or "") + _with_markers(match, match[1], marks[0][2], match["line"])
+
+
+def _unjoined(match: re.Match[str]) -> str:
+    """Return marks without a line as the SVG markers of a path that is not drawn."""
+    marks = MARKS.findall(match["marks"])
+    if len({shape for _, _, shape in marks}) > 1:
+        return match[0]
+    return _with_markers(match, "L".join(f"{x} {y}" for x, y, _ in marks), marks[0][2], ' fill="none"')
+
+
+def _with_markers(match: re.Match[str], points: str, shape: str, line: str) -> str:
+    """Return a path through points with a marker at each, in the look of the marks that were matched."""
+    name = f"m{crc32(match[0].encode()):08x}"
     marker = f'<marker id="{name}" markerUnits="userSpaceOnUse" overflow="visible" {match["look"]}>'
     ends = " ".join(f'marker-{place}="url(#{name})"' for place in ("start", "mid", "end"))
-    defined = f'{match["shape"] or ""}<defs>{marker}<use href="#{shape}"/></marker></defs>'
-    return f'{defined}<path d="M{match[1]}" {match["clip"]}{match["line"]} {ends}/>'
+    defined = f'<defs>{marker}<use href="#{shape}"/></marker></defs>'
+    return f'{defined}<path d="M{points}" {match["clip"]}{line} {ends}/>'
 
 
 def _relative(match: re.Match[str]) -> str:

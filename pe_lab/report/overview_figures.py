@@ -33,16 +33,21 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
         compared: all comparisons of a report.
         decided: the comparisons of a sequential study, which are drawn instead; None: the study was not sequential.
     """
-    rows, metric, _ = drawn(compared, decided)
-    best = rows.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
-    return plots.forest(best.head(MAX_DRAWN), metric)
+    lines, metric, _ = drawn(compared, decided)
+    best = lines.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
+    rows = compared.tables[_table_drawn(compared)][0] if decided is None else None
+    return plots.forest(best.head(MAX_DRAWN), metric, rows)
+
+
+def _table_drawn(compared: Families) -> str:
+    """Return the table whose comparisons the figure shows: that of the mean over settings, if it has the baseline."""
+    name = table_of(compared) or GRID_TABLE
+    return GRID_TABLE if compared.compare(name).empty else name
 
 
 def drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
     """Return the comparisons that the figure shows, their metric, and the settings in words."""
-    name = GRID_TABLE if decided is not None else table_of(compared) or GRID_TABLE
-    if decided is None and compared.compare(name).empty:  # what is pooled lacks the baseline
-        name = GRID_TABLE
+    name = GRID_TABLE if decided is not None else _table_drawn(compared)
     lines = compared.compare(name) if decided is None else decided
     if decided is not None:
         lines = with_one(decided, compared.baseline)
@@ -120,7 +125,8 @@ def _forest_of(subject: ReportSubject, lines: pd.DataFrame, source: str) -> Capt
     if lines["p_corrected"].notna().any():
         caption += ". Verdicts are corrected for the number of comparisons, intervals are not"
     shown = lines[lines["verdict"] != Verdict.BOTH_UNSOLVED]
-    return CaptionedFigure(plots.forest(shown, subject.metric), caption, f"plots.forest({source}, {subject.metric!r})")
+    plot = plots.forest(shown, subject.metric, subject.results.cells)
+    return CaptionedFigure(plot, caption, f"plots.forest({source}, {subject.metric!r}, results.cells)")
 
 
 def _with_intervals(subject: ReportSubject) -> str:

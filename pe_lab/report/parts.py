@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from pe_lab.results.columns import possible_range
-from pe_lab.results.panels import MAX_COLOURED_LINES
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import COMPARISON_COLUMNS
 from pe_lab.statistics.comparisons import counted
@@ -69,7 +68,7 @@ def shaded(drawn: Plot, metric: str) -> str:
     """Say what lines and bands of a figure are."""
     low, high = int(drawn.data["seeds"].min()), int(drawn.data["seeds"].max())
     text = f"lines are means over {counted(high, 'seed') if low == high else f'{low} to {high} seeds'}"
-    if drawn.data["low"].isna().all() or drawn.data["pe"].nunique() > MAX_COLOURED_LINES:
+    if drawn.data["low"].isna().all() or not drawn.bands:
         return text
     return f"{text}, bands their 95 % t intervals{cut_in_words(drawn, metric)}"
 

@@ -7,7 +7,7 @@ from scipy import stats
 from pe_lab.config import LR
 from pe_lab.report.best_candidates import amount, capitalised, joined
 from pe_lab.report.overview_figures import count_of_seeds
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, cut_in_words
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.report.training_setup import searched_rates
 from pe_lab.results import plots, tuned_rates
@@ -60,9 +60,13 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     caption = "Mean test loss at the best rate, and how much more at the next best, paired by seeds, with 95 % t "
     caption += f"intervals. Significant: p < 0.05 by paired t tests with Holm's correction over {len(best)}"
     code = f"columns.sort_by_setting(tuned_rates.tuned(results).rates, {settings})"
-    drawn = plots.over_rates(subject.results.cells)
-    words = f"Test loss against the learning rate: means over seeds with 95 % t intervals{cut_in_words(drawn, 'loss')}"
-    figure, table = CaptionedFigure(drawn, words, "plots.over_rates(results.cells)"), told.rename(columns=names)
+    drawn = plots.over_rates(subject.results.cells, tuning.rates)
+    words = (
+        f"By how much the test loss is above that at the chosen rate, paired by seed: means over {seeds}, with 95 % t "
+    )
+    words += "intervals. A ring marks the rate with the lowest validation loss; hatched rates were not tried"
+    source = "plots.over_rates(results.cells, tuned_rates.tuned(results).rates)"
+    figure, table = CaptionedFigure(drawn, words, source), told.rename(columns=names)
     folded: list[Part] = [ReportTable(table, caption, code), "".join(f"\n- {detail}" for detail in details)]
     return [
         lead + "".join(f"\n- {item}" for item in items),

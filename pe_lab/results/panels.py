@@ -1,4 +1,4 @@
-"""What the figures share: panels, lines, labels, and means over seeds."""
+"""What the figures share: panels, labels, and means over seeds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +16,7 @@ from pe_lab.statistics.intervals import interval
 GREY = "#B5B5B5"
 PANELS_PER_ROW = 3  # panels side by side
 MAX_COLOURED_LINES = 8  # lines that are told apart by eye; others are grey
+LEGEND_ROW = 0.17  # inches of a row of a legend
 LEGEND_LINE, LEGEND_LETTER = 0.55, 0.065  # inches of a legend of 8 pt: beside a name, and of one of its letters
 
 
@@ -89,21 +90,6 @@ def make_panels(settings: Sequence[str], height: float, share_y: bool = False) -
     return figure, panels
 
 
-def draw_lines(axes: Axes, data: pd.DataFrame, along: str, highlight: list[str]) -> None:
-    """Draw a line per encoding, those of `highlight` in colour and on top; intervals where there are few lines."""
-    for name, line in sorted(data.groupby("pe", sort=False), key=lambda pair: pair[0] in highlight):
-        line = line.sort_values(along)
-        if name not in highlight:
-            axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8)
-            continue
-        colour, dash, marker = style(str(name))
-        axes.plot(line[along], line["mean"], dash, color=colour, marker=marker, ms=4, linewidth=1.4, label=name)
-        if data["pe"].nunique() <= MAX_COLOURED_LINES:
-            axes.fill_between(line[along], line["low"], line["high"], color=colour, alpha=0.12, linewidth=0)
-    axes.title.set_fontsize(9)
-    axes.tick_params(labelsize=8)
-
-
 def name_ends(axes: Axes, ends: dict[str, float]) -> None:
     """Write the name of each encoding, with its mark, at the right of its last value; they are moved apart.
 
@@ -124,13 +110,34 @@ def name_ends(axes: Axes, ends: dict[str, float]) -> None:
         axes.text(1.08, place, name, transform=axes.transAxes, va="center", color=colour, fontsize="medium")
 
 
-def draw_legend(figure: Figure, panels: dict[str, Axes], highlight: list[str]) -> None:
-    """Draw one legend below all panels."""
+def draw_legend(figure: Figure, panels: dict[str, Axes], highlight: list[str], more: Sequence[Artist] = ()) -> None:
+    """Draw one legend below all panels.
+
+    Args:
+        highlight: the labels of what is drawn in the panels.
+        more: what follows, each with a label.
+    """
     handles: dict[str, Artist] = {}
     for axes in panels.values():
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    names = [name for name in highlight if name in handles]
-    widest = max(map(len, names), default=1)
-    columns = int(figure.get_figwidth() / (LEGEND_LINE + LEGEND_LETTER * widest))
-    columns = max(1, min(4, columns))
+    handles |= {str(handle.get_label()): handle for handle in more}
+    names = [
+        name for name in dict.fromkeys([*highlight, *(str(handle.get_label()) for handle in more)]) if name in handles
+    ]
+    columns = _legend_columns(names, figure.get_figwidth())
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW * -(-len(names) // columns))
     figure.legend([handles[name] for name in names], names, loc="outside lower left", ncols=columns, fontsize=8)
+
+
+def _legend_columns(names: list[str], width: float) -> int:
+    """Return the largest number of columns, up to 4, in which a legend is no wider than so many inches.
+
+    Columns are filled one after the other, as matplotlib does.
+    """
+    for columns in (4, 3, 2):
+        sizes = [len(names) // columns + (column < len(names) % columns) for column in range(columns)]
+        ends = np.cumsum(sizes)
+        parts = [names[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+        if sum(LEGEND_LINE + LEGEND_LETTER * max(map(len, part), default=0) for part in parts) <= width:
+            return columns
+    return 1

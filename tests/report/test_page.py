@@ -165,6 +165,20 @@ def test_marks_stay_at_the_points_of_their_line() -> None:
         assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.11)  # drawn at 0, 1 and 2
 
 
+def test_marks_without_a_line_stay_where_they_are() -> None:
+    figure = Figure(figsize=(4, 3))
+    axes = figure.subplots()
+    axes.plot([0, 1, 3, 2], [0, 1, 0, 1], "^", ms=3, alpha=0.5)
+    text = inline_svg(figure, "dots")
+    ((points, name),) = re.findall(r'<path d="(M[^"]*)"[^>]*fill="none"[^>]*marker-mid="url\(#(\w+)\)"', text)
+    _, _, *steps = (float(number) for number in re.findall(r"-?[\d.]+", points))
+    unit = steps[0]
+    assert steps[::2] == pytest.approx([unit, 2 * unit, -unit], abs=0.11)
+    assert steps[1::2] == pytest.approx([steps[1], -steps[1], steps[1]], abs=0.11)
+    assert text.count("<use") < len(re.findall("<use", svg(figure, "dots", alone=False)))
+    assert re.search(rf'<marker id="{name}"[^>]*(?:class|style)=', text)
+
+
 def test_what_is_wide_scrolls_in_its_own_box() -> None:
     text = page(drawn(), ReportTable(pd.DataFrame({"a": [1]}), "t"))
     boxes = re.findall(r'<div class="wide">\s*<(svg|table)', text)

@@ -11,11 +11,26 @@ from matplotlib.lines import Line2D
 from pe_lab import statistics
 from pe_lab.config import config_folder
 from pe_lab.results import panels, plots, styles
-from pe_lab.results.plots import training
+from pe_lab.results.plots.dots import DOTS, MAX_DOTS, seed_places, seed_values
+from pe_lab.results.plots.lines import side_by_side
+from pe_lab.results.plots.rates import CHOSEN
+from pe_lab.results.plots.scales import loss_scale, tick_measured
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.system.drawing import PAPER
 
 SEEDS = 4
+
+
+def marks(axes) -> list[Line2D]:
+    """Return the lines that are marks of means, not dots of seeds."""
+    shapes = (*styles.MARKERS, *styles.OWN_MARKERS, styles.NONE_STYLE.marker)
+    return [line for line in axes.lines if line.get_marker() in shapes and line.get_label() != DOTS]
+
+
+def dots(axes) -> list[tuple[float, float]]:
+    """Return the places of the dots of seeds."""
+    drawn = [line for line in axes.lines if line.get_label() == DOTS]
+    return [point for line in drawn for point in zip(line.get_xdata(), line.get_ydata(), strict=True)]
 
 
 def cells(names: list[str], depths: tuple[int, ...] = (4, 1)) -> pd.DataFrame:
@@ -81,7 +96,7 @@ def forest_marks(axes) -> dict[str, Line2D]:
     return {
         names[round(line.get_ydata()[0])]: line
         for line in axes.lines
-        if line.get_marker() not in ("None", None, "", "|")
+        if line.get_marker() not in ("None", None, "", "|") and line.get_label() != DOTS
     }
 
 
@@ -207,7 +222,7 @@ def test_learning_curves_of_steps_have_steps_and_the_floors_of_the_cells() -> No
     assert list(lines["a"].get_xdata()) == [200, 400, 800]
     assert axes.get_xlabel() == "step"
     assert {line.get_ydata()[0] for line in axes.lines if list(line.get_xdata()) == [0, 1]} == {0.25, 2.0}
-    assert len(made.figure.legends[0].get_texts()) == 4
+    assert len(made.figure.legends[0].get_texts()) == 5  # two encodings, two floors, intervals
 
 
 def test_names_at_the_ends_of_lines_stand_in_their_order_and_apart() -> None:
@@ -287,11 +302,16 @@ def test_losses_over_epochs_stand_between_their_floors() -> None:
     rows = pd.concat([cells(["rope", "none"], (4, 1)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
     rows["floor_bayes_loss"], rows["floor_position_blind_loss"] = 0.0, 0.5
     rows["floor_position_blind_split_known_loss"] = 0.25
+    rows.loc[rows["epochs"] == 16, "test_loss"] /= 64
     made = plots.over_epochs(rows)
     assert [axes.get_title() for axes in made.figure.axes] == ["depth 1", "depth 4"]
     for axes in made.figure.axes:
         flat = {line.get_ydata()[0] for line in axes.lines if list(line.get_xdata()) == [0, 1]}
-        assert flat == {0.0, 0.25, training.MAX_LINEAR_LOSS}  # not 0.5: a model without position can be better
+        assert flat == {
+            0.0,
+            0.25,
+            loss_scale("loss", made.data["mean"]),
+        }  # not 0.5: none can be better without position
         assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "16"]
         low, high = axes.get_ylim()
         assert low <= 0
@@ -306,13 +326,10 @@ def test_points_over_epochs_stand_at_their_epoch_above_paired_differences() -> N
     made = plots.over_epochs(rows, beside=False, baseline="rope")
     above, below = made.figure.axes[:2], made.figure.axes[2:]
     for axes in above:
-        points = [line for line in axes.lines if line.get_marker() in (*styles.MARKERS, styles.NONE_STYLE.marker)]
-        stand = np.array([line.get_xdata() for line in points], float)
+        stand = np.array([line.get_xdata() for line in marks(axes)], float)
         assert np.sqrt(stand.prod(axis=0)) == pytest.approx([1, 16])  # side by side
         assert len(set(stand[:, 0])) == 2
-    drawn = [
-        [one for one in axes.lines if one.get_marker() in (*styles.MARKERS, styles.NONE_STYLE.marker)] for axes in below
-    ]
+    drawn = [marks(axes) for axes in below]
     curves_of = [[list(line.get_xdata()) for line in lines if len(line.get_xdata()) > 1] for lines in drawn]
     assert curves_of == 2 * [[[1, 16]]]  # one alone stands at its epoch; the others are marks beside names
     wide = rows[(rows["depth"] == 4) & (rows["epochs"] == 16)].pivot(index="seed", columns="pe", values="test_loss")
@@ -322,7 +339,7 @@ def test_points_over_epochs_stand_at_their_epoch_above_paired_differences() -> N
     assert found == pytest.approx([apart.mean(), *statistics.interval(apart)])
     assert made.data.loc[made.data["pe"] == "rope", "difference"].isna().all()
     (floors,) = made.figure.legends  # encodings are named at the ends of their lines
-    assert len(floors.get_texts()) == 1
+    assert len(floors.get_texts()) == 3  # the floor, seeds and intervals
     names = {text.get_text(): text.get_position()[1] for text in below[-1].texts}
     assert set(names) == {"rope", "none"}
     assert (names["none"] > names["rope"]) == (found[0] > 0)
@@ -361,7 +378,7 @@ def test_of_many_encodings_over_epochs_the_best_are_in_colour_and_panels_are_in_
         )  # the others; the dotted one ends the linear scale
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()][:8] == names[:8]
-    assert legend.get_texts()[-1].get_text() == "2 others"
+    assert legend.get_texts()[-3].get_text() == "2 others"  # before seeds and intervals
     figure.draw_without_rendering()
     assert legend.get_window_extent().x0 > max(axes.get_window_extent().x1 for axes in figure.axes)
     one_row = plots.over_epochs(rows, beside=False).figure
@@ -402,12 +419,15 @@ def test_cost_has_a_point_per_encoding_and_a_legend_with_its_mark() -> None:
     rows = cells(["a", "b"], (4,))
     made = plots.cost(rows, "loss", "positional_parameters")
     (axes,), (legend,) = made.figure.axes, made.figure.legends
-    drawn = {line.get_label(): line for line in axes.lines}
+    drawn = {line.get_label(): line for line in marks(axes)}
     middle = rows[rows["pe"] == "b"]["test_loss"].mean()
     assert (drawn["b"].get_xdata()[0], drawn["b"].get_ydata()[0]) == (1, pytest.approx(middle))
     looks = {line.get_label(): (line.get_marker(), line.get_color()) for line in legend.get_lines()}
-    assert looks == {name: (line.get_marker(), line.get_color()) for name, line in drawn.items()}
-    assert len(set(looks.values())) == 2
+    shown = {name: (line.get_marker(), line.get_color()) for name, line in drawn.items()}
+    assert shown == {name: looks[name] for name in ("a", "b")}
+    assert len(set(looks.values())) == 4  # and those of seeds and intervals
+    assert made.data["positional_parameters"].tolist() == [0, 1]
+    assert [value for _, value in dots(axes)] == rows["test_loss"].tolist()
     intervals = [path for lines in axes.collections for path in lines.get_paths()]
     low, high = statistics.interval(rows[rows["pe"] == "b"]["test_loss"])
     assert [point[1] for point in intervals[1].vertices] == pytest.approx([max(low, 0), high])
@@ -462,3 +482,213 @@ def test_a_legend_is_no_wider_than_its_figure() -> None:
     box = legend.get_window_extent()
     assert figure.bbox.x0 <= box.x0
     assert box.x1 <= figure.bbox.x1
+
+
+def test_seeds_are_dots_around_the_mean_of_their_encoding() -> None:
+    rows = pd.concat([cells(["rope", "none"], (4, 1)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
+    made = plots.over_epochs(rows)
+    assert sorted(made.seeds["value"]) == sorted(rows["test_loss"])
+    for axes in made.figure.axes:
+        here = rows["depth"] == int(axes.get_title().removeprefix("depth "))
+        assert sorted(value for _, value in dots(axes)) == sorted(rows.loc[here, "test_loss"])
+        for line in marks(axes):
+            own = [one for one in axes.lines if one.get_label() == DOTS and one.get_marker() == line.get_marker()]
+            x = np.log(np.concatenate([one.get_xdata() for one in own]).reshape(2, SEEDS))
+            assert x.mean(axis=1) == pytest.approx(np.log(line.get_xdata().astype(float)))
+            assert len(np.unique(x.round(9))) == 2 * SEEDS  # beside each other
+
+
+def test_means_of_many_seeds_and_single_seeds_have_no_dots() -> None:
+    for count, expected in ((1, 0), (2, 2), (MAX_DOTS, MAX_DOTS), (MAX_DOTS + 1, 0)):
+        rows = pd.DataFrame({"pe": "a", "seed": range(count), "value": 1.0})
+        assert len(seed_values(rows, ["all"] * count)) == expected
+    lost = pd.DataFrame({"pe": "a", "seed": range(3), "value": [1.0, np.inf, 2.0]})
+    assert seed_values(lost, ["all"] * 3)["value"].tolist() == [1.0, 2.0]
+
+
+def test_a_seed_has_one_place_beside_every_mean() -> None:
+    assert seed_places(pd.Series([7, 3, 3, 5])).tolist() == [0.5, -0.5, -0.5, 0.0]
+    assert seed_places(pd.Series([7, 7])).tolist() == [0.0, 0.0]
+    rows = cells(["a", "b"]).sample(frac=1, random_state=0)
+    places = plots.cost(rows, "loss", "positional_parameters").seeds.groupby("seed")["place"].unique()
+    assert [list(values) for values in places] == [[place] for place in np.linspace(-0.5, 0.5, SEEDS)]
+
+
+def test_dots_of_the_forest_are_the_differences_of_the_seeds() -> None:
+    rows = cells(["c", "b", "a"], (1, 4))
+    rows.loc[(rows["pe"] == "c") & (rows["seed"] == 1), "test_loss"] = np.nan
+    lines = [
+        statistics.compare_cells(rows[rows["depth"] == depth], baseline) for depth, baseline in ((1, "a"), (4, "b"))
+    ]
+    made = plots.forest(pd.concat(lines, ignore_index=True), rows=rows)
+    found = made.seeds.groupby(["setting", "pe"])["value"].agg(["mean", "size"])
+    table = made.data.set_index(["setting", "pe"])
+    assert found["mean"].to_dict() == pytest.approx(table["difference"].to_dict())
+    assert found["size"].to_dict() == table["seeds"].to_dict() | {("depth 1", "c"): 3, ("depth 4", "c"): 3}
+    names = [label.get_text() for label in made.figure.axes[0].get_yticklabels()]
+    for axes in made.figure.axes:
+        heights = {names[round(y)] for _, y in dots(axes)}
+        assert heights == set(table.loc[axes.get_title()].index)
+        assert all(abs(y - round(y)) <= 0.25 for _, y in dots(axes))
+    assert plots.forest(pd.concat(lines, ignore_index=True)).seeds.empty
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "linear"),
+    [
+        ("loss", [3.0, 0.31], None),
+        ("loss", [3.0, 0.3], 0.1),
+        ("loss", [3.0, 0.1], 0.1),
+        ("loss", [3.0, np.nan, 0.02], 0.01),
+        ("loss", [1.0, 0.0], 0.001),
+        ("loss", [0.009, 0.0], None),
+        ("loss", [], None),
+        ("accuracy", [1.0, 0.01], None),
+        ("bits_per_byte", [2.0, 0.05], 0.01),
+    ],
+)
+def test_losses_that_span_a_decade_are_on_a_logarithmic_scale(metric, values, linear) -> None:
+    found = loss_scale(metric, pd.Series(values, dtype=float))
+    assert found is None if linear is None else found == pytest.approx(linear)
+
+
+@pytest.mark.parametrize("last", [0.005, 5.0])
+def test_learning_curves_near_zero_are_logarithmic_with_dots_and_others_linear_with_bands(last: float) -> None:
+    table = curves(["a", "b"])
+    table.loc[table["epoch"] == 4, "value"] = last * (1 + table["seed"])
+    rows = cells(["a", "b"], (4,)).assign(floor_bayes_loss=0.0, floor_position_blind_loss=40.0)
+    made = plots.learning_curves(table, rows=rows)
+    (axes,) = made.figure.axes
+    low, high = axes.get_ylim()
+    bands = [one for one in axes.collections if isinstance(one, PolyCollection)]
+    assert low < 0
+    assert high > 40
+    if last > 1:
+        assert (axes.get_yscale(), len(bands), dots(axes)) == ("linear", 2, [])
+        assert made.seeds.empty
+    else:
+        assert (axes.get_yscale(), len(bands)) == ("symlog", 0)
+        assert axes.yaxis.get_transform().linthresh == pytest.approx(0.01)
+        assert {0, 0.01} <= set(axes.get_yticks().round(9))
+        assert sorted(value for _, value in dots(axes)) == sorted(table["value"])
+
+
+def test_learning_curves_of_one_task_have_one_scale() -> None:
+    deep = curves(["a", "b"]).assign(depth=16, value=lambda table: table["value"] / 50)
+    first, second = plots.learning_curves(pd.concat([curves(["a", "b"]), deep])).figure.axes
+    assert first.get_yscale() == second.get_yscale() == "symlog"
+    assert first.get_ylim() == second.get_ylim()
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_encodings_of_one_point_stand_side_by_side_and_apart_from_the_next_point(scale: str) -> None:
+    axes = Figure().subplots()
+    axes.set_xscale(scale)
+    points, names = pd.Series([1.0, 2.0, 8.0]), ["a", "b", "c"]
+    stand = np.array([side_by_side(axes, points, name, names, points) for name in names])
+    across = np.log(stand) if scale == "log" else stand
+    assert across[1] == pytest.approx(np.log(points) if scale == "log" else points)
+    assert np.diff(across, axis=0).min() > 0
+    assert (across[:, :-1].max(axis=0) < across[:, 1:].min(axis=0)).all()
+    ends = [side_by_side(axes, points, name, names, points, place) for name, place in (("a", 0.5), ("b", -0.5))]
+    assert (ends[0] < ends[1]).all()  # dots of two encodings do not mix
+
+
+def test_ticks_are_at_measured_values_as_many_as_fit() -> None:
+    axes = Figure().subplots()
+    axes.set_xlim(0, 100)
+    tick_measured(axes, [100, 1, 2, 50, 97])
+    assert list(axes.get_xticks()) == [1, 50, 100]
+    tick_measured(axes, [5])
+    assert list(axes.get_xticks()) == [5]
+
+
+def rates_of(rows: pd.DataFrame, chosen: dict[str, float]) -> pd.DataFrame:
+    return pd.DataFrame({"pe": pe, "depth": 4, "epochs": 4, "optimizer.lr": rate} for pe, rate in chosen.items())
+
+
+def test_rates_are_compared_with_the_chosen_one_of_each_encoding() -> None:
+    rows = pd.concat([cells(["a", "b", "c"], (4,)).assign(**{"optimizer.lr": rate}) for rate in (0.001, 0.01)])
+    rows["test_loss"] *= np.random.default_rng(0).gamma(4, size=len(rows))
+    rows.insert(3, "optimizer.lr", rows.pop("optimizer.lr"))
+    made = plots.over_rates(rows, rates_of(rows, {"a": 0.01, "b": 0.001}))  # of c all seeds diverged
+    assert set(made.data["pe"]) == {"a", "b"}
+    wide = rows.pivot_table(index=["pe", "seed"], columns="optimizer.lr", values="test_loss")
+    for pe, best, other in (("a", 0.01, 0.001), ("b", 0.001, 0.01)):
+        apart = wide.loc[pe, other] - wide.loc[pe, best]
+        line = made.data[(made.data["pe"] == pe) & (made.data["optimizer.lr"] == other)].iloc[0]
+        assert (line["mean"], line["low"], line["high"]) == pytest.approx((apart.mean(), *statistics.interval(apart)))
+        assert sorted(made.seeds.loc[made.seeds["pe"] == pe, "value"]) == pytest.approx(sorted(apart))
+        assert made.data.loc[made.data["chosen"] & (made.data["pe"] == pe), "optimizer.lr"].tolist() == [best]
+    assert (made.data.loc[made.data["chosen"], ["mean", "low", "high"]] == 0).all(axis=None)
+    (axes,) = made.figure.axes
+    rings = [line for line in axes.lines if line.get_marker() == "o" and line.get_markerfacecolor() == "none"]
+    assert sorted(round(np.log10(line.get_xdata()[0])) for line in rings) == [-3, -2]
+    assert CHOSEN in [text.get_text() for text in made.figure.legends[0].get_texts()]
+    beyond = sorted((patch.get_x(), patch.get_x() + patch.get_width()) for patch in axes.patches)
+    assert [(low < 0.001, high < 0.001) for low, high in beyond] == [(True, True), (False, False)]
+    assert beyond[1][0] > 0.01  # hatched: not tried
+    assert (beyond[0][0], beyond[1][1]) == pytest.approx(axes.get_xlim())
+
+
+def test_a_second_probe_stands_below_the_first_on_the_same_axis() -> None:
+    tables = [
+        records(metric, kind="probe", probe=probe).assign(layer=lambda table: table["length"], length=1.0)
+        for probe, metric in (("position", "r2"), ("rank", "stable_rank"))
+    ]
+    table = pd.concat([part.assign(depth=depth) for part in tables for depth in (1, 4)], ignore_index=True)
+    table["value"] += 1
+    made = plots.layer_curves(table, "position", "r2", ("rank", "direction_share"))
+    spots = {axes.get_subplotspec().rowspan.start: axes for axes in made.figure.axes}
+    assert len(made.figure.axes) == 4
+    assert spots[0].get_xlim() == spots[1].get_xlim()
+    shares = made.data[(made.data["metric"] == "direction_share") & (made.data["setting"] == "depth 4")]
+    line = shares[(shares["pe"] == "b") & (shares["layer"] == 2)].iloc[0]
+    assert line["mean"] == pytest.approx(np.mean([1 / (4 + seed + 1) for seed in range(SEEDS)]))
+    assert len(made.seeds) == 2 * 2 * 2 * 3 * SEEDS
+    below = [axes for axes in made.figure.axes if axes.get_subplotspec().rowspan.start == 1]
+    assert sorted(value for axes in below for _, value in dots(axes)) == pytest.approx(
+        sorted(made.seeds.loc[made.seeds["metric"] == "direction_share", "value"])
+    )
+    assert "metric" not in plots.layer_curves(table, "rank", "stable_rank").data
+
+
+def test_lengths_over_decades_have_dots_instead_of_bands() -> None:
+    table = records("loss", kind="length")
+    for factor, bands in ((1.0, True), (1000.0, False)):
+        made = plots.length_curves(table.assign(value=1 + factor * (table["length"] - 1) + table["seed"] / 9))
+        (axes,) = made.figure.axes
+        assert made.bands == bands
+        assert bool(axes.collections) == bands
+        assert len(dots(axes)) == len(table)
+
+
+def test_shades_run_from_a_guess_where_position_does_not_matter() -> None:
+    rows = cells(["a", "b"], (4,))
+    rows["test_loss"] = rows["pe"].map({"a": 0.5, "b": 1.0})
+    rows = rows.assign(floor_bayes_loss=0.0, floor_position_blind_loss=0.0, floor_prior_loss=2.0)
+    assert plots.heatmap(rows).figure.axes[0].images[0].get_array()[:2, 0].tolist() == [0.75, 0.5]
+    gap = rows.assign(floor_position_blind_loss=4.0)
+    assert plots.heatmap(gap).figure.axes[0].images[0].get_array()[:2, 0].tolist() == [0.875, 0.75]
+    below = rows.assign(floor_position_blind_loss=0.1)  # all would be dark
+    assert plots.heatmap(below).figure.axes[0].images[0].get_array()[:2, 0].tolist() == [1, 0]
+
+
+def test_a_table_without_shades_has_lines_between_its_rows() -> None:
+    rows = cells(["a", "b", "c"], (4,)).assign(test_loss=1.0)
+    compared = rows.drop_duplicates("pe").assign(margin=0.05)
+    heights = [
+        sorted(line.get_ydata()[0] for line in plots.heatmap(rows, "loss", lines).figure.axes[0].lines)
+        for lines in (None, compared)
+    ]
+    assert heights == [[2.5], [0.5, 1.5, 2.5, 2.5]]
+
+
+@pytest.mark.parametrize(("letters", "columns"), [(4, 4), (45, 2), (200, 1)])
+def test_a_legend_has_as_many_columns_as_fit(letters: int, columns: int) -> None:
+    figure, drawn = panels.make_panels(["one"], 2.0)
+    handles = [Line2D([], [], label="x" * letters)] + [Line2D([], [], label=f"{number}") for number in range(7)]
+    before = figure.get_figheight()
+    panels.draw_legend(figure, drawn, [], handles)
+    assert figure.legends[0]._ncols == columns
+    assert figure.get_figheight() - before == pytest.approx(panels.LEGEND_ROW * -(-8 // columns))

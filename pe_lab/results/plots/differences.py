@@ -9,24 +9,27 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from pe_lab.results.columns import in_words, lower_is_better, sort_by_setting
+from pe_lab.results.columns import in_words, lower_is_better, merge_tables, setting_columns, sort_by_setting
 from pe_lab.results.panels import make_panels, settings_in_words
+from pe_lab.results.plots.dots import draw_dots, seed_handles, seed_values
 from pe_lab.results.plots.plot import Plot, align_axes
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, PAPER, STYLE
 
+DOT_SPREAD = 0.5  # rows, over which the dots of an encoding are spread
 MARGIN_BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
 
 
 @mpl.rc_context(STYLE)
-def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
+def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | None = None) -> Plot:
     """Draw paired differences from the baseline with their t intervals, a panel per setting, the best mean first.
 
     The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below.
 
     Args:
         compared: the table of statistics.compare_cells; settings may have different baselines, which are marked at 0.
+        rows: the cells that were compared, whose differences are dots, one per seed; None: no dots.
     """
     columns = list(compared.columns[: list(compared.columns).index("pe")])
     data = sort_by_setting(compared, columns)
@@ -38,7 +41,12 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     names = list(effects.sort_values(ascending=lower_is_better(metric), kind="stable", na_position="last").index)
     height = 1.1 + 0.22 * len(names)
     figure, panels = make_panels(data["setting"].unique(), height, share_y=True)
+    seeds = pd.DataFrame() if rows is None else _seed_differences(data, columns, metric, rows)
     for setting, axes in panels.items():
+        if len(seeds):
+            here = seeds[seeds["setting"] == setting]
+            heights = here["pe"].map(names.index).astype(float)
+            draw_dots(axes, here["value"], heights + DOT_SPREAD * here["place"])
         _draw_differences(axes, data[data["setting"] == setting], names)
     align_axes(list(panels.values()))
     for setting, axes in panels.items():
@@ -54,10 +62,28 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     handles: list[Artist] = [_legend_mark(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
     if data["margin"].notna().any():
         handles.append(Patch(color=MARGIN_BAND, label="within the margin"))
+    handles += seed_handles(data, seeds)
     figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(panels) > 1 else 2, fontsize=8)
     columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_corrected"]
     columns += ["margin", "p_equivalent_corrected", "verdict"]
-    return Plot(figure, data[columns].reset_index(drop=True))
+    return Plot(figure, data[columns].reset_index(drop=True), seeds)
+
+
+def _seed_differences(data: pd.DataFrame, names: list[str], metric: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the difference of each seed from the baseline, as in `seed_values`.
+
+    Args:
+        data: comparisons, with their setting in words.
+        names: the columns of a setting in the comparisons.
+        rows: the cells that were compared.
+    """
+    keys = [*setting_columns(rows), "seed"]
+    values = rows[[*keys, "pe"]].assign(value=rows[f"test_{metric}"])
+    theirs = values.rename(columns={"pe": "baseline", "value": "theirs"})
+    paired = merge_tables(data[[*names, "setting", "pe", "baseline"]], values, [*names, "pe"])
+    paired = merge_tables(paired, theirs, [*keys, "baseline"])
+    paired["value"] -= paired["theirs"]
+    return seed_values(paired, list(paired["setting"]))
 
 
 def _legend_mark(verdict: str) -> Line2D:

@@ -7,7 +7,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pe_lab.data.score import BLIND_FLOORS, NO_GAP
+from pe_lab.data.score import BLIND_FLOORS, LEVEL_FLOORS, NO_GAP
 from pe_lab.results.columns import (
     floors,
     in_words,
@@ -16,9 +16,13 @@ from pe_lab.results.columns import (
     setting_columns,
     sort_by_setting,
 )
-from pe_lab.results.panels import means, settings_in_words
+from pe_lab.results.panels import GREY, means, settings_in_words
 from pe_lab.results.plots.plot import FLOOR_NAMES, Plot
 from pe_lab.system.drawing import INK, STYLE
+
+FLOOR_MEANINGS = {floor: f"the {name}" for floor, name in FLOOR_NAMES.items()} | {
+    "prior": "a guess by the frequency of answers"
+}
 
 
 @mpl.rc_context(STYLE)
@@ -44,7 +48,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     sign = 1 if lower_is_better(metric) else -1
     wide = wide.loc[(sign * wide).rank().mean(axis=1).sort_values(kind="stable").index]
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
-    figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), 2.6 + 0.3 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), 1.4 + 0.27 * len(shown)), layout="constrained")
     axes = figure.subplots()
     shades, meaning = _shades(wide, floor_rows, sign, _margins_by_setting(rows, lines))
     _draw_cells(axes, shown, shades)
@@ -71,12 +75,17 @@ def _shades(
 ) -> tuple[pd.DataFrame, str]:
     """Return shades from 0 to 1 of means, brighter is better, and what they mean."""
     floors = pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)
-    first = next((floor for floor in BLIND_FLOORS if floor.replace("_", "-") in floors.index), None)
-    if sign > 0 and first is not None and "bayes" in floors.index:
+    known = [
+        floor for floor in dict.fromkeys([*BLIND_FLOORS, *LEVEL_FLOORS]) if floor.replace("_", "-") in floors.index
+    ]
+    for first in known if sign > 0 and "bayes" in floors.index else []:
         level, best = floors.loc[first.replace("_", "-")], floors.loc["bayes"]
+        if not (level - best > NO_GAP).all():  # position does not matter: from what the most frequent answers give
+            continue
         shares = (level - wide) / (level - best)
-        if (level - best > NO_GAP).all() and (shares > 0).any(axis=None):  # otherwise all would be dark
-            return shares, f"0 is the {FLOOR_NAMES[first]}, 1 the best possible"
+        if (shares > 0).any(axis=None):  # otherwise all would be dark
+            return shares, f"0 is {FLOOR_MEANINGS[first]}, 1 the best possible"
+        break
     if sign < 0 and wide.min().min() >= 0 and wide.max().max() <= 1:
         return wide, "the value, from 0 to 1"
     # losses after one epoch and after sixteen are not comparable
@@ -109,6 +118,9 @@ def _draw_cells(axes: Axes, shown: pd.DataFrame, shaded: pd.DataFrame) -> None:
     axes.set_yticks(range(len(shown)), shown.index, fontsize=8)
     axes.axhline(coloured - 0.5, color=INK, linewidth=1)
     axes.xaxis.tick_top()
+    if np.isnan(shades).all():  # a table, in which lines take the place of shades
+        for line in range(1, len(shown)):
+            axes.axhline(line - 0.5, color=GREY, linewidth=0.6, zorder=0)
 
 
 def _format_value(value: float) -> str:

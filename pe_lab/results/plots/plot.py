@@ -1,6 +1,6 @@
 """What all figures of results share: the figure with its numbers, and the floors of a task."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,8 @@ from matplotlib.figure import Figure
 
 from pe_lab.data.score import BLIND_FLOORS
 from pe_lab.results.columns import floors, lower_is_better
-from pe_lab.results.panels import GREY, MAX_COLOURED_LINES, settings_in_words
-from pe_lab.results.styles import style
+from pe_lab.results.panels import MAX_COLOURED_LINES, settings_in_words
 
-DODGE_FACTOR = 1.08  # factor between neighbours on a logarithmic axis, where encodings stand side by side
 FLOOR_DASHES: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}
 FLOOR_NAMES = {
     "position_blind_split_known": "best without position, split known",
@@ -24,10 +22,20 @@ FLOOR_NAMES = {
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure, and the numbers it shows as a table."""
+    """A figure, and the numbers that it shows.
+
+    Attributes:
+        figure: the figure.
+        data: the means or differences that it draws.
+        seeds: the values of single seeds that it draws as dots: setting, pe, what else a mean is of, seed, value, and
+            the place of the dot beside the mean. Empty where it has no dots.
+        bands: whether bands show the intervals of the means.
+    """
 
     figure: Figure
     data: pd.DataFrame
+    seeds: pd.DataFrame = field(default_factory=pd.DataFrame)
+    bands: bool = True
 
 
 def _drawn_floors(names: list[str]) -> list[str]:
@@ -61,23 +69,3 @@ def best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:
     last = data.sort_values(along, kind="stable").drop_duplicates(["setting", "pe"], keep="last")
     order = (last["mean"] if lower_is_better(metric) else -last["mean"]).groupby(last["setting"]).rank()
     return list(order.groupby(last["pe"]).mean().sort_values(kind="stable").index[:MAX_COLOURED_LINES])
-
-
-def draw_with_intervals(axes: Axes, data: pd.DataFrame, along: str, lines: list[str]) -> None:
-    """Draw means along a logarithmic axis, with marks and intervals side by side; encodings not in `lines` are grey."""
-    for name, line in data.groupby("pe", sort=False):
-        if name not in lines:
-            axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8, zorder=1)
-            continue
-        look = style(str(name))
-        spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
-        drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "elinewidth": 1, "label": name}
-        axes.plot(line[along], line["mean"], look.dash, color=look.colour, linewidth=1)
-        axes.errorbar(
-            line[along] * dodge_factor(name, lines), line["mean"], spread, linestyle="none", capsize=2, **drawn
-        )
-
-
-def dodge_factor(name: object, drawn: list[str]) -> float:
-    """Return the factor by which a mark is moved along a logarithmic axis, to stand beside those of the others."""
-    return float(DODGE_FACTOR ** (drawn.index(str(name)) - (len(drawn) - 1) / 2))

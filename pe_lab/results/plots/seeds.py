@@ -6,6 +6,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from pe_lab.results.columns import sort_by_setting
 from pe_lab.results.panels import draw_legend, make_panels, settings_in_words
+from pe_lab.results.plots.dots import seed_places
 from pe_lab.results.plots.plot import FLOOR_DASHES, FLOOR_NAMES, Plot, floor_levels
 from pe_lab.results.styles import style
 from pe_lab.system.drawing import INK, PAPER, STYLE
@@ -24,6 +25,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
     data = sort_by_setting(outcomes, columns)
     data = data.assign(setting=settings_in_words(data, columns))
     data = data.assign(value=2 ** data["y"] if kind == "steps" else data["y"])
+    data["place"] = seed_places(data["seed"])
     data["reached"] = data["solved"].astype(bool) if kind == "steps" else True
     names = list(data.groupby("pe", sort=False)["y"].mean().sort_values(kind="stable").index)
     levels = floor_levels(outcomes, "loss", columns) if kind == "loss" else {}
@@ -35,9 +37,10 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
             middle = 2 ** line["y"].mean() if kind == "steps" else line["y"].mean()
             axes.plot([middle, middle], [y - 0.35, y + 0.35], color=look.colour, linewidth=2)
             for done in (True, False):
-                values = line.loc[line["reached"] == done, "value"]
+                runs_of = line[line["reached"] == done]
                 face = look.colour if done else PAPER
-                axes.plot(values, [y] * len(values), look.marker, color=look.colour, markerfacecolor=face, ms=4)
+                heights = y + 0.3 * runs_of["place"]
+                axes.plot(runs_of["value"], heights, look.marker, color=look.colour, markerfacecolor=face, ms=4)
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.set_ylim(len(names) - 0.5, -0.5)
         if kind == "steps":

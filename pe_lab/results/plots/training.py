@@ -7,23 +7,24 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullFormatter
 
 from pe_lab.results.columns import displayed_settings, in_words, length_column, setting_columns, sort_by_setting
-from pe_lab.results.panels import GREY, PANELS_PER_ROW, draw_legend, draw_lines, make_panels, means, name_ends
-from pe_lab.results.plots.plot import (
-    FLOOR_DASHES,
-    FLOOR_NAMES,
-    Plot,
-    best_at_the_end,
-    dodge_factor,
-    draw_with_intervals,
-    floor_levels,
+from pe_lab.results.panels import (
+    GREY,
+    MAX_COLOURED_LINES,
+    PANELS_PER_ROW,
+    draw_legend,
+    make_panels,
+    means,
+    name_ends,
+    settings_in_words,
 )
+from pe_lab.results.plots.dots import seed_handles, seed_values
+from pe_lab.results.plots.lines import draw_dots_beside, draw_lines, draw_with_intervals, side_by_side
+from pe_lab.results.plots.plot import FLOOR_DASHES, FLOOR_NAMES, Plot, best_at_the_end, floor_levels
+from pe_lab.results.plots.scales import loss_scale, scale_in_words, scale_losses, tick_measured
 from pe_lab.results.styles import style
 from pe_lab.system.drawing import INK, STYLE
-
-MAX_LINEAR_LOSS = 0.1  # nats, below which the scale of losses over epochs is linear
 
 
 @mpl.rc_context(STYLE)
@@ -32,20 +33,18 @@ def over_epochs(
     metric: str = "loss",
     panel_width: float = 3.0,
     beside: bool = True,
-    highlight: list[str] | None = None,
     baseline: str | None = None,
 ) -> Plot:
     """Draw a test metric against the epochs of training: a panel per setting, a line per encoding, floors as lines.
 
-    The x axis has steps where all trainings are counted in steps.
-    Points are means over seeds, bars their 95 % t intervals; those of one length stand side by side. Losses have a
-    scale that is logarithmic above MAX_LINEAR_LOSS and linear below, so that a best possible loss of 0 can be drawn.
+    The x axis has steps where all trainings are counted in steps. Points are means over seeds, bars their 95 % t
+    intervals, and small marks the seeds; those of one length stand side by side. Losses have the scale of `loss_scale`.
+    Of many encodings, those with the best last value are in colour, and the others grey.
 
     Args:
         panel_width: the width of a panel, in inches.
         beside: whether the legend stands beside the panels, which are then in rows of three; otherwise all panels are
             in one row below it.
-        highlight: the encodings in colour; None: those with the best last value. The others are grey.
         baseline: an encoding; below each panel, the differences of the others from it, paired by seed. Encodings are
             then named at the right end of these, and not in the legend. Needs all panels in one row.
     """
@@ -53,7 +52,7 @@ def over_epochs(
     names = [name for name in displayed_settings(rows, setting_columns(rows)) if name != along]
     rows = sort_by_setting(rows, [*names, along])
     rows = rows.assign(value=rows[f"test_{metric}"])
-    data = means(rows, [along], names, metric)
+    data, seeds = means(rows, [along], names, metric), seed_values(rows, settings_in_words(rows, names), [along])
     levels = floor_levels(rows, metric, names)
     panels_of = data["setting"].unique()
     across = min(PANELS_PER_ROW, len(panels_of)) if beside else len(panels_of)
@@ -80,30 +79,22 @@ def over_epochs(
         for axes in list(figure.axes)[len(panels_of) :]:
             axes.remove()
     measured, encodings = sorted(data[along].unique()), list(dict.fromkeys(rows["pe"]))
-    highlight = best_at_the_end(data, along, metric) if highlight is None else highlight
-    lines = [name for name in encodings if name in highlight]
+    highlight, linear = best_at_the_end(data, along, metric), loss_scale(metric, data["mean"])
+    highest = max([data["high"].fillna(data["mean"]).max(), *(values.max() for values in levels.values())])
+    lines = drawn = [name for name in encodings if name in highlight]
     for setting, axes in panels.items():
-        draw_with_intervals(axes, data[data["setting"] == setting], along, lines)
+        here, dots = (table[table["setting"] == setting] for table in (data, seeds))
+        axes.set_xscale("log", base=2)
+        draw_with_intervals(axes, here, along, lines, dots)
         for floor, values in levels.items():
             axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOOR_DASHES[floor])
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(measured, [f"{length:g}" for length in measured])
-        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(x=0.12)
-        if metric == "loss":
-            axes.set_yscale("symlog", linthresh=MAX_LINEAR_LOSS, linscale=1)
-            axes.axhline(MAX_LINEAR_LOSS, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-            axes.set_yticks([0, 0.05, 0.1, 0.3, 1, 3, 10])
-            highest = max([data["high"].fillna(data["mean"]).max(), *(values.max() for values in levels.values())])
-            axes.set_ylim(-0.01, 1.3 * highest)
-            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-            axes.yaxis.set_minor_formatter(NullFormatter())
+        tick_measured(axes, measured)
+        scale_losses(axes, linear, highest)
         axes.set_title(setting)
     unit = " in nats" * (metric == "loss")
     for axes in list(panels.values())[::across]:
-        axes.set_ylabel(
-            f"test {in_words(metric)}{unit}" + f"\n(linear below {MAX_LINEAR_LOSS:g}, dotted)" * (metric == "loss")
-        )
+        axes.set_ylabel(f"test {in_words(metric)}{unit}{scale_in_words(linear)}")
     for axes in panels.values() if baseline is None else grid[1]:
         axes.set_xlabel(f"{along} of training")
     if baseline is not None:
@@ -127,12 +118,15 @@ def over_epochs(
     if others := len(encodings) - len(highlight):
         by[f"{others} others"] = Line2D([], [], color=GREY, linewidth=0.8)
         lines.append(f"{others} others")
+    for handle in seed_handles(data, seeds[seeds["pe"].isin(drawn)], bar=True):
+        by[str(handle.get_label())] = handle
+        lines.append(str(handle.get_label()))
     handles = [by[name] for name in lines]
     if beside:
         figure.legend(handles, lines, frameon=False, loc="outside right center", fontsize=9)
     else:
         figure.legend(handles, lines, frameon=False, loc="outside upper center", ncols=3 if not named else 2)
-    return Plot(figure, data)
+    return Plot(figure, data, seeds)
 
 
 def _draw_paired(
@@ -153,30 +147,30 @@ def _draw_paired(
     keys = [*names, along, "seed"]
     theirs = rows.loc[rows["pe"] == baseline, [*keys, "value"]].rename(columns={"value": "theirs"})
     paired = rows[rows["pe"] != baseline].merge(theirs, on=keys)
-    data = means(paired.assign(value=paired["value"] - paired["theirs"]), [along], names)
+    paired["value"] -= paired["theirs"]
+    data, seeds = means(paired, [along], names), seed_values(paired, settings_in_words(paired, names), [along])
     drawn = [name for name in lines if name != baseline]
     for setting, axes in panels.items():
         axes.axhline(0, color=INK, linewidth=0.8)
+        draw_dots_beside(axes, seeds[seeds["setting"] == setting], along, drawn, data[along])
         for name, line in data[(data["setting"] == setting) & data["pe"].isin(drawn)].groupby("pe", sort=False):
-            look, factor = style(str(name)), dodge_factor(name, drawn)
+            look, x = style(str(name)), side_by_side(axes, line[along], name, drawn, data[along])
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
-            axes.errorbar(
-                line[along] * factor, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none"
-            )
+            axes.errorbar(x, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none")
     columns = {"mean": "difference", "low": "difference_low", "high": "difference_high"}
     return data.drop(columns="seeds").rename(columns=columns)
 
 
 @mpl.rc_context(STYLE)
-def learning_curves(
-    curves: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None, rows: pd.DataFrame | None = None
-) -> Plot:
-    """Draw validation over training, a panel per setting: means over seeds, with t intervals where there are few lines.
+def learning_curves(curves: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | None = None) -> Plot:
+    """Draw validation over training, a panel per setting: means over seeds.
 
-    The x axis has steps where trainings are counted in steps, and epochs otherwise.
+    The x axis has steps where trainings are counted in steps, and epochs otherwise. Losses have the scale of
+    `loss_scale`; panels of one task have the same. Where it is logarithmic, small marks are the seeds: bands that reach
+    0 would cover all others. Elsewhere bands are t intervals, if there are few lines. Of many encodings, those with the
+    best last value are in colour, and the others grey.
 
     Args:
-        highlight: the encodings in colour; None: those with the best last value. The others are grey.
         rows: the cells, whose floors are drawn as lines; None: no floors.
     """
     curves = curves[curves["metric"] == metric]
@@ -186,20 +180,35 @@ def learning_curves(
     if length_column(curves) == "steps":
         along = "step"
         curves = curves.assign(step=(curves["epoch"] * curves["steps"] / curves["epochs"]).round().astype(int))
-    data = means(sort_by_setting(curves, names), [along], names, metric)
-    highlight = best_at_the_end(data, along, metric) if highlight is None else highlight
-    figure, panels = make_panels(data["setting"].unique(), 2.9)
-    length = length_column(curves)
+    curves = sort_by_setting(curves, names)
+    data, seeds = means(curves, [along], names, metric), seed_values(curves, settings_in_words(curves, names), [along])
+    has_dots: dict[str, bool] = {}
+    one_task = "data" not in curves or curves["data"].nunique() == 1
+    highlight, length = best_at_the_end(data, along, metric), length_column(curves)
+    figure, panels = make_panels(data["setting"].unique(), 2.9, share_y=one_task)
     levels = {} if rows is None else floor_levels(rows[rows[length].isin(curves[length])], metric, names)
+    unit = " in nats" * (metric == "loss")
     for setting, axes in panels.items():
-        draw_lines(axes, data[data["setting"] == setting], along, highlight)
+        here, dots = (table[table["setting"] == setting] for table in (data, seeds))
+        scaled = data if one_task else here
+        linear, tops = loss_scale(metric, scaled["mean"]), [scaled["high"].fillna(scaled["mean"]).max()]
+        axes.set_xscale("log", base=2)
+        has_dots[setting] = linear is not None and len(dots) > 0
+        draw_lines(axes, here, along, highlight, dots if has_dots[setting] else None, bands=not has_dots[setting])
         for floor, values in levels.items():
             if setting in values:
                 look = {"color": INK, "linewidth": 1.2, "linestyle": FLOOR_DASHES[floor], "label": FLOOR_NAMES[floor]}
                 axes.axhline(values[setting], **look)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set(xlabel=along, ylabel=f"validation {in_words(metric)}", title=setting)
-    draw_legend(figure, panels, [*highlight, *(FLOOR_NAMES[floor] for floor in levels)])
-    return Plot(figure, data)
+                tops.append(values[setting])
+        tick_measured(axes, here[along])
+        scale_losses(axes, linear, max(tops))
+        axes.set_xlabel(along)
+        axes.set_title(setting, fontsize=9)
+        if axes.yaxis.get_tick_params()["labelleft"]:
+            axes.set_ylabel(f"validation {in_words(metric)}{unit}{scale_in_words(linear)}")
+    seeds = seeds[seeds["setting"].map(has_dots).astype(bool)]
+    bands = data["pe"].nunique() <= MAX_COLOURED_LINES and not all(has_dots.values())
+    draw_legend(
+        figure, panels, [*highlight, *(FLOOR_NAMES[floor] for floor in levels)], seed_handles(data, seeds, band=bands)
+    )
+    return Plot(figure, data, seeds)
