@@ -72,7 +72,7 @@ def inline_svg(figure: Figure, caption: str) -> Markup:
         again = f'<use href="#{name}"/>'
         beside = _part(scale, again, ' class="scale"') if region.scale else ""
         wide, narrow = PIXELS * region.width, PIXELS * (region.width + region.scale)
-        sizes = f"--wide: {wide:.0f}px; --narrow: {narrow:.0f}px"
+        sizes = f"--wide: {int(wide)}px; --narrow: {narrow:.0f}px"  # rounded down, so that a row of panels fits
         cut += ['<div style="--wide: 100%; --narrow: 100%"></div>'] * region.below
         cut.append(f'<div style="{sizes}">{beside}{_part(region, content if region is parts[0] else again)}</div>')
     whole = PIXELS * DPI * figure.get_size_inches()[0]
@@ -203,8 +203,7 @@ def regions(figure: Figure) -> list[Region]:
     for (row, column), axes in sorted(spots.items(), key=lambda item: item[0]):
         named = axes.yaxis.get_tick_params()["labelleft"]
         left = 0.0 if named or (row, 0) not in spots else _box(figure, spots[row, 0].patch)[0] - FRAME
-        end = xs[-1] if (row, column + 1) not in spots else xs[column + 1]
-        parts.append(Region(xs[column], ys[row], end - xs[column], ys[row + 1] - ys[row], left))
+        parts.append(Region(xs[column], ys[row], xs[column + 1] - xs[column], ys[row + 1] - ys[row], left))
     if beside:
         parts.append(Region(right, legend[1] - LEGEND_GAP, width - right, legend[3] - legend[1] + 2 * LEGEND_GAP))
     elif legends:

@@ -138,6 +138,19 @@ def test_panels_and_their_legend_are_parts_that_wrap(share_y: bool) -> None:
     assert len(re.findall(r'<g id="f', text)) == 1  # drawn once
 
 
+@pytest.mark.parametrize("width", [3.861, 3.866, 4.0])
+def test_a_row_of_panels_fits_and_one_that_is_not_full_has_panels_of_the_same_size(width: float) -> None:
+    figure = Figure(figsize=(3 * width, 6), layout="constrained")
+    for axes in list(figure.subplots(2, 3, sharey=True).flat)[4:]:
+        axes.set_visible(False)
+    text = inline_svg(figure, "panels")
+    wide = [int(pixels) for pixels in re.findall(r"--wide: (\d+)px", text)]
+    (whole,) = (int(pixels) for pixels in re.findall(r"--whole: (\d+)px", text))
+    assert len(wide) == 4
+    assert sum(wide[:3]) <= whole
+    assert wide[3] == wide[0]
+
+
 def test_one_column_of_panels_is_one_picture() -> None:
     assert inline_svg(grid(1), "one").count("<svg") == 1
 

@@ -83,7 +83,9 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str, below: tuple[st
             axes.axhline(by_token[setting], color=INK, linewidth=1, linestyle=":", label=TOKEN_ALONE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         first = "layer (0: embedding)" if (data["layer"] == 0).any() else "layer"
-        axes.set(xlabel=first, ylabel=in_words(name))
+        axes.set_xlabel(first)
+        if axes.yaxis.get_tick_params()["labelleft"]:
+            axes.set_ylabel(in_words(name))
         axes.set_title(setting, fontsize=9)
     panels = {f"{name}, {setting}": axes for (name, setting), axes in grid.items()}
     bands = data["pe"].nunique() <= MAX_COLOURED_LINES
@@ -111,7 +113,7 @@ def _panels_of(metrics: list[str], settings: list[str]) -> tuple[Figure, dict[tu
         figure, panels = make_panels(settings, 2.9)
         return figure, {(metrics[0], setting): axes for setting, axes in panels.items()}
     figure = Figure(figsize=(0.8 + 3.6 * len(settings), 0.6 + 2.7 * len(metrics)), layout="constrained")
-    grid = figure.subplots(len(metrics), len(settings), squeeze=False)
+    grid = figure.subplots(len(metrics), len(settings), squeeze=False, sharey="row")
     return figure, {
         (name, setting): grid[row, column]
         for row, name in enumerate(metrics)
