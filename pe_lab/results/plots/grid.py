@@ -48,7 +48,9 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     sign = 1 if lower_is_better(metric) else -1
     wide = wide.loc[(sign * wide).rank().mean(axis=1).sort_values(kind="stable").index]
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
-    figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), 1.4 + 0.27 * len(shown)), layout="constrained")
+    lines_above = 3 + max(name.count(", ") + 1 for name in shown.columns)
+    height = 0.9 + 0.16 * lines_above + 0.27 * len(shown)
+    figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), height), layout="constrained")
     axes = figure.subplots()
     shades, meaning = _shades(wide, floor_rows, sign, _margins_by_setting(rows, lines))
     _draw_cells(axes, shown, shades)
