@@ -8,7 +8,7 @@ from pe_lab.results.panels import GREY, MAX_COLOURED_LINES
 from pe_lab.results.plots.dots import draw_dots
 from pe_lab.results.styles import style
 
-SPREAD = 0.6  # share of the distance between two points over which the encodings of one point stand side by side
+SPREAD = 0.5  # share of the distance between two points over which the encodings of one point stand side by side
 
 
 def draw_lines(
