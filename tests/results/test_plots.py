@@ -693,3 +693,11 @@ def test_a_legend_has_as_many_columns_as_fit(letters: int, columns: int) -> None
     panels.draw_legend(figure, drawn, [], handles)
     assert figure.legends[0]._ncols == columns
     assert figure.get_figheight() - before == pytest.approx(panels.LEGEND_ROW * -(-8 // columns))
+
+
+@pytest.mark.parametrize("settings", [1, 3])
+@pytest.mark.parametrize("floor", [{}, {"floor_position_blind_loss": 2.0}])
+def test_a_heat_map_of_one_encoding_has_room_for_its_names(settings: int, floor: dict[str, float]) -> None:
+    rows = cells(["rope"], (1, 4, 16)[:settings]).assign(**floor)
+    rows.insert(1, "model.norm", "pre")
+    plots.heatmap(rows, "loss", rows.assign(margin=99.0)).figure.draw_without_rendering()  # would warn

@@ -20,6 +20,7 @@ from pe_lab.results.panels import GREY, means, settings_in_words
 from pe_lab.results.plots.plot import FLOOR_NAMES, Plot
 from pe_lab.system.drawing import INK, STYLE
 
+MIN_HEIGHT = 3.5  # inches, of a heat map with its title
 FLOOR_MEANINGS = {floor: f"the {name}" for floor, name in FLOOR_NAMES.items()} | {
     "prior": "a guess by the frequency of answers"
 }
@@ -49,7 +50,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     wide = wide.loc[(sign * wide).rank().mean(axis=1).sort_values(kind="stable").index]
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
     lines_above = 3 + max(name.count(", ") + 1 for name in shown.columns)
-    height = 0.9 + 0.16 * lines_above + 0.27 * len(shown)
+    height = max(MIN_HEIGHT, 0.9 + 0.16 * lines_above + 0.27 * len(shown))
     figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), height), layout="constrained")
     axes = figure.subplots()
     shades, meaning = _shades(wide, floor_rows, sign, _margins_by_setting(rows, lines))
