@@ -415,34 +415,6 @@ def test_heads_are_averaged_within_a_seed() -> None:
     assert made.data["mean"].tolist() == pytest.approx([3.0, 4.0])
 
 
-def test_cost_has_a_point_per_encoding_and_a_legend_with_its_mark() -> None:
-    rows = cells(["a", "b"], (4,))
-    made = plots.cost(rows, "loss", "positional_parameters")
-    (axes,), (legend,) = made.figure.axes, made.figure.legends
-    drawn = {line.get_label(): line for line in marks(axes)}
-    middle = rows[rows["pe"] == "b"]["test_loss"].mean()
-    assert (drawn["b"].get_xdata()[0], drawn["b"].get_ydata()[0]) == (1, pytest.approx(middle))
-    looks = {line.get_label(): (line.get_marker(), line.get_color()) for line in legend.get_lines()}
-    shown = {name: (line.get_marker(), line.get_color()) for name, line in drawn.items()}
-    assert shown == {name: looks[name] for name in ("a", "b")}
-    assert len(set(looks.values())) == 4  # and those of seeds and intervals
-    assert made.data["positional_parameters"].tolist() == [0, 1]
-    assert [value for _, value in dots(axes)] == rows["test_loss"].tolist()
-    intervals = [path for lines in axes.collections for path in lines.get_paths()]
-    low, high = statistics.interval(rows[rows["pe"] == "b"]["test_loss"])
-    assert [point[1] for point in intervals[1].vertices] == pytest.approx([max(low, 0), high])
-
-
-@pytest.mark.parametrize("tasks", [1, 2])
-def test_costs_of_one_task_have_one_scale_of_the_metric(tasks: int) -> None:
-    rows = cells(["a", "b"], (1, 4))
-    rows.insert(1, "data", np.where((rows["depth"] == 4) & (tasks == 2), "sort", "copy"))
-    rows.loc[rows["depth"] == 4, "test_loss"] += 9.0
-    first, second = plots.cost(rows, "loss", "positional_parameters").figure.axes
-    assert (first.get_ylim() == second.get_ylim()) == (tasks == 1)
-    assert "nats" in first.get_ylabel()
-
-
 def test_shares_are_drawn_with_their_intervals() -> None:
     effects = pd.DataFrame({"effect": ["pe", "depth"], "share": [0.2, 0.8], "low": [-0.1, 0.7], "high": [0.5, 0.9]})
     (axes,) = plots.shares(effects).figure.axes
@@ -510,7 +482,7 @@ def test_a_seed_has_one_place_beside_every_mean() -> None:
     assert seed_places(pd.Series([7, 3, 3, 5])).tolist() == [0.5, -0.5, -0.5, 0.0]
     assert seed_places(pd.Series([7, 7])).tolist() == [0.0, 0.0]
     rows = cells(["a", "b"]).sample(frac=1, random_state=0)
-    places = plots.cost(rows, "loss", "positional_parameters").seeds.groupby("seed")["place"].unique()
+    places = plots.over_epochs(rows).seeds.groupby("seed")["place"].unique()
     assert [list(values) for values in places] == [[place] for place in np.linspace(-0.5, 0.5, SEEDS)]
 
 

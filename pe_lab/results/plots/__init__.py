@@ -1,6 +1,5 @@
 """Figures of results, each with the numbers that it draws. No two encodings differ by colour alone."""
 
-from pe_lab.results.plots.costs import cost
 from pe_lab.results.plots.differences import forest
 from pe_lab.results.plots.effects import shares
 from pe_lab.results.plots.grid import heatmap
@@ -12,7 +11,6 @@ from pe_lab.results.plots.training import learning_curves, over_epochs
 
 __all__ = [
     "Plot",
-    "cost",
     "forest",
     "heatmap",
     "layer_curves",
