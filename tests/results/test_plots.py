@@ -604,26 +604,17 @@ def test_rates_are_compared_with_the_chosen_one_of_each_encoding() -> None:
     assert (beyond[0][0], beyond[1][1]) == pytest.approx(axes.get_xlim())
 
 
-def test_a_second_probe_stands_below_the_first_on_the_same_axis() -> None:
-    tables = [
-        records(metric, kind="probe", probe=probe).assign(layer=lambda table: table["length"], length=1.0)
-        for probe, metric in (("position", "r2"), ("rank", "stable_rank"))
-    ]
-    table = pd.concat([part.assign(depth=depth) for part in tables for depth in (1, 4)], ignore_index=True)
+def test_the_share_of_one_direction_is_one_over_the_stable_rank() -> None:
+    table = records("stable_rank", kind="probe", probe="rank").assign(layer=lambda table: table["length"], length=1.0)
+    table = pd.concat([table.assign(depth=depth) for depth in (1, 4)], ignore_index=True)
     table["value"] += 1
-    made = plots.layer_curves(table, "position", "r2", ("rank", "direction_share"))
-    spots = {axes.get_subplotspec().rowspan.start: axes for axes in made.figure.axes}
-    assert len(made.figure.axes) == 4
-    assert spots[0].get_xlim() == spots[1].get_xlim()
-    shares = made.data[(made.data["metric"] == "direction_share") & (made.data["setting"] == "depth 4")]
-    line = shares[(shares["pe"] == "b") & (shares["layer"] == 2)].iloc[0]
+    made = plots.layer_curves(table, "rank", "direction_share")
+    line = made.data.query("setting == 'depth 4' and pe == 'b' and layer == 2").iloc[0]
     assert line["mean"] == pytest.approx(np.mean([1 / (4 + seed + 1) for seed in range(SEEDS)]))
-    assert len(made.seeds) == 2 * 2 * 2 * 3 * SEEDS
-    below = [axes for axes in made.figure.axes if axes.get_subplotspec().rowspan.start == 1]
-    assert sorted(value for axes in below for _, value in dots(axes)) == pytest.approx(
-        sorted(made.seeds.loc[made.seeds["metric"] == "direction_share", "value"])
-    )
-    assert "metric" not in plots.layer_curves(table, "rank", "stable_rank").data
+    assert len(made.figure.axes) == 2
+    drawn = sorted(value for axes in made.figure.axes for _, value in dots(axes))
+    assert drawn == pytest.approx(sorted(made.seeds["value"]))
+    assert len(drawn) == 2 * 2 * 3 * SEEDS
 
 
 def test_lengths_over_decades_have_dots_instead_of_bands() -> None:

@@ -3,8 +3,6 @@
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pe_lab.results.columns import in_words, lower_is_better, record_settings, sort_by_setting
@@ -56,42 +54,33 @@ def length_curves(records: pd.DataFrame, metric: str = "loss") -> Plot:
 
 
 @mpl.rc_context(STYLE)
-def layer_curves(records: pd.DataFrame, probe: str, metric: str, below: tuple[str, str] | None = None) -> Plot:
+def layer_curves(records: pd.DataFrame, probe: str, metric: str) -> Plot:
     """Draw a probe's metric against the layer, a panel per setting; heads are averaged.
 
     Lines are means over seeds, bands their 95 % t intervals, small marks beside them the seeds. A dotted line shows
     what the probe finds from the tokens alone, where that is measured. The metric `direction_share` is one over the
     stable rank: the largest share of the variance that a direction has.
-
-    Args:
-        below: a second probe and its metric, in panels below those of the first, with the same x axis.
     """
-    shown = [(probe, metric), *([below] if below else [])]
-    parts = [_over_layers(records, *pair).assign(metric=pair[1]) for pair in shown]
-    names = [*record_settings(parts[0]), "length"]
-    data = pd.concat([means(part, ["metric", "layer"], names, part["metric"].iloc[0]) for part in parts])
-    dots = [seed_values(part, settings_in_words(part, names), ["metric", "layer"]) for part in parts]
-    seeds = pd.concat(dots, ignore_index=True)
+    measured = _over_layers(records, probe, metric)
+    names = [*record_settings(measured), "length"]
+    data = means(measured, ["layer"], names, metric)
+    seeds = seed_values(measured, settings_in_words(measured, names), ["layer"])
     alone = records[(records["probe"] == probe) & (records["metric"] == f"{metric}_from_token")]
     by_token = alone["value"].groupby(np.array(settings_in_words(alone, names), dtype=object)).mean()
-    highlight = most_different(data[data["metric"] == metric], "layer")
-    figure, grid = _panels_of([name for _, name in shown], list(data["setting"].unique()))
-    for (name, setting), axes in grid.items():
-        here, of_seeds = (table[(table["setting"] == setting) & (table["metric"] == name)] for table in (data, seeds))
+    highlight = most_different(data, "layer")
+    figure, panels = make_panels(data["setting"].unique(), 2.9)
+    for setting, axes in panels.items():
+        here, of_seeds = (table[table["setting"] == setting] for table in (data, seeds))
         draw_lines(axes, here, "layer", highlight, of_seeds)
-        if setting in by_token and name == metric:
+        if setting in by_token:
             axes.axhline(by_token[setting], color=INK, linewidth=1, linestyle=":", label=TOKEN_ALONE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         first = "layer (0: embedding)" if (data["layer"] == 0).any() else "layer"
-        axes.set_xlabel(first)
-        if axes.yaxis.get_tick_params()["labelleft"]:
-            axes.set_ylabel(in_words(name))
+        axes.set(xlabel=first, ylabel=in_words(metric))
         axes.set_title(setting, fontsize=9)
-    panels = {f"{name}, {setting}": axes for (name, setting), axes in grid.items()}
     bands = data["pe"].nunique() <= MAX_COLOURED_LINES
     draw_legend(figure, panels, [*highlight, TOKEN_ALONE], seed_handles(data, seeds, band=bands))
-    data = data if below else data.drop(columns="metric")
-    return Plot(figure, data.reset_index(drop=True), seeds, bands)
+    return Plot(figure, data, seeds, bands)
 
 
 def _over_layers(records: pd.DataFrame, probe: str, metric: str) -> pd.DataFrame:
@@ -105,17 +94,3 @@ def _over_layers(records: pd.DataFrame, probe: str, metric: str) -> pd.DataFrame
     keys = [*names, "pe", "seed", "kind", "length", "layer"]
     heads = measured.groupby(keys, sort=False, dropna=False)["value"].mean().reset_index()
     return sort_by_setting(heads, [*names, "length"])
-
-
-def _panels_of(metrics: list[str], settings: list[str]) -> tuple[Figure, dict[tuple[str, str], Axes]]:
-    """Return a figure with a panel per metric and setting; of two metrics, each has a row."""
-    if len(metrics) == 1:
-        figure, panels = make_panels(settings, 2.9)
-        return figure, {(metrics[0], setting): axes for setting, axes in panels.items()}
-    figure = Figure(figsize=(0.8 + 3.6 * len(settings), 0.6 + 2.7 * len(metrics)), layout="constrained")
-    grid = figure.subplots(len(metrics), len(settings), squeeze=False, sharey="row")
-    return figure, {
-        (name, setting): grid[row, column]
-        for row, name in enumerate(metrics)
-        for column, setting in enumerate(settings)
-    }
