@@ -38,9 +38,9 @@ def placebo(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         results: the published rows of each task, by its name.
 
     Returns:
-        The columns kind (twins or near), task, pe, other; seeds (shared); apart: the largest difference of y with the
-        same seed; same: the verdict with the same seeds; shifted: the verdict where each seed of one is compared with
-        the next seed of the other, as of two encodings that have nothing in common but their law.
+        The columns kind (twins or near), task, pe, baseline; seeds (shared); apart: the largest difference of y with
+        the same seed; same: the verdict with the same seeds; shifted: the verdict where each seed of one is compared
+        with the next seed of the other, as of two encodings that have nothing in common but their law.
     """
     lines = []
     for name, rows in results.items():

@@ -67,7 +67,7 @@ class PosGen(HashSplitDataset):
         self.require_room(modulus ** (near + far), "modulus", modulus)
 
     def longer(self, factor: float) -> "PosGen":
-        """Multiply T by the factor, rounded half to even."""
+        """Return the dataset with T multiplied by the factor, rounded half to even."""
         length = round(factor * self.task.length)
         self.require_longer(factor, length, "length", self.task.length)
         return PosGen(self.seed, self.name, length, self.modulus, self.near, self.far, self.kind, **self.sizes)

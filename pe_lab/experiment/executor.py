@@ -72,10 +72,11 @@ class Executor:
        user stopped Lightning.
     5. done [_complete_checkpoint]: it is evaluated, written and measured, and its loggers are closed.
 
-    `_proceed` does 5 for each checkpoint that is reached and 3 for the next. It is called after 2, and by Lightning's
-    loop whenever a target is reached, so that one `_fit` makes all checkpoints ahead of it. `_train_requested` starts
-    again at 2 for one that is requested meanwhile, behind the run. A cell that does not get to 5 is either failed
-    [_fail], with the reason on record, or still requested: the run was abandoned or killed, and its newest state stays.
+    `_finish_reached` does 5 for each checkpoint that is reached and 3 for the next. It is called after 2, and by
+    Lightning's loop whenever a target is reached, so that one `_fit` makes all checkpoints ahead of it.
+    `_train_requested` starts again at 2 for one that is requested meanwhile, behind the run. A cell that does not get
+    to 5 is either failed [_fail], with the reason on record, or still requested: the run was abandoned or killed, and
+    its newest state stays.
 
     Args:
         cell: a cell of the run; its checkpoint need not be the next.

@@ -15,6 +15,9 @@
              .processes/<process>           locked by a process while it lives
                         <process>.<worker>  a worker's, while it works for that process
              .aside/                        damaged entries that were moved out of the way
+             wandb/, tensorboard/, csv/     files of loggers; not read
+             pictures/                      a picture of each encoding, for W&B
+             callbacks/<run>/               what callbacks of the user write
 
 A target is the number of epochs, or of steps, after which the checkpoint is made.
 

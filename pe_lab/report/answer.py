@@ -192,14 +192,14 @@ def _measured(subject: ReportSubject, longer: str) -> list[Part]:
 
 
 def _measures_more(subject: ReportSubject, longer: str) -> bool:
-    """Whether a study measures longer sequences or layers, or tries rates, and the report is on its loss."""
+    """Return whether a study measures longer sequences or layers, or tries rates, and the report is on its loss."""
     if subject.metric != "loss" or subject.decided is not None or subject.results.cells["pe"].nunique() < 2:
         return False
     return bool(longer) or len(probed(subject.results.records)) > 0 or tries_rates(subject)
 
 
 def compares_losses(subject: ReportSubject) -> bool:
-    """Whether a report compares encodings by its metric: not where it asks more of models that learned nothing."""
+    """Return whether a report compares encodings by its metric, not only asks more of models that learned nothing."""
     if not _measures_more(subject, "") or at_longer_lengths(subject):
         return True
     return not not_learned_note(subject.results.cells)
@@ -295,7 +295,7 @@ def _where_not_learned(cells: pd.DataFrame) -> str:
 
 
 def is_control(cells: pd.DataFrame) -> bool:
-    """Whether no encoding can help: in all cells, the best loss without position is the best possible."""
+    """Return whether no encoding can help: in all cells, the best loss without position is the best possible."""
     best = f"floor_{BEST_FLOOR}_loss"
     blind = next((name for name in (f"floor_{floor}_loss" for floor in BLIND_FLOORS) if name in cells), None)
     if blind is None or best not in cells:

@@ -174,7 +174,7 @@ def several_seeds(cells: pd.DataFrame) -> bool:
 
 
 def draws_training(subject: ReportSubject) -> bool:
-    """Whether the first figure shows the metric over the lengths of training: of few encodings with several."""
+    """Return whether the first figure shows the metric over lengths of training: of few encodings with several."""
     cells = subject.results.cells
     several = cells[length_column(cells)].nunique() > 1 and subject.metric != STEPS_METRIC
     return subject.decided is None and several and cells["pe"].nunique() <= MAX_DRAWN
@@ -186,7 +186,7 @@ def over_training(metric: str) -> str:
 
 
 def only_tasks_vary(cells: pd.DataFrame) -> bool:
-    """Whether settings differ in nothing but their task."""
+    """Return whether settings differ in nothing but their task."""
     return [name for name in setting_columns(cells) if cells[name].nunique(dropna=False) > 1] == ["data"]
 
 

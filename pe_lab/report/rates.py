@@ -18,7 +18,7 @@ from pe_lab.statistics.correction import holm
 
 
 def tries_rates(subject: ReportSubject) -> bool:
-    """Whether encodings were trained at several learning rates, of which validation tells the best, for the loss."""
+    """Return whether encodings were trained at several learning rates, the best by validation, and compared by loss."""
     cells = subject.results.cells
     if subject.metric != "loss" or subject.decided is not None or LR not in setting_columns(cells):
         return False

@@ -32,7 +32,7 @@ def softmax_attention(
     causal: bool,
     p: float,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
+    """Return softmax attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
     Args:
         bias: a table [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends. None here and below: no such
