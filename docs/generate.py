@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import encoding_lists
 import protocol_tables
 import replication_tables
 import yaml
@@ -43,6 +44,11 @@ def parts() -> dict[str, Callable[[], str]]:
         "export": export,
         "families": families,
         "terms": terms,
+        "float_positions": lambda: encoding_lists.declared("float_positions"),
+        "contiguous_only": lambda: encoding_lists.declared("contiguous_only"),
+        "kernel_refusals": encoding_lists.kernel_refusals,
+        "windows": lambda: encoding_lists.with_term("window"),
+        "rotations_of_sequences": encoding_lists.rotations_of_sequences,
         "benchmark": benchmark,
         "measured_tasks": measured_tasks,
         "longer_text": longer_text,
