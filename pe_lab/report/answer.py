@@ -38,8 +38,8 @@ from pe_lab.report.cautions import (
     margin_of_loss,
     not_finite,
     one_rate,
+    runs_apart,
     still_falling,
-    widening_seed,
 )
 from pe_lab.report.layers import layer_parts, probed
 from pe_lab.report.lengths import at_longer_lengths, length_parts
@@ -92,14 +92,14 @@ def answer(subject: ReportSubject) -> Section:
     warning = not_learned_note(cells, advice=not opening)
     doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
-    references = [f"**Note.** {line}" for line in behind_references(subject)]
+    references = [f"**Note.** {line}" for line in [*runs_apart(subject), *behind_references(subject)]]
     partly = _where_not_learned(cells) or partly_learned(cells)
     notes = [  # the gravest first
         *not_finite(subject),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
-        *([] if opening else [*widening_seed(subject), *margin_of_loss(subject), *gap_of_validation(subject)]),
+        *([] if opening else [*margin_of_loss(subject), *gap_of_validation(subject)]),
         *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
         *([f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []),
     ]

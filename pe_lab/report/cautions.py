@@ -7,19 +7,27 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.config import LR
-from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS
+from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.report.best_candidates import amount, joined
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.training_setup import searched_rates
-from pe_lab.results.columns import floors, in_words, length_column, lower_is_better, merge_tables, setting_columns
+from pe_lab.results.columns import (
+    STEPS_METRIC,
+    floors,
+    in_words,
+    length_column,
+    lower_is_better,
+    merge_tables,
+    setting_columns,
+)
 from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
-from pe_lab.statistics.moderation import MIN_ENCODINGS
-from pe_lab.statistics.pairs import Pairs, all_pairs, t_tests, with_baseline
+from pe_lab.statistics.comparisons import counted
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
-WIDENED = 1.5  # a factor of intervals that a seed exceeds in less than 1 % of simulated settings with normal errors
+APART = 2.5  # of 5 normal values, one is as many ranges of the others from their median in 8 % of samples; of 8, 0.5 %
+MAX_APART = 2  # runs that are told
 
 
 def not_finite(subject: ReportSubject) -> list[str]:
@@ -33,48 +41,67 @@ def not_finite(subject: ReportSubject) -> list[str]:
     return [f"{has} a test {in_words(subject.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
 
 
-def widening_seed(subject: ReportSubject) -> list[str]:
-    """Return a line on the seed that widens the intervals of a setting most, if by more than chance, see WIDENED."""
+def runs_apart(subject: ReportSubject) -> list[str]:
+    """Return a line on each run that lies apart from the others of its encoding and setting, the farthest first.
+
+    See `apart`; by more than the margin, and among MIN_SEEDS runs or more. The line says whether the run is worse than
+    the best model without position, and what the mean and a difference are without it.
+    """
     cells, metric = filter_learned_cells(subject.results.cells), f"test_{subject.metric}"
-    if cells["pe"].nunique() < MIN_ENCODINGS or subject.decided is not None:
+    if cells.empty or cells["pe"].nunique() < 2 or subject.metric == STEPS_METRIC:
         return []
-    compared = subject.compared
-    names, found = setting_columns(cells), list[tuple[float, str]]()
+    margin, names = float(subject.compared.lines[GRID_TABLE]["margin"].max()), setting_columns(cells)
     words = pd.Series(settings_in_words(cells, names), cells.index)
-    margin, tuned = float(compared.lines[GRID_TABLE]["margin"].max()), subject.results.declared.tune is not None
+    lines = list[tuple[float, str]]()
     for setting, here in cells.groupby(words, sort=False):
         values = here.pivot_table(index="seed", columns="pe", values=metric, sort=False)
-        count, encodings = values.shape
-        if count < MIN_SEEDS or encodings < MIN_ENCODINGS or not np.isfinite(values).all(axis=None):
-            continue
-        pairs = all_pairs(encodings)
-        if compared.declared and compared.baseline in values:
-            pairs = with_baseline(encodings, values.columns.get_loc(compared.baseline))
-        for number, pe in enumerate(values):
-            seed = (values[pe] - values[pe].median()).abs().idxmax()
-            factor = widening(values.to_numpy(), values.index.get_loc(seed), number, pairs, margin, tuned)
-            others, where = values[pe].drop(seed), f" ({setting})" * (words.nunique() > 1)
-            text = f"Seed {seed} of `{pe}`{where}, {values.loc[seed, pe]:.3g}, others {others.min():.3g} to "
-            text += f"{amount(others.max(), subject.metric)}, makes the intervals there {factor:.2g} times as wide."
-            found.append((factor, text))
-    return [max(found)[1]] if found and max(found)[0] > WIDENED else []
+        for pe in values:
+            runs = values[pe].dropna()
+            seed = apart(runs) if len(runs) >= MIN_SEEDS and np.isfinite(runs).all() else None
+            if seed is None or (far := abs(runs[seed] - runs.drop(seed).median())) <= margin:
+                continue
+            which = here[(here["pe"] == pe) & (here["seed"] == seed)].iloc[0]
+            where = f" ({setting})" * (words.nunique() > 1)
+            lines.append((far, _apart_in_words(subject, values, which, runs, where)))
+    told = [line for _, line in sorted(lines, reverse=True)]
+    more = [f"{counted(len(told) - MAX_APART, 'more run')} of one encoding lie apart from the others."]
+    return [*told[:MAX_APART], *more * (len(told) > MAX_APART)]
 
 
-def widening(y: np.ndarray, seed: int, encoding: int, pairs: Pairs, margin: float, tuned: bool = False) -> float:
-    """Return the factor by which a run widens the intervals of pairs of encodings, by their median.
+def apart(runs: pd.Series) -> object:
+    """Return the seed of the run that is more than APART times the range of the others from their median, or None."""
+    seed = (runs - runs.median()).abs().idxmax()
+    others = runs.drop(seed)
+    return seed if abs(runs[seed] - others.median()) > APART * np.ptp(others) else None
+
+
+def _apart_in_words(subject: ReportSubject, values: pd.DataFrame, which: pd.Series, runs: pd.Series, where: str) -> str:
+    """Say what a run is that lies apart, and what its encoding's mean and difference are without it.
 
     Args:
-        y: values [seeds, encodings].
-        seed: the row of the run.
-        encoding: the column of the run.
-        pairs: the columns of each pair.
-        margin: the margin, in the unit of y.
-        tuned: whether variances are moderated as where every seed tunes for itself.
+        values: the metric by seed and encoding, in the setting of the run.
+        which: the cell of the run.
+        runs: the metric of the run and of the others, by seed.
+        where: the setting in brackets, where there are several.
     """
-    without = y.copy()
-    without[seed, encoding] = np.nan
-    full, fewer = (t_tests(values, pairs, margin, keep_small=not tuned) for values in (y, without))
-    return float(np.median((full.high - full.low) / (fewer.high - fewer.low)))
+    pe, seed, metric = which["pe"], which["seed"], subject.metric
+    rate = f", learning rate {which[LR]:g}" if LR in which and pd.notna(which[LR]) else ""
+    others, failed = runs.drop(seed), ""
+    level = next((which[name] for name in (f"floor_{floor}_loss" for floor in BLIND_FLOORS) if name in which), np.nan)
+    best = which.get(f"floor_{BEST_FLOOR}_loss", 0.0)
+    if metric == "loss" and level - best > NO_GAP and others.max() < level:
+        failed = f", above the best without position ({level:.3g}): it did not learn"
+        failed = failed if runs[seed] >= level else f", below the best without position ({level:.3g})"
+    text = f"1 of {len(runs)} runs of `{pe}`{where} lies apart: {amount(runs[seed], metric)} (seed {seed}{rate})"
+    text += f"{failed}. The other {len(others)} have {others.min():.3g} to {others.max():.3g}. "
+    text += f"Without it the mean of `{pe}` is {others.mean():.3g}, not {runs.mean():.3g}"
+    means = values.drop(columns=pe).mean().sort_values(ascending=lower_is_better(metric))
+    other = subject.baseline if subject.declares and subject.baseline in means else means.index[0]
+    differences = (values[pe] - values[other]).dropna()
+    if seed in differences and len(differences) > 1:
+        without = differences.drop(seed).mean()
+        text += f", and the mean difference from `{other}` {without:+.3g}, not {differences.mean():+.3g}"
+    return f"{text}."
 
 
 def gap_of_validation(subject: ReportSubject) -> list[str]:

@@ -11,14 +11,13 @@ from frames import results_of
 from pe_lab.report import overview_figures
 from pe_lab.report.answer import MAX_NOTES, answer, sentences, title
 from pe_lab.report.best_candidates import SettingCounts, by_setting, overall
-from pe_lab.report.cautions import gap_of_validation, margin_of_loss, widening_seed
+from pe_lab.report.cautions import apart, gap_of_validation, margin_of_loss, runs_apart
 from pe_lab.report.overview_figures import MAX_DRAWN, forest, from_the_best
 from pe_lab.report.parts import CaptionedFigure, Collapsible
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sections import sections
 from pe_lab.results.study_declaration import StudyDeclaration
 from pe_lab.statistics import GRID_TABLE, Margin
-from pe_lab.statistics.pairs import t_tests, with_baseline
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
 FLOORS = {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 2.0}
@@ -363,22 +362,34 @@ def test_tasks_are_described_and_told_one_by_one() -> None:
     assert "`sort`: Write n symbols in ascending order" in described
 
 
-def test_a_seed_that_widens_the_intervals_of_others_is_named() -> None:
-    rows = cells({f"pe{number}": 1.0 for number in range(6)}, (1, 4), noise=0.05)
-    assert not widening_seed(asked(rows, "pe0"))
-    far = (rows["pe"] == "pe2") & (rows["seed"] == 3) & (rows["depth"] == 4)
-    rows.loc[far, "test_loss"] += 5
-    question = replace(asked(rows, "pe2"), asked=True)  # all comparisons are with it
-    (note,) = widening_seed(question)
-    assert note.startswith("Seed 3 of `pe2` (depth 4), ")
-    values = rows[rows["depth"] == 4].pivot_table(index="seed", columns="pe", values="test_loss").to_numpy()
-    without = values.copy()
-    without[3, 2] = np.nan
-    margin = question.compared.lines[GRID_TABLE]["margin"].iloc[0]
-    full, fewer = (t_tests(y, with_baseline(6, 2), margin, keep_small=True) for y in (values, without))
-    assert f" {np.median((full.high - full.low) / (fewer.high - fewer.low)):.2g} times" in note
-    four = results_of(rows[rows["pe"] < "pe4"], study="mine")
-    assert not widening_seed(replace(question, results=four))  # which share no variances
+def test_a_run_that_lies_apart_is_named_with_the_mean_and_difference_without_it() -> None:
+    rows = cells(depths=(1, 4), noise=0.0)  # which share what differs between seeds
+    rows["test_loss"] = rows["pe"].map(LOSSES) + 0.001 * rows["seed"]
+    assert not runs_apart(asked(rows))
+    far = (rows["pe"] == "alibi") & (rows["seed"] == 3) & (rows["depth"] == 4)
+    (note,) = runs_apart(declaring(rows.assign(test_loss=rows["test_loss"].mask(far, 2.7))))
+    assert "`alibi` (depth 4)" in note
+    assert "seed 3" in note
+    assert "did not learn" in note
+    assert "0.602, not 1.02" in note
+    assert "from `rope` -0.4, not +0.0194" in note
+    (note,) = runs_apart(declaring(rows.assign(test_loss=rows["test_loss"].mask(far, 0.8))))
+    assert "did not learn" not in note
+    assert not runs_apart(asked(rows.assign(test_loss=rows["test_loss"].mask(far, 0.65))))  # within the margin of 0.1
+    assert not runs_apart(asked(rows[rows["seed"] > 0].assign(test_loss=rows["test_loss"].mask(far, 2.7))))  # 4 runs
+
+
+@pytest.mark.parametrize(
+    ("runs", "seed"),
+    [
+        ([0.347, 0.0097, 0.0801, 0.0055, 0.0253], 0),
+        ([0.0005, 0.0003, 0.0004, 0.0739, 0.0005], 3),
+        ([1.0, 1.1, 1.2, 1.3, 1.6], None),
+        ([1.0, 3.0, 3.1, 3.2, 3.1], 0),
+    ],
+)
+def test_a_run_lies_apart_by_the_range_of_the_others(runs, seed) -> None:
+    assert apart(pd.Series(runs)) == seed
 
 
 def test_a_margin_beyond_the_lowest_loss_and_a_gap_to_the_validation_are_noted() -> None:
@@ -426,7 +437,7 @@ def test_references_that_are_better_than_every_mean_are_named() -> None:
 
 
 def test_notes_beyond_the_gravest_are_folded() -> None:
-    rows = cells()
+    rows = cells(seeds=4)
     rows.loc[0, "test_loss"] = np.inf
     rows = rows.assign(torch=rows["seed"].map("2.{}".format), device=rows["seed"].map(str))
     parts = answer(asked(rows)).parts
