@@ -19,7 +19,7 @@ from pe_lab.attention.triton.launch_parameters import Blocks, choose_blocks, til
 from pe_lab.attention.triton.operators import ENTRIES_PER_PROGRAM, switches
 
 SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes per program
-STICK = (stick.stick_forward, stick.stick_mark)
+STICK = (stick.stick_forward, stick.stick_store_rests)
 STICK_BACKWARD = (stick.stick_backward_queries, stick.stick_backward_keys, stick.stick_backward_tables)
 SOFTMAX = (softmax.forward, softmax.backward_keys, softmax.backward_queries, softmax.backward_tables)
 ROTATION = (rotation.rotate_forward, rotation.rotate_backward)

@@ -29,7 +29,7 @@ from pe_lab.system.arguments import Parser, unrecognized_message
 from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.system.gpus import gpu_groups, gpus, use_gpu_of
 from pe_lab.system.paths import SAFE_PATH_VARIABLE, safe_path
-from pe_lab.system.termination import EndError, TerminatedError, end_with_process, no_exit, raising_handler
+from pe_lab.system.termination import ProgramExit, TerminatedError, end_with_process, no_exit, raising_handler
 from pe_lab.tracking.wandb_agent import agent_run
 
 COMMAND = "pe-lab"
@@ -96,7 +96,7 @@ class HydraTask:
         """
         _require_used(settings, alone=False)
         cfgs = config.compose_cells(params, overrides)
-        launcher = config.make_launcher(settings.runtime.choices["hydra/launcher"], cfgs[0], settings.launcher)
+        launcher = config.describe_launcher(settings.runtime.choices["hydra/launcher"], cfgs[0], settings.launcher)
         self._prepare(cfgs, settings.job.chdir)
         from pe_lab.experiment import sweep
 
@@ -236,7 +236,7 @@ def _ended_by_signals() -> Iterator[list[int]]:
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
         signal.signal(signal.SIGINT, raising_handler(lambda: error(signal.SIGINT, _interrupted())))
-    signal.signal(signal.SIGTERM, raising_handler(lambda: error(signal.SIGTERM, EndError(128 + signal.SIGTERM))))
+    signal.signal(signal.SIGTERM, raising_handler(lambda: error(signal.SIGTERM, ProgramExit(128 + signal.SIGTERM))))
     try:
         yield received
     finally:
@@ -301,7 +301,7 @@ def _run(command_line: list[str], train: bool) -> None:
     )
     try:
         _with_hydra(task, [*elements, *flags])  # a flag whose value may be left out, as --info, would take an override
-    except (KeyboardInterrupt, EndError):
+    except (KeyboardInterrupt, ProgramExit):
         if task.ledger:
             print(f"stopped: {task.kept}", file=sys.stderr)
         raise
@@ -309,7 +309,7 @@ def _run(command_line: list[str], train: bool) -> None:
         raise TerminatedError(f"{error}: {task.kept}") from None
     except SystemExit as end:
         if shows or arguments.cfg:
-            raise EndError(end.code) from None
+            raise ProgramExit(end.code) from None
         raise
 
 
@@ -395,7 +395,7 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
     for arguments in studies:
         cfgs = config.expand_overrides(config.sweep_overrides(arguments), multirun=True)
         chosen = [argument.partition("=")[2] for argument in arguments if argument.startswith("hydra/launcher=")]
-        config.make_launcher(chosen[-1] if chosen else "cores", cfgs[0])
+        config.describe_launcher(chosen[-1] if chosen else "cores", cfgs[0])
         sweep.split_fitting(cfgs)
 
     missing = []

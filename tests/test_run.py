@@ -468,8 +468,8 @@ def test_a_cell_that_kills_its_workers_is_failed_and_the_others_are_trained(tmp_
 ELSEWHERE = """
 import dataclasses, sys
 from pe_lab import config, run
-usual = config.make_launcher
-config.make_launcher = lambda *given: dataclasses.replace(usual(*given), remote=True)
+usual = config.describe_launcher
+config.describe_launcher = lambda *given: dataclasses.replace(usual(*given), remote=True)
 sys.argv[1:] = [*{words}, *sys.argv[1:]]
 run.main()
 """

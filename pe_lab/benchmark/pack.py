@@ -187,15 +187,15 @@ def _tries(tuned: TunedSeed) -> dict[str, Any]:
     """Return what is known of each try: its pass in log2 steps, its value at the choice and at its last evaluation."""
     (task,) = tuned.plan.tasks
     row: dict[str, Any] = {}
-    curves = {trial.candidate: curve for trial, curve in tuned.curves.items()}
-    for number, candidate in enumerate(tuned.plan.tries[tuned.cfg.pe.name], 1):
-        curve = curves.get(candidate, {})
+    curves = {try_of_seed.try_: curve for try_of_seed, curve in tuned.curves.items()}
+    for number, try_ in enumerate(tuned.plan.tries[tuned.cfg.pe.name], 1):
+        curve = curves.get(try_, {})
         passed = None
         if task.level is not None:
             scores = np.array([curve.get(step, np.nan) for step in task.evaluations])
             y, solved = steps_to_solve(task.evaluations, scores, task.level, task.cap)
             passed = float(y) if solved else None
         last = max(curve, default=None)
-        values = (candidate.rate, candidate.scale, passed, curve.get(task.choice), last and curve[last], last)
+        values = (try_.rate, try_.scale, passed, curve.get(task.choice), last and curve[last], last)
         row |= {f"try{number}_{name}": value for name, value in zip(task_rows.CANDIDATE_FIELDS, values, strict=True)}
     return row

@@ -66,7 +66,7 @@ class EncodingCase:
         self.reads_content, self.reads_positions = encoding.reads_content, encoding.reads_positions
 
     @property
-    def grid(self) -> int | None:
+    def grid_width(self) -> int | None:
         """The columns of the grid that the encoding needs; None: it needs none."""
         return GRID_WIDTH if self.on_grid else None
 
@@ -81,7 +81,7 @@ class EncodingCase:
 
     def encoding(self, length: int = T) -> PositionalEncoding:
         """Return the encoding as it starts; it takes layouts on a line and draws no positions at random."""
-        return on_a_line(self.started(self.sizes(length, self.grid)))
+        return on_a_line(self.started(self.sizes(length, self.grid_width)))
 
     def started(self, sizes: Sizes) -> PositionalEncoding:
         """Return the encoding with its initial parameters."""
@@ -90,11 +90,11 @@ class EncodingCase:
             initialise_parameters(encoding, seed=0)
         return encoding
 
-    def model(self, length: int = T, implementation: str = "auto", grid: int | None = None) -> Transformer:
+    def model(self, length: int = T, implementation: str = "auto", grid_width: int | None = None) -> Transformer:
         """Return a float64 model whose encoding takes layouts on a line, with parameters off their initial values.
 
         Args:
-            grid: the number of columns of the sequences, for an encoding that needs no grid.
+            grid_width: the number of columns of the sequences, for an encoding that needs no grid.
         """
         config = Model(
             depth=self.depth,
@@ -106,7 +106,9 @@ class EncodingCase:
             embedding_std=1.0,
             scale_tokens=False,
         )
-        task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=MAX_MARK)
+        task = Task(
+            VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid_width or self.grid_width, marks=MAX_MARK
+        )
         model = Transformer(config, self.make, task, implementation)
         on_a_line(model.encodings.first)
         initialise_parameters(model, seed=0)

@@ -243,8 +243,8 @@ def _require_one_rounding(encoding: PositionalEncoding, x: Tensor, results: dict
 
 def draws_from_the_seed_of_the_layout(case: EncodingCase) -> float:
     """Check that random draws follow from layout.seed, and leave torch's generator alone."""
-    encoding, x = case.started(case.sizes(grid_width=case.grid)), torch.randn(B, T, case.width)
-    layout = whole_layout(B, T, grid_width=case.grid)
+    encoding, x = case.started(case.sizes(grid_width=case.grid_width)), torch.randn(B, T, case.width)
+    layout = whole_layout(B, T, grid_width=case.grid_width)
     passes = []
     for _ in range(2):
         state = torch.get_rng_state()
@@ -264,12 +264,12 @@ def declares_random_draws(case: EncodingCase) -> None:
 
     Steps of such an encoding are not replayed as a CUDA graph, which would repeat the draws of the first one.
     """
-    encoding = case.started(case.sizes(grid_width=case.grid)).train()
+    encoding = case.started(case.sizes(grid_width=case.grid_width)).train()
     _move_off(encoding)
     parts = [part for part in encoding.modules() if isinstance(part, PositionalEncoding)]
     declared = any(part.draws_positions or part.draws_each_pass for part in parts)
     require(
-        declared or not case.depends_on_the_seed(encoding, whole_layout(B, T, grid_width=case.grid)),
+        declared or not case.depends_on_the_seed(encoding, whole_layout(B, T, grid_width=case.grid_width)),
         "it draws at random in training, and the class declares neither draws_positions nor draws_each_pass",
     )
 
@@ -280,11 +280,11 @@ def refuses_what_it_is_not_defined_for(case: EncodingCase) -> None:
         raise InapplicableError("the class declares neither causal_only nor on_grid nor reads_marks")
     other: list[tuple[str, bool, int | None, bool]] = []
     if case.causal_only:
-        other.append(("a bidirectional task", False, case.grid, True))
+        other.append(("a bidirectional task", False, case.grid_width, True))
     if case.on_grid:
         other.append(("sequences that are no grid", True, None, True))
     if case.reads_marks:
-        other.append(("tokens without marks", True, case.grid, False))
+        other.append(("tokens without marks", True, case.grid_width, False))
     for condition, causal, grid, marks in other:
         unfit = case.sizes(grid_width=grid, causal=causal)
         unfit = unfit if marks else replace(unfit, marks=None)
@@ -294,7 +294,7 @@ def refuses_what_it_is_not_defined_for(case: EncodingCase) -> None:
         except UnfitError:
             refused = True
         require(refused, f"{condition} must be refused by UnfitError when the encoding is made")
-        encoding = case.make(case.sizes(grid_width=case.grid))
+        encoding = case.make(case.sizes(grid_width=case.grid_width))
         layout = whole_layout(B, T, causal, grid)
         layout = layout if marks else replace(layout, marks=None)
         require(refusal_message(partial(encoding.locate, layout)), f"{condition} must be refused by locate")

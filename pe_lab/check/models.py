@@ -281,7 +281,7 @@ def reads_a_grid_row_by_row(case: EncodingCase) -> float:
         raise InapplicableError("the class declares on_grid")
     if case.draws:
         raise InapplicableError("it draws at random for each layout")
-    flat, model, tokens = case.model(), case.model(grid=3), random_tokens(B, T)
+    flat, model, tokens = case.model(), case.model(grid_width=3), random_tokens(B, T)
     shapes = [{key: value.shape for key, value in layers.state_dict().items()} for layers in (flat, model)]
     if shapes[0] != shapes[1]:
         raise InapplicableError("it has other parameters on a grid")

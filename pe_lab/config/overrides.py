@@ -306,7 +306,7 @@ def _swept(value: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Launcher:
+class LauncherTraits:
     """How a sweep's workers are started.
 
     Attributes:
@@ -320,7 +320,7 @@ class Launcher:
     gives_gpus: bool
 
 
-def make_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None = None) -> Launcher:
+def describe_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None = None) -> LauncherTraits:
     """Return how a launcher starts the workers of a sweep.
 
     Args:
@@ -343,7 +343,7 @@ def make_launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None
     workers = 1.0 if name == "basic" else _workers_of_machine(cfg.trainer.device, devices_of(cfg.trainer))
     if ray and settings is not None:
         workers *= _tasks_per_worker(settings, cfg.trainer)
-    return Launcher(cfg.workers or max(1, int(workers)), remote, gives_gpus=remote or ray)
+    return LauncherTraits(cfg.workers or max(1, int(workers)), remote, gives_gpus=remote or ray)
 
 
 def _workers_of_machine(device: str, devices: int) -> int:

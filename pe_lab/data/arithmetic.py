@@ -73,7 +73,7 @@ class Addition(RandomProblems):
         place = place.where((slot != plus) & (slot != sep), 0)
         return place.where((slot > 0) & (slot < end), UNMARKED)
 
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         prompts: int = 100**n
         return prompts
 
@@ -178,7 +178,7 @@ class Parity(RandomProblems):
             return shuffle_ones(ones, n, self.n[-1], source)
         return torch.randint(2, (len(n), self.n[-1]), generator=source)
 
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         prompts: int = 2**n
         return prompts
 

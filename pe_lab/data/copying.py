@@ -60,7 +60,7 @@ class UniqueCopy(Copy):
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         return shuffle_symbols(len(n), self.symbols, source)[:, : self.n[-1]]
 
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         return math.perm(self.symbols, n)
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class SelectiveCopy(Copy):
         rank = key.masked_fill(beyond, SORT_KEYS).argsort(dim=1, stable=True).argsort(1)
         return symbols.where(rank < n[:, None], self.blank)
 
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         per_n, more = self.prompt_length
         prompts: int = self.blank**n * math.comb(per_n * n + more, n)
         return prompts

@@ -86,7 +86,7 @@ class IndirectIndexing(RandomProblems):
         prompt = torch.nn.functional.pad(letters, (0, 2))
         return prompt.scatter(1, n[:, None], named).scatter(1, n[:, None] + 1, shift)
 
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         return math.perm(self.letters, n) * self.pairs(n)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:

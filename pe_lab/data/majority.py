@@ -55,7 +55,7 @@ class Majority(RandomProblems):
             prompt[tied] = torch.randint(self.symbols, (len(tied), self.n[-1]), generator=source)
         return prompt
 
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         return count_pluralities(self.symbols, n)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class Majority(RandomProblems):
         scale = torch.zeros(int(k.max()) + 1 if len(k) else 1, dtype=torch.float64)
         for size in k.unique().tolist():
             if size:
-                scale[size] = math.log(self.prompts(size))
+                scale[size] = math.log(self.count_prompts(size))
         orders = (k + 1).double().lgamma() - (counts + 1).double().lgamma().sum(1)
         return (orders - scale[k]).exp()
 
@@ -162,7 +162,7 @@ class InterleavedMajority(RandomProblems):
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         return torch.stack([_without_tie(n, self.n[-1], source) for _ in range(self.streams)], 2).flatten(1)
 
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         prompts: int = count_pluralities(2, n) ** self.streams
         return prompts
 

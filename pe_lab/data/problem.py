@@ -213,7 +213,7 @@ class RandomProblems(Problems):
         if not any(total >= MIN_PROBLEMS for total in accumulate(map(self.different, self.n))):
             raise OptionError(f"longest must leave at least {MIN_PROBLEMS} different problems to split, got {longest}")
         for split in ("validation", "test"):
-            for total in accumulate(map(self.prompts, self.n)):
+            for total in accumulate(map(self.count_prompts, self.n)):
                 if total >= PROBLEMS_PER_SEQUENCE * sizes[split]:
                     break
             else:
@@ -227,12 +227,12 @@ class RandomProblems(Problems):
         """Draw prompts [N, P] of sizes [N], uniformly."""
 
     @abstractmethod
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         """Return the number of problems of this size."""
 
     def different(self, n: int) -> int:
         """Return the number of different keys of problems of this size."""
-        return self.prompts(n)
+        return self.count_prompts(n)
 
     def key(self, prompt: list[int]) -> list[int]:
         """Return the hash key of a problem; problems with the same key are in the same split."""

@@ -53,7 +53,7 @@ class Copy(RandomProblems):
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         return torch.randint(self.symbols, (len(n), self.n[-1]), generator=source)
 
-    def prompts(self, n: int) -> int:
+    def count_prompts(self, n: int) -> int:
         prompts: int = self.symbols**n
         return prompts
 

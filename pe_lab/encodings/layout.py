@@ -160,7 +160,7 @@ class Layout(LayoutProperties):
         """The layout that computes facts: the copy on the CPU, if there is one."""
         return self if self.origin is None else self.origin.layout
 
-    def sourced(self, source: "Layout") -> "Layout":
+    def with_source(self, source: "Layout") -> "Layout":
         """Return this layout with another one of equal content, which computes its facts."""
         return replace(self, origin=CpuCopy(source, self.pos, self.segment, self.keys, self.marks))
 
@@ -202,7 +202,7 @@ class Layout(LayoutProperties):
         layout = replace(self, keys=keys)
         if self.origin is None or keys.origin is None:
             return layout
-        return layout.sourced(replace(self.origin.layout, keys=keys.origin.layout))
+        return layout.with_source(replace(self.origin.layout, keys=keys.origin.layout))
 
     def joined(self, later: "Layout") -> "Layout":
         """Return the layout of these tokens followed by later ones."""
@@ -220,7 +220,7 @@ class Layout(LayoutProperties):
         joined = replace(self, pos=pos, segment=segment, marks=self._joined_marks(later))
         if self.origin is None or later.origin is None:
             return joined
-        return joined.sourced(self.origin.layout.joined(later.origin.layout))
+        return joined.with_source(self.origin.layout.joined(later.origin.layout))
 
     def _joined_marks(self, later: "Layout") -> Tensor | None:
         if self.marks is None or later.marks is None:

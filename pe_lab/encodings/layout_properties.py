@@ -170,11 +170,11 @@ class LayoutProperties:
             behind = keys.where(is_key, -limit).amax(1) - pos.where(is_token, limit).amin(1)
             return max(0, int(ahead.max()), int(behind.max()))
         if self.of_keys is self and pos.shape[1] > LONG_SEQUENCE:
-            return self._longest_document(pos)
+            return self._max_document_distance(pos)
         distance = (pos[:, :, None] - keys[:, None, :]).abs()
         return int(distance.where(self.allowed[:, 0, :, :, None] & is_token[:, :, None], 0).max())
 
-    def _longest_document(self, pos: Tensor) -> int:
+    def _max_document_distance(self, pos: Tensor) -> int:
         """Return max_distance in O(T): the largest difference of positions [B, T, axes] in one document."""
         ids, document = self.segment.unique(return_inverse=True)
         document = document[..., None].expand_as(pos)

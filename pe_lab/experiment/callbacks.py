@@ -191,32 +191,32 @@ class Checkpoints(AfterStep):
     """Makes the requested checkpoints when they are reached, and ends the training after the last.
 
     Args:
-        reached: a function that returns whether the next checkpoint is reached.
-        proceed: a function that finishes all reached checkpoints, and returns whether the training goes on.
-        stopped: a function that is called where something else ends the training.
+        is_at_target: a function that returns whether the next checkpoint is reached.
+        finish_reached: a function that finishes all reached checkpoints, and returns whether the training goes on.
+        finish_early: a function that is called where something else ends the training.
     """
 
     def __init__(
         self,
-        reached: Callable[[], bool],
-        proceed: Callable[[], bool],
-        stopped: Callable[[], None],
+        is_at_target: Callable[[], bool],
+        finish_reached: Callable[[], bool],
+        finish_early: Callable[[], None],
         clock: StepTime,
         late: bool,
     ) -> None:
         super().__init__(self._act, clock, late)
-        self.reached, self.proceed, self.stopped = reached, proceed, stopped
+        self.is_at_target, self.finish_reached, self.finish_early = is_at_target, finish_reached, finish_early
         self.last = False  # whether the last checkpoint is made
 
     def _act(self, trainer: L.Trainer) -> None:
         if trainer.should_stop and not self.last:
-            self.stopped()
-        elif self.reached() and not self.proceed():
+            self.finish_early()
+        elif self.is_at_target() and not self.finish_reached():
             trainer.should_stop = self.last = True
 
     def on_train_end(self, *_: Any) -> None:
-        if not self.reached():
-            self.stopped()
+        if not self.is_at_target():
+            self.finish_early()
 
 
 def _validates(trainer: L.Trainer) -> bool:

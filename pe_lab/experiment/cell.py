@@ -116,7 +116,7 @@ class Cell:
         with explain_memory_errors(cfg, dataset.task.length):
             with prefix_errors("pe"):
                 stack = Stack.build(encoding, sizes, cfg.model.depth, whole=False)
-            attention = _attention(cfg, dataset, stack.to(device))
+            attention = _choose_attention(cfg, dataset, stack.to(device))
         first = stack.first
         devices = devices_of(cfg.trainer)
         require_split(dataset.size("train"), cfg.trainer.batch_size, devices)
@@ -333,7 +333,7 @@ def _partial(cfg: DictConfig, group: str, *args: Any, **named: Any) -> Callable[
     return factory
 
 
-def _attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice:
+def _choose_attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice:
     """Return the attention that will run; the terms on a short sequence, and the training length, decide.
 
     Args:

@@ -115,7 +115,7 @@ class _Reader:
                 continue
             seen.add(key)
             if isinstance(item, (ModuleType, ModuleSpec)):
-                yield from self._file(item)
+                yield from self._module_texts(item)
                 continue
             if isinstance(item, type):
                 self.waiting += item.__mro__
@@ -143,7 +143,7 @@ class _Reader:
         """Return whether the file of a module is the user's, or of the package that is asked about."""
         return _package(name) == self.package or not _is_installed(file)
 
-    def _file(self, module: ModuleType | ModuleSpec) -> Iterator[bytes]:
+    def _module_texts(self, module: ModuleType | ModuleSpec) -> Iterator[bytes]:
         if isinstance(module, ModuleSpec):
             if str(module.origin).endswith(".py"):
                 text = Path(str(module.origin)).read_bytes()

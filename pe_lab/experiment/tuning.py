@@ -28,10 +28,10 @@ from pe_lab.results.learned import not_learned_note
 from pe_lab.results.summary_table import as_text
 from pe_lab.results.tuned_outcomes import endpoint_of
 from pe_lab.statistics import (
-    Candidate,
-    NeededTrial,
-    Trial,
-    TrialProgress,
+    NeededTry,
+    Try,
+    TryOfSeed,
+    TryProgress,
     TunedOutcome,
     TunedTask,
     TuningPlan,
@@ -104,10 +104,10 @@ class TunedSeed:
     cfg: DictConfig
     scale: str | None
     plan: TuningPlan
-    progress: dict[Trial, TrialProgress] = field(default_factory=dict)
-    curves: dict[Trial, dict[int, float]] = field(default_factory=dict)
+    progress: dict[TryOfSeed, TryProgress] = field(default_factory=dict)
+    curves: dict[TryOfSeed, dict[int, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    losses: dict[Trial, dict[str, float]] = field(default_factory=dict)
+    losses: dict[TryOfSeed, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def from_config(cls, cfg: DictConfig) -> "TunedSeed":
@@ -124,9 +124,9 @@ class TunedSeed:
         scale = starting_scale(cfg.pe) if cfg.tune.scaled else None
         if scale is not None:
             _require_scale_unset(cfg, scale)
-        tries = [Candidate(float(rate)) for rate in cfg.tune.rates]
+        tries = [Try(float(rate)) for rate in cfg.tune.rates]
         if scale:
-            tries = [Candidate(float(rate), float(start)) for rate, start in cfg.tune.scaled]
+            tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
         grid = evaluation_steps(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
         task = TunedTask(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction(cfg, grid))
         plan = TuningPlan({cfg.pe.name: tries}, [task], [cfg.seed])
@@ -145,7 +145,7 @@ class TunedSeed:
         where all tries failed.
         """
         outcome = self.outcome
-        chosen = outcome.chosen or Candidate(float("nan"))
+        chosen = outcome.chosen or Try(float("nan"))
         seconds = round(sum(self.seconds.values()), 1)
         return {
             **{
@@ -158,11 +158,11 @@ class TunedSeed:
             **{"trained_steps": outcome.steps, "core_seconds": seconds},
         }
 
-    def next(self) -> NeededTrial | None:
+    def next(self) -> NeededTry | None:
         """Return what to train next: the try nearest the middle of the ladder, which is mostly the fastest."""
         needs = self.outcome.needs
         tries = self.plan.tries[self.cfg.pe.name]
-        return min(needs, key=lambda need: abs(2 * tries.index(need.trial.candidate) - len(tries) + 1), default=None)
+        return min(needs, key=lambda need: abs(2 * tries.index(need.try_of_seed.try_) - len(tries) + 1), default=None)
 
     def ahead(self) -> tuple[list[int], bool]:
         """Return the steps of each training that the seed may still need, the next one first, and whether all are sure.
@@ -176,10 +176,10 @@ class TunedSeed:
         may_go_on = bool(steps) and steps[0] == task.choice < task.cap
         return [*steps, *([task.cap - task.choice] if may_go_on else [])], not may_go_on
 
-    def cell(self, need: NeededTrial, measured: bool = False) -> DictConfig:
+    def cell(self, need: NeededTry, measured: bool = False) -> DictConfig:
         """Return the cell that a need stands for."""
-        candidate = need.trial.candidate
-        settings = {LR: candidate.rate, "steps": need.steps} | ({self.scale: candidate.scale} if self.scale else {})
+        try_ = need.try_of_seed.try_
+        settings = {LR: try_.rate, "steps": need.steps} | ({self.scale: try_.scale} if self.scale else {})
         name = self.cfg.study_name
         return with_settings(
             self.cfg, settings if measured else UNMEASURED_SETTINGS | settings | {"study_name": _tries(name)}
@@ -190,37 +190,39 @@ class TunedSeed:
 
         It has all steps of the study; where the task is solved, its training has stopped and goes on no more.
         """
-        trial = self.chosen
-        return None if trial is None else self.cell(NeededTrial(trial, self.cfg.steps), measured=True)
+        try_of_seed = self.chosen
+        return None if try_of_seed is None else self.cell(NeededTry(try_of_seed, self.cfg.steps), measured=True)
 
     @property
-    def chosen(self) -> Trial | None:
+    def chosen(self) -> TryOfSeed | None:
         """The chosen try; None: all tries failed, or it is not known yet."""
         outcome = self.outcome
-        return None if outcome.chosen is None else Trial(outcome.encoding, outcome.task, outcome.seed, outcome.chosen)
+        if outcome.chosen is None:
+            return None
+        return TryOfSeed(outcome.encoding, outcome.task, outcome.seed, outcome.chosen)
 
-    def take(self, need: NeededTrial, outcome: Outcome) -> None:
+    def take(self, need: NeededTry, outcome: Outcome) -> None:
         """Take what became of a cell.
 
         Raises:
             CellsMissingError: it failed for another reason than a loss that is not finite.
         """
         self.seconds[outcome.run] = max(self.seconds.get(outcome.run, 0.0), outcome.core_seconds)
-        curve = self.curves.setdefault(need.trial, {})
+        curve = self.curves.setdefault(need.try_of_seed, {})
         if outcome.failure is not None:
             if not outcome.diverged:
-                raise CellsMissingError(f"the study needs {need.trial} with {need.steps} steps: {outcome.failure}")
-            self.progress[need.trial] = TrialProgress(self._scores(curve), True, failed_at=outcome.failed_at)
+                raise CellsMissingError(f"the study needs {need}: {outcome.failure}")
+            self.progress[need.try_of_seed] = TryProgress(self._scores(curve), True, failed_at=outcome.failed_at)
             return
         task = self.plan.tasks[0]
         measured = validation_by_step(outcome.checkpoint)
         floors = {f"floor_{name}_loss": values["loss"] for name, values in outcome.floors.items() if "loss" in values}
-        self.losses[need.trial] = {"test_loss": outcome.test.get("loss", math.nan)} | floors
+        self.losses[need.try_of_seed] = {"test_loss": outcome.test.get("loss", math.nan)} | floors
         curve |= {
             step: metrics["score"] if task.level is not None else -metrics["loss"] for step, metrics in measured.items()
         }
         test = outcome.test["loss"] if task.level is None and need.steps == task.cap else None
-        self.progress[need.trial] = TrialProgress(self._scores(curve), test=test)
+        self.progress[need.try_of_seed] = TryProgress(self._scores(curve), test=test)
 
     def _scores(self, curve: dict[int, float]) -> list[float]:
         """Return the values at the evaluations, without gaps."""
@@ -325,9 +327,9 @@ def try_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per evaluation of each try: settings, rate, scale, step, value (the score, or minus the loss)."""
     described = describe_cells([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs")
     return pd.DataFrame(
-        settings | {LR: trial.candidate.rate, "start_scale": trial.candidate.scale, "step": step, "value": value}
+        settings | {LR: try_of_seed.try_.rate, "start_scale": try_of_seed.try_.scale, "step": step, "value": value}
         for seed, settings in zip(seeds, described.to_dict("records"), strict=True)
-        for trial, curve in seed.curves.items()
+        for try_of_seed, curve in seed.curves.items()
         for step, value in sorted(curve.items())
     )
 
@@ -336,7 +338,9 @@ def loss_table(seeds: list[TunedSeed]) -> pd.DataFrame:
     """Return a line per cell that has a chosen try: its settings, the test loss of the try, and its floors."""
     described = describe_cells([settings_of(seed.cfg) for seed in seeds]).drop(columns="epochs").to_dict("records")
     pairs = [(seed, seed.chosen, settings) for seed, settings in zip(seeds, described, strict=True)]
-    chosen = [(settings, seed.losses.get(trial)) for seed, trial, settings in pairs if trial is not None]
+    chosen = [
+        (settings, seed.losses.get(try_of_seed)) for seed, try_of_seed, settings in pairs if try_of_seed is not None
+    ]
     return pd.DataFrame([settings | losses for settings, losses in chosen if losses])
 
 

@@ -342,7 +342,7 @@ def bound(entry: Entry, test: Claimed) -> str:
     return f"{test}{within}".replace("-", "−")
 
 
-def measured(test: Claimed, comparison: Comparison) -> tuple[str, str]:
+def mean_and_interval(test: Claimed, comparison: Comparison) -> tuple[str, str]:
     """Return the mean of a part and its 95 % interval, corrected like the verdict; of a difference with signs.
 
     The interval ends at what is possible. That of a difference of differences, or of a ratio, is shown as it is.

@@ -73,7 +73,7 @@ def holding(results: TaskResults) -> dict[float, dict[str, float]]:
     return {length: {pe: share for pe, share in each.items() if share >= MIN_HELD} for length, each in shares.items()}
 
 
-def highest(results: TaskResults) -> dict[float, tuple[str, float]]:
+def highest_where_none_holds(results: TaskResults) -> dict[float, tuple[str, float]]:
     """Return the encoding with the highest of `mean_right` and its mean, at the lengths at which none is `holding`."""
     without = [length for length, held in holding(results).items() if not held and results.task.solvable]
     return {length: next(iter(each.items())) for length in without if (each := ranked_right(results, length))}

@@ -106,7 +106,7 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
 
 def path_of(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool) -> Path:
     """Return the file in which a portrait of the present source is kept."""
-    key = f"{_sources()} {name} {audited} {json.dumps(canonical_form(dict(sliders)))}"
+    key = f"{_source_digest()} {name} {audited} {json.dumps(canonical_form(dict(sliders)))}"
     return folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
@@ -225,7 +225,7 @@ def _none() -> AuditedEncoding:
 
 
 @cache
-def _sources() -> str:
+def _source_digest() -> str:
     """Return a hash of what portraits depend on: code, configuration of encodings, version of torch."""
     total = hashlib.sha256(torch.__version__.encode())
     files = [path for part in READ for path in (PACKAGE.glob(part) if "*" in part else [PACKAGE / part])]

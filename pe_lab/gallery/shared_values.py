@@ -11,7 +11,7 @@ from pe_lab.gallery.extrapolation import (
     NOT_ASKED,
     SAME_POSITIONS,
     by_seed,
-    highest,
+    highest_where_none_holds,
     holding,
     keeps_positions,
 )
@@ -92,7 +92,7 @@ def beyond_training(results: TaskResults) -> dict[str, Any]:
     held = holding(results) if results.task.cfg.data.name not in SAME_POSITIONS else {}
     return {
         "held": held,
-        "highest": highest(results) if held else {},
+        "highest_where_none_holds": highest_where_none_holds(results) if held else {},
         "by_seed": lambda pe, length: by_seed(results, pe, length),
     }
 

@@ -31,7 +31,7 @@ class SoftCap:
         return self.cap * torch.tanh(z / self.cap) - z  # it is added to z
 
 
-class LayerInputs(NamedTuple):
+class ReplacedLayerInput(NamedTuple):
     """What self-attention of one layer takes beside queries, keys and values.
 
     Attributes:
@@ -67,7 +67,7 @@ def attention(
         ValueError: dropout while decoding with a cache; the model has no encoding.
     """
     positions = kwargs.pop(ATTENTION_NAME, None)
-    if not isinstance(positions, LayerInputs):
+    if not isinstance(positions, ReplacedLayerInput):
         if not getattr(module, "pe_lab_replaced", False):
             raise ValueError("this model must have the encoding with which it was saved: use pe_lab.hf.load")
         sdpa = AttentionInterface()["sdpa"]
@@ -88,7 +88,9 @@ def attention(
     return _attend(query, key, value, positions, seeded).transpose(1, 2), None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, positions: LayerInputs, dropout: Dropout | None) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, positions: ReplacedLayerInput, dropout: Dropout | None
+) -> Tensor:
     terms, layout, heads = positions.terms, positions.layout, query.shape[1]
     if positions.memory is not None:
         if _by_head(terms):

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import PassPositions, Stack
 from pe_lab.encodings.terms import Terms
-from pe_lab.hf.attention import ATTENTION_NAME, LayerInputs
+from pe_lab.hf.attention import ATTENTION_NAME, ReplacedLayerInput
 from pe_lab.hf.cache import OLD_NAME, CachedTokens, cache_name, is_static, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
 from pe_lab.hf.step_watch import StepWatch
@@ -236,7 +236,7 @@ class AttentionHook:
         layer = positions.layer(self.index, args[0] if args else kwargs["hidden_states"])
         self.value = None if layer.value is layer.query_key else layer.value
         changed: dict[str, Any] = {
-            ATTENTION_NAME: LayerInputs(layer.terms, positions.layout, layer.layout.memory, self.implementation)
+            ATTENTION_NAME: ReplacedLayerInput(layer.terms, positions.layout, layer.layout.memory, self.implementation)
         }
         if self.argument != ATTENTION_NAME:
             kwargs = {**kwargs, self.argument: None}

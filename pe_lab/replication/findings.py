@@ -50,7 +50,7 @@ class Finding:
     why: str = ""
 
     @property
-    def unseen(self) -> float:
+    def max_failure_share(self) -> float:
         """The largest share of runs that could fail although none of ours did, at 95 % confidence."""
         return 1.0 if not self.seeds else 1 - LEVEL ** (1 / self.seeds)
 

@@ -65,7 +65,7 @@ class ReportSubject:
         """Whether comparisons with the baseline are what is asked, by the study or for this report."""
         return self.asked or self.results.declared.baseline == self.baseline
 
-    def require(self) -> None:
+    def require_valid_comparison(self) -> None:
         """Require another encoding than the baseline as `against`, and the margin of a sequential study.
 
         Raises:

@@ -36,7 +36,7 @@ def sections(subject: ReportSubject) -> list[Section]:
     """
     if len(subject.results.cells):
         _ = subject.compared  # raises for a wrong metric or baseline
-        subject.require()
+        subject.require_valid_comparison()
     if subject.results.cells.empty:
         others = [failed(subject.results), cells_and_comparisons(subject)]
     elif isinstance(subject, TunedSubject):

@@ -80,16 +80,16 @@ def fit_prior(
         return NO_PRIOR
     used = np.isfinite(variances) & (dof > 0)
     if not keep_small:
-        prior, enough = _moments(variances, dof, encodings, used)
+        prior, enough = _prior_by_moments(variances, dof, encodings, used)
         none = np.zeros(prior.chance.shape)
         return replace(prior, min_variance=np.where(enough, _median(variances, used), 0.0), chance=none)
     above = used & (variances > 0)
     above &= variances > _ROUNDING * _median(variances, above)[..., None]
-    first, _ = _moments(variances, dof, encodings, above)
-    return _moments(variances, dof, encodings, above & (variances > first.kept(dof)))[0]
+    first, _ = _prior_by_moments(variances, dof, encodings, above)
+    return _prior_by_moments(variances, dof, encodings, above & (variances > first.kept(dof)))[0]
 
 
-def _moments(
+def _prior_by_moments(
     variances: np.ndarray, dof: np.ndarray, encodings: np.ndarray | int, used: np.ndarray
 ) -> tuple[VariancePrior, np.ndarray]:
     """Return the distribution by Smyth's estimators from the variances that are used, and whether there are enough."""

@@ -1,10 +1,10 @@
-"""Studies in which every seed tunes for itself: which trials are needed next, and the outcomes.
+"""Studies in which every seed tunes for itself: which tries are needed next, and the outcomes.
 
 For each encoding, task and seed all tries of the ladder are trained in step to a fraction of the cap; when one passes
 the level, all stop. If none has passed by then, only the best by validation goes on, to its pass or to the cap. A task
 without a level has no pass: its best goes on to the cap, a fixed number of steps.
 
-Everything follows from the declared plan and the validation scores so far. So the order in which trials are trained
+Everything follows from the declared plan and the validation scores so far. So the order in which tries are trained
 does not matter, scores after the step at which a seed is decided are not used, and a study that was killed goes on.
 """
 
@@ -17,26 +17,26 @@ import numpy as np
 from pe_lab.statistics.steps import check_evaluations, check_level, first_pass, steps_to_solve
 
 
-class Candidate(NamedTuple):
+class Try(NamedTuple):
     """A learning rate, and the starting scale of an encoding that has one."""
 
     rate: float
     scale: float | None = None
 
 
-class Trial(NamedTuple):
-    """One run of a seed's own tuning."""
+class TryOfSeed(NamedTuple):
+    """A try of one encoding on one task with one seed."""
 
     encoding: str
     task: str
     seed: int
-    candidate: Candidate
+    try_: Try
 
 
-class NeededTrial(NamedTuple):
-    """A trial that is needed, trained and evaluated up to so many steps."""
+class NeededTry(NamedTuple):
+    """A try that is needed, trained and evaluated up to so many steps."""
 
-    trial: Trial
+    try_of_seed: TryOfSeed
     steps: int
 
 
@@ -95,7 +95,7 @@ class TuningPlan:
             task or seed.
     """
 
-    tries: Mapping[str, Sequence[Candidate]]
+    tries: Mapping[str, Sequence[Try]]
     tasks: Sequence[TunedTask]
     seeds: Sequence[int]
 
@@ -120,8 +120,8 @@ class TuningPlan:
 
 
 @dataclass(frozen=True)
-class TrialProgress:
-    """The progress of a trial.
+class TryProgress:
+    """The progress of a try.
 
     Args:
         scores: validation scores at the first evaluations of its task, higher is better.
@@ -156,17 +156,17 @@ class TunedOutcome:
     finished: bool
     y: float = np.nan
     solved: bool | None = None
-    chosen: Candidate | None = None
+    chosen: Try | None = None
     edge: bool = False
     steps: int = 0
-    needs: tuple[NeededTrial, ...] = field(default=(), repr=False)
+    needs: tuple[NeededTry, ...] = field(default=(), repr=False)
 
 
-def plan_outcomes(plan: TuningPlan, progress: Mapping[Trial, TrialProgress]) -> list[TunedOutcome]:
+def plan_outcomes(plan: TuningPlan, progress: Mapping[TryOfSeed, TryProgress]) -> list[TunedOutcome]:
     """Return the outcomes so far, ordered by seed, task and encoding.
 
     Raises:
-        ValueError: progress has a trial that is not planned, more scores than evaluations, or a score that is NaN.
+        ValueError: progress has a try that is not planned, more scores than evaluations, or a score that is NaN.
     """
     _check(plan, progress)
     return [
@@ -178,12 +178,12 @@ def plan_outcomes(plan: TuningPlan, progress: Mapping[Trial, TrialProgress]) -> 
 
 
 def _outcome(
-    plan: TuningPlan, task: TunedTask, encoding: str, seed: int, progress: Mapping[Trial, TrialProgress]
+    plan: TuningPlan, task: TunedTask, encoding: str, seed: int, progress: Mapping[TryOfSeed, TryProgress]
 ) -> TunedOutcome:
     """Return what the tries of one encoding came to, on one task with one seed."""
     tries = plan.tries[encoding]
-    trials = [Trial(encoding, task.name, seed, candidate) for candidate in tries]
-    states = [progress.get(trial, TrialProgress()) for trial in trials]
+    tries_of_seed = [TryOfSeed(encoding, task.name, seed, try_) for try_ in tries]
+    states = [progress.get(try_of_seed, TryProgress()) for try_of_seed in tries_of_seed]
     grid = task.evaluations
     choice = grid.index(task.choice) + 1  # number of evaluations up to it
     passes = [_pass(task, state.scores[:choice]) for state in states]
@@ -192,19 +192,19 @@ def _outcome(
     used = [list(state.scores[:due]) for state in states]
     ends = [grid[due - 1]] * len(tries)  # steps of each try that are needed
 
-    def result(finished: bool, needs: Sequence[NeededTrial] = (), **fields: object) -> TunedOutcome:
+    def result(finished: bool, needs: Sequence[NeededTry] = (), **fields: object) -> TunedOutcome:
         reached = [
             max(state.failed_at or 0, grid[len(scores) - 1] if scores else 0)
             for state, scores in zip(states, used, strict=True)
         ]
         done = sum(map(min, reached, ends))
         chosen = fields.get("chosen")
-        edge = isinstance(chosen, Candidate) and _at_edge(chosen, tries)
+        edge = isinstance(chosen, Try) and _at_edge(chosen, tries)
         return TunedOutcome(encoding, task.name, seed, finished, edge=edge, steps=done, needs=tuple(needs), **fields)  # type: ignore[arg-type]
 
     waiting = [
-        NeededTrial(trial, grid[due - 1])
-        for trial, state in zip(trials, states, strict=True)
+        NeededTry(try_of_seed, grid[due - 1])
+        for try_of_seed, state in zip(tries_of_seed, states, strict=True)
         if len(state.scores) < due and not state.failed
     ]
     if waiting:
@@ -224,14 +224,14 @@ def _outcome(
     end = len(grid) if index < 0 else index + 2
     used[best], ends[best] = list(state.scores[:end]), grid[end - 1]
     if len(used[best]) < end and not state.failed:
-        return result(False, [NeededTrial(trials[best], grid[-1])], chosen=tries[best])
+        return result(False, [NeededTry(tries_of_seed[best], grid[-1])], chosen=tries[best])
     if task.level is not None:
         y, solved = _steps_to_solve(task, used[best])
         return result(True, y=y, solved=solved, chosen=tries[best])
     if state.failed or state.test is not None:
         y = np.nan if state.failed or state.test is None else float(state.test)
         return result(True, y=y, chosen=tries[best])
-    return result(False, [NeededTrial(trials[best], grid[-1])], chosen=tries[best])  # trained, not tested
+    return result(False, [NeededTry(tries_of_seed[best], grid[-1])], chosen=tries[best])  # trained, not tested
 
 
 def _or_none(task: TunedTask, solved: bool) -> bool | None:
@@ -254,17 +254,17 @@ def _steps_to_solve(task: TunedTask, scores: Sequence[float]) -> tuple[float, bo
     return float(y), bool(solved)
 
 
-def _at_edge(chosen: Candidate, tries: Sequence[Candidate]) -> bool:
+def _at_edge(chosen: Try, tries: Sequence[Try]) -> bool:
     rates = [each.rate for each in tries]
     return chosen.rate in (min(rates), max(rates))
 
 
-def _check(plan: TuningPlan, progress: Mapping[Trial, TrialProgress]) -> None:
+def _check(plan: TuningPlan, progress: Mapping[TryOfSeed, TryProgress]) -> None:
     tasks = {task.name: task for task in plan.tasks}
-    for trial, state in progress.items():
-        tries = plan.tries.get(trial.encoding, ())
-        if trial.candidate not in tries or trial.task not in tasks or trial.seed not in plan.seeds:
-            raise ValueError(f"progress must be of trials of the plan, got {trial}")
-        most = len(tasks[trial.task].evaluations)
+    for try_of_seed, state in progress.items():
+        tries = plan.tries.get(try_of_seed.encoding, ())
+        if try_of_seed.try_ not in tries or try_of_seed.task not in tasks or try_of_seed.seed not in plan.seeds:
+            raise ValueError(f"progress must be of tries of the plan, got {try_of_seed}")
+        most = len(tasks[try_of_seed.task].evaluations)
         if len(state.scores) > most or not np.isfinite(state.scores).all():
-            raise ValueError(f"scores of {trial} must be at most {most} finite numbers, got {list(state.scores)}")
+            raise ValueError(f"scores of {try_of_seed} must be at most {most} finite numbers, got {list(state.scores)}")

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.names import did_you_mean, unknown_name_message
-from pe_lab.system.termination import EndError, no_exit
+from pe_lab.system.termination import ProgramExit, no_exit
 
 MISSING_MESSAGE = "the following arguments are required: "
 
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         """End the program, after its help for example."""
         if message:
             self._print_message(message, sys.stderr)
-        raise EndError(status)
+        raise ProgramExit(status)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the arguments; refuse those that the program does not take."""

@@ -22,7 +22,7 @@ class TerminatedError(RuntimeError):
     """This process received SIGTERM."""
 
 
-class EndError(SystemExit):
+class ProgramExit(SystemExit):
     """The program ends by itself or by a signal. Any other SystemExit comes from a class of a user."""
 
 
@@ -35,7 +35,7 @@ def no_exit() -> Iterator[None]:
     """
     try:
         yield
-    except EndError:
+    except ProgramExit:
         raise
     except SystemExit as end:
         calls = list(walk_tb(end.__traceback__))

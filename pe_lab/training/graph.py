@@ -214,7 +214,7 @@ class CapturedStep:
         own_layout = replace(layout, pos=layout.pos.clone(), segment=layout.segment.clone(), marks=marks)
         copies = {name: getattr(batch, name).clone() for name in ("tokens", "targets", "role", "headline")}
         source = layout.source
-        self.batch = replace(batch, **copies, layout=own_layout.sourced(source))
+        self.batch = replace(batch, **copies, layout=own_layout.with_source(source))
 
         def step() -> None:
             self.results = self._step(self.batch)

@@ -78,7 +78,7 @@ def test_pairs_are_counted(n: int, reach: int) -> None:
     assert IndirectIndexing(0, letters=52, shortest=20, longest=40, reach=reach).pairs(n) == sum(
         abs(i - j) <= reach for i in range(n) for j in range(n)
     )
-    assert data.prompts(8) == math.perm(52, 8) * data.pairs(8)
+    assert data.count_prompts(8) == math.perm(52, 8) * data.pairs(8)
 
 
 @pytest.mark.parametrize("factor", [1, 2])

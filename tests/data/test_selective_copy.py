@@ -49,7 +49,7 @@ def test_every_prompt_of_a_size_is_equally_likely() -> None:
     data = SelectiveCopy(0, symbols=2, shortest=1, longest=12, validation=50, test=50)
     drawn = data.draw(torch.full((4800,), 2), torch.Generator().manual_seed(5))
     found = Counter(tuple(row[:4]) for row in drawn.tolist())
-    assert len(found) == data.prompts(2) == 24
+    assert len(found) == data.count_prompts(2) == 24
     assert max(abs(count - 200) for count in found.values()) < 4.5 * math.sqrt(200)
     assert (drawn[:, 4:] == 2).all()
 
@@ -62,7 +62,7 @@ def test_what_follows_each_multiset_is_that_of_a_slow_enumeration(blanks: int, e
     follow: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for n in data.n:
         rows = [row for row in product(range(3), repeat=(1 + blanks) * n + extra) if row.count(2) == blanks * n + extra]
-        assert len(rows) == data.prompts(n)
+        assert len(rows) == data.count_prompts(n)
         for row in rows:
             answer = [token for token in row if token != 2]
             for slot in range(n + 1):

@@ -188,11 +188,11 @@ def test_no_problem_is_held_out_twice_and_small_sizes_have_all_of_theirs(name: s
     found = [prompt for prompt, _ in parsed(data, whole_split(data, split).tokens)]
     assert len(set(found)) == len(found) == 1000
     sizes = Counter(SIZE[name](len(prompt)) for prompt in found)
-    few = [n for n in data.n if data.prompts(n) <= 100]
+    few = [n for n in data.n if data.count_prompts(n) <= 100]
     for n in few:
         keys = [data.key(list(prompt)) for prompt in prompts(data, n)]
         assert sizes[n] == sum(split_of(data.seed, data.name, key) == split for key in keys)
-    many = [n for n in data.n if data.prompts(n) > 10_000 and name != "addition"]  # addition has one such size
+    many = [n for n in data.n if data.count_prompts(n) > 10_000 and name != "addition"]  # addition has one such size
     share = sum(sizes[n] for n in many) / max(1, len(many))
     for n in many:
         assert abs(sizes[n] - share) < 5 * math.sqrt(share)

@@ -155,7 +155,7 @@ def test_facts_of_a_copy_on_another_device_are_read_from_the_cpu(name: str) -> N
     first = layout([[0, 1, 2], [7, 0, 1]], [[0, 0, 0], [PADDING, 0, 0]])
     for source in (first, layout([[3], [2]], [[0], [0]])):
         wrong = Layout(torch.zeros_like(source.pos), torch.full_like(source.segment, PADDING), causal=True)
-        _, positions = stack(torch.randn(*source.segment.shape, 16), wrong.sourced(source), cache)
+        _, positions = stack(torch.randn(*source.segment.shape, 16), wrong.with_source(source), cache)
     assert cache.layout is not None
     keys = cache.layout.source
     assert keys.pos.tolist() == [[0, 1, 2, 3], [7, 0, 1, 2]]

@@ -184,7 +184,7 @@ def test_class_and_file_name_their_source(path) -> None:
 
 def drawn_with(name: str, *overrides: str, **options: float) -> PositionalEncoding:
     encoding = hydra.utils.instantiate(pe_settings(name, *overrides), **options)(
-        Sizes(64, 2, T, grid_width=case(name).grid, marks=MAX_MARK)
+        Sizes(64, 2, T, grid_width=case(name).grid_width, marks=MAX_MARK)
     )
     initialise_parameters(encoding, seed=5)
     return encoding
@@ -220,7 +220,7 @@ def test_size_is_a_factor_on_the_vectors(name: str, size: float) -> None:
     seen = []
     for options in ({}, {"size": size}):
         encoding = drawn_with(name, **options)
-        layout = encoding.locate(Layout.of_lengths(torch.tensor([T]), T, True, grid_width=case(name).grid))
+        layout = encoding.locate(Layout.of_lengths(torch.tensor([T]), T, True, grid_width=case(name).grid_width))
         seen.append(torch.cat((encoding.embed(zero, layout), encoding.mix(zero, layout)[0])))
     assert seen[0].any()
     assert torch.equal(seen[1], size * seen[0])
@@ -234,9 +234,9 @@ def test_gradients_reach_every_parameter_at_every_std_and_size(name: str, value:
     small = Model(
         depth=2, width=D, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
-    model = Transformer(small, made, Task(11, T, 11, causal=True, grid_width=case(name).grid, marks=MAX_MARK))
+    model = Transformer(small, made, Task(11, T, 11, causal=True, grid_width=case(name).grid_width, marks=MAX_MARK))
     initialise_parameters(model, seed=0)
-    logits = model(random_tokens(B, T), whole_layout(B, T, grid_width=case(name).grid))
+    logits = model(random_tokens(B, T), whole_layout(B, T, grid_width=case(name).grid_width))
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
     for key, parameter in model.encodings.named_parameters():
         assert parameter.grad.isfinite().all(), key
@@ -259,13 +259,13 @@ def test_a_size_out_of_range_is_refused(name: str) -> None:
     make = hydra.utils.instantiate(pe_settings(name))
     for value in (0, -1.0, float("nan"), None):
         with pytest.raises(ValueError, match=r"^size must be a positive number, got "):
-            make(Sizes(D, H, T, grid_width=case(name).grid), size=value)
+            make(Sizes(D, H, T, grid_width=case(name).grid_width), size=value)
 
 
 @pytest.mark.parametrize("name", WITH_STD)
 def test_a_std_out_of_range_is_refused(name: str) -> None:
     make = hydra.utils.instantiate(pe_settings(name))
-    sizes = Sizes(D, H, T, grid_width=case(name).grid, marks=MAX_MARK)
+    sizes = Sizes(D, H, T, grid_width=case(name).grid_width, marks=MAX_MARK)
     for value in (-1.0, float("nan"), float("inf"), "x"):
         with pytest.raises(ValueError, match=r"^std must be at least 0, got "):
             make(sizes, std=value)

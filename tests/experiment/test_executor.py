@@ -24,13 +24,13 @@ from pe_lab.training.module import Training
 TIMED = {"tokens_per_second"}  # rows that differ between two runs
 
 
-def cells(ledger, *overrides: str) -> list[Job]:
+def jobs(ledger, *overrides: str) -> list[Job]:
     return [Job.from_config(cfg) for cfg in in_ledger(ledger, *TINY, "logger=none", *overrides)]
 
 
 def serve(ledger, *overrides: str) -> Job:
     """Bring the cells into the ledger together; the first is returned."""
-    made = cells(ledger, *overrides)
+    made = jobs(ledger, *overrides)
     for job in made:
         job.request()
     for job in made:
@@ -121,7 +121,7 @@ def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monke
     with pytest.raises(PowerCutError):
         serve(tmp_path / "broken", *overrides)
     monkeypatch.setattr(Training, "training_step", training_step)
-    (broken,) = cells(tmp_path / "broken", *overrides)
+    (broken,) = jobs(tmp_path / "broken", *overrides)
     assert broken.run.states.newest()[0] == step
     assert outcome(serve(tmp_path / "broken", *overrides)) == whole
 
@@ -248,7 +248,7 @@ def test_an_error_that_may_not_come_again_leaves_later_checkpoints_to_their_cell
         return training_step(self, *arguments)
 
     monkeypatch.setattr(Training, "training_step", fail)
-    first, second = made = cells(tmp_path, "epochs=1,2")
+    first, second = made = jobs(tmp_path, "epochs=1,2")
     for job in made:
         job.request()
     with pytest.raises(OSError, match="no space"):
@@ -272,7 +272,7 @@ def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monke
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # as beside a GPU
     with pytest.raises(NotFiniteError, match="the training loss must be finite, got nan at step 13"):
         serve(tmp_path, "epochs=1,2,4")
-    (job,) = cells(tmp_path, "epochs=4")
+    (job,) = jobs(tmp_path, "epochs=4")
     assert job.run.checkpoints() == [1]
     assert job.run.cost()["steps"] > 0
     for epochs in (2, 4):
@@ -288,7 +288,7 @@ def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monke
 def test_an_update_that_leaves_no_numbers_is_a_failure_too(tmp_path):
     with pytest.raises(NotFiniteError, match="the validation loss must be finite, got nan at step 1"):
         serve(tmp_path, "epochs=1", "trainer.batch_size=4522", "optimizer.lr=1e30")
-    (job,) = cells(tmp_path, "epochs=1", "trainer.batch_size=4522", "optimizer.lr=1e30")
+    (job,) = jobs(tmp_path, "epochs=1", "trainer.batch_size=4522", "optimizer.lr=1e30")
     assert job.run.checkpoints() == []
     assert job.run.failure(1)["step"] == 1
 
@@ -308,7 +308,7 @@ def test_a_shorter_and_a_longer_training_start_from_the_newest_state_before_them
 
 
 def test_a_checkpoint_that_is_requested_once_training_is_past_it_costs_what_reaching_it_does(tmp_path, monkeypatch):
-    long, short = cells(tmp_path, "epochs=3,1")
+    long, short = jobs(tmp_path, "epochs=3,1")
     training_step = Training.training_step
 
     def ask(self, *arguments):
@@ -326,7 +326,7 @@ def test_a_checkpoint_that_is_requested_once_training_is_past_it_costs_what_reac
 
 
 def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch):
-    (job,) = cells(tmp_path, "epochs=2")
+    (job,) = jobs(tmp_path, "epochs=2")
     job.complete(wait=False)
     assert job.missing
     job.request()
@@ -343,7 +343,7 @@ def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch)
 
 
 def test_heartbeats_have_the_last_validation_loss_or_the_training_loss_before_it(tmp_path, monkeypatch):
-    (job,) = cells(tmp_path, "epochs=2", "trainer.log_every=1")
+    (job,) = jobs(tmp_path, "epochs=2", "trainer.log_every=1")
     job.request()
     seen, beat = [], type(job.run).heartbeat
     monkeypatch.setattr("pe_lab.experiment.executor.HEARTBEAT_SECONDS", 0.0)
@@ -368,7 +368,7 @@ def test_no_file_of_a_ledger_is_a_pickle(tmp_path):
 def test_encodings_share_the_order_of_the_data(tmp_path):
     order = {}
     for pe in ("rope", "learnable", "none"):
-        (job,) = cells(tmp_path, f"pe={pe}")
+        (job,) = jobs(tmp_path, f"pe={pe}")
         order[pe] = [batch.tokens for batch in job.cell.data_module().train_dataloader()]
     for other in ("learnable", "none"):
         assert all(torch.equal(a, b) for a, b in zip(order["rope"], order[other], strict=True))
@@ -397,7 +397,7 @@ def test_bf16_mixed_trains_close_to_float32(tmp_path):
 
 def dropped(tmp_path, name: str) -> list[torch.Tensor]:
     """Return what two training steps drop: the masks of all nn.Dropout, and the seeds of dropped attention weights."""
-    (job,) = cells(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
+    (job,) = jobs(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
     training, found = job.cell.lightning_module(), []
     for module in training.model.modules():
         if isinstance(module, torch.nn.Dropout):

@@ -23,7 +23,7 @@ from pe_lab.ledger.run import DIVERGED, ERROR
 
 
 @pytest.fixture
-def cells(tmp_path: Path) -> list[Job]:
+def jobs(tmp_path: Path) -> list[Job]:
     found = [Job.from_config(cfg) for cfg in in_ledger(tmp_path, *TINY, "logger=none", "epochs=1", "seed=0,1,2")]
     for job in found:
         job.request()
@@ -39,7 +39,7 @@ def dies_on(job: Job, who: str) -> None:
     (job.run.folder / "owner.json").write_text(json.dumps({"process": who}))
 
 
-def launches(cells: list[Job], each: Callable[[int, list[int]], None]) -> list[tuple[list[int], int]]:
+def launches(jobs: list[Job], each: Callable[[int, list[int]], None]) -> list[tuple[list[int], int]]:
     """Return, for each start of workers, the seeds of their cells and the number of workers.
 
     Args:
@@ -52,47 +52,47 @@ def launches(cells: list[Job], each: Callable[[int, list[int]], None]) -> list[t
         started.append(([cfg.seed for cfg in cfgs], workers))
         each(len(started), started[-1][0])
 
-    scheduler.start_workers(cells, launch, 3, remote=False)
+    scheduler.start_workers(jobs, launch, 3, remote=False)
     return started
 
 
-def test_a_run_whose_workers_died_twice_is_tried_alone(cells):
+def test_a_run_whose_workers_died_twice_is_tried_alone(jobs):
     """Two runs are in every pool that dies, and one of them is the cause."""
 
     def each(number: int, seeds: list[int]) -> None:
         if 0 in seeds:
-            for job in [job for job in cells[:2] if job.cell.cfg.seed in seeds]:
+            for job in [job for job in jobs[:2] if job.cell.cfg.seed in seeds]:
                 dies_on(job, f"{number}-{job.cell.cfg.seed}")
             raise RuntimeError("a worker was terminated")
         for seed in seeds:
-            cells[seed].run.fail(1, "as if done", None)
+            jobs[seed].run.fail(1, "as if done", None)
 
-    assert launches(cells, each) == [([0, 1, 2], 3), ([0, 1, 2], 3), ([0], 2), ([1], 2), ([2], 2)]
-    assert "killed three times" in cells[0].failure["reason"]
-    assert [job.failure["reason"] for job in cells[1:]] == ["as if done"] * 2
+    assert launches(jobs, each) == [([0, 1, 2], 3), ([0, 1, 2], 3), ([0], 2), ([1], 2), ([2], 2)]
+    assert "killed three times" in jobs[0].failure["reason"]
+    assert [job.failure["reason"] for job in jobs[1:]] == ["as if done"] * 2
 
 
-def test_workers_are_not_started_forever(cells):
+def test_workers_are_not_started_forever(jobs):
     """Served alone, the run neither kills its worker nor finishes, because another process holds its lease."""
 
     def each(number: int, seeds: list[int]) -> None:
         if len(seeds) > 1:
-            dies_on(cells[0], str(number))
+            dies_on(jobs[0], str(number))
             raise RuntimeError("a worker was terminated")
 
-    assert [seeds for seeds, _ in launches(cells, each)] == [[0, 1, 2], [0, 1, 2], [0], [0, 1, 2]]
-    assert [job.failure for job in cells] == [None] * 3
+    assert [seeds for seeds, _ in launches(jobs, each)] == [[0, 1, 2], [0, 1, 2], [0], [0, 1, 2]]
+    assert [job.failure for job in jobs] == [None] * 3
 
 
-def test_what_starts_no_worker_is_not_tried_again(cells, capsys):
+def test_what_starts_no_worker_is_not_tried_again(jobs, capsys):
     def each(number: int, seeds: list[int]) -> None:
         raise RuntimeError("there is no such launcher. And more")
 
-    assert len(launches(cells, each)) == 1
+    assert len(launches(jobs, each)) == 1
     assert capsys.readouterr().err == "the launcher stopped: there is no such launcher\n"
 
 
-def test_workers_elsewhere_are_waited_for_between_two_of_their_cells(cells, tmp_path, monkeypatch, capsys):
+def test_workers_elsewhere_are_waited_for_between_two_of_their_cells(jobs, tmp_path, monkeypatch, capsys):
     """One of them dies while another holds no lease. Nothing is trained here."""
     waited = []
 
@@ -107,25 +107,25 @@ def test_workers_elsewhere_are_waited_for_between_two_of_their_cells(cells, tmp_
 
     monkeypatch.setattr(scheduler, "time", SimpleNamespace(sleep=sleep))
     with ExitStack() as worker:
-        scheduler.start_workers(cells, launch, 2, remote=True)
+        scheduler.start_workers(jobs, launch, 2, remote=True)
     assert len(waited) == 3
     assert capsys.readouterr().err == "the launcher stopped: a worker was terminated\n"
 
 
-def test_where_no_worker_elsewhere_has_begun_the_error_of_the_launcher_is_raised(cells):
+def test_where_no_worker_elsewhere_has_begun_the_error_of_the_launcher_is_raised(jobs):
     def launch(cfgs: list[DictConfig], workers: int) -> None:
         raise RuntimeError("there is no such partition")
 
     with pytest.raises(RuntimeError, match="no such partition"):
-        scheduler.start_workers(cells, launch, 2, remote=True)
+        scheduler.start_workers(jobs, launch, 2, remote=True)
 
 
-def test_a_launcher_that_refuses_its_settings_is_not_replaced_by_this_process(cells):
+def test_a_launcher_that_refuses_its_settings_is_not_replaced_by_this_process(jobs):
     def each(number: int, seeds: list[int]) -> None:
         raise ValueError("no machine has 9 GPUs")
 
     with pytest.raises(ValueError, match="9 GPUs"):
-        launches(cells, each)
+        launches(jobs, each)
 
 
 LOST = {"kind": DIVERGED, "reason": "no number"}
@@ -198,17 +198,17 @@ def test_it_is_said_of_which_missing_cells_training_again_helps(
     assert str(sweep_report._missing_error(absent, [*absent, SimpleNamespace()])) == line
 
 
-def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cells, monkeypatch):
-    cells[0].run.fail(1, "no number", 2, kind=DIVERGED)
+def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(jobs, monkeypatch):
+    jobs[0].run.fail(1, "no number", 2, kind=DIVERGED)
     served = []
     monkeypatch.setattr(Job, "complete", lambda job, wait: served.append((job.cell.cfg.seed, job.failure)))
     with pytest.raises(sweep_report.CellsMissingError):
-        sweep.run_cells([job.cell.cfg for job in cells])
+        sweep.run_cells([job.cell.cfg for job in jobs])
     assert served == [(0, None), (1, None), (2, None)]
 
 
-def test_the_outcome_of_a_cell_that_diverged_is_sent_to_a_stage_that_says_nothing(cells, monkeypatch):
-    for job in cells:
+def test_the_outcome_of_a_cell_that_diverged_is_sent_to_a_stage_that_says_nothing(jobs, monkeypatch):
+    for job in jobs:
         job.run.fail(1, "no number", 2, kind=DIVERGED)
     sent = []
 
@@ -218,7 +218,7 @@ def test_the_outcome_of_a_cell_that_diverged_is_sent_to_a_stage_that_says_nothin
 
     monkeypatch.setattr(sweep, "study_rounds", stage)
     monkeypatch.setattr(Job, "complete", lambda job, wait: pytest.fail("it would diverge again"))
-    assert sweep.run_cells([job.cell.cfg for job in cells]) == []
+    assert sweep.run_cells([job.cell.cfg for job in jobs]) == []
     assert [(one.cfg.seed, one.diverged) for one in sent] == [(0, True), (1, True), (2, True)]
 
 
@@ -245,16 +245,16 @@ def test_a_study_in_rounds_has_one_count_and_a_bound_on_what_is_left():
     assert line(Upcoming(), failed=2).startswith("6 of 6 trainings")
 
 
-def test_cells_that_differ_in_the_rate_have_names_of_their_own(cells, monkeypatch):
+def test_cells_that_differ_in_the_rate_have_names_of_their_own(jobs, monkeypatch):
     written = []
     monkeypatch.setattr(sweep, "write_command", lambda *given: written.append([cell.name for cell in given[3]]))
     monkeypatch.setattr(Job, "complete", lambda job, wait: None)
-    first = cells[0].cell.cfg
+    first = jobs[0].cell.cfg
     rates = [with_settings(first, {"optimizer.lr": rate}) for rate in (0.001, 0.003)]
     for cfgs in (rates, rates[:1]):
         with pytest.raises(sweep_report.CellsMissingError):
             sweep.run_cells(cfgs)
-    name = cells[0].cell.name()
+    name = jobs[0].cell.name()
     assert written == [[f"{name} lr 0.001", f"{name} lr 0.003"], [name]]
 
 
@@ -271,21 +271,21 @@ def _stillborn(*_: object) -> int:
 
 
 @pytest.mark.parametrize("start", [_no_thread, _no_memory, _stillborn])
-def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells, start, monkeypatch, capsys):
+def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(jobs, start, monkeypatch, capsys):
     monkeypatch.setattr(_thread, "start_new_thread", start)
     monkeypatch.setattr(progress_display, "START_TIMEOUT", 0.01)
     served = []
     monkeypatch.setattr(Job, "complete", lambda job, wait: served.append(job.cell.cfg.seed))
     with pytest.raises(sweep_report.CellsMissingError):
-        sweep.run_cells([job.cell.cfg for job in cells])
+        sweep.run_cells([job.cell.cfg for job in jobs])
     assert served == [0, 1, 2]
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("progress is not shown")]
     assert len(lines) == (start is not _stillborn)
 
 
-def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):
+def test_what_ends_the_showing_of_progress_is_one_line(jobs, monkeypatch, capsys):
     monkeypatch.setattr(progress_display.ProgressDisplay, "_watch", _no_memory)
     monkeypatch.setattr(Job, "complete", lambda job, wait: None)
     with pytest.raises(sweep_report.CellsMissingError):
-        sweep.run_cells([job.cell.cfg for job in cells])
+        sweep.run_cells([job.cell.cfg for job in jobs])
     assert "showing progress ended: MemoryError\n" in capsys.readouterr().err

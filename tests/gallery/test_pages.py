@@ -35,7 +35,7 @@ from pe_lab.gallery.claim_parts import (
     encodings_of,
     is_cut,
     levels,
-    measured,
+    mean_and_interval,
     ours,
     parts_tables,
     place,
@@ -54,7 +54,7 @@ from pe_lab.gallery.extrapolation import (
     NO_NEW_POSITION,
     NOT_ASKED,
     by_seed,
-    highest,
+    highest_where_none_holds,
     holding,
     keeps_positions,
     mean_right,
@@ -492,7 +492,7 @@ def test_pages_show_what_is_right_at_each_length(content: GalleryData) -> None:
     rows = right_answers(tuned.table("induction", {"rope": 7.0, "none": 9.0}), {"rope": 0.88, "none": 0.246})
     results = TaskResults(task, rows)
     assert mean_right(results)[2.0] == pytest.approx({"rope": 0.44, "none": 0.123})
-    assert highest(results) == {2.0: ("rope", pytest.approx(0.44)), 4.0: ("rope", 0.0)}
+    assert highest_where_none_holds(results) == {2.0: ("rope", pytest.approx(0.44)), 4.0: ("rope", 0.0)}
     assert mean_whole(results)[2.0] == pytest.approx({"rope": 0.044, "none": 0.0123})
     assert mean_whole(content.results["causal_text"]) == {}
     shown = replace(content, results={"induction": results})
@@ -523,7 +523,7 @@ def test_encodings_hold_where_nine_of_ten_answers_are_right_or_the_loss_is_among
     rows["exact_match_x4"] = rows["pe"].eq("none") * 1.0
     results, text = TaskResults(task, rows), content.results["causal_text"]
     assert holding(results)[4.0] == pytest.approx({"alibi": 0.953, "rope": 0.9})
-    assert (holding(results)[2.0], list(highest(results))) == ({}, [2.0])
+    assert (holding(results)[2.0], list(highest_where_none_holds(results))) == ({}, [2.0])
     assert {length: list(names) for length, names in holding(text).items()} == {
         length: names for length, names in text.best_at.items() if length > 1
     }
@@ -627,11 +627,11 @@ def test_where_nothing_holds_the_highest_is_named_with_its_range(content: Galler
     rows = right_answers(tuned.table("induction", {"rope": 7.0, "none": 9.0}), {"rope": 0.9, "none": 0.1})
     rows.loc[rows["pe"].eq("rope"), "accuracy_x2"] = [0.0, 0.0, 0.1, 0.2, 0.2]
     results = TaskResults(task, rows)
-    assert highest(results) == {2.0: ("rope", pytest.approx(0.1)), 4.0: ("rope", 0.0)}
+    assert highest_where_none_holds(results) == {2.0: ("rope", pytest.approx(0.1)), 4.0: ("rope", 0.0)}
     assert by_seed(results, "rope", 2.0) == "0 to 20\u00a0% by seed"
     assert by_seed(results, "none", 2.0) == ""
-    assert list(highest(TaskResults(task, rows.assign(accuracy_x4=0.9)))) == [2.0]
-    assert highest(content.results["causal_text"]) == {}
+    assert list(highest_where_none_holds(TaskResults(task, rows.assign(accuracy_x4=0.9)))) == [2.0]
+    assert highest_where_none_holds(content.results["causal_text"]) == {}
     shown = replace(content, results={"induction": results})
     need = lines_of(needs_page(shown).html(), "need")["induction"]
     assert 0 < need.index("Within a factor of") < need.index("0 to 20\u00a0% by seed")
@@ -1324,7 +1324,7 @@ def test_the_row_of_a_claim_draws_the_part_that_supports_it_least(content: Galle
             state = states_of.get(claim.verdict, "not reproduced")
             assert str(claim.compared[label].agreement) == state
             assert f'data-weakest="{state}"' in row
-            assert measured(claim.entry.values[label], claim.compared[label])[0] in row
+            assert mean_and_interval(claim.entry.values[label], claim.compared[label])[0] in row
             alike = [other for other, one in claim.compared.items() if str(one.agreement) == state]
             assert claimed_side(claim, label)[1] == min(claimed_side(claim, other)[1] for other in alike)
     ordered = list(by_support(content.claims).values())
@@ -1402,7 +1402,7 @@ def test_intervals_of_parts_end_at_what_is_possible(content: GalleryData) -> Non
             test = claim.entry.values[name]
             if test.ratio or len(test.others) > 1 or test.value["metric"] not in shown:
                 continue
-            low, high = measured(test, comparison)[1].strip("[]").replace("−", "-").split(", ")
+            low, high = mean_and_interval(test, comparison)[1].strip("[]").replace("−", "-").split(", ")
             least, most = shown[test.value["metric"]]
             if test.is_difference:
                 least, most = least - most, most - least

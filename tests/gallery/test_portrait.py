@@ -47,7 +47,7 @@ def test_a_portrait_is_made_again_when_code_changes(
     cache: Path, content: GalleryData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(made_by, "_make", lambda *_: pytest.fail("made again"))
-    monkeypatch.setattr(made_by, "_sources", lambda: "of another version")
+    monkeypatch.setattr(made_by, "_source_digest", lambda: "of another version")
     with pytest.raises(pytest.fail.Exception):
         portrait("alibi", dict(content.definitions["alibi"].sliders), cache, audited=True)
 
@@ -56,7 +56,7 @@ def test_what_portraits_depend_on_has_all_that_they_are_made_of(monkeypatch: pyt
     read: list[str] = []
     bytes_of = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.as_posix()) or bytes_of(path))
-    made_by._sources.__wrapped__()
+    made_by._source_digest.__wrapped__()
     ends = ("families/bias.py", "attention/reference.py", "model/transformer.py", "audit/measures.py", "pe/alibi.yaml")
     for end in (*ends, "gallery/kernels.py", "gallery/portrait.py", "attention/triton/__init__.py"):
         assert any(path.endswith(end) for path in read), end

@@ -47,7 +47,7 @@ def test_another_encoding_can_be_asked_for() -> None:
 @pytest.mark.parametrize("against", ["rope", "ropes"])
 def test_an_encoding_that_cannot_be_compared_is_refused(against) -> None:
     with pytest.raises(ValueError, match=f"against must be one of alibi, none, got '{against}'"):
-        asked(against).require()
+        asked(against).require_valid_comparison()
 
 
 def test_the_verdicts_are_those_of_the_report() -> None:

@@ -1,4 +1,4 @@
-"""The study as ask and tell: whatever is trained in whatever order, it needs the same trials and ends the same."""
+"""The study as ask and tell: whatever is trained in whatever order, it needs the same tries and ends the same."""
 
 from collections.abc import Iterator
 
@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks import simulated_runs as simulation
 from pe_lab.statistics import (
-    Candidate,
-    NeededTrial,
-    Trial,
-    TrialProgress,
+    NeededTry,
+    Try,
+    TryOfSeed,
+    TryProgress,
     TunedOutcome,
     TunedTask,
     TuningPlan,
@@ -20,11 +20,11 @@ from pe_lab.statistics import (
 GRID = (100, 200, 300, 400, 600, 800)
 COPY = TunedTask("copy", 800, 0.9, GRID, 0.5)
 TEXT = TunedTask("text", 800, None, GRID, 0.5)
-LADDER = (Candidate(1e-3), Candidate(3e-3), Candidate(1e-2))
+LADDER = (Try(1e-3), Try(3e-3), Try(1e-2))
 
 
-def ask(study: TuningPlan, progress: dict[Trial, TrialProgress]) -> list[NeededTrial]:
-    """Return the trials that are needed next, in order of seeds, each with the steps it must reach."""
+def ask(study: TuningPlan, progress: dict[TryOfSeed, TryProgress]) -> list[NeededTry]:
+    """Return the tries that are needed next, in order of seeds, each with the steps it must reach."""
     return [need for outcome in plan_outcomes(study, progress) for need in outcome.needs]
 
 
@@ -34,26 +34,26 @@ def plan(task: TunedTask = COPY, seeds: tuple[int, ...] = (0,)) -> TuningPlan:
 
 def run(
     study: TuningPlan,
-    curves: dict[Candidate, list[float]],
+    curves: dict[Try, list[float]],
     rng: np.random.Generator | None = None,
-    fails: dict[Candidate, int] | None = None,
-) -> tuple[list[TunedOutcome], dict[Trial, TrialProgress]]:
-    """Train what is asked for, one evaluation of one trial at a time, in a random order."""
-    progress: dict[Trial, TrialProgress] = {}
+    fails: dict[Try, int] | None = None,
+) -> tuple[list[TunedOutcome], dict[TryOfSeed, TryProgress]]:
+    """Train what is asked for, one evaluation of one try at a time, in a random order."""
+    progress: dict[TryOfSeed, TryProgress] = {}
     tasks = {task.name: task for task in study.tasks}
     for _ in range(10_000):
         needs = ask(study, progress)
         if not needs:
             break
-        trial, steps = needs[rng.integers(len(needs))] if rng else needs[0]
-        state = progress.get(trial, TrialProgress())
-        grid, number = tasks[trial.task].evaluations, len(state.scores)
+        try_of_seed, steps = needs[rng.integers(len(needs))] if rng else needs[0]
+        state = progress.get(try_of_seed, TryProgress())
+        grid, number = tasks[try_of_seed.task].evaluations, len(state.scores)
         if number < len(grid) and grid[number] <= steps:
-            failed = fails is not None and fails.get(trial.candidate, 99) <= number
-            more = [] if failed else [curves[trial.candidate][number]]
-            progress[trial] = TrialProgress([*state.scores, *more], failed)
+            failed = fails is not None and fails.get(try_of_seed.try_, 99) <= number
+            more = [] if failed else [curves[try_of_seed.try_][number]]
+            progress[try_of_seed] = TryProgress([*state.scores, *more], failed)
         else:
-            progress[trial] = TrialProgress(state.scores, test=-curves[trial.candidate][-1])
+            progress[try_of_seed] = TryProgress(state.scores, test=-curves[try_of_seed.try_][-1])
     else:
         pytest.fail("the study does not end")
     return plan_outcomes(study, progress), progress
@@ -64,19 +64,19 @@ def flat(value: float) -> list[float]:
 
 
 def test_a_try_that_failed_was_trained_to_the_step_where_it_did() -> None:
-    slow, good, bad = (Trial("rope", "copy", 0, candidate) for candidate in LADDER)
-    failed = TrialProgress(failed=True, failed_at=50)
-    progress = {slow: TrialProgress(flat(0.1)[:4]), good: TrialProgress(flat(0.2)[:4]), bad: failed}
+    slow, good, bad = (TryOfSeed("rope", "copy", 0, try_) for try_ in LADDER)
+    failed = TryProgress(failed=True, failed_at=50)
+    progress = {slow: TryProgress(flat(0.1)[:4]), good: TryProgress(flat(0.2)[:4]), bad: failed}
     (found,) = plan_outcomes(plan(), progress)
     assert found.steps == 400 + 400 + 50
-    (found,) = plan_outcomes(plan(), progress | {good: TrialProgress(flat(0.2)[:4], failed=True, failed_at=550)})
+    (found,) = plan_outcomes(plan(), progress | {good: TryProgress(flat(0.2)[:4], failed=True, failed_at=550)})
     assert found.steps == 400 + 550 + 50
-    (found,) = plan_outcomes(plan(), progress | {bad: TrialProgress([0.3], failed=True, failed_at=150)})
+    (found,) = plan_outcomes(plan(), progress | {bad: TryProgress([0.3], failed=True, failed_at=150)})
     assert found.steps == 400 + 400 + 150
-    (found,) = plan_outcomes(plan(), progress | {bad: TrialProgress([0.3], failed=True)})
+    (found,) = plan_outcomes(plan(), progress | {bad: TryProgress([0.3], failed=True)})
     assert found.steps == 400 + 400 + 100
     # all stop where the second passes, before the third failed
-    passed, late = TrialProgress([0.95, 0.95]), TrialProgress([0.3, 0.3], failed=True, failed_at=250)
+    passed, late = TryProgress([0.95, 0.95]), TryProgress([0.3, 0.3], failed=True, failed_at=250)
     (found,) = plan_outcomes(plan(), progress | {good: passed, bad: late})
     assert (found.solved, found.steps) == (True, 3 * 200)
 
@@ -104,7 +104,7 @@ def test_a_fraction_of_one_trains_all_tries_to_the_cap() -> None:
     task = TunedTask("text", 800, None, GRID, 1.0)
     (found,), progress = run(plan(task), dict(zip(LADDER, (flat(-3), flat(-1), flat(-2)), strict=True)))
     assert (found.finished, found.chosen, found.y, found.steps) == (True, LADDER[1], 1, 3 * 800)
-    assert [len(progress[Trial("rope", "text", 0, each)].scores) for each in LADDER] == [6, 6, 6]
+    assert [len(progress[TryOfSeed("rope", "text", 0, each)].scores) for each in LADDER] == [6, 6, 6]
     late = [0.0, 0.1, 0.2, 0.3, 0.95, 0.95]
     (found,), _ = run(
         plan(TunedTask("copy", 800, 0.9, GRID, 1.0)), dict(zip(LADDER, (late, *[flat(0.5)] * 2), strict=True))
@@ -117,7 +117,7 @@ def test_without_a_level_one_evaluation_at_the_cap_is_enough() -> None:
     study = plan(task)
     asked = ask(study, {})
     assert [need.steps for need in asked] == [100] * 3
-    done = {need.trial: TrialProgress([-k], test=float(k)) for k, need in enumerate(asked)}
+    done = {need.try_of_seed: TryProgress([-k], test=float(k)) for k, need in enumerate(asked)}
     assert plan_outcomes(study, done)[0].y == 0.0
 
 
@@ -128,7 +128,7 @@ def test_without_a_pass_only_the_best_by_validation_goes_on() -> None:
     assert found.chosen == LADDER[1]
     assert found.solved
     assert found.steps == 2 * 400 + 800
-    assert [len(progress[Trial("rope", "copy", 0, each)].scores) for each in LADDER] == [4, 6, 4]
+    assert [len(progress[TryOfSeed("rope", "copy", 0, each)].scores) for each in LADDER] == [4, 6, 4]
 
 
 def test_no_pass_by_the_cap_is_censored() -> None:
@@ -141,7 +141,7 @@ def test_no_pass_by_the_cap_is_censored() -> None:
 @pytest.mark.parametrize("fraction", [0.5, 1.0])
 def test_a_pass_at_the_cap_alone_solves_the_task_there(fraction: float) -> None:
     task = TunedTask("copy", 800, 0.9, GRID, fraction)
-    curves = {candidate: [0.1, 0.2, 0.3, 0.4 + number / 100, 0.8, 0.91] for number, candidate in enumerate(LADDER)}
+    curves = {try_: [0.1, 0.2, 0.3, 0.4 + number / 100, 0.8, 0.91] for number, try_ in enumerate(LADDER)}
     (outcome,), _ = run(plan(task), curves)
     assert (outcome.y, outcome.solved) == (np.log2(800), True)
     assert outcome.steps == (3 * 400 + 400 if fraction < 1 else 3 * 800)
@@ -198,30 +198,30 @@ def test_scores_beyond_the_end_of_a_race_are_not_used() -> None:
     passing = [0.0, 0.95, 0.95, 1.0, 1.0, 1.0]
     sooner = [0.0, 0.0, 0.9, 0.96, 1.0, 1.0]  # passes only after the other is confirmed
     progress = {
-        Trial("rope", "copy", 0, each): TrialProgress(scores)
+        TryOfSeed("rope", "copy", 0, each): TryProgress(scores)
         for each, scores in zip(LADDER, (passing, sooner, flat(0.0)), strict=True)
     }
     (found,) = plan_outcomes(plan(), progress)
     assert found.chosen == LADDER[0]
     assert found.steps == 3 * 300
-    short = {trial: TrialProgress(state.scores[:3]) for trial, state in progress.items()}
+    short = {try_of_seed: TryProgress(state.scores[:3]) for try_of_seed, state in progress.items()}
     assert plan_outcomes(plan(), short) == [found]
 
 
 def test_a_study_asks_for_every_encoding_task_and_seed() -> None:
-    scales = (Candidate(1e-3, 0.1), Candidate(3e-3, 0.1), Candidate(3e-3, 1.0))
+    scales = (Try(1e-3, 0.1), Try(3e-3, 0.1), Try(3e-3, 1.0))
     study = TuningPlan({"rope": LADDER, "learnable": scales}, [COPY, TEXT], [3, 4])
     needs = ask(study, {})
     assert len(needs) == 2 * 2 * 2 * 3
     assert {need.steps for need in needs} == {400}
-    assert {need.trial.candidate for need in needs if need.trial.encoding == "learnable"} == set(scales)
+    assert {need.try_of_seed.try_ for need in needs if need.try_of_seed.encoding == "learnable"} == set(scales)
 
 
 def refused() -> Iterator[tuple[object, str]]:
     yield lambda: TuningPlan({"rope": LADDER[:1]}, [COPY], [0]), "at least two rates"
-    yield lambda: TuningPlan({"rope": (Candidate(1e-3, 0.1), Candidate(1e-3, 1.0))}, [COPY], [0]), "at least two rates"
+    yield lambda: TuningPlan({"rope": (Try(1e-3, 0.1), Try(1e-3, 1.0))}, [COPY], [0]), "at least two rates"
     yield lambda: TuningPlan({"rope": (LADDER[0], LADDER[0])}, [COPY], [0]), "distinct"
-    yield lambda: TuningPlan({"rope": (Candidate(0.0), LADDER[0])}, [COPY], [0]), "above 0"
+    yield lambda: TuningPlan({"rope": (Try(0.0), LADDER[0])}, [COPY], [0]), "above 0"
     yield (
         lambda: TuningPlan({"rope": LADDER, "alibi": LADDER[:2]}, [COPY], [0]),
         "same number of tries, got 3 of rope and 2",
@@ -236,11 +236,11 @@ def refused() -> Iterator[tuple[object, str]]:
     yield lambda: TunedTask("copy", 800, 0.9, GRID[:-1], 0.5), "end at the cap, 800"
     yield lambda: TunedTask("copy", 800, 0.9, GRID, 0.3), "must have 240"
     yield lambda: TunedTask("copy", 800, 0.9, GRID, 1.5), "fraction of copy must be above 0 and at most 1"
-    trial = Trial("rope", "copy", 0, LADDER[0])
-    yield lambda: ask(plan(), {trial._replace(seed=7): TrialProgress([0.1])}), "trials of the plan"
-    yield lambda: ask(plan(), {trial: TrialProgress([np.nan])}), "finite numbers"
-    yield lambda: ask(plan(), {trial: TrialProgress([-np.inf])}), "finite numbers"
-    yield lambda: ask(plan(), {trial: TrialProgress(flat(0.0) * 2)}), "at most 6 finite numbers"
+    try_of_seed = TryOfSeed("rope", "copy", 0, LADDER[0])
+    yield lambda: ask(plan(), {try_of_seed._replace(seed=7): TryProgress([0.1])}), "tries of the plan"
+    yield lambda: ask(plan(), {try_of_seed: TryProgress([np.nan])}), "finite numbers"
+    yield lambda: ask(plan(), {try_of_seed: TryProgress([-np.inf])}), "finite numbers"
+    yield lambda: ask(plan(), {try_of_seed: TryProgress(flat(0.0) * 2)}), "at most 6 finite numbers"
 
 
 @pytest.mark.parametrize(("make", "word"), list(refused()))
@@ -262,10 +262,10 @@ def test_simulated_races_end_as_the_plan_says() -> None:
         {f"e{k}": LADDER for k in range(40)}, [TunedTask("task", 4000, 0.95, grid, design.fraction)], [0, 1]
     )
     progress = {
-        Trial(f"e{k}", "task", seed, candidate): TrialProgress(scores[0, seed, k, number].tolist())
+        TryOfSeed(f"e{k}", "task", seed, try_): TryProgress(scores[0, seed, k, number].tolist())
         for k in range(40)
         for seed in (0, 1)
-        for number, candidate in enumerate(LADDER)
+        for number, try_ in enumerate(LADDER)
     }
     for outcome in plan_outcomes(study, progress):
         at = (0, outcome.seed, int(outcome.encoding[1:]))

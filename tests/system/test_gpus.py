@@ -52,13 +52,13 @@ def test_a_machine_without_gpus_has_none_whatever_is_listed(tmp_path, monkeypatc
 )
 def test_a_sweep_has_a_worker_per_gpu_unless_another_number_is_given(four, tmp_path, words, launcher, workers):
     (cfg,) = config.expand_overrides([*words, f"ledger={tmp_path}"], multirun=True)
-    assert config.make_launcher(launcher, cfg).workers == workers
+    assert config.describe_launcher(launcher, cfg).workers == workers
 
 
 def test_a_launcher_that_starts_no_workers_refuses_a_number_of_them(four, tmp_path):
     (cfg,) = config.expand_overrides(["workers=8", f"ledger={tmp_path}"], multirun=True)
     with pytest.raises(ValueError, match=r"workers must be 1 with hydra/launcher=basic, .* got 8"):
-        config.make_launcher("basic", cfg)
+        config.describe_launcher("basic", cfg)
 
 
 def test_workers_get_groups_of_gpus_that_train_together(four):
@@ -72,7 +72,7 @@ def test_a_sweep_on_the_cpu_has_a_worker_per_core(four, tmp_path):
     (cfg,) = config.expand_overrides(["trainer.device=cpu", f"ledger={tmp_path}"], multirun=False)
     from joblib import cpu_count
 
-    assert config.make_launcher("cores", cfg).workers == cpu_count()
+    assert config.describe_launcher("cores", cfg).workers == cpu_count()
 
 
 RAY = {"num_cpus": 1, "num_gpus": 0, "max_retries": 1}
@@ -92,7 +92,9 @@ def test_ray_has_as_many_workers_as_share_the_gpus_and_gives_them_theirs(
     four, tmp_path, words, settings, workers, elsewhere
 ):
     (cfg,) = config.expand_overrides([*words, f"ledger={tmp_path}"], multirun=True)
-    assert config.make_launcher("ray", cfg, RAY | settings) == config.Launcher(workers, elsewhere, gives_gpus=True)
+    assert config.describe_launcher("ray", cfg, RAY | settings) == config.LauncherTraits(
+        workers, elsewhere, gives_gpus=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_ray_has_as_many_workers_as_share_the_gpus_and_gives_them_theirs(
 def test_what_ray_is_asked_for_fits_the_cells(four, tmp_path, words, settings, named):
     (cfg,) = config.expand_overrides([*words, f"ledger={tmp_path}"], multirun=True)
     with pytest.raises(ValueError, match=named):
-        config.make_launcher("ray", cfg, RAY | settings)
+        config.describe_launcher("ray", cfg, RAY | settings)
 
 
 RECORDS = """

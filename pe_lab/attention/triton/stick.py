@@ -7,8 +7,8 @@ triangle of ones; its input is split into PARTS bfloat16 numbers of 8 bits each,
 
 With a_ij = A_ij dL/dA_ij, the gradient of a logit is a_ij (1 - beta_ij) - beta_ij (sum of a_ik over all k after j, plus
 the term of the remainder). Gradients are therefore computed in reverse order and need `rest` of every tile:
-`stick_mark` stores it for a chunk of queries, `stick_backward_queries` stores the sums of a beyond every tile, and
-`stick_backward_keys` and `stick_backward_tables` read both. There are no locks: one program computes each sum.
+`stick_store_rests` stores it for a chunk of queries, `stick_backward_queries` stores the sums of a beyond every tile,
+and `stick_backward_keys` and `stick_backward_tables` read both. There are no locks: one program computes each sum.
 
 Legend as in softmax.py. DOWN: keys are ordered from the last to the first, otherwise from the first to the last.
 SIDE: -1, keys before the query; 1, keys after it; 0, all. SELF: the query's own key is included (sides -1 and 0).
@@ -102,7 +102,7 @@ def _add_up(x, ones, total, PARTS: tl.constexpr, LEFT: tl.constexpr = False):
 
 
 @triton.jit
-def _meeting(segment, batch, at, low, high, length):
+def _range_of_segments(segment, batch, at, low, high, length):
     """Return the first token in [low, high) whose segment lies between the least and the greatest of those at `at`,
     and the one after the last such token."""
     segments = numbers(segment, batch, at, length, tl.load(segment + batch * length + tl.min(at)))
@@ -129,7 +129,7 @@ def _tiles(
     elif SIDE == 1:
         low = (block * BLOCK_M) // BLOCK_N
     if SEGMENTED:
-        first, last = _meeting(segment, batch, at, low * BLOCK_N, tl.minimum(high * BLOCK_N, length), length)
+        first, last = _range_of_segments(segment, batch, at, low * BLOCK_N, tl.minimum(high * BLOCK_N, length), length)
         low, high = first // BLOCK_N, tl.cdiv(last, BLOCK_N)
     return low, high
 
@@ -243,7 +243,7 @@ def stick_forward(
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
-def stick_mark(
+def stick_store_rests(
     q, k, bias, segment, rests,
     q_batch, q_head, q_time, k_batch, k_head, k_time,
     heads, length, scale, bias_head, bias_reach, first, chunk, tiles,
@@ -426,7 +426,7 @@ def stick_backward_keys(
         end = tl.minimum(end, (tile + 1) * BLOCK_N)
     segment_j = 0
     if SEGMENTED:
-        begin, end = _meeting(segment, batch, at, begin, end, length)
+        begin, end = _range_of_segments(segment, batch, at, begin, end, length)
         begin = begin // BLOCK_M * BLOCK_M
         segment_j = numbers(segment, batch, at, length, -3)[:, None]
     if begin < end:

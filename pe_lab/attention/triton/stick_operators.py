@@ -113,7 +113,7 @@ def stick_attention_backward(
     for first in range(0, T, chunk):
         part = [first, chunk, tiles]
         blocks = triton.cdiv(min(chunk, T - first), by_row.m)
-        stick.stick_mark[(blocks, B * H)](
+        stick.stick_store_rests[(blocks, B * H)](
             q, k, *rest, rests, *call.strides(q, k), H, T, *call.numbers, *part,
             **call.options, **call.sections, **by_row.options(),
         )  # fmt: skip
@@ -198,7 +198,7 @@ def stick_blocks(
     architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, optional_terms: Collection[str]
 ) -> Blocks:
     """Return the blocks of a kernel; the backward kernels share sums, and therefore the size of key tiles."""
-    if kernel == "stick_mark":
+    if kernel == "stick_store_rests":
         kernel = "stick_backward_queries"
     blocks = choose_blocks(architecture, kernel, dtype, head_dim, optional_terms)
     if kernel in ("stick_backward_keys", "stick_backward_tables"):

@@ -43,7 +43,7 @@ UNCHOSEN = {"sums", "spread_table", "rotate_forward", "rotate_backward"}  # kern
 FORWARD = {False: {"forward"}, True: {"stick_forward"}}  # by whether a stick is broken
 BACKWARD = {
     False: {"sums", "backward_keys", "backward_queries"},
-    True: {"stick_mark", "stick_backward_queries", "stick_backward_keys"},
+    True: {"stick_store_rests", "stick_backward_queries", "stick_backward_keys"},
 }
 
 
@@ -58,7 +58,7 @@ def layout_of(causal: bool, packed: bool, grid: int | None = None) -> Layout:
 def assert_sound(launches: list, looked_up: set[str]) -> set[str]:
     """The kernels that were launched: they have what a GPU takes, and only theirs were looked up."""
     made = {launch.kernel for launch in launches}
-    assert looked_up == made - UNCHOSEN - {"stick_mark"}  # which has the blocks of stick_backward_queries
+    assert looked_up == made - UNCHOSEN - {"stick_store_rests"}  # which has the blocks of stick_backward_queries
     for launch in launches:
         assert len(launch.grid) == 2
         assert 1 <= launch.grid[0] < 2**31

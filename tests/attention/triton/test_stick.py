@@ -516,7 +516,7 @@ def test_logits_of_infinity_take_all_or_nothing(parts: int) -> None:
 @triton.jit
 def tokens_that_meet(segment, found, first, count, low, high, length, SIZE: tl.constexpr):
     at = first + tl.arange(0, SIZE)
-    begin, end = kernels._meeting(segment, tl.program_id(0).to(tl.int64), at, low, high, length)
+    begin, end = kernels._range_of_segments(segment, tl.program_id(0).to(tl.int64), at, low, high, length)
     tl.store(found + 2 * tl.program_id(0), begin)
     tl.store(found + 2 * tl.program_id(0) + 1, end)
 
