@@ -1,12 +1,29 @@
-"""Public docstrings document arguments and attributes that exist."""
+"""Docstrings document arguments and attributes that exist, and name what exists."""
 
 import ast
 import re
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 
 PACKAGE = Path(__file__).parents[1] / "pe_lab"
 SECTION = re.compile(r"^(?:Args|Attributes):\n((?: {4}.*\n|\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^ {4}(\**\w+(?:, \**\w+)*):", re.MULTILINE)
+MENTIONED = re.compile(r"(?<=`)(?!\w+\.py`)[A-Za-z_][\w.]*(?=`)|(?<![\w.`/-])_[a-z]\w+")
+FILE = re.compile(r"[\w./]+\.py\b")
+ELSEWHERE = {  # names that are not of the package, by whose they are
+    "AutoModelForCausalLM.from_pretrained": "transformers",
+    "AutoTokenizer": "transformers",
+    "save_pretrained": "transformers",
+    "save_to_disk": "datasets",
+    "squeezeVar": "limma, in R",
+    "untie_r": "Transformer-XL",
+    "xor": "PTX",
+    "train_gpt.py": "modded-nanogpt",
+    "pe_lab.conf": "conf/ in the wheel",
+    "pyarrow.py": "an example of a user's file",
+}
 
 
 def test_documented_arguments_and_attributes_exist() -> None:
@@ -38,3 +55,57 @@ def names(node: ast.ClassDef | ast.FunctionDef, classes: dict[str, ast.ClassDef]
         part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
     }
     return arguments.union(methods, fields, stored, *(names(base, classes) for base in bases))
+
+
+def test_names_in_docstrings_exist() -> None:
+    missing = [(file.name, name) for file, name in mentions(MENTIONED) if not is_known(name) and name not in ELSEWHERE]
+    assert missing == []
+
+
+def test_files_in_docstrings_exist() -> None:
+    missing = [
+        (file.name, name)
+        for file, name in mentions(FILE)
+        if name not in ELSEWHERE
+        and not any((folder / name).exists() for folder in (file.parent, file.parent.parent, PACKAGE.parent))
+    ]
+    assert missing == []
+
+
+def test_no_exception_is_kept_without_need() -> None:
+    assert ELSEWHERE.keys() <= {name for pattern in (MENTIONED, FILE) for _, name in mentions(pattern)}
+    assert [name for name in ELSEWHERE if is_known(name) and not FILE.fullmatch(name)] == []
+
+
+def mentions(pattern: re.Pattern[str]) -> list[tuple[Path, str]]:
+    """Return what a pattern finds in the docstrings of the package, with the file."""
+    return [(file, name) for file, text in docstrings() for name in pattern.findall(text)]
+
+
+@cache
+def docstrings() -> list[tuple[Path, str]]:
+    """Return the docstrings of the package, with their files."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    nodes = [(file, node) for file in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    return [(file, ast.get_docstring(node) or "") for file, node in nodes if isinstance(node, kinds)]
+
+
+def is_known(name: str) -> bool:
+    """Return whether the package has a name, or all names of a dotted one; of a path in it, whether that exists."""
+    if name.startswith("pe_lab."):
+        with suppress(ImportError, AttributeError):
+            return bool(resolve_name(name) or True)
+        return False
+    return known_names().issuperset(name.split("."))
+
+
+@cache
+def known_names() -> set[str]:
+    """Return the names in the code of the package, strings without a space too, and those in conf/ and of files."""
+    code = [*PACKAGE.rglob("*.py"), *PACKAGE.with_name("hydra_plugins").rglob("*.py")]
+    settings = [*PACKAGE.with_name("conf").rglob("*.yaml")]
+    nodes = [node for file in code for node in ast.walk(ast.parse(file.read_text()))]
+    fields = [getattr(node, name, None) for node in nodes for name in ("id", "attr", "name", "arg", "asname", "value")]
+    words = [word for field in fields if isinstance(field, str) and " " not in field for word in field.split(".")]
+    words += [word for file in settings for word in re.findall(r"\w+", file.read_text())]
+    return {*words, *(part for path in [*code, *settings] for part in (path.stem, path.name, path.parent.name))}

@@ -1,7 +1,7 @@
 """Attention in hand-written Triton kernels: O(T) memory, gradients for every term, deterministic results.
 
 rotation.py rotates queries and keys, softmax.py and stick.py are the attention kernels, *operators.py register them
-with PyTorch, blocks.py holds their launch parameters. On a CPU only Triton's interpreter runs them, with
+with PyTorch, launch_parameters.py has their tile sizes. On a CPU only Triton's interpreter runs them, with
 TRITON_INTERPRET=1.
 """
 
