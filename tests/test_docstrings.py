@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 
+import pytest
+
 PACKAGE = Path(__file__).parents[1] / "pe_lab"
 SECTION = re.compile(r"^(?:Args|Attributes):\n((?: {4}.*\n|\n)+)", re.MULTILINE)
 ENTRY = re.compile(r"^ {4}(\**\w+(?:, \**\w+)*):", re.MULTILINE)
@@ -75,6 +77,16 @@ def test_files_in_docstrings_exist() -> None:
 def test_no_exception_is_kept_without_need() -> None:
     assert ELSEWHERE.keys() <= {name for pattern in (MENTIONED, FILE) for _, name in mentions(pattern)}
     assert [name for name in ELSEWHERE if is_known(name) and not FILE.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize("package", ["benchmark", "gallery", "replication", "report", "results"])
+def test_a_map_of_a_package_names_its_modules(package: str) -> None:
+    entries = [
+        entry for entry in (PACKAGE / package).iterdir() if entry.suffix == ".py" or (entry / "__init__.py").exists()
+    ]
+    modules = {entry.stem for entry in entries} - {"__init__", "__main__"}
+    (text,) = [text for file, text in docstrings() if file == PACKAGE / package / "__init__.py"]
+    assert modules - set(re.findall(r"\w+", text)) == set()
 
 
 def mentions(pattern: re.Pattern[str]) -> list[tuple[Path, str]]:

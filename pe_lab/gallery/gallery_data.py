@@ -59,14 +59,14 @@ class GalleryData:
     """All that the pages are made of.
 
     Attributes:
-        definitions, portraits: of the encodings, by name.
-        results: of the benchmark, the tasks that are measured, by name.
-        claims: by the name of their cell in conf/replication, with their verdicts.
-        numbers: published numbers, by name of the registry, with their verdicts.
-        again: what the replication of the benchmark with fresh seeds found.
-        unlearned: what the models of a claim's studies have not learned, by study, by the name of the claim.
-        unseen: what they get right on unseen lengths, by the name of a claim on these.
-        audit: a row per encoding with a column per measure; may be empty.
+        definitions, portraits: the definitions and the portraits of encodings, by name.
+        results: the results of the benchmark, by measured task.
+        claims: the findings on claims, by the name of their cell in conf/replication.
+        numbers: the findings on published numbers, by their name in the registry.
+        again: the results of the benchmark's replication with fresh seeds.
+        unlearned: sentences on what models of a claim's studies have not learned, by claim, then by study.
+        unseen: the accuracies at unseen lengths, by the claim on them.
+        audit: the properties of encodings, a row per encoding with a column per measure; may be empty.
         steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
         studies: the committed studies that have rows of a dataset, by its name.
         text_losses: the rows of TEXT_STUDIES at each length, with one `loss` in nats per seed; may be empty.

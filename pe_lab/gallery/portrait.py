@@ -48,18 +48,18 @@ class Portrait:
     """What is known of an encoding before anything is trained.
 
     Attributes:
-        name: in conf/pe.
-        target: import path of what makes it.
+        name: the name in conf/pe.
+        target: the import path of what makes it.
         family: the first line of its module.
-        module: of its class.
+        module: the module of its class.
         code: the source of its class.
-        options: of conf/pe, by dotted name.
-        causal_only, on_grid, reads_marks: what it needs.
-        fused: an empty text if the Triton kernels have a place for all that it does; otherwise what they lack.
-        properties: of the audit.
-        reasons: why properties are missing, by column.
-        curves: see `kernels.curves`.
-        png: its picture.
+        options: the options in conf/pe, by dotted name.
+        causal_only, on_grid, reads_marks: the declarations of its needs, see `Declarations`.
+        fused: the reason why the Triton kernels refuse it; an empty text if they do not.
+        properties: the properties that the audit measures, by column.
+        reasons: the reasons why properties are missing, by column.
+        curves: the curves of its scores by distance, see `kernels.curves`.
+        png: the picture, as PNG.
     """
 
     name: str

@@ -31,7 +31,10 @@ class CachedTokens:
 
 
 class CachedLayer(CacheLayerMixin):
-    """One layer of a cache. Attention adds keys and values to `tokens`; here they pass through and are counted."""
+    """One layer of a cache. Attention adds keys and values to `tokens`; here they pass through and are counted.
+
+    Methods are those of `CacheLayerMixin`, which transformers calls.
+    """
 
     is_sliding = supports_early_init = False
 
@@ -40,45 +43,55 @@ class CachedLayer(CacheLayerMixin):
         self.tokens, self.index, self.seen = tokens, index, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing but note it: there is no memory to reserve."""
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Count the keys and values [B, H, T, d] and return them as they are."""
         self.seen += key_states.shape[2]
         return key_states, value_states
 
     def get_seq_length(self, *args: Any) -> int:
+        """Return the number of tokens that were seen."""
         return self.seen
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        """Return the number of keys, queries included, and the index of the first, 0."""
         # earlier versions of transformers give the positions of the queries
         return self.seen + (len(query_length) if isinstance(query_length, Tensor) else query_length), 0
 
     def get_max_length(self) -> int:
+        """Return the number of tokens that the cache holds at most; -1: it grows."""
         cache = self.tokens.cache
         return -1 if cache is None or cache.room is None else cache.room
 
     get_max_cache_shape = get_max_length  # its name before transformers 5
 
     def reset(self) -> None:
+        """Forget all tokens, those of the other layers too."""
         if self.tokens.cache is not None:
             self.tokens.cache = Cache(self.tokens.stack.depth, self.tokens.cache.room)
         self.seen = 0
 
     def crop(self, tokens_to_remove: int) -> None:
+        """Raise ValueError: assistant models remove tokens."""
         raise ValueError("tokens cannot be removed from this cache: generate without an assistant model")
 
     def offload(self) -> None:
+        """Raise ValueError: the cache stays on its device."""
         raise ValueError("this cache cannot be moved to the CPU: use a DynamicCache without offloading")
 
     prefetch = offload
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep these rows of the batch, for beam search; called for each layer, and done in the first."""
         if self.index == 0 and self.tokens.cache is not None:  # all layers at once
             self.tokens.cache.select(beam_idx)
 
     batch_select_indices = reorder_cache
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row of the batch, one after the other."""
         cache = self.tokens.cache
         if cache is not None and cache.layout is not None:
             rows = torch.arange(len(cache.layout.segment), device=cache.layout.segment.device)
