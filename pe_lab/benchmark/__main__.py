@@ -30,12 +30,12 @@ def main() -> None:
 
     def program() -> None:
         with config.add_config_dirs(sys.argv[1:]) as words:
-            _program(parser.parse_args(words))
+            _run(parser.parse_args(words))
 
     run_program(program, (ValueError, OSError))
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check_arguments(arguments: argparse.Namespace) -> None:
     """Raise ValueError if something that is given would have no effect, or cannot be written."""
     if any("=" in word for word in arguments.tasks):
         study = f"pe-lab run -m +study=pe_bench_2_TASK {' '.join(arguments.tasks)} seed=0,1,2,3,4"
@@ -56,8 +56,8 @@ def _check(arguments: argparse.Namespace) -> None:
         require_writable("--export", Path(arguments.export))
 
 
-def _program(arguments: argparse.Namespace) -> None:
-    _check(arguments)
+def _run(arguments: argparse.Namespace) -> None:
+    _check_arguments(arguments)
     if arguments.pack is not None:
         from pe_lab.benchmark.pack import pack_ledger  # loads torch
 

@@ -35,17 +35,19 @@ def drawn_cells() -> list[tuple[str, str]]:
     """
     drawn: set[tuple[str, str]] = set()
     for each in benchmark_tasks():
-        order = sorted((_digest(each.name, pe), pe) for pe in defined_encodings(each))
+        order = sorted((_pseudorandom(each.name, pe), pe) for pe in defined_encodings(each))
         drawn |= {(each.name, pe) for place, (number, pe) in enumerate(order) if number < DRAWN_SHARE or place < 2}
     for group in TWINS:
         shared = [
             task.name for task in benchmark_tasks() if set(group) <= set(defined_encodings(task)) and task.solvable
         ]
-        drawn |= {(name, pe) for name in sorted(shared, key=lambda name: _digest(name, *group))[:1] for pe in group}
+        drawn |= {
+            (name, pe) for name in sorted(shared, key=lambda name: _pseudorandom(name, *group))[:1] for pe in group
+        }
     return [(task.name, pe) for task in benchmark_tasks() for pe in defined_encodings(task) if (task.name, pe) in drawn]
 
 
-def _digest(*names: str) -> float:
+def _pseudorandom(*names: str) -> float:
     """Return a number in [0, 1) that looks random and is always the same for these names."""
     return int.from_bytes(sha256(" ".join(names).encode()).digest()[:6]) / 2**48
 
@@ -97,20 +99,20 @@ class FreshSeeds:
     @property
     def predicted(self) -> Share:
         """Fresh mean differences in their prediction intervals: 95 % of them, where the protocol is right."""
-        return _inside(self._tested, "least", "most")
+        return _share_inside(self._tested_pairs, "least", "most")
 
     @property
     def contained(self) -> Share:
         """Published 95 % intervals of differences that contain the fresh one, which has an error of its own."""
-        return _inside(self._tested, "low", "high")
+        return _share_inside(self._tested_pairs, "low", "high")
 
     @property
     def means_contained(self) -> Share:
         """Published 95 % intervals of means that contain the fresh mean, which has an error of its own."""
-        return _inside(self.means, "low", "high")
+        return _share_inside(self.means, "low", "high")
 
     @property
-    def _tested(self) -> pd.DataFrame:
+    def _tested_pairs(self) -> pd.DataFrame:
         return self.pairs[self.pairs["verdict"] != Verdict.BOTH_UNSOLVED]
 
     @property
@@ -121,7 +123,7 @@ class FreshSeeds:
         return Share(sum(are_contrary(Verdict(first), Verdict(other)) for first, other in pairs), len(said))
 
 
-def _inside(lines: pd.DataFrame, low: str, high: str) -> Share:
+def _share_inside(lines: pd.DataFrame, low: str, high: str) -> Share:
     return Share(int(lines["fresh"].between(lines[low], lines[high]).sum()), len(lines))
 
 
@@ -153,7 +155,7 @@ def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
             means.append(line | {"fresh": others["y"].mean(), "failed": failed[0], "fresh_failed": failed[1]})
         if len(names) > 1:
             again = again[again["pe"].isin(names)]
-            pairs.append(_pairs(before, again, names, benchmark_task).assign(task=name))
+            pairs.append(_compare_pairs(before, again, names, benchmark_task).assign(task=name))
     columns = ["task", "pe", "baseline", "difference", "low", "high", "verdict", "fresh", "fresh_verdict"]
     columns += ["least", "most"]
     table = pd.concat(pairs, ignore_index=True)[columns] if pairs else pd.DataFrame(columns=columns)
@@ -161,7 +163,7 @@ def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
     return FreshSeeds(table, pd.DataFrame(means, columns=columns))
 
 
-def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], task: BenchmarkTask) -> pd.DataFrame:
+def _compare_pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], task: BenchmarkTask) -> pd.DataFrame:
     """Return the lines of a task, of every two of some encodings.
 
     Args:

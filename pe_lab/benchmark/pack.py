@@ -41,9 +41,9 @@ def pack_ledger(ledger: Path, folder: Path | None = None, replace: bool = False)
     """
     if not ledger.is_dir():
         raise ValueError(f"--pack must be an existing folder, got {str(ledger)!r}")
-    present, lines, results = _present(ledger), [], []
+    present, lines, results = _seeds_of_ledger(ledger), [], []
     for task in benchmark_tasks():
-        new_rows, left_out = _rows(task, present[_settings(task)], ledger)
+        new_rows, left_out = _make_rows(task, present[_settings_digest(task)], ledger)
         old_rows = task_rows.read_rows(task, folder)
         if new_rows or left_out:
             both = task_rows.merge_rows(task, old_rows, task_rows.rows_frame(new_rows), str(ledger), replace)
@@ -56,7 +56,7 @@ def pack_ledger(ledger: Path, folder: Path | None = None, replace: bool = False)
     return lines or [f"{NAME}: no cell of today's settings is in {ledger}"]
 
 
-def _present(ledger: Path) -> dict[str, set[tuple[str, int]]]:
+def _seeds_of_ledger(ledger: Path) -> dict[str, set[tuple[str, int]]]:
     """Return the encodings and seeds of a ledger by the digest of the settings that a task's cells share."""
     cells: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for run in Ledger(ledger).runs():
@@ -67,11 +67,11 @@ def _present(ledger: Path) -> dict[str, set[tuple[str, int]]]:
     return cells
 
 
-def _settings(task: BenchmarkTask) -> str:
+def _settings_digest(task: BenchmarkTask) -> str:
     return digest(compared_settings(Cell.from_config(task.cfg).identity))
 
 
-def _rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
+def _make_rows(task: BenchmarkTask, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of the seeds whose tuning has ended, and the number of others."""
     new_rows, left_out = [], 0
     for name in sorted({name for name, _ in present} & set(config.find_folders().names("pe"))):
@@ -89,30 +89,30 @@ def row_of(task: BenchmarkTask, cfg: DictConfig) -> dict[str, Any] | None:
     """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
     tuned = TunedSeed.from_config(cfg)
     while (need := tuned.next()) is not None:
-        result = _outcome(tuned.cell(need))
+        result = _outcome_of_job(tuned.cell(need))
         if result is None:
             return None
         tuned.take(need, result)
     cell, winner = Cell.from_config(cfg), tuned.winner()
     row: dict[str, Any] = {"benchmark": NAME, "task": task.name, "pe": cfg.pe.name, "seed": cfg.seed}
-    row |= {"settings": _digest(cell, task), "encoding": digest(_options(cell, tuned.scale))}
+    row |= {"settings": _task_digest(cell, task), "encoding": digest(_encoding_options(cell, tuned.scale))}
     row |= {"revision": cell.identity["pe"]["revision"]} | _tuned_columns(tuned)
-    row |= dict.fromkeys(task_rows.lengths_of(task.cfg.evaluate.lengths)) | _tries(tuned)
+    row |= dict.fromkeys(task_rows.lengths_of(task.cfg.evaluate.lengths)) | _try_columns(tuned)
     if winner is None:  # all tries diverged
         return row
     job = Job.from_config(winner)
-    if not _there(job) or (job.missing and job.failure is None):
+    if not _is_known(job) or (job.missing and job.failure is None):
         return None
     job.run.verify(job.cell.target)
     summary = summary_and_environment(job.run, job.cell.target)
     row |= {"steps": summary["steps"]} | {name: summary[name] for name in task_rows.COSTS}
-    for length, metrics in _lengths(job.run, job.cell.target, summary):
-        row |= {f"{name}_x{length:g}": _number(value) for name, value in _metrics(metrics).items()}
+    for length, metrics in _metrics_by_length(job.run, job.cell.target, summary):
+        row |= {f"{name}_x{length:g}": _none_if_missing(value) for name, value in _metric_columns(metrics).items()}
     row |= {"attention": cell.implementation, "run": job.run.name}
     return row | {column: summary["environment"].get(name) for column, name in ENVIRONMENT.items()}
 
 
-def _lengths(run: Run, target: int, summary: Mapping[str, Any]) -> list[tuple[float, Mapping[str, float]]]:
+def _metrics_by_length(run: Run, target: int, summary: Mapping[str, Any]) -> list[tuple[float, Mapping[str, float]]]:
     """Return each measured length, in training lengths, with its metrics; those of floors as <floor>/<metric>."""
     test = dict(summary["test"])
     for floor, values in summary["floors"].items():
@@ -126,7 +126,7 @@ def _lengths(run: Run, target: int, summary: Mapping[str, Any]) -> list[tuple[fl
     return lengths
 
 
-def _metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
+def _metric_columns(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """Return the columns of rows at a length; the level is NaN where a task has none, the best loss 0."""
     floors = [name.removesuffix("/loss") for name in metrics if name.endswith("/loss")]
     level = next((metrics[f"{name}/loss"] for name in levels(floors)), float("nan"))
@@ -145,25 +145,25 @@ def compared_settings(identity: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flat.items() if name not in left_out and not name.startswith("pe.")}
 
 
-def _number(value: Any) -> float | None:
+def _none_if_missing(value: Any) -> float | None:
     return None if value is None or pd.isna(value) else value
 
 
-def _outcome(cfg: DictConfig) -> Outcome | None:
+def _outcome_of_job(cfg: DictConfig) -> Outcome | None:
     """Return what became of a cell; None: it is not in the ledger, or failed for another reason than divergence."""
     job = Job.from_config(cfg)
-    if not _there(job):
+    if not _is_known(job):
         return None
     result = read_outcome(job)
     return result if result.failure is None or result.diverged else None
 
 
-def _there(job: Job) -> bool:
+def _is_known(job: Job) -> bool:
     """Return whether the ledger knows what became of a cell. Nothing is written."""
     return job.run.done(job.cell.target) or job.run.failure(job.cell.target) is not None
 
 
-def _digest(cell: Cell, task: BenchmarkTask) -> str:
+def _task_digest(cell: Cell, task: BenchmarkTask) -> str:
     """Return the digest of all that the rows of a task share: settings of its cells, cap, ladder and lengths."""
     tune = resolve_config(task.cfg.tune)  # without what judges and does not train, and what came later and is not used
     tune = {name: tune[name] for name in ("rates", "scaled", "fraction")}
@@ -171,7 +171,7 @@ def _digest(cell: Cell, task: BenchmarkTask) -> str:
     return digest(shared | {"lengths": list(task.cfg.evaluate.lengths)})
 
 
-def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
+def _encoding_options(cell: Cell, scale: str | None) -> dict[str, Any]:
     """Return the options and the revision of an encoding, without the scale that its tries set."""
     flat = config.flatten_settings({"pe": cell.identity["pe"]})
     return {name: value for name, value in flat.items() if name != scale}
@@ -180,10 +180,10 @@ def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
 def _tuned_columns(tuned: TunedSeed) -> dict[str, Any]:
     result = tuned.result()
     rate = result.pop(LR)
-    return result | {"y": _number(result["y"]), "lr": _number(rate), "steps": None}
+    return result | {"y": _none_if_missing(result["y"]), "lr": _none_if_missing(rate), "steps": None}
 
 
-def _tries(tuned: TunedSeed) -> dict[str, Any]:
+def _try_columns(tuned: TunedSeed) -> dict[str, Any]:
     """Return what is known of each try: its pass in log2 steps, its value at the choice and at its last evaluation."""
     (task,) = tuned.plan.tasks
     row: dict[str, Any] = {}

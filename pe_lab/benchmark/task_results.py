@@ -88,7 +88,7 @@ class TaskResults:
     def best(self) -> list[str]:
         """The encodings with enough seeds that learned the task and than which none is `better`, best mean first."""
         enough = (self.table["runs"] >= MIN_SEEDS).to_numpy()
-        return list(self.table.loc[(self.table["first"] == 1) & self._learned.to_numpy() & enough, "pe"])
+        return list(self.table.loc[(self.table["first"] == 1) & self._is_learned.to_numpy() & enough, "pe"])
 
     @cached_property
     def best_at(self) -> dict[float, list[str]]:
@@ -121,7 +121,7 @@ class TaskResults:
         """The encodings than which another one is `better`, or that solved no seed."""
         lost = {str(line.pe) for line in self.pairs.itertuples() if line.verdict == Verdict.WORSE}
         lost |= {str(line.baseline) for line in self.pairs.itertuples() if line.verdict == Verdict.BETTER}
-        lost |= set(self.table.loc[~self._learned.to_numpy(), "pe"])
+        lost |= set(self.table.loc[~self._is_learned.to_numpy(), "pe"])
         return [pe for pe in self.table["pe"] if pe in lost]
 
     @cached_property
@@ -154,7 +154,7 @@ class TaskResults:
         }[advice]
 
     @property
-    def _learned(self) -> pd.Series:
+    def _is_learned(self) -> pd.Series:
         if self.task.solvable:
             return self.table["solved"].astype(float) > 0
         return pd.Series(True, self.table.index)

@@ -66,7 +66,7 @@ _RANGES = {
 
 
 @cache
-def _range(column: str) -> Range:
+def _range_of_column(column: str) -> Range:
     """Return what values of a column may be."""
     if of_length := re.fullmatch(rf"({'|'.join(METRICS)})_x[\d.]+", column):
         column = of_length[1]
@@ -79,7 +79,7 @@ def _range(column: str) -> Range:
     return _RANGES[column]
 
 
-def _complaint(row: Mapping[str, Any], needed: Collection[str]) -> str | None:
+def _find_error(row: Mapping[str, Any], needed: Collection[str]) -> str | None:
     """Return what a row must have instead, with the column and the value; None: it is sound.
 
     Args:
@@ -90,7 +90,7 @@ def _complaint(row: Mapping[str, Any], needed: Collection[str]) -> str | None:
         if row.get(column) is None:
             return f"must have a value in {column}, got none"
     for column, value in row.items():
-        if value is not None and not (allowed := _range(column)).holds(value):
+        if value is not None and not (allowed := _range_of_column(column)).holds(value):
             return f"must have {allowed.words} in {column}, got {show_value(value)}"
     return None
 
@@ -112,13 +112,13 @@ def count_candidates(rows: pd.DataFrame) -> int:
 
 def rows_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return rows as a table, sorted, with numbers as they are written: eight digits, whole ones as such."""
-    table = pd.DataFrame([{name: _written(value) for name, value in row.items()} for row in rows])
+    table = pd.DataFrame([{name: _rounded(value) for name, value in row.items()} for row in rows])
     if table.empty:
         return pd.DataFrame(columns=list(COLUMNS))
     return table.sort_values(KEY_COLUMNS, kind="stable", ignore_index=True)
 
 
-def _written(value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     return float(f"{value:.8g}") if isinstance(value, float) else value
 
@@ -133,19 +133,19 @@ def write_rows(task: BenchmarkTask, rows: pd.DataFrame, folder: Path | None = No
     path = folder / f"{task.study}.csv"
     require_rows(rows, task, "rows to be packed")
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(_text(rows), newline="", encoding="utf-8")
+    path.write_text(_csv_text(rows), newline="", encoding="utf-8")
     _write_sums(folder)
     return path
 
 
-def _text(rows: pd.DataFrame) -> str:
+def _csv_text(rows: pd.DataFrame) -> str:
     whole = [name for name in rows if _is_whole(name)]
     content: str = rows.astype(dict.fromkeys(whole, "Int64")).to_csv(index=False, lineterminator="\n")
     return content
 
 
 def _is_whole(name: str) -> bool:
-    return _range(name) in (COUNT, COUNT_OR_0)
+    return _range_of_column(name) in (COUNT, COUNT_OR_0)
 
 
 def read_rows(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
@@ -161,7 +161,7 @@ def read_rows(task: BenchmarkTask, folder: Path | None = None) -> pd.DataFrame:
     path = (folder or RESULTS_FOLDER) / f"{task.study}.csv"
     if not path.is_file():
         return rows_frame([])
-    content = BytesIO(_compared(path))
+    content = BytesIO(_read_checked(path))
     try:
         table = read_csv(content, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, na_values=[""])
     except ValueError as error:
@@ -178,7 +178,7 @@ def _write_sums(folder: Path) -> None:
     )
 
 
-def _compared(path: Path) -> bytes:
+def _read_checked(path: Path) -> bytes:
     """Return the content of a file of shipped results, after comparing it with its digest.
 
     Raises:
@@ -209,11 +209,11 @@ def require_rows(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
         ValueError: a row is invalid, or rows contradict each other.
     """
     for number, row in enumerate(rows.to_dict("records"), 1):
-        plain = {str(name): _typed(str(name), value) for name, value in row.items()}
-        wrong = _complaint(
+        plain = {str(name): _parse_value(str(name), value) for name, value in row.items()}
+        wrong = _find_error(
             plain, REQUIRED_COLUMNS if task.solvable else [name for name in REQUIRED_COLUMNS if name != "solved"]
         )
-        if wrong := wrong or _contradiction(plain, task):
+        if wrong := wrong or _find_contradiction(plain, task):
             raise ValueError(f"{where} {wrong} in row {number}, {row.get('pe')}, seed {row.get('seed')}")
     if len(twice := rows[rows.duplicated(KEY_COLUMNS)]):
         pe, seed = twice.iloc[0][KEY_COLUMNS]
@@ -225,7 +225,7 @@ def require_rows(rows: pd.DataFrame, task: BenchmarkTask, where: str) -> None:
             raise ValueError(f"{where} must have one digest of {name} of {what}, got {digests}")
 
 
-def _typed(name: str, value: Any) -> Any:
+def _parse_value(name: str, value: Any) -> Any:
     """Return a value as it is meant: None where there is none, whole numbers as such."""
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
         return None
@@ -233,7 +233,7 @@ def _typed(name: str, value: Any) -> Any:
     return int(value) if _is_whole(name) and isinstance(value, float) and value.is_integer() else value
 
 
-def _contradiction(row: Mapping[str, Any], task: BenchmarkTask) -> str | None:
+def _find_contradiction(row: Mapping[str, Any], task: BenchmarkTask) -> str | None:
     """Return what a row must have instead, as its values contradict each other or the task; None: they do not."""
     if row["task"] != task.name:
         return f"must have {task.name} in task, got {row['task']}"
@@ -269,34 +269,34 @@ def merge_rows(
     old = (shipped["settings"] != settings) if settings not in set(shipped["settings"]) else dropped
     if old.any():
         what = f"settings {shipped['settings'].iloc[0]}", f"settings {settings}"
-        dropped |= _refused(f"rows of {task.name}", *what, where, replace) & old
+        dropped |= _require_replace(f"rows of {task.name}", *what, where, replace) & old
     stale = ~dropped & shipped["pe"].isin(by_pe.index) & (shipped["encoding"] != shipped["pe"].map(by_pe["encoding"]))
     for pe, part in shipped[stale].groupby("pe"):
         before, after = (f"revision {row['revision']} ({row['encoding']})" for row in (part.iloc[0], by_pe.loc[pe]))
-        _refused(f"rows of {pe} on {task.name}", before, after, where, replace)
+        _require_replace(f"rows of {pe} on {task.name}", before, after, where, replace)
     dropped |= stale
     remaining_rows = shipped[~dropped].set_index(KEY_COLUMNS)
     for row in new.to_dict("records"):
         key = (row["pe"], row["seed"])
-        if key in remaining_rows.index and (name := _difference(remaining_rows.loc[key], row)):
+        if key in remaining_rows.index and (name := _first_difference(remaining_rows.loc[key], row)):
             what = f"{name} {remaining_rows.loc[key].get(name)}", f"{row[name]}"
-            _refused(f"{row['pe']}, seed {row['seed']}, of {task.name}", *what, where, replace)
+            _require_replace(f"{row['pe']}, seed {row['seed']}, of {task.name}", *what, where, replace)
             remaining_rows = remaining_rows.drop(index=key)
     both = pd.concat([part for part in (remaining_rows.reset_index(), new) if len(part)], ignore_index=True)
     merged = both.drop_duplicates(KEY_COLUMNS).sort_values(KEY_COLUMNS, kind="stable", ignore_index=True)
     return merged[[*(name for name in new if name in merged), *(name for name in merged if name not in new)]]
 
 
-def _refused(what: str, shipped: str, new: str, where: str, replace: bool) -> bool:
+def _require_replace(what: str, shipped: str, new: str, where: str, replace: bool) -> bool:
     if not replace:
         raise ValueError(f"{what} must be as shipped, with {shipped}, got {new} in {where}: --replace takes those")
     return True
 
 
-def _difference(shipped: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+def _first_difference(shipped: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
     """Return the first result in which two rows of a cell differ."""
     for name in new:
-        value, other = (_typed(name, row.get(name)) for row in (shipped, new))
+        value, other = (_parse_value(name, row.get(name)) for row in (shipped, new))
         if name not in MACHINE_COLUMNS and name not in KEY_COLUMNS and value != other:
             return name
     return None
@@ -304,16 +304,16 @@ def _difference(shipped: Mapping[str, Any], new: Mapping[str, Any]) -> str | Non
 
 def gap(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
     """Return the level without position minus the best loss, at a length, 0 for rounding errors; NaN without them."""
-    level, best = (_numbers(rows, f"{name}_x{length:g}") for name in ("level", "best"))
+    level, best = (_float_column(rows, f"{name}_x{length:g}") for name in ("level", "best"))
     return np.asarray(np.where(level - best <= NO_GAP, 0.0, level - best))
 
 
 def score(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
     """Return the share of the way from the level without position to the best loss, at a length; NaN without them."""
-    level, loss = (_numbers(rows, f"{name}_x{length:g}") for name in ("level", "loss"))
+    level, loss = (_float_column(rows, f"{name}_x{length:g}") for name in ("level", "loss"))
     way = gap(rows, length)
     return np.asarray((level - loss) / np.where(way > 0, way, np.nan))
 
 
-def _numbers(rows: pd.DataFrame, name: str) -> np.ndarray:
+def _float_column(rows: pd.DataFrame, name: str) -> np.ndarray:
     return rows[name].to_numpy(float) if name in rows else np.full(len(rows), np.nan)

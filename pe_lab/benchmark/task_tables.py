@@ -44,9 +44,9 @@ def format_tables(results: Mapping[str, pd.DataFrame], names: Collection[str] = 
         )
     if not published:
         return f"{NAME}: no row is shipped yet"
-    parts = [f"{NAME}: what is measured\n{_shown(_progress(published))}"]
+    parts = [f"{NAME}: what is measured\n{_to_text(_progress_table(published))}"]
     parts += [_of_task(results[name], task_named(name)) for name in published]
-    return "\n\n".join([*parts, _placebo(published), fresh_seeds_text(results)])
+    return "\n\n".join([*parts, _placebo_text(published), fresh_seeds_text(results)])
 
 
 def fresh_seeds_text(results: Mapping[str, pd.DataFrame]) -> str:
@@ -59,7 +59,7 @@ def fresh_seeds_text(results: Mapping[str, pd.DataFrame]) -> str:
         f"fresh mean differences in the 95 % prediction interval: {comparison.predicted}\n"
         f"published 95 % intervals that contain the fresh mean difference: {comparison.contained}; the fresh mean: "
         f"{comparison.means_contained} (both are below 95 %, as fresh means have an error of their own)\n"
-        f"published verdicts that the fresh seeds contradict: {comparison.contradicted}\n{_shown(comparison.pairs)}"
+        f"published verdicts that the fresh seeds contradict: {comparison.contradicted}\n{_to_text(comparison.pairs)}"
     )
 
 
@@ -69,11 +69,11 @@ def write_tables(results: Mapping[str, pd.DataFrame], folder: Path) -> list[Path
     comparison = compare_fresh_seeds(results)
     tables = {
         "rows": pd.concat(results.values(), ignore_index=True),
-        "coverage": _progress(published),
-        "endpoints": _joined(published, task_statistics.endpoints),
-        "pairs": _joined(published, _pairs),
-        "shares": _joined(published, task_statistics.share_pairs),
-        "scores": _joined(published, task_statistics.scores),
+        "coverage": _progress_table(published),
+        "endpoints": _join_tables(published, task_statistics.endpoints),
+        "pairs": _join_tables(published, _pair_verdicts),
+        "shares": _join_tables(published, task_statistics.share_pairs),
+        "scores": _join_tables(published, task_statistics.scores),
         "twins": placebo(published),
         "replication": comparison.pairs,
         "replicated_means": comparison.means,
@@ -84,7 +84,7 @@ def write_tables(results: Mapping[str, pd.DataFrame], folder: Path) -> list[Path
     return list(files)
 
 
-def _joined(results: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
+def _join_tables(results: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
     parts = []
     for name, rows in results.items():
         lines = table(rows, task_named(name))  # type: ignore[operator]
@@ -93,14 +93,14 @@ def _joined(results: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
-def _pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
+def _pair_verdicts(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     """Return the verdicts on all pairs at each length at which there are any, in training lengths."""
     results = TaskResults(task, rows)
     parts = [(results if length == 1 else results.at(length)).pairs.assign(length=length) for length in results.best_at]
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
-def _progress(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def _progress_table(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return `task_statistics.progress` with a line of sums, and how many pairs are decided."""
     table = task_statistics.progress(results)
     counts = pd.DataFrame(
@@ -128,17 +128,17 @@ def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
         best.append(f"at {length:g} x the training length, highest mean scores: {', '.join(named) or 'none above 0'}")
     advice = {pe: results.in_words(advice) for pe, advice in results.advice.items()}
     table = results.table.assign(advice=results.table["pe"].map(advice))
-    return "\n".join([*head, *best, _shown(table)])
+    return "\n".join([*head, *best, _to_text(table)])
 
 
-def _placebo(results: Mapping[str, pd.DataFrame]) -> str:
+def _placebo_text(results: Mapping[str, pd.DataFrame]) -> str:
     lines = placebo(results)
     parts = []
     for column, words in (("same", "with the same seeds"), ("shifted", "with other seeds")):
         wrong, pairs, low, high = count_false_positives(lines, column)
         parts.append(f"{wrong} of {pairs} [{low:.1%}, {high:.1%}] {words}")
-    return f"Twins, the placebo: pairs that are called different: {', '.join(parts)}\n{_shown(lines)}"
+    return f"Twins, the placebo: pairs that are called different: {', '.join(parts)}\n{_to_text(lines)}"
 
 
-def _shown(table: pd.DataFrame) -> str:
+def _to_text(table: pd.DataFrame) -> str:
     return str(table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:#.4g}".rstrip(".")))

@@ -45,17 +45,17 @@ class BenchmarkTask:
 @cache
 def benchmark_tasks() -> tuple[BenchmarkTask, ...]:
     """Return the tasks, in the order of the study that is made of them."""
-    return tuple(map(_task, _studies()))
+    return tuple(map(_read_task, _study_names()))
 
 
 def task_names() -> list[str]:
     """Return the names of the tasks, in that order; nothing is composed."""
-    return [study.removeprefix(f"{STUDY}_") for study in _studies()]
+    return [study.removeprefix(f"{STUDY}_") for study in _study_names()]
 
 
 def task_named(name: str) -> BenchmarkTask:
     """Return the task of a name."""
-    return next(_task(study) for study in _studies() if study == f"{STUDY}_{name}")
+    return next(_read_task(study) for study in _study_names() if study == f"{STUDY}_{name}")
 
 
 def encoding_names() -> list[str]:
@@ -65,7 +65,7 @@ def encoding_names() -> list[str]:
 
 
 @cache
-def _task(study: str) -> BenchmarkTask:
+def _read_task(study: str) -> BenchmarkTask:
     file = config.config_folder() / "study" / f"{study}.yaml"
     asks, _, question = reference.first_comment(file).partition(": ")
     shared = (config.config_folder() / "search" / f"{STUDY}.yaml").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def _task(study: str) -> BenchmarkTask:
     )
 
 
-def _studies() -> list[str]:
+def _study_names() -> list[str]:
     """Return the names of the tasks' studies, in the order of the study that is made of them."""
     lines = OmegaConf.load(config.config_folder() / "study" / f"{STUDY}.yaml").studies.values()
     return list(dict.fromkeys(str(line).split()[0].removeprefix("+study=") for part in lines for line in part))

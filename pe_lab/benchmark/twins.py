@@ -53,8 +53,10 @@ def placebo(results: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             if {pe, other} <= present:
                 y = outcomes.set_index(["seed", "pe"])["y"].unstack()[[pe, other]].dropna()
                 line = {"kind": kind, "task": name, "pe": pe, "baseline": other, "seeds": len(y)}
-                line |= {"apart": (y[pe] - y[other]).abs().max(), "same": _verdict(verdicts, pe, other)}
-                lines.append(line | {"shifted": _verdict(compare_pairs(shift_seeds(rows, other), task), pe, other)})
+                line |= {"apart": (y[pe] - y[other]).abs().max(), "same": _verdict_of_pair(verdicts, pe, other)}
+                lines.append(
+                    line | {"shifted": _verdict_of_pair(compare_pairs(shift_seeds(rows, other), task), pe, other)}
+                )
     return pd.DataFrame(lines, columns=["kind", "task", "pe", "baseline", "seeds", "apart", "same", "shifted"])
 
 
@@ -66,7 +68,7 @@ def shift_seeds(rows: pd.DataFrame, pe: str) -> pd.DataFrame:
     return rows.assign(seed=rows["seed"].where(~selected, rows["seed"].map(before)).astype(int))
 
 
-def _verdict(verdicts: pd.DataFrame, pe: str, other: str) -> str:
+def _verdict_of_pair(verdicts: pd.DataFrame, pe: str, other: str) -> str:
     here = verdicts[verdicts["pe"].isin([pe, other]) & verdicts["baseline"].isin([pe, other])]
     return str(here["verdict"].iloc[0])
 

@@ -179,9 +179,9 @@ class _StudyState:
         if decision.needed:
             return f"look {decision.look} of {len(looks)} ({looks[decision.look - 1]} seeds): {text}"
         ended = f", the budget of {self.budget:g} core-hours ended" if self.ended_before else ""
-        return f"ended at look {decision.look} of {len(looks)}{ended}: {text}; {self._cost()}"
+        return f"ended at look {decision.look} of {len(looks)}{ended}: {text}; {self._describe_cost()}"
 
-    def _cost(self) -> str:
+    def _describe_cost(self) -> str:
         runs = {outcome.run for outcome in self.outcomes.values()}
         fixed = len(self.cfgs) * self.looks[-1]
         cells = f"{len(self.requested)} cells on {len(runs)} runs instead of {fixed} cells"

@@ -98,8 +98,8 @@ class Cell:
             ValueError: the parts do not fit each other otherwise.
         """
         cfg = without_study_settings(cfg)
-        device = torch.device(_device(cfg.trainer.device))
-        dataset = _dataset(cfg)
+        device = torch.device(_resolve_device(cfg.trainer.device))
+        dataset = _make_dataset(cfg)
         if cfg.trainer.batch_size > dataset.size("train"):
             raise ValueError(
                 f"trainer.batch_size must be at most the number of training sequences, "
@@ -112,7 +112,7 @@ class Cell:
                 f"data={cfg.data.name} must have sequences of at most {MAX_LENGTH} tokens, got {dataset.task.length}"
             )
         sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads, cfg.model.head_dim)
-        encoding = _partial(cfg, "pe", sizes)
+        encoding = _partial_of_group(cfg, "pe", sizes)
         with explain_memory_errors(cfg, dataset.task.length):
             with prefix_errors("pe"):
                 stack = Stack.build(encoding, sizes, cfg.model.depth, whole=False)
@@ -289,7 +289,7 @@ class Cell:
 
     def make_dataset(self) -> Dataset:
         """Return the dataset anew, without its sequences, which it makes when they are asked for."""
-        return _dataset(self.cfg)
+        return _make_dataset(self.cfg)
 
     def autocast(self) -> torch.autocast:
         """Return the precision context of training and evaluation."""
@@ -309,13 +309,13 @@ class Cell:
         )
 
 
-def _dataset(cfg: DictConfig) -> Dataset:
+def _make_dataset(cfg: DictConfig) -> Dataset:
     with prefix_errors("data"):  # an error about `length` is about the setting `data.length`
-        dataset: Dataset = _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
+        dataset: Dataset = _partial_of_group(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
     return dataset
 
 
-def _partial(cfg: DictConfig, group: str, *args: Any, **named: Any) -> Callable[..., Any]:
+def _partial_of_group(cfg: DictConfig, group: str, *args: Any, **named: Any) -> Callable[..., Any]:
     """Return what makes the object of a group when it is called with these arguments.
 
     Raises:
@@ -339,7 +339,7 @@ def _choose_attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice
     Args:
         stack: the encodings of one period of layers: all layers of a model run the same attention.
     """
-    model, length, device = cfg.model, min(16, dataset.task.length), torch.device(_device(cfg.trainer.device))
+    model, length, device = cfg.model, min(16, dataset.task.length), torch.device(_resolve_device(cfg.trainer.device))
     h = torch.zeros(1, length, model.width, device=device)
     short = torch.zeros(1, model.num_heads, length, head_dim(model), device=device)
     dropout = None
@@ -364,7 +364,7 @@ def _choose_attention(cfg: DictConfig, dataset: Dataset, stack: Stack) -> Choice
     return Choice("reference", "attention=auto; no other computes all layers")
 
 
-def _device(device: str) -> str:
+def _resolve_device(device: str) -> str:
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("trainer.device=cuda needs a CUDA device, and there is none; use trainer.device=cpu or auto")
     if device == "auto":

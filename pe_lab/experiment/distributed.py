@@ -57,11 +57,11 @@ def train_run(cell: Cell, run: Run) -> bool:
         try:
             status = process.wait()
         except BaseException:
-            _end(process)
+            _end_process(process)
             raise
         if status == 0:
             return bool(json.loads((folder / "logged.json").read_text(encoding="utf-8")))
-        failed = _failure(folder, cell.devices)
+        failed = _first_failure(folder, cell.devices)
     recorded = run.failure(cell.target)
     if failed or recorded is None:
         failed = failed or f"processes on {cell.devices} devices ended with status {status}"
@@ -69,7 +69,7 @@ def train_run(cell: Cell, run: Run) -> bool:
     raise RankError(failed or (recorded or {})["reason"])
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end_process(process: "subprocess.Popen[bytes]") -> None:
     process.terminate()
     try:
         process.wait(ENDING_SECONDS)
@@ -77,7 +77,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.kill()
 
 
-def _failure(folder: Path, devices: int) -> str | None:
+def _first_failure(folder: Path, devices: int) -> str | None:
     """Return which process failed first, and why; None: the first of them, which has recorded it."""
     file = folder / "failed.json"
     if not file.is_file():
@@ -89,13 +89,13 @@ def _failure(folder: Path, devices: int) -> str | None:
     errors = {
         rank: json.loads(path.read_text(encoding="utf-8"))
         for rank in range(devices)
-        if (path := _error(folder, rank)).is_file()
+        if (path := _error_file(folder, rank)).is_file()
     }
     first = min(errors, key=lambda rank: errors[rank]["time"], default=0)
     return f"device {first} of {devices}: {errors[first]['error']}" if first in errors and first != 0 else None
 
 
-def _error(folder: Path, rank: int) -> Path:
+def _error_file(folder: Path, rank: int) -> Path:
     return folder / f"error-{rank}.json"
 
 
@@ -141,7 +141,7 @@ def train_as_process(folder: Path, cfg: DictConfig, run: Path) -> None:
     except TerminatedError:
         raise
     except Exception as error:
-        _error(folder, ranks.rank).write_text(
+        _error_file(folder, ranks.rank).write_text(
             json.dumps({"time": time.time(), "error": in_one_line(error)}), encoding="utf-8"
         )
         raise

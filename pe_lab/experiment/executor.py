@@ -265,7 +265,7 @@ class Executor:
         """Train to a checkpoint from here on: it has loggers of its own."""
         self._close_loggers("success")
         self.target = target
-        self._heartbeat()
+        self._call_heartbeat()
         self.curve.loggers = self.logs.make(target) if self.ranks.is_rank_zero else []
         log_floors(self.curve.loggers, self.floors, 0, 0)
         log_curve(self.curve.loggers, self.curve.rows)
@@ -363,7 +363,7 @@ class Executor:
         if self.ranks.is_rank_zero:
             self.run.states.keep(temporary, self.clock.steps, finished)
 
-    def _heartbeat(self) -> None:
+    def _call_heartbeat(self) -> None:
         assert self.target is not None
         if self.ranks.is_rank_zero:
             reached = self.clock.steps if self.cell.unit == "steps" else self.curve.epoch
@@ -375,7 +375,7 @@ class Executor:
         Raises:
             AbandonedError: nobody waits for the checkpoint; the state is saved.
         """
-        self._heartbeat()
+        self._call_heartbeat()
         if self.target not in self.ranks.broadcast(self.run.requested):
             self._save()
             raise AbandonedError
@@ -426,7 +426,7 @@ class Executor:
         if not any(row["split"] == "validation" and row["step"] == step for row in rows):
             rows = rows + self.curve.emit("validation", self.evaluate("validation", CheckpointNotFiniteError))
         test = self.evaluate("test", CheckpointNotFiniteError)
-        summary = self._summary(target, test, solved=self._solved(rows))
+        summary = self._make_summary(target, test, solved=self._solved(rows))
         if self.ranks.is_rank_zero:
             row = {"split": "test", "step": step, "epoch": summary["epochs"]}
             self._write_files(target, summary, rows + [row | {"metric": name, "value": test[name]} for name in test])
@@ -435,7 +435,7 @@ class Executor:
             self._save(finished=True)
         log_checkpoint(self.curve.loggers, summary)
 
-    def _summary(self, target: int, test: dict[str, float], solved: bool) -> dict[str, Any]:
+    def _make_summary(self, target: int, test: dict[str, float], solved: bool) -> dict[str, Any]:
         """Return the content of summary.json.
 
         Args:

@@ -74,18 +74,20 @@ def source_digests(*makers: Callable[..., Any]) -> dict[str, str]:
         ValueError: a source cannot be read, or has changed since it was imported.
     """
     foreign = {
-        f"{maker.__module__}.{maker.__qualname__}": maker for maker in makers if _package(maker.__module__) != _OURS
+        f"{maker.__module__}.{maker.__qualname__}": maker
+        for maker in makers
+        if _package_name(maker.__module__) != _OURS
     }
     if not foreign:
         return {}
-    read = [maker for maker in foreign.values() if _package(maker.__module__) not in _KNOWN]
+    read = [maker for maker in foreign.values() if _package_name(maker.__module__) not in _KNOWN]
     if not read:
         return {"class": " ".join(foreign)}
     digests = {hashlib.sha256(text).hexdigest() for maker in read for text in _Reader(maker).texts()}
     return {"class": " ".join(foreign), "source": hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:16]}
 
 
-def _package(name: str) -> str:
+def _package_name(name: str) -> str:
     return name.partition(".")[0]
 
 
@@ -102,7 +104,7 @@ class _Reader:
 
     def __init__(self, maker: Callable[..., Any]) -> None:
         self.path = f"{maker.__module__}.{maker.__qualname__}"
-        self.package = _package(maker.__module__)
+        self.package = _package_name(maker.__module__)
         self.waiting: list[Any] = [maker]
 
     def texts(self) -> Iterator[bytes]:
@@ -123,32 +125,34 @@ class _Reader:
                 _require_unchanged(item)
                 self.waiting.append(sys.modules[item.__module__])
             else:
-                yield from self._cells(item)
+                yield from self._notebook_texts(item)
 
     def _is_users(self, item: Any) -> bool:
         """Return whether this is a module, class or function of the user, or of the package that is asked about."""
         if isinstance(item, ModuleSpec):
-            return item.has_location and _package(item.name) != _OURS and self._reads(item.name, str(item.origin))
+            return (
+                item.has_location and _package_name(item.name) != _OURS and self._is_read(item.name, str(item.origin))
+            )
         if not isinstance(item, (ModuleType, type, FunctionType)):
             return False
         name = item.__name__ if isinstance(item, ModuleType) else item.__module__
-        if _package(name) in (_OURS, builtins.__name__):
+        if _package_name(name) in (_OURS, builtins.__name__):
             return False
         if name == "__main__":
             return True
         file = getattr(sys.modules.get(name), "__file__", None)
-        return file is not None and self._reads(name, file)
+        return file is not None and self._is_read(name, file)
 
-    def _reads(self, name: str, file: str) -> bool:
+    def _is_read(self, name: str, file: str) -> bool:
         """Return whether the file of a module is the user's, or of the package that is asked about."""
-        return _package(name) == self.package or not _is_installed(file)
+        return _package_name(name) == self.package or not _is_installed(file)
 
     def _module_texts(self, module: ModuleType | ModuleSpec) -> Iterator[bytes]:
         if isinstance(module, ModuleSpec):
             if str(module.origin).endswith(".py"):
                 text = Path(str(module.origin)).read_bytes()
                 with suppress(SyntaxError, ImportError):  # it may never be imported
-                    self._imports(ast.parse(text), module.parent or "")
+                    self._queue_imports(ast.parse(text), module.parent or "")
                 yield text
             return
         file = getattr(module, "__file__", None) or ""
@@ -157,10 +161,10 @@ class _Reader:
                 raise ValueError(f"_target_ must have source code in Python, got {self.path} from {file}")
             return
         text = Path(file).read_bytes()
-        self._imports(ast.parse(text), module.__package__ or "")
+        self._queue_imports(ast.parse(text), module.__package__ or "")
         yield text
 
-    def _imports(self, tree: ast.AST, package: str) -> None:
+    def _queue_imports(self, tree: ast.AST, package: str) -> None:
         """Queue the modules that a text imports, at once or in its functions: also those that are not loaded yet."""
         for node in ast.walk(tree):
             names = []
@@ -170,28 +174,28 @@ class _Reader:
                 base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
                 names = [str(base), *(f"{base}.{alias.name}" for alias in node.names)]
             for name in names:
-                self.waiting += _modules(name)
+                self.waiting += _module_and_parents(name)
 
-    def _cells(self, item: Any) -> Iterator[bytes]:
+    def _notebook_texts(self, item: Any) -> Iterator[bytes]:
         """Yield the notebook cells that define a class or function, and the values that it refers to."""
-        functions = _functions(item)
+        functions = _functions_of(item)
         cells = {function.__code__.co_filename for function in functions}
         texts = {name: "".join(linecache.getlines(name)) for name in sorted(cells)}
         if not any(texts.values()):
             raise ValueError(f"_target_ must have source code that can be read, got {self.path}: put it into a module")
         namespace = functions[0].__globals__
         for text in texts.values():
-            tree = _definition(ast.parse(text), item.__qualname__)
+            tree = _find_definition(ast.parse(text), item.__qualname__)
             yield ast.unparse(tree).encode()
-            self._imports(tree, "")
+            self._queue_imports(tree, "")
             read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
             for name in sorted(read & namespace.keys()):
                 if isinstance(namespace[name], (ModuleType, type, FunctionType)):
                     self.waiting.append(namespace[name])
                 else:
-                    yield f"{name}=".encode() + self._value(name, namespace[name])
+                    yield f"{name}=".encode() + self._pickle_value(name, namespace[name])
 
-    def _value(self, name: str, value: Any) -> bytes:
+    def _pickle_value(self, name: str, value: Any) -> bytes:
         try:
             return pickle.dumps(value, protocol=4)
         except Exception:
@@ -201,7 +205,7 @@ class _Reader:
             ) from None
 
 
-def _modules(name: str) -> Iterator[ModuleType | ModuleSpec]:
+def _module_and_parents(name: str) -> Iterator[ModuleType | ModuleSpec]:
     """Yield the module of a name and its parents; of those that are not loaded the specs. Nothing is imported."""
     parts = name.split(".")
     path: Any = None  # where parts of a package are
@@ -231,13 +235,13 @@ def _stands_in_file(item: Any) -> bool:
     return member is item or module.__name__ != "__main__"
 
 
-def _definition(tree: ast.Module, qualname: str) -> ast.AST:
+def _find_definition(tree: ast.Module, qualname: str) -> ast.AST:
     """Return the part of a notebook cell that defines a class or function; all of it if it is not found."""
     named = [node for node in tree.body if getattr(node, "name", None) == qualname.partition(".")[0]]
     return named[-1] if named else tree
 
 
-def _functions(item: Any) -> list[FunctionType]:
+def _functions_of(item: Any) -> list[FunctionType]:
     """Return the functions that a class defines, or the function itself."""
     members = vars(item).values() if isinstance(item, type) else [item]
     parts = [(member, *(getattr(member, name, None) for name in ("__func__", "fget", "fset"))) for member in members]
@@ -245,21 +249,21 @@ def _functions(item: Any) -> list[FunctionType]:
     return [function for function in functions if isinstance(function, FunctionType)]
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _nested_codes(code: CodeType) -> Iterator[CodeType]:
     """Yield a code object and those within it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from _nested_codes(constant)
 
 
 def _require_unchanged(item: Any) -> None:
     """Raise ValueError if functions that are loaded are not those of their file."""
     file = str(sys.modules[item.__module__].__file__)
-    loaded = [function.__code__ for function in _functions(item) if function.__code__.co_filename == file]
+    loaded = [function.__code__ for function in _functions_of(item) if function.__code__.co_filename == file]
     if not loaded:
         return
-    written = set(_codes(compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)))
+    written = set(_nested_codes(compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)))
     if not written.issuperset(loaded):
         raise ValueError(
             f"{item.__module__}.{item.__qualname__} must be what {file} says, got one that was imported before the "

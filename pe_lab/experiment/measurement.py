@@ -77,7 +77,7 @@ def measure_cell(cell: Cell, run: Run, target: int, model: Transformer, datasets
             purpose = f"probe={request['probe']}" if request["kind"] == "probe" else f"evaluate.lengths={factor:g}"
             try:
                 with explain_memory_errors(cell.cfg, datasets.at(factor).task.length, purpose):
-                    rows = _measure(cell, model, request, datasets)
+                    rows = _measure_request(cell, model, request, datasets)
             except TerminatedError:
                 raise
             except Exception as error:
@@ -87,7 +87,7 @@ def measure_cell(cell: Cell, run: Run, target: int, model: Transformer, datasets
 
 
 @no_exit()
-def _measure(cell: Cell, model: Transformer, request: dict[str, Any], datasets: Datasets) -> list[Any]:
+def _measure_request(cell: Cell, model: Transformer, request: dict[str, Any], datasets: Datasets) -> list[Any]:
     """Return the rows that answer a request."""
     if request["kind"] == "probe":
         probe: Probe = instantiate(cell.cfg.probe[request["probe"]])

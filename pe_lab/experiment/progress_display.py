@@ -45,7 +45,7 @@ class ProgressDisplay:
     def __enter__(self) -> None:
         self.state = self.progress.snapshot()
         if self.state.done and not self.quiet:
-            total = _total(len(self.progress.cells), self.later)
+            total = _total_text(len(self.progress.cells), self.later)
             print(f"{len(self.state.done)} of {total} are in the ledger already", file=sys.stderr)
         if self.progress.open:
             try:
@@ -85,11 +85,11 @@ class ProgressDisplay:
 
     def _print(self, bar: tqdm) -> None:
         before, self.state = set(self.state.done), self.progress.snapshot()
-        line = _line(self.state, len(self.progress.cells), self.later)
+        line = _progress_line(self.state, len(self.progress.cells), self.later)
         new = [cell for cell in self.state.done if cell not in before]
         for count, cell in enumerate(new, _count_ended(self.state, self.later) - len(new) + 1):
-            measured = self._loss(cell)
-            ended = _count(count, len(self.progress.cells), self.later)
+            measured = self._loss_text(cell)
+            ended = _count_text(count, len(self.progress.cells), self.later)
             bar.write(f"{cell.name:28} done   {measured}{ended}", file=sys.stderr)
         bar.n = self.state.fraction_done
         bar.set_postfix_str(line)
@@ -97,7 +97,7 @@ class ProgressDisplay:
             self.printed = time.monotonic()
             print(line, file=sys.stderr)
 
-    def _loss(self, cell: RequestedCell) -> str:
+    def _loss_text(self, cell: RequestedCell) -> str:
         """Return the test loss of a trained cell as text; of a try of tuning, which decides, the validation loss."""
         if self.later is None:
             loss = self.progress.test_loss(cell)
@@ -108,7 +108,7 @@ class ProgressDisplay:
         return ""
 
 
-def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
+def _progress_line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
     seconds = state.seconds_left if state.done or cells == 1 else None  # a cell in progress says little of others
     bound = "" if later is None or later.exact else " at most"
     left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left{bound}"
@@ -116,7 +116,9 @@ def _line(state: Snapshot, cells: int, later: Upcoming | None = None) -> str:
         f"{job.cell.name} at {job.reached / job.cell.target:.0%}" + f" ({job.latest})" * bool(job.latest)
         for job in state.running[:4]
     )
-    return escape_control(f"{_count(_count_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running))
+    return escape_control(
+        f"{_count_text(_count_ended(state, later), cells, later)}{left}" + f"; {running}" * bool(running)
+    )
 
 
 def _count_ended(state: Snapshot, later: Upcoming | None) -> int:
@@ -124,12 +126,12 @@ def _count_ended(state: Snapshot, later: Upcoming | None) -> int:
     return len(state.done) + (len(state.failed) if later else 0)
 
 
-def _count(ended: int, cells: int, later: Upcoming | None) -> str:
+def _count_text(ended: int, cells: int, later: Upcoming | None) -> str:
     """Return how many of all cells, or of all trainings of a study, have ended."""
-    return f"{ended}/{cells} cells" if later is None else f"{ended} of {_total(cells, later)}"
+    return f"{ended}/{cells} cells" if later is None else f"{ended} of {_total_text(cells, later)}"
 
 
-def _total(cells: int, later: Upcoming | None) -> str:
+def _total_text(cells: int, later: Upcoming | None) -> str:
     if later is None:
         return f"{cells} cells"
     return f"{'' if later.exact else 'at most '}{cells + later.trainings} trainings"

@@ -150,7 +150,7 @@ class _RoundRunner:
         """
         jobs, self.rounds = self.jobs_of(current.cfgs), self.rounds + 1
         # that a cell diverged is its outcome: it would diverge again
-        wanted = [job for job in jobs if not (current.awaited and _diverged(job.cell))]
+        wanted = [job for job in jobs if not (current.awaited and _is_diverged(job.cell))]
         if not self.train and jobs and (self.rounds > 1 or current.awaited):
             _require_trained([job.cell for job in wanted])
         for job in wanted:
@@ -243,7 +243,7 @@ def _write_unfit(unfit: list[UnfitPair], ledger: Path, study: str | None) -> Non
         LedgerFiles(ledger).write(ledger / "studies" / study / "skipped.csv", text.getvalue())
 
 
-def _diverged(cell: Cell) -> bool:
+def _is_diverged(cell: Cell) -> bool:
     """Return whether the ledger says that a cell's training ended with a loss that is not finite."""
     failure = None if cell.run.done(cell.target) else cell.run.failure(cell.target)
     return (failure or {}).get("kind") == DIVERGED

@@ -128,7 +128,7 @@ class TunedSeed:
         if scale:
             tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
         grid = evaluation_steps(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
-        task = TunedTask(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction(cfg, grid))
+        task = TunedTask(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction_to_choice(cfg, grid))
         plan = TuningPlan({cfg.pe.name: tries}, [task], [cfg.seed])
         return cls(cfg, scale, plan)
 
@@ -182,7 +182,7 @@ class TunedSeed:
         settings = {LR: try_.rate, "steps": need.steps} | ({self.scale: try_.scale} if self.scale else {})
         name = self.cfg.study_name
         return with_settings(
-            self.cfg, settings if measured else UNMEASURED_SETTINGS | settings | {"study_name": _tries(name)}
+            self.cfg, settings if measured else UNMEASURED_SETTINGS | settings | {"study_name": _study_of_tries(name)}
         )
 
     def winner(self) -> DictConfig | None:
@@ -212,7 +212,9 @@ class TunedSeed:
         if outcome.failure is not None:
             if not outcome.diverged:
                 raise CellsMissingError(f"the study needs {need}: {outcome.failure}")
-            self.progress[need.try_of_seed] = TryProgress(self._scores(curve), True, failed_at=outcome.failed_at)
+            self.progress[need.try_of_seed] = TryProgress(
+                self._scores_of_curve(curve), True, failed_at=outcome.failed_at
+            )
             return
         task = self.plan.tasks[0]
         measured = validation_by_step(outcome.checkpoint)
@@ -222,16 +224,16 @@ class TunedSeed:
             step: metrics["score"] if task.level is not None else -metrics["loss"] for step, metrics in measured.items()
         }
         test = outcome.test["loss"] if task.level is None and need.steps == task.cap else None
-        self.progress[need.try_of_seed] = TryProgress(self._scores(curve), test=test)
+        self.progress[need.try_of_seed] = TryProgress(self._scores_of_curve(curve), test=test)
 
-    def _scores(self, curve: dict[int, float]) -> list[float]:
+    def _scores_of_curve(self, curve: dict[int, float]) -> list[float]:
         """Return the values at the evaluations, without gaps."""
         grid = self.plan.tasks[0].evaluations
         measured = [step in curve for step in grid]
         return [curve[step] for step in grid[: measured.index(False) if False in measured else len(grid)]]
 
 
-def _fraction(cfg: DictConfig, grid: tuple[int, ...]) -> float:
+def _fraction_to_choice(cfg: DictConfig, grid: tuple[int, ...]) -> float:
     """Return the part of the steps of a cell after which only its best try goes on.
 
     Raises:
@@ -257,7 +259,7 @@ def evaluation_steps(steps: int, first: int, per_doubling: int) -> tuple[int, ..
     return tuple(dict.fromkeys([*grid_of_steps(steps, first, per_doubling), steps]))
 
 
-def _tries(study: str | None) -> str | None:
+def _study_of_tries(study: str | None) -> str | None:
     return study and f"{study}-tries"
 
 
@@ -286,7 +288,7 @@ def tune_cells(cfgs: list[DictConfig]) -> Stage:
     while waiting := [(seed, need) for seed in seeds if (need := seed.next()) is not None]:
         number += 1
         cells = [seed.cell(need) for seed, need in waiting]
-        text, later = _progress(seeds, number)
+        text, later = _describe_round(seeds, number)
         done = yield Round(cells, text, varied=varied, later=later)
         for (seed, need), outcome in zip(waiting, done, strict=True):
             seed.take(need, outcome)
@@ -297,7 +299,7 @@ def tune_cells(cfgs: list[DictConfig]) -> Stage:
     return chosen
 
 
-def _progress(seeds: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
+def _describe_round(seeds: list[TunedSeed], number: int) -> tuple[str, Upcoming]:
     """Return what a round does, in one line, and what later rounds may need.
 
     Args:

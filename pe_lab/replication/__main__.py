@@ -42,9 +42,9 @@ def main() -> None:
     parser.add_argument("words", nargs="*", metavar="NAME|key=value", help="entries, tables, and settings of the run")
     parser.add_argument("--list", action="store_true", help="train nothing")
     parser.add_argument("--universe", action="store_true", help="ask claims in all settings of their universe")
-    parser.add_argument("--seeds", type=_count, metavar="N", help="of ours, in place of those of the entry")
+    parser.add_argument("--seeds", type=_parse_count, metavar="N", help="of ours, in place of those of the entry")
     words = "core-minutes of a seed, above which entries of a table are not trained (%(default)g)"
-    parser.add_argument("--most", type=_minutes, default=MAX_CORE_MINUTES, metavar="MINUTES", help=words)
+    parser.add_argument("--most", type=_parse_minutes, default=MAX_CORE_MINUTES, metavar="MINUTES", help=words)
     words = "write values.csv and pages of universes there; entries of which it has more seeds stay as they are"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=words)
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
@@ -215,13 +215,13 @@ def verdict_counts(findings: list[Finding]) -> list[str]:
     return lines
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 3:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 3, got {text!r}")
     return int(text)
 
 
-def _minutes(text: str) -> float:
+def _parse_minutes(text: str) -> float:
     try:
         number = float(text)
     except ValueError:

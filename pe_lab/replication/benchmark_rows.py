@@ -31,8 +31,8 @@ def study_overrides(where: str, tasks: Iterable[str], tests: Mapping[str, Claime
         for conditions in (test.value, *test.others):
             _require_known(f"{where}, {label!r}", "columns", conditions, KEYS)
             for key, several in allowed.items():
-                _require_known(f"{where}, {label!r}", key, _texts(conditions.get(key, ())), several)
-            named |= dict.fromkeys(_texts(conditions.get("pe", ())))
+                _require_known(f"{where}, {label!r}", key, _accepted_texts(conditions.get(key, ())), several)
+            named |= dict.fromkeys(_accepted_texts(conditions.get("pe", ())))
     return {f"{STUDY}_{task}": (f"+study={STUDY}_{task}", f"pe={','.join(named)}") for task in tasks}
 
 
@@ -78,7 +78,7 @@ def shipped_values(
     return values | {name: read_values(entry, entry.seeds, folder) for name, entry in entries.items() if entry.tasks}
 
 
-def _texts(condition: Condition) -> tuple[str, ...]:
+def _accepted_texts(condition: Condition) -> tuple[str, ...]:
     return tuple(map(str, condition)) if isinstance(condition, tuple) else (str(condition),)
 
 

@@ -61,18 +61,25 @@ def tests_of(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
         require_keys(where, require_mapping(where, "a test", test), TEST_KEYS)
         says = require_text(where, "says of a test", test.get("says"))
         here = f"{where}, {says!r}"
-        rule, how = _only(here, test, RULES), _only(here, test, COMPARISONS) if COMPARISONS & test.keys() else None
+        rule, how = (
+            _get_only_key(here, test, RULES),
+            _get_only_key(here, test, COMPARISONS) if COMPARISONS & test.keys() else None,
+        )
         bound = require_finite(f"{here}, {rule}", test[rule])
         if how == "over" and not bound > 0:
             raise ValueError(f"{here} must compare a ratio with a number above 0, got {bound:g}")
         changes = test[how] if how else []
         others = tuple(
-            _conditions(f"{here}, {how}", change) for change in (changes if isinstance(changes, list) else [changes])
+            _row_conditions(f"{here}, {how}", change)
+            for change in (changes if isinstance(changes, list) else [changes])
         )
         each = {key: require_list(f"{here}, each.{key}", value) for key, value in test.get("each", {}).items()}
         for choice in product(*each.values()):
             columns = dict(zip(each, choice, strict=True))
-            value, label = {**columns, **_conditions(f"{here}, value", test.get("value"))}, _label(says, columns)
+            value, label = (
+                {**columns, **_row_conditions(f"{here}, value", test.get("value"))},
+                _fill_label(says, columns),
+            )
             if "metric" not in value:
                 raise ValueError(f"{here} must have a value with a metric, got {', '.join(value)}")
             if label in tests:
@@ -81,7 +88,7 @@ def tests_of(where: str, cell: Mapping[str, Any]) -> dict[str, Claimed]:
     return tests
 
 
-def _only(where: str, test: Mapping[str, Any], keys: Collection[str]) -> str:
+def _get_only_key(where: str, test: Mapping[str, Any], keys: Collection[str]) -> str:
     """Return the only one of some keys that a test has."""
     rules = [key for key in test if key in keys]
     if len(rules) != 1:
@@ -91,7 +98,7 @@ def _only(where: str, test: Mapping[str, Any], keys: Collection[str]) -> str:
     return rules[0]
 
 
-def _label(says: str, columns: Mapping[str, Any]) -> str:
+def _fill_label(says: str, columns: Mapping[str, Any]) -> str:
     """Return a text with the values of the columns that it names, after those that it does not."""
     rest = {key: value for key, value in columns.items() if f"{{{key}}}" not in says}
     for key, value in columns.items():
@@ -103,7 +110,7 @@ def _in_words(setting: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in setting.items())
 
 
-def _conditions(where: str, conditions: Any) -> dict[str, Condition]:
+def _row_conditions(where: str, conditions: Any) -> dict[str, Condition]:
     """Return what rows must have, by column."""
     by_column = {}
     for key, value in require_mapping(where, "conditions by column", conditions).items():

@@ -68,10 +68,10 @@ def load_entries(folder: Path | None = None) -> dict[str, Entry]:
         files = [path for _, path in sorted(config.find_folders().files.get("replication", {}).items())]
     else:
         files = sorted(folder.glob("*.yaml"))
-    return {entry.name: entry for file in files for entry in _entries(file)}
+    return {entry.name: entry for file in files for entry in _read_entries(file)}
 
 
-def _entries(path: Path) -> list[Entry]:
+def _read_entries(path: Path) -> list[Entry]:
     where = f"replication/{path.name}"
     try:
         table = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -82,13 +82,13 @@ def _entries(path: Path) -> list[Entry]:
     common = {key: value for key, value in table.items() if key != "cells"}
     entries = []
     for name, cell in require_mapping(where, "cells", cells).items():
-        entries.append(_entry(f"{where}: {name}", path.stem, str(name), common, cell))
+        entries.append(_parse_entry(f"{where}: {name}", path.stem, str(name), common, cell))
         if entries[-1].universe:
             entries.append(universe_of(f"{where}: {name}", entries[-1]))
     return entries
 
 
-def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: Any) -> Entry:
+def _parse_entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: Any) -> Entry:
     require_keys(where, require_mapping(where, "the cell", cell), CELL_KEYS)
     if not re.fullmatch(r"\w+", name):
         raise ValueError(f"{where} must be named with letters, digits and _, got {name!r}")
@@ -125,7 +125,7 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
         name=f"{table}/{name}",
         **described,
         seen=require_flag(where, "seen", fields.get("seen")),
-        values=tests or _values(where, fields.get("published"), fields.get("measured")),
+        values=tests or _parse_values(where, fields.get("published"), fields.get("measured")),
         tolerance=require_number(where, "tolerance", fields.get("tolerance")),
         seeds=seeds,
         **lists,
@@ -138,7 +138,7 @@ def _entry(where: str, table: str, name: str, common: Mapping[str, Any], cell: A
     )
 
 
-def _values(where: str, published: Any, measured: Any) -> dict[str, Reported]:
+def _parse_values(where: str, published: Any, measured: Any) -> dict[str, Reported]:
     """Return what was reported: published numbers by label, beside what we measure for each label."""
     quantities = require_mapping(where, "measured, a metric for each published value,", measured)
     values = {}
@@ -149,11 +149,11 @@ def _values(where: str, published: Any, measured: Any) -> dict[str, Reported]:
         if match is None:
             raise ValueError(f"{where} must measure a metric, as exact_match or loss@2, got {quantities[label]!r}")
         lengths = tuple(float(length) for length in match[2].split(",")) if match[2] else (1.0,)
-        values[str(label)] = Reported(_published(f"{where}, {label}", value), match[1], lengths)
+        values[str(label)] = Reported(_parse_published(f"{where}, {label}", value), match[1], lengths)
     return values
 
 
-def _published(where: str, value: Any) -> Published:
+def _parse_published(where: str, value: Any) -> Published:
     """Return a published number: one number, a number for each seed, or a mean with sd and seeds."""
     if isinstance(value, list) and len(value) > 1:
         numbers = [require_finite(where, number) for number in value]

@@ -71,17 +71,21 @@ def judge_entry(entry: Entry, values: Mapping[str, Sequence[float]], why: str = 
     seeds = min((len(values.get(label, ())) for label in entry.values), default=0)
     if seeds < entry.seeds:
         needs = f"{why}; " if why else ""
-        return Finding(entry, EntryVerdict.NOT_RUN, 0, {}, {}, needs + _cost(entry))
+        return Finding(entry, EntryVerdict.NOT_RUN, 0, {}, {}, needs + _describe_cost(entry))
     tested = {label: value for label, value in entry.values.items() if isinstance(value, Claimed)}
     reported = {label: value for label, value in entry.values.items() if isinstance(value, Reported)}
     arrays = {label: np.array(values[label], float) for label in entry.values}
-    compared = _test(tested, arrays, entry.tolerance) | {
+    compared = _test_parts(tested, arrays, entry.tolerance) | {
         label: compare_with_published(arrays[label], value.published, entry.tolerance, len(reported))
         for label, value in reported.items()
     }
     verdict = verdict_of(str(comparison.agreement) for comparison in compared.values())
     ours = {label: float(np.mean(values[label])) for label in entry.values}
-    why = (_open(compared) if tested else _needs(compared)) if verdict is EntryVerdict.UNDECIDED else ""
+    why = (
+        (_count_open_parts(compared) if tested else _seeds_to_decide(compared))
+        if verdict is EntryVerdict.UNDECIDED
+        else ""
+    )
     return Finding(entry, verdict, seeds, ours, compared, why)
 
 
@@ -93,7 +97,9 @@ def verdict_of(agreements: Iterable[str]) -> EntryVerdict:
     return EntryVerdict.UNDECIDED if Agreement.UNDECIDED in verdicts else EntryVerdict.REPRODUCED
 
 
-def _test(tests: Mapping[str, Claimed], values: Mapping[str, np.ndarray], tolerance: float) -> dict[str, Comparison]:
+def _test_parts(
+    tests: Mapping[str, Claimed], values: Mapping[str, np.ndarray], tolerance: float
+) -> dict[str, Comparison]:
     """Test the parts of a claim by t tests, with the variance of each alone, corrected together by Holm's method.
 
     Intervals are corrected like the verdicts: one excludes the bound if and only if its part is decided.
@@ -111,7 +117,7 @@ def _test(tests: Mapping[str, Claimed], values: Mapping[str, np.ndarray], tolera
     ):
         decided = Agreement.REPRODUCED if holds < fails else Agreement.NOT_REPRODUCED
         agreement = decided if corrected_p < LEVEL else Agreement.UNDECIDED
-        mean, low, high = _interval(values[label], tests[label].ratio, level)
+        mean, low, high = _mean_interval(values[label], tests[label].ratio, level)
         comparisons[label] = Comparison(*map(np.asarray, (agreement, mean, low, high, np.nan)))
     return comparisons
 
@@ -132,29 +138,29 @@ def _p_above(values: np.ndarray, bound: float) -> float:
     """Return the p value of a one-sided t test that the mean is above a bound; 1 where nothing can be tested."""
     if len(values) < 2 or not np.isfinite(values).all() or abs(values.mean() - bound) < EQUALITY_TOLERANCE:
         return 1.0
-    error = _error(values)
+    error = _standard_error(values)
     if error < EQUALITY_TOLERANCE:  # all values are the same
         return float(values.mean() < bound)
     return float(special.stdtr(len(values) - 1, (bound - values.mean()) / error))
 
 
-def _error(values: np.ndarray) -> float:
+def _standard_error(values: np.ndarray) -> float:
     """Return the standard error of the mean."""
     return float(values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def _interval(values: np.ndarray, ratio: bool, level: float) -> tuple[float, float, float]:
+def _mean_interval(values: np.ndarray, ratio: bool, level: float) -> tuple[float, float, float]:
     """Return the mean and its t interval of 1 - level, geometric for ratios; NaN where a value is not finite."""
     if not np.isfinite(values).all():
         return math.nan, math.nan, math.nan
     values = np.log(values) if ratio else values
-    half = special.stdtrit(len(values) - 1, 1 - level / 2) * _error(values)
+    half = special.stdtrit(len(values) - 1, 1 - level / 2) * _standard_error(values)
     estimate = values.mean() + np.array([0, -half, half])
     mean, low, high = map(float, np.exp(estimate) if ratio else estimate)
     return mean, low, high
 
 
-def _cost(entry: Entry) -> str:
+def _describe_cost(entry: Entry) -> str:
     """Say what it would take to run an entry."""
     if entry.lacks:
         return f"pe_lab has no {entry.lacks}"
@@ -167,13 +173,13 @@ def _cost(entry: Entry) -> str:
     return f"needs {minutes} core-minute{'s' * (minutes > 1)}"
 
 
-def _open(compared: Mapping[str, Comparison]) -> str:
+def _count_open_parts(compared: Mapping[str, Comparison]) -> str:
     """Say how many parts of a claim are open."""
     count = sum(comparison.agreement == Agreement.UNDECIDED for comparison in compared.values())
     return f"{count} of {len(compared)} parts are open"
 
 
-def _needs(compared: Mapping[str, Comparison]) -> str:
+def _seeds_to_decide(compared: Mapping[str, Comparison]) -> str:
     """Say how many seeds would decide."""
     needed = [
         float(comparison.needed) for comparison in compared.values() if comparison.agreement == Agreement.UNDECIDED

@@ -52,7 +52,7 @@ def read_values(entry: Entry, ledger: Path, seeds: int, overrides: tuple[str, ..
         summary = summary_and_environment(run, cell.target)
         for label, value in entry.values.items():
             assert isinstance(value, Reported)
-            values.by_label[label].append(_value(entry, value, summary, cell, records))
+            values.by_label[label].append(_read_value(entry, value, summary, cell, records))
         values.seeds.append(seed)
         values.minutes.append(summary["seconds"] / 60)
         values.device = cell.device.type
@@ -72,7 +72,7 @@ def compose_cell(entry: Entry, overrides: list[str]) -> Cell:
         raise ValueError(f"{entry.name}: {' '.join(str(error).split())}") from None
 
 
-def _value(entry: Entry, value: Reported, summary: dict[str, Any], cell: Cell, records: Records) -> float:
+def _read_value(entry: Entry, value: Reported, summary: dict[str, Any], cell: Cell, records: Records) -> float:
     metric, change = DERIVED_METRICS.get(value.metric, (value.metric, float))
     numbers = []
     for length in value.lengths:

@@ -30,7 +30,9 @@ def read_values(entry: Entry, folder: Path, seeds: int) -> Values:
     """
     place = folder / "studies" if (folder / "studies").is_dir() else folder
     try:
-        cells, records = _tables(entry.studies, {key for test in _tests(entry).values() for key in _keys(test)}, place)
+        cells, records = _read_tables(
+            entry.studies, {key for test in _tests_of_entry(entry).values() for key in _condition_names(test)}, place
+        )
         return values_of_parts(entry, cells, records, seeds)
     except MissingError as missing:
         return Values(why=str(missing))
@@ -46,7 +48,7 @@ def values_of_parts(entry: Entry, cells: pd.DataFrame, records: pd.DataFrame, se
     Raises:
         MissingError: a part has no rows.
     """
-    parts = {label: _values(test, cells, records) for label, test in _tests(entry).items()}
+    parts = {label: _value_per_seed(test, cells, records) for label, test in _tests_of_entry(entry).items()}
     shared = pd.concat(parts, axis=1, join="inner").sort_index()
     shared = shared[shared.index < seeds]
     minutes = cells.groupby("seed")["seconds"].sum() / 60
@@ -58,7 +60,7 @@ def values_of_parts(entry: Entry, cells: pd.DataFrame, records: pd.DataFrame, se
     )
 
 
-def _tables(studies: Iterable[str], columns: set[str], place: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _read_tables(studies: Iterable[str], columns: set[str], place: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the cells of studies, with the audit if its columns are asked for, and the records if theirs are."""
     if absent := [name for name in studies if not (place / name / "rows.csv").is_file()]:
         raise MissingError(f"there is no study {', '.join(absent)}")
@@ -75,21 +77,21 @@ def _tables(studies: Iterable[str], columns: set[str], place: Path) -> tuple[pd.
     return cells, pd.concat([result.records for result in results], ignore_index=True)
 
 
-def _tests(entry: Entry) -> dict[str, Claimed]:
+def _tests_of_entry(entry: Entry) -> dict[str, Claimed]:
     return {label: test for label, test in entry.values.items() if isinstance(test, Claimed)}
 
 
-def _keys(test: Claimed) -> set[str]:
+def _condition_names(test: Claimed) -> set[str]:
     changes = (test.value, *test.others)
     return {key for change in changes for key in change} | {str(change.get("metric")) for change in changes}
 
 
-def _values(test: Claimed, cells: pd.DataFrame, records: pd.DataFrame) -> pd.Series:
+def _value_per_seed(test: Claimed, cells: pd.DataFrame, records: pd.DataFrame) -> pd.Series:
     """Return the value of each seed."""
 
     def compared(conditions: Mapping[str, Condition], others: Sequence[Mapping[str, Condition]]) -> pd.Series:
         if not others:
-            return _means(conditions, cells, records)
+            return _mean_per_seed(conditions, cells, records)
         *first, last = others
         value, other = compared(conditions, first), compared({**conditions, **last}, first)
         return (value / other if test.ratio else value - other).dropna()
@@ -97,7 +99,7 @@ def _values(test: Claimed, cells: pd.DataFrame, records: pd.DataFrame) -> pd.Ser
     return compared(test.value, test.others)
 
 
-def _means(conditions: Mapping[str, Condition], cells: pd.DataFrame, records: pd.DataFrame) -> pd.Series:
+def _mean_per_seed(conditions: Mapping[str, Condition], cells: pd.DataFrame, records: pd.DataFrame) -> pd.Series:
     """Return the mean over the rows that meet the conditions, for each seed that has all of them."""
     conditions = dict(conditions)
     metric = str(conditions.pop("metric"))
@@ -110,9 +112,9 @@ def _means(conditions: Mapping[str, Condition], cells: pd.DataFrame, records: pd
         if key in rows:
             rows = rows[_meets_condition(rows[key], condition)]
         if key not in rows or rows.empty:
-            raise MissingError(f"there are no rows of {_shown(conditions, metric)}")
+            raise MissingError(f"there are no rows of {_conditions_text(conditions, metric)}")
     if column not in rows or rows[column].isna().all():
-        raise MissingError(f"there are no rows of {_shown(conditions, metric)}")
+        raise MissingError(f"there are no rows of {_conditions_text(conditions, metric)}")
     groups = rows.groupby("seed")[column]
     means = groups.agg(lambda values: values.to_numpy(float).mean())  # NaN if one is
     return means[groups.size() == groups.size().max()]
@@ -127,6 +129,6 @@ def _meets_condition(values: pd.Series, condition: Condition) -> pd.Series:
     return values.isin(condition if isinstance(condition, tuple) else [condition])
 
 
-def _shown(conditions: Mapping[str, Condition], metric: str) -> str:
+def _conditions_text(conditions: Mapping[str, Condition], metric: str) -> str:
     told = {key: value for key, value in conditions.items() if key != "metric" and key not in RAW_CONDITIONS}
     return ", ".join([metric, *(f"{key} {value}" for key, value in told.items())])

@@ -52,14 +52,14 @@ def describe_cells(settings: list[Settings]) -> pd.DataFrame:
     point, as in the identity of a run.
     """
     settings = _without_starting_scales([canonical_form(cell) for cell in settings])
-    varied = _varied(settings)
+    varied = _varied_settings(settings)
     several_tasks = "data.name" in varied
     left_out = (*_NOT_TRAINING, "pe.", *(("data.",) if several_tasks else ()))
     leading = ("model.depth", "epochs", "steps", "seed")
     steps = ["steps"] if any(cell.get("steps", "null") != "null" for cell in settings) else []
     others = [key for key in sorted(varied) if key not in leading and not key.startswith(left_out)]
-    encodings = _labels("pe", settings)
-    tasks = _labels("data", settings) if several_tasks else [cell["data.name"] for cell in settings]
+    encodings = _label_choices("pe", settings)
+    tasks = _label_choices("data", settings) if several_tasks else [cell["data.name"] for cell in settings]
     records = []
     for encoding, task, cell in zip(encodings, tasks, settings, strict=True):
         values = (encoding, task, cell["model.depth"], cell["epochs"], cell["seed"])
@@ -68,7 +68,7 @@ def describe_cells(settings: list[Settings]) -> pd.DataFrame:
     return _without_per_encoding(pd.DataFrame(records))
 
 
-def _varied(settings: list[Settings]) -> list[str]:
+def _varied_settings(settings: list[Settings]) -> list[str]:
     """Return the settings that have several values, or that some cells lack."""
     values: dict[str, set[Any]] = defaultdict(set)
     present = Counter(key for cell in settings for key in cell)
@@ -100,10 +100,10 @@ def _without_per_encoding(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _labels(group: str, settings: list[Settings]) -> list[str]:
+def _label_choices(group: str, settings: list[Settings]) -> list[str]:
     """Return each cell's choice in a config group: its name and the options that differ among cells of that name."""
     values: dict[str, dict[str, set[Any]]] = defaultdict(lambda: defaultdict(set))
-    names = [_name(cell, f"{group}.") for cell in settings]
+    names = [_name_choice(cell, f"{group}.") for cell in settings]
     number = Counter(names)
     present: Counter[tuple[str, str]] = Counter()
     for name, cell in zip(names, settings, strict=True):
@@ -119,13 +119,13 @@ def _labels(group: str, settings: list[Settings]) -> list[str]:
     return labels
 
 
-def _name(settings: Settings, prefix: str) -> str:
+def _name_choice(settings: Settings, prefix: str) -> str:
     """Return the name of a choice, with those of its parts if the name does not stand for them: sum[rope+alibi]."""
     name: str = settings[f"{prefix}name"]
     if name not in COMBINATIONS or f"{prefix}parts.0.name" not in settings:
         return name
     parts = [
-        _name(settings, f"{prefix}parts.{i}.")
+        _name_choice(settings, f"{prefix}parts.{i}.")
         for i in takewhile(lambda i: f"{prefix}parts.{i}.name" in settings, count())
     ]
     return f"{name}[{'+'.join(parts)}]"
@@ -144,14 +144,14 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
     extra = [name for name in _PER_ENCODING if name not in described and len({cell.get(name) for cell in settings}) > 1]
     records = []
     for distinguishing, cell, summary in zip(described.to_dict("records"), settings, summaries, strict=True):
-        records.append(distinguishing | _outcome(summary) | {name: cell.get(name) for name in extra})
+        records.append(distinguishing | _summary_columns(summary) | {name: cell.get(name) for name in extra})
     rows = pd.DataFrame(records).drop_duplicates(["run", "epochs"], ignore_index=True)
     floors = [name for name in rows if name.startswith("floor_")]  # tasks of one sweep have different ones
     last = [name for name in rows if name in (*SUMMARY_COLUMNS, *ENVIRONMENT, *_PER_ENCODING) and name not in described]
     return rows[[name for name in rows if name not in (*floors, *last)] + floors + last]
 
 
-def _outcome(summary: dict[str, Any]) -> dict[str, Any]:
+def _summary_columns(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the columns that come from the summary of a checkpoint."""
     outcome = {f"test_{name}": value for name, value in summary["test"].items()}
     for floor, values in summary["floors"].items():

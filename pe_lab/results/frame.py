@@ -81,12 +81,12 @@ class StudyFolderResults(Results):
     @cached_property
     def curves(self) -> pd.DataFrame:
         path = self.source / "curves.csv"
-        return require_curves(_csv(path), path)
+        return require_curves(_read_csv(path), path)
 
     @cached_property
     def records(self) -> pd.DataFrame:
         path = self.source / "records.csv"
-        return require_records(_csv(path), path)
+        return require_records(_read_csv(path), path)
 
     @property
     def folder(self) -> Path:
@@ -101,7 +101,7 @@ def load(source: str | Path, study: str | None = None) -> Results:
     """
     folder = Path(source)
     if study is None and (folder / "rows.csv").is_file():
-        stored = _stored(folder)
+        stored = _read_tables(folder)
         require_rows(stored.cells, folder / "rows.csv")
         return stored
     if not folder.is_dir():
@@ -110,11 +110,11 @@ def load(source: str | Path, study: str | None = None) -> Results:
         return _load_study(folder, study)
     cells, failed, refused = from_ledger.read_cells(folder)
     if cells.empty and failed.empty and not refused:
-        raise ValueError(f"the ledger must have a finished cell, got none in {folder}{_hint(folder)}")
+        raise ValueError(f"the ledger must have a finished cell, got none in {folder}{_hint_without_cells(folder)}")
     return Results(folder, None, cells, failed, refused)
 
 
-def _hint(folder: Path) -> str:
+def _hint_without_cells(folder: Path) -> str:
     """Return what to do about a folder that has no cell."""
     if (folder / "outcomes.csv").is_file():
         logs = [parent / LOG_FILE for parent in folder.parents if (parent / LOG_FILE).is_file()]
@@ -143,7 +143,7 @@ def _tables_of(folder: Path, study: str) -> Results:
     if not rows.is_file():
         names = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
         raise ValueError(unknown_name_message("study", names, study, f" in {folder}"))
-    return _stored(rows.parent)
+    return _read_tables(rows.parent)
 
 
 def _load_study(folder: Path, study: str) -> Results:
@@ -153,20 +153,20 @@ def _load_study(folder: Path, study: str) -> Results:
     return Results(folder, study, cells, stored.failed, refused, stored.skipped)
 
 
-def _stored(folder: Path) -> Results:
+def _read_tables(folder: Path) -> Results:
     """Read the CSV files of a study's folder."""
-    cells = _csv(folder / "rows.csv")
+    cells = _read_csv(folder / "rows.csv")
     if cells.empty or not {"pe", "depth", "epochs", "seed", "run", "test_loss"} <= set(cells):
         raise ValueError(f"rows.csv must have the cells of a study, got {len(cells)} rows of another kind in {folder}")
     cells = cells.reindex(columns=[*cells, *(name for name in ENVIRONMENT if name not in cells)])
-    failed, skipped = _csv(folder / "failed.csv", NO_FAILED), _csv(folder / "skipped.csv", NO_SKIPPED)
+    failed, skipped = _read_csv(folder / "failed.csv", NO_FAILED), _read_csv(folder / "skipped.csv", NO_SKIPPED)
     if not set(NO_SKIPPED) <= set(skipped):
         needed, columns = ", ".join(NO_SKIPPED), ", ".join(skipped)
         raise ValueError(f"{folder / 'skipped.csv'} must have the columns {needed}, got {columns}")
     return StudyFolderResults(folder, folder.name, cells, failed, skipped=skipped)
 
 
-def _csv(path: Path, empty: pd.DataFrame | None = None) -> pd.DataFrame:
+def _read_csv(path: Path, empty: pd.DataFrame | None = None) -> pd.DataFrame:
     """Read a table of a study's folder; a task that is not named is unknown.
 
     Args:

@@ -67,7 +67,7 @@ def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame
     """
     refused = _without_identity(folder) if wanted is None else []
     outcomes = _Outcomes([], [])
-    for run, targets in _runs(folder, wanted):
+    for run, targets in _select_runs(folder, wanted):
         _read_run(run, targets, outcomes, refused)
     if wanted is None:
         outcomes.cells.sort(key=lambda cell: _sort_key(cell[0]))
@@ -79,7 +79,7 @@ def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame
     return cells, failed, refused
 
 
-def _runs(folder: Path, wanted: Wanted | None) -> list[tuple[Run, list[int] | None]]:
+def _select_runs(folder: Path, wanted: Wanted | None) -> list[tuple[Run, list[int] | None]]:
     """Return the runs to read with their checkpoints; None stands for all checkpoints and all failures."""
     if wanted is None:
         return [(run, None) for run in Ledger(folder).runs()]
@@ -91,22 +91,22 @@ def _runs(folder: Path, wanted: Wanted | None) -> list[tuple[Run, list[int] | No
 
 def _read_run(run: Run, wanted: Collection[int] | None, outcomes: _Outcomes, refused: list[str]) -> None:
     """Read the checkpoints of a run and, if all are wanted, its failures."""
-    with _refusing(refused):
-        settings = _settings(run)
+    with _record_refusal(refused):
+        settings = _settings_of_run(run)
         for target in _complete_checkpoints(run, refused) if wanted is None else wanted:
-            with _refusing(refused):
+            with _record_refusal(refused):
                 summary = summary_and_environment(run, target)
-                outcomes.cells.append((settings | _length(target, summary), summary))
+                outcomes.cells.append((settings | _checkpoint_length(target, summary), summary))
         for path in folder_entries(run.folder / "failed", "*.json") if wanted is None else []:
-            with _refusing(refused):
-                reason = _failure(path, run)
+            with _record_refusal(refused):
+                reason = _read_failure(path, run)
                 if not run.done(int(path.stem)):
                     unit = settings.get("unit", "epochs")
                     outcomes.failed.append((settings | {"epochs": float("nan"), unit: int(path.stem)}, reason))
 
 
 @contextmanager
-def _refusing(refused: list[str]) -> Iterator[None]:
+def _record_refusal(refused: list[str]) -> Iterator[None]:
     """Add a line for an entry that is damaged or cannot be read."""
     try:
         yield
@@ -116,7 +116,7 @@ def _refusing(refused: list[str]) -> Iterator[None]:
         refused.append(in_one_line(error))
 
 
-def _length(target: int, summary: dict[str, Any]) -> dict[str, float]:
+def _checkpoint_length(target: int, summary: dict[str, Any]) -> dict[str, float]:
     """Return epochs of a checkpoint, and steps where its run is counted in them; it may have been solved before."""
     if "target" not in summary:
         return {"epochs": target}
@@ -131,8 +131,8 @@ def settings_of_cells(folder: Path) -> tuple[list[tuple[Run, int, Settings]], li
     entries: list[tuple[Run, int, Settings]] = []
     refused: list[str] = []
     for run in Ledger(folder).runs():
-        with _refusing(refused):
-            settings = _settings(run)
+        with _record_refusal(refused):
+            settings = _settings_of_run(run)
             unit = settings.get("unit", "epochs")
             entries += [(run, target, settings | {unit: target}) for target in _complete_checkpoints(run, refused)]
     return entries, refused
@@ -169,7 +169,7 @@ def settings_of_identity(identity: dict[str, Any]) -> Settings:
     return {_SETTING_NAMES.get(name, name): value for name, value in flatten_settings(identity).items()}
 
 
-def _settings(run: Run) -> Settings:
+def _settings_of_run(run: Run) -> Settings:
     """Return the settings that determine a run, by their names in the config.
 
     Raises:
@@ -193,7 +193,7 @@ def _complete_checkpoints(run: Run, refused: list[str]) -> list[int]:
     """Return the targets of a run's complete checkpoints; incomplete ones are added to `refused`."""
     complete = []
     for path in folder_entries(run.folder / "checkpoints"):
-        with _refusing(refused):
+        with _record_refusal(refused):
             if not _is_count(path.name) or not is_file(path / CHECKSUMS_FILE):
                 reason = f"must be a checkpoint with its {CHECKSUMS_FILE}, got an incomplete one"
                 raise LedgerError(f"ledger entry {path} {reason}")
@@ -240,7 +240,7 @@ def _are_numbers(values: Any) -> bool:
     return isinstance(values, dict) and all(type(value) in (int, float) for value in values.values())
 
 
-def _failure(path: Path, run: Run) -> dict[str, Any]:
+def _read_failure(path: Path, run: Run) -> dict[str, Any]:
     """Read why a run did not reach a checkpoint.
 
     Raises:
@@ -254,7 +254,7 @@ def _failure(path: Path, run: Run) -> dict[str, Any]:
     return {name: content.get(name) for name in FAILURE_COLUMNS} | {"run": run.name}
 
 
-def _distinguishing(cells: pd.DataFrame) -> list[str]:
+def _columns_before_metrics(cells: pd.DataFrame) -> list[str]:
     """Return the columns that distinguish cells: those before the metrics."""
     columns = list(cells.columns)
     return columns[: next((number for number, name in enumerate(columns) if name.startswith("test_")), len(columns))]
@@ -266,9 +266,9 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
     Args:
         refused: a list to which a line is appended for each entry that cannot be read.
     """
-    names, lines = _distinguishing(cells), []
+    names, lines = _columns_before_metrics(cells), []
     for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
-        with _refusing(refused):
+        with _record_refusal(refused):
             rows = validation_scores(Run(ledger / cell["run"]).checkpoint(checkpoint_target(cell)))
             values = [cell[name] for name in names]
             lines += [[*values, *row] for row in rows]
@@ -277,7 +277,9 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
 
 def validation_scores(checkpoint: Path) -> list[tuple[float, str, float]]:
     """Return epoch, metric and value of the validations before a checkpoint; raises as `validation_by_step`."""
-    return [(epoch, metric, value) for _, epoch, metric, value in _validation(checkpoint) if metric in CURVE_METRICS]
+    return [
+        (epoch, metric, value) for _, epoch, metric, value in _validation_rows(checkpoint) if metric in CURVE_METRICS
+    ]
 
 
 def validation_by_step(checkpoint: Path) -> dict[int, dict[str, float]]:
@@ -287,12 +289,12 @@ def validation_by_step(checkpoint: Path) -> dict[int, dict[str, float]]:
         LedgerError: the metrics are damaged, or not in the expected form.
     """
     by_step: dict[int, dict[str, float]] = {}
-    for step, _, metric, value in _validation(checkpoint):
+    for step, _, metric, value in _validation_rows(checkpoint):
         by_step.setdefault(step, {})[metric] = value
     return by_step
 
 
-def _validation(checkpoint: Path) -> list[tuple[int, float, str, float]]:
+def _validation_rows(checkpoint: Path) -> list[tuple[int, float, str, float]]:
     """Return step, epoch, metric and value of all validations before a checkpoint."""
     (content,) = read_verified(checkpoint, "metrics.csv")
     try:
@@ -314,13 +316,13 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
     Args:
         refused: a list to which a line is appended for each entry that cannot be read.
     """
-    names, parts = _distinguishing(cells), []
+    names, parts = _columns_before_metrics(cells), []
     for cell in cells.to_dict("records"):
         distinguishing = {name: cell[name] for name in names}
         records, measured = Records(Run(ledger / cell["run"]), checkpoint_target(cell)), []
-        with _refusing(refused):
+        with _record_refusal(refused):
             for entry in records.entries():
-                with _refusing(refused):
+                with _record_refusal(refused):
                     measured.append(records.read(entry))
         if any(request["kind"] in LENGTH_KINDS for request, _ in measured):
             rows = pd.DataFrame(_test_metrics(cell).items(), columns=["metric", "value"]).dropna()

@@ -13,7 +13,7 @@ MIN_LEARNED_SHARE = 0.1  # share of the way from a guess to the best possible lo
 
 def uses_position(rows: pd.DataFrame) -> pd.Series:
     """Return `pe_lab.data.score.uses_position` of each cell as 1 or 0, and NaN for None."""
-    level = _level(rows, BLIND_FLOORS)
+    level = _first_floor_loss(rows, BLIND_FLOORS)
     if "test_loss" not in rows:
         return level
     name = f"floor_{BEST_FLOOR}_loss"
@@ -74,7 +74,7 @@ def partly_learned(rows: pd.DataFrame) -> str:
 
 def level_in_words(rows: pd.DataFrame) -> str:
     """Return the best loss without position, in nats, or its range; and whether it knows what is held out."""
-    level = _level(rows, BLIND_FLOORS).dropna()
+    level = _first_floor_loss(rows, BLIND_FLOORS).dropna()
     if level.empty:
         return ""
     low, high = f"{level.min():.3g}", f"{level.max():.3g}"
@@ -148,7 +148,7 @@ def learned_share(rows: pd.DataFrame) -> pd.Series:
     A guess does not look at the sequence (GUESS_METRICS). NaN where its loss is unknown. Where the best possible loss
     is unknown, 1 for a loss below the guess and 0 for others.
     """
-    guess, best = _level(rows, GUESS_METRICS), _level(rows, (BEST_FLOOR,))
+    guess, best = _first_floor_loss(rows, GUESS_METRICS), _first_floor_loss(rows, (BEST_FLOOR,))
     if "test_loss" not in rows:
         return pd.Series(np.nan, rows.index)
     gained = guess - rows["test_loss"].astype(float)
@@ -156,7 +156,7 @@ def learned_share(rows: pd.DataFrame) -> pd.Series:
     return share.where(best.notna(), (gained > 0).astype(float).where(gained.notna()))
 
 
-def _level(rows: pd.DataFrame, floors: tuple[str, ...]) -> pd.Series:
+def _first_floor_loss(rows: pd.DataFrame, floors: tuple[str, ...]) -> pd.Series:
     """Return the loss of the first of some floors that each cell has."""
     level = pd.Series(np.nan, rows.index)
     for floor in reversed(floors):

@@ -74,15 +74,15 @@ def lengths(rows: pd.DataFrame) -> pd.DataFrame:
     shown = rows["kind"].isin(LENGTH_KINDS) & (
         metric.isin((*CURVE_METRICS, GENERATED_METRIC)) | metric.str.startswith(STRIDED_PREFIX)
     )
-    return _wide(rows[shown], "length", ("policy", "offset"))
+    return _mean_texts(rows[shown], "length", ("policy", "offset"))
 
 
 def layers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting, encoding, probe, length and metric, and a column per layer; heads are averaged."""
-    return _wide(rows[rows["kind"].eq("probe") & rows["layer"].notna()], "layer", ("probe", "length"))
+    return _mean_texts(rows[rows["kind"].eq("probe") & rows["layer"].notna()], "layer", ("probe", "length"))
 
 
-def _wide(rows: pd.DataFrame, across: str, extra: tuple[str, ...]) -> pd.DataFrame:
+def _mean_texts(rows: pd.DataFrame, across: str, extra: tuple[str, ...]) -> pd.DataFrame:
     """Return means over seeds, of means over heads, as text; with half the t interval where there are several seeds.
 
     Non-finite values are not averaged away: the cell says in how many seeds they occur. Where fewer seeds were measured

@@ -42,7 +42,7 @@ def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
     measured, names = metric_column(rows, metric), setting_columns(rows)
     rows = rows[np.isfinite(rows[measured])]
     tasks = rows.groupby("data", sort=False) if "data" in rows else [("", rows)]
-    gaps = {str(task): _gap(cells, metric) for task, cells in tasks}
+    gaps = {str(task): _mean_gap(cells, metric) for task, cells in tasks}
     without = [task for task, gap in gaps.items() if gap is None]
     if several := len(gaps) > 1 and not _without_gap(gaps.values()):
         unit = f"share of the gap to the best possible that remains, (test {metric} − best) / (level − best)"
@@ -54,7 +54,7 @@ def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
         rows = rows.assign(value=rows[measured])
     pooled = REMAINING_METRIC if several else metric
     count = len(rows[names].drop_duplicates())
-    means = _means(rows, pooled, count)
+    means = _average_settings(rows, pooled, count)
     if several and without:
         note = f"Not pooled over tasks: for test {metric}, no level is known for {', '.join(without)}."
         return Pool(means.head(0), pooled, note)
@@ -64,7 +64,7 @@ def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
     return Pool(means, pooled, note)
 
 
-def _means(rows: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
+def _average_settings(rows: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
     """Return the mean of the column value for each encoding and seed that has `count` settings, costs and floors."""
     others: dict[str, Any] = {"positional_parameters": "max", "flops_per_token": "sum"}
     # NaN if a setting lacks the floor
@@ -92,7 +92,7 @@ def _without_gap(gaps: Iterable[_Gap | None]) -> bool:
     return all(gap is not None and not gap.by_floor for gap in gaps)
 
 
-def _gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
+def _mean_gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
     """Return best value and level of a task, each the mean over the cells of a setting; None without a level."""
     present = [floor for floor in floors(rows, metric) if rows[f"floor_{floor}_{metric}"].notna().all()]
     if "bayes" not in present and not lower_is_better(metric):
@@ -115,7 +115,7 @@ def with_remaining(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame | N
     """
     if "data" not in rows or rows["data"].nunique() < 2:
         return None
-    gaps = [_gap(cells, metric) for _, cells in rows.groupby("data", sort=False)]
+    gaps = [_mean_gap(cells, metric) for _, cells in rows.groupby("data", sort=False)]
     if _without_gap(gaps) or any(gap is None for gap in gaps):
         return None
     measured = rows[metric_column(rows, metric)]

@@ -19,7 +19,7 @@ def require_rows(table: pd.DataFrame, path: Path) -> pd.DataFrame:
         ValueError: a column is missing, or has values of another kind.
     """
     numbers = [name for name in table if name.startswith(("test_", "floor_")) or name in COST_COLUMNS]
-    return _require(table, path, ("pe", "run"), _counts(table), numbers)
+    return _require(table, path, ("pe", "run"), _count_columns(table), numbers)
 
 
 def require_costs(cells: pd.DataFrame, source: object) -> None:
@@ -33,16 +33,16 @@ def require_costs(cells: pd.DataFrame, source: object) -> None:
 
 def require_curves(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return the validation curves once they are checked; raises as `require_rows`."""
-    return _require(table, path, ("pe", "metric"), _counts(table), ("epoch", "value"))
+    return _require(table, path, ("pe", "metric"), _count_columns(table), ("epoch", "value"))
 
 
 def require_records(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return the later measurements once they are checked; raises as `require_rows`."""
     numbers = ("length", "offset", "layer", "head", "value")
-    return _require(table, path, ("pe", "kind", "metric"), _counts(table), numbers, RECORD_COLUMNS)
+    return _require(table, path, ("pe", "kind", "metric"), _count_columns(table), numbers, RECORD_COLUMNS)
 
 
-def _counts(table: pd.DataFrame) -> tuple[str, ...]:
+def _count_columns(table: pd.DataFrame) -> tuple[str, ...]:
     """Return the columns of whole numbers: epochs may be a fraction only where steps are counted."""
     return (
         (*COUNT_COLUMNS, "steps") if "steps" in table and table["steps"].notna().all() else (*COUNT_COLUMNS, "epochs")

@@ -53,15 +53,15 @@ class Sensitivity:
             settings (all); better, worse, equal, unknown: signs of means, which noise alone can turn; certainly better,
             certainly worse: verdicts; within: verdicts of equal, equivalent, slightly better or slightly worse.
         """
-        return _counts(self.lines)
+        return _count_signs(self.lines)
 
     def levels(self) -> pd.DataFrame:
         """Return the counts at each value of each setting: name, value, then as in `counts`, and mean difference."""
         lines = []
         for name in self.names:
-            for value, part in self.lines.groupby(name, sort=_ordered(self.lines[name]), dropna=False):
+            for value, part in self.lines.groupby(name, sort=_sort_signs(self.lines[name]), dropna=False):
                 mean = {"mean difference": part["difference"].mean()}
-                lines.append({"name": name, "value": value} | _counts(part).to_dict() | mean)
+                lines.append({"name": name, "value": value} | _count_signs(part).to_dict() | mean)
         values = pd.Series([line.pop("value") for line in lines], dtype=object)
         table = pd.DataFrame(lines)
         table.insert(1, "value", values)
@@ -142,7 +142,7 @@ def sensitivity(
     lines = differences(rows, [(pe, baseline)], unit).drop(columns=["pe", "baseline", "margin"])
     lines = _with_verdicts(lines, compared[of_two], columns)
     lines["margin"] = lines["margin"] if unit == metric else np.nan
-    lines["sign"] = _signs(lines["difference"], unit)
+    lines["sign"] = _sign_of_differences(lines["difference"], unit)
     names = [name for name in columns if lines[name].nunique(dropna=False) > 1]
     lines = lines.sort_values("difference", kind="stable", na_position="last", ignore_index=True)
     sample = (table[pe] - table[baseline]).rename("difference").reset_index().dropna(subset="difference")
@@ -182,7 +182,7 @@ def shares(sample: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     settings = sample.groupby(list(names), sort=False, dropna=False).ngroup().to_numpy()
     models = _Models(values, codes | {"setting": settings})
     parts: list[tuple[str, int | None, float, float]] = []
-    parts += [(name, int(codes[name].max()) + 1, *_shapley(models, factors, name)) for name in factors]
+    parts += [(name, int(codes[name].max()) + 1, *_shapley_share(models, factors, name)) for name in factors]
     main = models.explained(tuple(factors))
     full = models.explained(("setting", "seed")) if "seed" in factors else main
     rest = (total, len(values) - 1)
@@ -222,7 +222,7 @@ class _Models:
         return self.cache[factors]
 
 
-def _shapley(models: _Models, factors: list[str], name: str) -> tuple[float, float]:
+def _shapley_share(models: _Models, factors: list[str], name: str) -> tuple[float, float]:
     """Return the sum of squares and the degrees of freedom that a factor adds, on average over orders."""
     others, squares, dof = [other for other in factors if other != name], 0.0, 0.0
     for size in range(len(others) + 1):
@@ -256,13 +256,13 @@ def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[st
     return table
 
 
-def _signs(values: pd.Series, metric: str) -> np.ndarray:
+def _sign_of_differences(values: pd.Series, metric: str) -> np.ndarray:
     """Return better, worse, equal, or an empty text where the difference is unknown."""
     good = values < 0 if lower_is_better(metric) else values > 0
     return np.select([values.isna(), values == 0, good], ["", "equal", "better"], "worse")
 
 
-def _counts(lines: pd.DataFrame) -> pd.Series:
+def _count_signs(lines: pd.DataFrame) -> pd.Series:
     sure = lines["verdict"].map(lambda word: Verdict(word).direction)
     counts = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in ("better", "worse", "equal")}
     counts["unknown"] = (lines["sign"] == "").sum()
@@ -271,5 +271,5 @@ def _counts(lines: pd.DataFrame) -> pd.Series:
     return pd.Series(counts, dtype=int)
 
 
-def _ordered(values: pd.Series) -> bool:
+def _sort_signs(values: pd.Series) -> bool:
     return bool(pd.api.types.is_numeric_dtype(values))

@@ -29,7 +29,7 @@ def curve(sensitivity: Sensitivity) -> Plot:
     seed are in the table only.
     """
     drawn = sensitivity.lines.dropna(subset="difference")
-    levels = [(name, value) for name in sensitivity.names for value in _values(drawn[name])]
+    levels = [(name, value) for name in sensitivity.names for value in _sorted_values(drawn[name])]
     width = float(np.clip(2.2 + 0.12 * len(drawn), 4.6, 9.5))
     heights = (2.4, 0.3 + 0.17 * len(levels))
     figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
@@ -92,7 +92,7 @@ def _draw_levels(axes: Axes, drawn: pd.DataFrame, levels: list[tuple[str, Any]])
     axes.set_xlim(-0.7, len(drawn) - 0.3)
 
 
-def _values(column: pd.Series) -> list[Any]:
+def _sorted_values(column: pd.Series) -> list[Any]:
     """Return the values of a setting: numbers ascending, others in order of appearance."""
     values = column.drop_duplicates()
     return list(values.sort_values() if pd.api.types.is_numeric_dtype(column) else values)

@@ -45,7 +45,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
     if baseline not in set(rows["pe"]):
         raise ValueError(unknown_name_message("baseline", rows["pe"].unique(), baseline))
     floor_names, settings, measured = floors(rows, metric), setting_columns(rows), metric_column(rows, metric)
-    compared = _differences(rows, baseline, metric)
+    compared = _known_differences(rows, baseline, metric)
     lines = []
     for key, group in rows.groupby(["pe", *settings], sort=False, dropna=False):
         losses = group.set_index("seed")[measured]
@@ -53,13 +53,13 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         line = dict(zip(["pe", *settings], key, strict=True))
         line |= {"seeds": len(losses), "loss": losses.mean(), "low": low, "high": high}
         line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in floor_names}
-        lines.append(line | compared.get(tuple(map(_present, key)), {}))
+        lines.append(line | compared.get(tuple(map(_none_if_missing, key)), {}))
     table = _sorted(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
     table.attrs = {"baseline": baseline, "floors": floor_names, "not_learned": not_learned_note(rows)}
     return table
 
 
-def _differences(rows: pd.DataFrame, baseline: str, metric: str) -> dict[tuple[Any, ...], dict[str, float]]:
+def _known_differences(rows: pd.DataFrame, baseline: str, metric: str) -> dict[tuple[Any, ...], dict[str, float]]:
     """Return the differences from the baseline that are known, with their intervals, by encoding and setting."""
     settings = setting_columns(rows)
     if rows.duplicated(["pe", *settings, "seed"]).any():
@@ -114,32 +114,38 @@ def _sorted(table: pd.DataFrame, settings: list[str], encodings: list[str]) -> p
 
 def _sort_keys(values: pd.Series) -> pd.Series:
     """Return numbers that sort like the values: missing ones first, then numbers, then text."""
-    order = sorted(dict.fromkeys(map(_present, values)), key=lambda v: (v is not None, isinstance(v, str), v or 0))
-    return values.map(lambda value: order.index(_present(value)))
+    order = sorted(
+        dict.fromkeys(map(_none_if_missing, values)), key=lambda v: (v is not None, isinstance(v, str), v or 0)
+    )
+    return values.map(lambda value: order.index(_none_if_missing(value)))
 
 
-def _present(value: Any) -> Any:
+def _none_if_missing(value: Any) -> Any:
     """Return the value, or None for any of pandas' missing values."""
     return None if pd.api.types.is_scalar(value) and pd.isna(value) else value
 
 
 def without_constants(table: pd.DataFrame, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     """Return the named columns in which all rows are equal, as a line of text, and the table without them."""
-    same = {name: _present(table[name].iloc[0]) for name in names if len(set(map(_present, table[name]))) == 1}
-    line = ", ".join(f"{name} {_shown(value)}" for name, value in same.items() if value not in (None, ""))
+    same = {
+        name: _none_if_missing(table[name].iloc[0])
+        for name in names
+        if len(set(map(_none_if_missing, table[name]))) == 1
+    }
+    line = ", ".join(f"{name} {_cell_text(value)}" for name, value in same.items() if value not in (None, ""))
     return line, table.drop(columns=list(same))
 
 
 def as_text(table: pd.DataFrame, names: Sequence[str]) -> str:
     """Return a table for the terminal, constant columns in a line above; missing values are left empty."""
     line, table = without_constants(table, names)
-    shown = table.apply(lambda column: column if pd.api.types.is_numeric_dtype(column) else column.map(_shown))
+    shown = table.apply(lambda column: column if pd.api.types.is_numeric_dtype(column) else column.map(_cell_text))
     text = shown.to_string(index=False, na_rep="")
     return f"{line}\n{text}" if line else text
 
 
-def _shown(value: Any) -> str:
-    text = "" if _present(value) is None else str(value)
+def _cell_text(value: Any) -> str:
+    text = "" if _none_if_missing(value) is None else str(value)
     return f"{value:.6g}" if isinstance(value, float) and len(text) > MAX_CHARACTERS else text
 
 
@@ -149,22 +155,22 @@ def render_table(table: pd.DataFrame) -> str:
     The first line says where no model has learned the task.
     """
     several = table["seeds"].max() > 1
-    settings = _settings(table)
-    columns: dict[str, list[str]] = {name: [_shown(value) for value in table[name]] for name in ("pe", *settings)}
+    settings = _setting_columns(table)
+    columns: dict[str, list[str]] = {name: [_cell_text(value) for value in table[name]] for name in ("pe", *settings)}
     if several:
         columns["seeds"] = [str(value) for value in table["seeds"]]
     columns["loss"] = [f"{value:.4f}" for value in table["loss"]]
     if several:
-        columns["95 % interval"] = _intervals(table["low"], table["high"])
+        columns["95 % interval"] = _interval_texts(table["low"], table["high"])
     for floor in table.attrs["floors"]:
         columns[floor_heading(floor)] = ["" if pd.isna(v) else f"{v:.4f}" for v in table[floor]]
     if several and "difference" in table:
         baseline = table.attrs["baseline"]
         columns[f"minus {baseline}"] = ["" if pd.isna(v) else f"{v:+.4f}" for v in table["difference"]]
-        columns["95 % paired"] = _intervals(table["difference_low"], table["difference_high"])
+        columns["95 % paired"] = _interval_texts(table["difference_low"], table["difference_high"])
     lines = [table.attrs["not_learned"]]
     if "verdict" in table:
-        columns["verdict"] = [_shown(verdict) for verdict in table["verdict"]]
+        columns["verdict"] = [_cell_text(verdict) for verdict in table["verdict"]]
         lines += [as_text(pd.DataFrame(columns), settings), f"verdicts: {table.attrs['family']}"]
         lines.append(few_runs(table["pe"].nunique(), int(table["seeds"].min())))
     else:
@@ -172,39 +178,39 @@ def render_table(table: pd.DataFrame) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _settings(table: pd.DataFrame) -> list[str]:
+def _setting_columns(table: pd.DataFrame) -> list[str]:
     """Return the columns of a summary table that make a setting."""
     return [name for name in table.columns[: list(table.columns).index("seeds")] if name != "pe"]
 
 
 def floor_heading(floor: str) -> str:
     """Return the heading of a floor's column in a table for the terminal."""
-    return f"{_kind(floor)}: {_in_words(floor)}"
+    return f"{_floor_or_level(floor)}: {_in_words(floor)}"
 
 
 def _in_words(floor: str) -> str:
     return floor.replace("_", "-")
 
 
-def _kind(floor: str) -> str:
+def _floor_or_level(floor: str) -> str:
     """Return "floor" for a bound that no model of its kind can beat, "level" for a reference value."""
     return "floor" if floor == "bayes" or floor.startswith("position_blind") else "level"
 
 
-def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
+def _interval_texts(low: pd.Series, high: pd.Series) -> list[str]:
     return ["" if pd.isna(a) else f"[{a:.4f}, {b:.4f}]" for a, b in zip(low, high, strict=True)]
 
 
 def markdown_table(table: pd.DataFrame) -> str:
     """Return means and intervals of `summarise` in Markdown: a row per setting, a column per encoding, floors last."""
-    settings, lines = _settings(table), []
+    settings, lines = _setting_columns(table), []
     table = table.assign(cell=_with_half(table["loss"], (table["high"] - table["low"]) / 2))
     for key, group in table.groupby(settings, sort=False, dropna=False):
         line = dict(zip(settings, key, strict=True)) | dict.fromkeys(table["pe"])
         line |= dict(zip(group["pe"], group["cell"], strict=True))
         for floor in table.attrs["floors"]:
             mean = group[floor].mean()
-            line[f"{_in_words(floor)} {_kind(floor)}"] = None if pd.isna(mean) else f"{mean:.3f}"
+            line[f"{_in_words(floor)} {_floor_or_level(floor)}"] = None if pd.isna(mean) else f"{mean:.3f}"
         lines.append(line)
     return as_markdown(pd.DataFrame(lines), names=settings)
 
@@ -219,8 +225,8 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
     Args:
         table: the table of `summarise`.
     """
-    names = ["pe", *(name for name in _settings(table) if name != "data")]
-    lines = {tuple(map(_present, key)): dict(zip(names, key, strict=True)) for key in _rows(table[names])}
+    names = ["pe", *(name for name in _setting_columns(table) if name != "data")]
+    lines = {tuple(map(_none_if_missing, key)): dict(zip(names, key, strict=True)) for key in _row_tuples(table[names])}
     for data, group in table.groupby("data", sort=False):
         present = [floor for floor in table.attrs["floors"] if group[floor].notna().all()]
         best = group["bayes"] if "bayes" in present else 0.0 * group["loss"]
@@ -231,12 +237,12 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
         name = f"{data} (loss)" if level is None else f"{data} (0: {zero}, 1: {_in_words(level)})"
         for line in lines.values():
             line[name] = ""
-        for key, cell in zip(_rows(group[names]), _with_half(means, halves), strict=True):
-            lines[tuple(map(_present, key))][name] = cell
+        for key, cell in zip(_row_tuples(group[names]), _with_half(means, halves), strict=True):
+            lines[tuple(map(_none_if_missing, key))][name] = cell
     return pd.DataFrame(lines.values())
 
 
-def _rows(table: pd.DataFrame) -> list[tuple[Any, ...]]:
+def _row_tuples(table: pd.DataFrame) -> list[tuple[Any, ...]]:
     return list(table.itertuples(index=False, name=None))
 
 
@@ -255,5 +261,5 @@ def as_markdown(table: pd.DataFrame, left: Sequence[str] = (), names: Sequence[s
     line, table = without_constants(table, names)
     rule = [":---" if name in left else "---:" for name in table.columns]
     rows = [list(table.columns), rule, *table.itertuples(index=False, name=None)]
-    text = "\n".join(f"| {' | '.join(in_markdown(_shown(value)) for value in row)} |" for row in rows)
+    text = "\n".join(f"| {' | '.join(in_markdown(_cell_text(value)) for value in row)} |" for row in rows)
     return f"{in_markdown(line)}\n\n{text}" if line else text

@@ -70,7 +70,7 @@ def load_checkpoint_cell(run: Run, target: int, foreign: bool = True) -> Trained
     Raises:
         LedgerError: the checkpoint is damaged, has no weights, or needs such a class.
     """
-    cfg = _config(run, target, foreign)
+    cfg = _complete_config(run, target, foreign)
     summary = run.summary(target)
     data = make_dataset(cfg)
     model = Transformer(cfg.model, instantiate(cfg.pe), data.task)
@@ -97,10 +97,10 @@ def find_cell(folder: Path, study: str | None, settings: Mapping[str, Any]) -> t
     names = list(dict.fromkeys(name for _, _, cell_settings in cells for name in cell_settings))
     chosen: list[str] = []
     for setting, value in settings.items():
-        name = _setting(setting, names)
-        kept = [cell for cell in cells if cell[2].get(name, "null") == _flattened(value)]
+        name = _full_setting_name(setting, names)
+        kept = [cell for cell in cells if cell[2].get(name, "null") == _flatten_value(value)]
         if not kept:
-            values = _sorted([cell_settings for _, _, cell_settings in cells], name)
+            values = _sorted_texts([cell_settings for _, _, cell_settings in cells], name)
             raise ValueError(
                 unknown_name_message(setting, values, value, where + "".join(f", {word}" for word in chosen))
             )
@@ -108,13 +108,13 @@ def find_cell(folder: Path, study: str | None, settings: Mapping[str, Any]) -> t
     if len(cells) > 1:
         raise ValueError(
             f"load must match one cell, got {len(cells)}{where}{''.join(f', {word}' for word in chosen)}: they differ "
-            f"in {_differences([cell_settings for _, _, cell_settings in cells])}"
+            f"in {_different_settings([cell_settings for _, _, cell_settings in cells])}"
         )
     ((run, target, _),) = cells
     return run, target
 
 
-def _setting(setting: str, names: list[str]) -> str:
+def _full_setting_name(setting: str, names: list[str]) -> str:
     """Return the full name of a setting that may be given by its last word.
 
     Raises:
@@ -132,30 +132,30 @@ def _setting(setting: str, names: list[str]) -> str:
     return same[0]
 
 
-def _flattened(value: Any) -> Any:
+def _flatten_value(value: Any) -> Any:
     """Return a value as `config.flatten_settings` has it."""
     return "null" if value is None else str(list(value)) if isinstance(value, (list, tuple)) else value
 
 
-def _differences(cells: list[Settings]) -> str:
+def _different_settings(cells: list[Settings]) -> str:
     """Return the settings in which cells differ, with their values."""
     full = {name: short for short, name in SHORT_NAMES.items()}
     parts = []
     for name in dict.fromkeys(name for cell_settings in cells for name in cell_settings):
-        values = _sorted(cells, name)
+        values = _sorted_texts(cells, name)
         if len(values) > 1:
             more = f" and {len(values) - MAX_VALUES} more" if len(values) > MAX_VALUES else ""
             parts.append(f"{full.get(name, name)} ({', '.join(values[:MAX_VALUES])}{more})")
     return ", ".join(parts)
 
 
-def _sorted(cells: list[Settings], name: str) -> list[str]:
+def _sorted_texts(cells: list[Settings], name: str) -> list[str]:
     """Return the values of a setting as text, in order."""
     values = {cell_settings.get(name, "null") for cell_settings in cells}
     return [str(value) for value in sorted(values, key=lambda value: (isinstance(value, str), value))]
 
 
-def _config(run: Run, target: int, foreign: bool) -> DictConfig:
+def _complete_config(run: Run, target: int, foreign: bool) -> DictConfig:
     """Return the config of a checkpoint, with the settings that came later at their defaults.
 
     Raises:
@@ -165,7 +165,7 @@ def _config(run: Run, target: int, foreign: bool) -> DictConfig:
     if foreign:
         add_import_paths(settings)
     for group, base in (("pe", PositionalEncoding), ("data", Dataset)):
-        for path in _targets(settings[group]):
+        for path in _import_paths(settings[group]):
             if path in _declared_targets(group):
                 continue
             config_class = get_object(path) if foreign else None
@@ -176,14 +176,14 @@ def _config(run: Run, target: int, foreign: bool) -> DictConfig:
     return config.without_study_settings(cfg)
 
 
-def _targets(settings: Any) -> Iterator[str]:
+def _import_paths(settings: Any) -> Iterator[str]:
     """Yield the import paths in settings, at any depth."""
     if isinstance(settings, dict):
         if "_target_" in settings:
             yield str(settings["_target_"])
         settings = list(settings.values())
     for inner in settings if isinstance(settings, list) else []:
-        yield from _targets(inner)
+        yield from _import_paths(inner)
 
 
 def _declared_targets(group: str) -> set[str]:

@@ -69,10 +69,10 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
             solved = int(runs["solved"].sum())
             low, high = share_interval(np.array([solved]), np.array([len(runs)]))
             line |= {"solved": f"{solved} [{low[0]:.2f}, {high[0]:.2f}]", "steps": round(2**mean)}
-            line["95 % interval"] = _between(2 ** ends[0], 2 ** ends[1], ".0f")
+            line["95 % interval"] = _interval_text(2 ** ends[0], 2 ** ends[1], ".0f")
         else:
             low, high = cut_interval("loss", mean, *ends)
-            line |= {"loss": mean, "95 % interval": _between(float(low), float(high), ".4f")}
+            line |= {"loss": mean, "95 % interval": _interval_text(float(low), float(high), ".4f")}
             line |= {floor_heading(floor): runs[f"floor_{floor}_loss"].mean() for floor in floors(complete)}
         table.append(line)
     table = sort_by_setting(pd.DataFrame(table, columns=None if table else [*keys, "pe"]), keys)
@@ -81,19 +81,19 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
         table = table.merge(lines.groupby(names, dropna=False)["verdict"].agg(list).reset_index(), how="left")
         verdicts = [words if isinstance(words, list) else [] for words in table.pop("verdict")]
         if baseline is None:
-            table["ranks"] = [_ranks(words) if words else "" for words in verdicts]
+            table["ranks"] = [_rank_range(words) if words else "" for words in verdicts]
         else:
             table[f"than {baseline}"] = [words[0] if words else "" for words in verdicts]
     return table
 
 
-def _ranks(verdicts: list[str]) -> str:
+def _rank_range(verdicts: list[str]) -> str:
     """Return the range of ranks of an encoding, by the verdicts on it compared with each other one."""
     first, last = 1 + verdicts.count(Verdict.WORSE), 1 + len(verdicts) - verdicts.count(Verdict.BETTER)
     return f"{first}" if first == last else f"{first} to {last}"
 
 
-def _between(low: float, high: float, digits: str) -> str:
+def _interval_text(low: float, high: float, digits: str) -> str:
     return "" if np.isnan(low) else f"[{low:{digits}}, {high:{digits}}]"
 
 
@@ -201,7 +201,7 @@ def compare_with_baseline(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: 
     Returns:
         A line per setting and encoding: the settings, then the columns of `pe_lab.statistics.compare`.
     """
-    return _compared(outcomes, endpoint, baseline)
+    return _compare_outcomes(outcomes, endpoint, baseline)
 
 
 def compare_all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
@@ -212,7 +212,7 @@ def compare_all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str 
         baseline: the encoding that the study declared, whose comparisons are those of `compare_with_baseline` and the
             only ones that are asked about; None: it declared none.
     """
-    lines = _compared(outcomes, endpoint)
+    lines = _compare_outcomes(outcomes, endpoint)
     if baseline is None:
         return lines
     others = _not_asked(lines[(lines["pe"] != baseline) & (lines["baseline"] != baseline)])
@@ -223,7 +223,7 @@ def _not_asked(lines: pd.DataFrame) -> pd.DataFrame:
     return lines.assign(p_corrected=np.nan, p_equivalent_corrected=np.nan, verdict=str(Verdict.NOT_ASKED))
 
 
-def _compared(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
+def _compare_outcomes(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
     keys = tuned_settings(outcomes)
     runs = outcomes[outcomes["y"].notna()]
     each = runs[keys].drop_duplicates(ignore_index=True)

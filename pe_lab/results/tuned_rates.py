@@ -56,7 +56,7 @@ def tuned(results: Results) -> TunedRates:
     spread = both.groupby(keys, sort=False, dropna=False)["test_loss"].agg(interval).iloc[best.index]
     best = best.assign(at_edge=edge, low=[low for low, _ in spread], high=[high for _, high in spread])
     columns = ["pe", *settings, LR, "at_edge", "validation_loss", "test_loss", "low", "high", "seeds"]
-    return TunedRates(best[columns].reset_index(drop=True), _agreement(means, best, settings))
+    return TunedRates(best[columns].reset_index(drop=True), _compare_rankings(means, best, settings))
 
 
 def _with_validation(cells: pd.DataFrame, curves: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
@@ -97,7 +97,7 @@ def edges_line(rates: pd.DataFrame) -> str:
     return f"{count} of {len(rates)} tuned rates stand at the edge of those that were tried{beyond}"
 
 
-def _agreement(means: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
+def _compare_rankings(means: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
     """Compare the ranking at one rate for all encodings with the ranking at tuned rates."""
     lines = []
     for key, group in means.groupby([*settings, LR], sort=True, dropna=False):

@@ -38,12 +38,12 @@ def load(project: str, runs: Iterable[Any] | None = None) -> Results:
         ValueError: the server does not answer, there is no such project, or none of its W&B runs is a finished cell.
     """
     settings, summaries, refused, kept = [], [], [], []
-    for run in _fetch(project) if runs is None else runs:
+    for run in _fetch_runs(project) if runs is None else runs:
         if run.job_type == "evaluation":
             continue  # of a cell that has a W&B run of its own
         try:
-            entries = _settings(run.config)
-            summary = _summary(run, entries)
+            entries = _settings_of_config(run.config)
+            summary = _summary_of_cell(run, entries)
         except KeyError as error:
             refused.append(f"W&B run {run.id} must have {error.args[0]}, got none: it is {run.state}")
             continue
@@ -58,10 +58,10 @@ def load(project: str, runs: Iterable[Any] | None = None) -> Results:
             f"the W&B project must have a finished cell, got none in {project} ({len(refused)} other W&B runs)"
         )
     cells = rows_of(settings, summaries)
-    return WandbResults(project, cells, _curves(cells, kept, summaries), refused)
+    return WandbResults(project, cells, _validation_curves(cells, kept, summaries), refused)
 
 
-def _fetch(project: str) -> list[Any]:
+def _fetch_runs(project: str) -> list[Any]:
     """Ask the server for the W&B runs of a project.
 
     Raises:
@@ -76,7 +76,7 @@ def _fetch(project: str) -> list[Any]:
         raise ValueError(f"the W&B project must be one that can be read, got {project!r}: {reason}") from None
 
 
-def _settings(config: dict[str, Any]) -> Settings:
+def _settings_of_config(config: dict[str, Any]) -> Settings:
     """Return the settings of a cell; other keys in the config of its W&B run are left out.
 
     Raises:
@@ -96,7 +96,7 @@ def _settings(config: dict[str, Any]) -> Settings:
     return settings
 
 
-def _summary(run: Any, settings: Settings) -> dict[str, Any]:
+def _summary_of_cell(run: Any, settings: Settings) -> dict[str, Any]:
     """Return the summary of a cell in the form that the ledger has.
 
     Raises:
@@ -127,7 +127,7 @@ def _summary(run: Any, settings: Settings) -> dict[str, Any]:
     } | {name: flat.get(f"cost/{name}") for name in cost}
 
 
-def _curves(cells: pd.DataFrame, runs: list[Any], summaries: list[dict[str, Any]]) -> pd.DataFrame:
+def _validation_curves(cells: pd.DataFrame, runs: list[Any], summaries: list[dict[str, Any]]) -> pd.DataFrame:
     """Return the validation during training, of the longest checkpoint of each training run."""
     names = list(cells.columns[: [name.startswith("test_") for name in cells].index(True)])
     by_cell = {(summary["run"], run.config["epochs"]): run for run, summary in zip(runs, summaries, strict=True)}

@@ -89,16 +89,18 @@ def compare_with_published(values: np.ndarray, published: Published, tolerance: 
     min_variance = (MIN_SD_SHARE * tolerance) ** 2
     variance = np.maximum(values.var(-1, ddof=1), min_variance)
     difference = values.mean(-1) - published.mean
-    error, inside, outside = _scaled(variance, seeds, published, min_variance, tests)
+    error, inside, outside = _scaled_quantiles(variance, seeds, published, min_variance, tests)
     size = np.abs(difference)
     within, beyond = size + inside * error < tolerance, size - outside * error > tolerance
     agreement = np.where(within, Agreement.REPRODUCED, np.where(beyond, Agreement.NOT_REPRODUCED, Agreement.UNDECIDED))
     half = np.where(size > tolerance, outside, inside) * error
-    needed = np.where(within | beyond, seeds, _needed(size, variance, seeds, published, min_variance, tolerance, tests))
+    needed = np.where(
+        within | beyond, seeds, _needed_seeds(size, variance, seeds, published, min_variance, tolerance, tests)
+    )
     return Comparison(agreement.astype(object), difference, difference - half, difference + half, needed)
 
 
-def _scaled(
+def _scaled_quantiles(
     variance: np.ndarray, seeds: np.ndarray | int, published: Published, min_variance: float, tests: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the standard error of the difference, and the quantiles of t for being inside and for being outside."""
@@ -113,7 +115,7 @@ def _scaled(
     return error, special.stdtrit(dof, 1 - level), special.stdtrit(dof, 1 - level / tests)
 
 
-def _needed(
+def _needed_seeds(
     size: np.ndarray,
     variance: np.ndarray,
     seeds: int,
@@ -127,7 +129,7 @@ def _needed(
     if not len(counts):
         return np.full(size.shape, np.nan)
     size = size[..., None]
-    error, inside, outside = _scaled(variance[..., None], counts, published, min_variance, tests)
+    error, inside, outside = _scaled_quantiles(variance[..., None], counts, published, min_variance, tests)
     quantile = np.where(size < tolerance, inside, outside) - special.ndtri(1 - POWER)
     enough = quantile * error < np.abs(tolerance - size)
     return np.where(enough.any(-1), counts[enough.argmax(-1)], np.nan)

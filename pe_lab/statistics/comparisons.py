@@ -43,14 +43,14 @@ def differences(
     for setting, part in by_setting(table):
         size = float(by_key[tuple(None if pd.isna(value) else value for value in setting.values())])
         lines += [setting | {"pe": pe, "baseline": other} for pe, other in pairs]
-        parts.append(_tested(part.to_numpy(), (columns[0], columns[1]), size))
+        parts.append(_test_pairs(part.to_numpy(), (columns[0], columns[1]), size))
     tested = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS, dtype=float)
     tested = pd.concat([pd.DataFrame(lines, columns=[*names, "pe", "baseline"]), tested], axis=1)
     tested.attrs["margin"] = sizes.attrs["margin"]
     return tested
 
 
-def _tested(y: np.ndarray, pairs: tuple[np.ndarray, np.ndarray], margin: float) -> pd.DataFrame:
+def _test_pairs(y: np.ndarray, pairs: tuple[np.ndarray, np.ndarray], margin: float) -> pd.DataFrame:
     """Return COLUMNS of the pairs of one setting: y [seeds, encodings]."""
     tests: Tests = t_tests(y, pairs, margin, keep_small=True)
     table = pd.DataFrame({name: margin if name == "margin" else getattr(tests, name) for name in COLUMNS})

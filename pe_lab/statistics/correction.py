@@ -9,9 +9,9 @@ def holm(p: np.ndarray) -> np.ndarray:
     Args:
         p: p values [..., family]; NaN stays NaN and is not counted.
     """
-    ordered, order, count = _sorted(p)
+    ordered, order, count = _sort_p(p)
     factors = np.maximum(count - np.arange(p.shape[-1]), 1)
-    return _restored(p, np.minimum(np.maximum.accumulate(ordered * factors, -1), 1.0), order)
+    return _restore_order(p, np.minimum(np.maximum.accumulate(ordered * factors, -1), 1.0), order)
 
 
 def holm_levels(p: np.ndarray, level: float) -> np.ndarray:
@@ -34,19 +34,19 @@ def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
     Args:
         p: p values [..., family]; NaN stays NaN and is not counted.
     """
-    ordered, order, count = _sorted(p)
+    ordered, order, count = _sort_p(p)
     scaled = np.minimum(ordered * np.maximum(count / np.arange(1, p.shape[-1] + 1), 1.0), 1.0)
-    return _restored(p, np.minimum.accumulate(scaled[..., ::-1], -1)[..., ::-1], order)
+    return _restore_order(p, np.minimum.accumulate(scaled[..., ::-1], -1)[..., ::-1], order)
 
 
-def _sorted(p: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sort_p(p: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ascending p values with 1 for NaN, their order, and the number of those that are not NaN [..., 1]."""
     finite = ~np.isnan(p)
     order = np.argsort(np.where(finite, p, 2.0), axis=-1, kind="stable")
     return np.take_along_axis(np.where(finite, p, 1.0), order, -1), order, finite.sum(-1, keepdims=True)
 
 
-def _restored(p: np.ndarray, ordered: np.ndarray, order: np.ndarray) -> np.ndarray:
+def _restore_order(p: np.ndarray, ordered: np.ndarray, order: np.ndarray) -> np.ndarray:
     corrected = np.empty(p.shape)
     np.put_along_axis(corrected, order, ordered, -1)
     return np.where(np.isnan(p), np.nan, corrected)

@@ -31,7 +31,7 @@ def effects(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
     factors = [name for name in FACTORS if rows[name].nunique() > 1]
     if any(rows[name].nunique(dropna=False) > 1 for name in setting_columns(rows) if name not in FACTORS):
         factors = []  # a task or a learning rate that varies with depth would count as an effect of depth
-    shares = _shares(rows, measured, factors) if len(factors) > 1 else []
+    shares = _shares_per_seed(rows, measured, factors) if len(factors) > 1 else []
     lines = []
     for chosen, share in zip(_subsets(factors), np.transpose(shares) if shares else [], strict=False):
         low, high = interval(pd.Series(share))
@@ -40,7 +40,7 @@ def effects(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["effect", "share", "low", "high", "seeds"])
 
 
-def _shares(rows: pd.DataFrame, measured: str, factors: list[str]) -> list[np.ndarray]:
+def _shares_per_seed(rows: pd.DataFrame, measured: str, factors: list[str]) -> list[np.ndarray]:
     """Return the shares of all effects for each seed whose grid is complete and not constant."""
     sizes = [rows[name].nunique() for name in factors]
     shares = []
@@ -48,12 +48,12 @@ def _shares(rows: pd.DataFrame, measured: str, factors: list[str]) -> list[np.nd
         values = cells.sort_values(factors)[measured].to_numpy()
         complete = len(cells) == np.prod(sizes) and not cells.duplicated(factors).any() and np.isfinite(values).all()
         if complete and np.ptp(values) > 0:
-            squares = _squares(values.reshape(sizes))
+            squares = _sums_of_squares(values.reshape(sizes))
             shares.append(squares / squares.sum())
     return shares
 
 
-def _squares(values: np.ndarray) -> np.ndarray:
+def _sums_of_squares(values: np.ndarray) -> np.ndarray:
     """Return the sums of squares of a complete grid's effects, which are orthogonal, in the order of `_subsets`."""
     rest, squares = values - values.mean(), []
     for chosen in _subsets(range(values.ndim)):

@@ -67,7 +67,7 @@ class Margin:
         Raises:
             ValueError: the metric has another unit.
         """
-        if self.unit not in (units := _units(metric)):
+        if self.unit not in (units := _margin_units(metric)):
             raise ValueError(f"the margin of {metric} must be in {' or '.join(units)}, got {str(self)!r}")
 
     def in_units(self, rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
@@ -84,13 +84,13 @@ class Margin:
             ValueError: there is no such metric, it has another unit, or a setting has no gap.
         """
         self.require_metric(metric)
-        gaps = _gaps(rows, metric)
+        gaps = _gap_per_setting(rows, metric)
         if self.unit != "gap":
             value = self.value / log(2) if self.unit == "nats" and unit_of(metric) == "bits" else self.value
             return gaps.drop(columns="gap").assign(margin=value)
         if len(without := gaps[~(gaps["gap"] > MIN_GAP)]):
             setting = ", ".join(f"{name} {value}" for name, value in without.iloc[0].items() if name != "gap")
-            units = [f"{unit}, or " for unit in _units(metric) if unit != "gap"]
+            units = [f"{unit}, or " for unit in _margin_units(metric) if unit != "gap"]
             raise ValueError(
                 f"a margin in gap needs floors bayes and position_blind of {metric} that differ, got {str(self)!r} for "
                 f"{setting}: use {''.join(units)}no margin for the default of each task"
@@ -114,9 +114,9 @@ def default_margin(rows: pd.DataFrame, metric: str = "loss") -> Margin | None:
     Raises:
         ValueError: there is no such metric.
     """
-    if len(rows) and (_gaps(rows, metric)["gap"] > MIN_GAP).all():
+    if len(rows) and (_gap_per_setting(rows, metric)["gap"] > MIN_GAP).all():
         return Margin(0.05, "gap")
-    unit = next((unit for unit in _units(metric) if unit != "gap"), None)
+    unit = next((unit for unit in _margin_units(metric) if unit != "gap"), None)
     return None if unit is None else Margin(0.02, unit)
 
 
@@ -134,9 +134,13 @@ def margins(rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = No
     for task, cells in tasks:
         default = default_margin(cells, metric)
         words[task] = "none" if default is None else str(default)
-        none = _gaps(cells, metric).assign(margin=float("nan")).drop(columns="gap")
+        none = _gap_per_setting(cells, metric).assign(margin=float("nan")).drop(columns="gap")
         parts.append(none if default is None else default.in_units(cells, metric))
-    table = pd.concat(parts, ignore_index=True) if parts else _gaps(rows, metric).rename(columns={"gap": "margin"})
+    table = (
+        pd.concat(parts, ignore_index=True)
+        if parts
+        else _gap_per_setting(rows, metric).rename(columns={"gap": "margin"})
+    )
     if len(set(words.values())) > 1:
         table.attrs["margin"] = ", ".join(f"{word} for {task}" for task, word in words.items())
     else:
@@ -157,13 +161,13 @@ def margins_by_metric(margin: Margins, metric: str) -> dict[str, Margin]:
     return margins
 
 
-def _units(metric: str) -> list[str]:
+def _margin_units(metric: str) -> list[str]:
     """Return the units that a margin of a metric may have."""
     further = {"nats": ["nats"], "bits": ["nats"], "share": ["share"]}
     return ["gap", *further.get(unit_of(metric), [])]
 
 
-def _gaps(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _gap_per_setting(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return a line per setting: setting columns, gap (mean distance between the floors; NaN if unknown)."""
     metric_column(rows, metric)
     names = setting_columns(rows)

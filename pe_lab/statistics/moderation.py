@@ -82,9 +82,9 @@ def fit_prior(
     if not keep_small:
         prior, enough = _prior_by_moments(variances, dof, encodings, used)
         none = np.zeros(prior.chance.shape)
-        return replace(prior, min_variance=np.where(enough, _median(variances, used), 0.0), chance=none)
+        return replace(prior, min_variance=np.where(enough, _median_where_used(variances, used), 0.0), chance=none)
     above = used & (variances > 0)
-    above &= variances > _ROUNDING * _median(variances, above)[..., None]
+    above &= variances > _ROUNDING * _median_where_used(variances, above)[..., None]
     first, _ = _prior_by_moments(variances, dof, encodings, above)
     return _prior_by_moments(variances, dof, encodings, above & (variances > first.kept(dof)))[0]
 
@@ -113,7 +113,7 @@ def _log_bias(half: np.ndarray) -> np.ndarray:
     return bias
 
 
-def _median(variances: np.ndarray, used: np.ndarray) -> np.ndarray:
+def _median_where_used(variances: np.ndarray, used: np.ndarray) -> np.ndarray:
     """Return the median of those that are used; infinite where there is none."""
     ordered = np.sort(np.where(used, variances, np.inf), axis=-1)
     count = used.sum(-1)[..., None]

@@ -164,10 +164,10 @@ def t_tests(
     p_equivalent = special.stdtr(dof, (np.abs(mean) - margin) / positive)
     half = special.stdtrit(dof, (1 + np.asarray(confidence)) / 2) * error
     tests = Tests(seeds, mean, np.sqrt(variance), dof, p, p_equivalent, mean - half, mean + half)
-    return tests if solved is None else replace(tests, **_counts(y, solved, pairs))
+    return tests if solved is None else replace(tests, **_count_solved(y, solved, pairs))
 
 
-def _counts(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> dict[str, np.ndarray]:
+def _count_solved(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> dict[str, np.ndarray]:
     return dict(zip(("solved", "baseline_solved"), solved_runs(y, solved, pairs), strict=True))
 
 
@@ -252,7 +252,7 @@ def compare(
         tested.append((paired_tests(y, pairs, endpoint, solved), labels))
     tables = []
     for family in [tested] if one_family else [[each] for each in tested]:
-        tests = _joined([each for each, _ in family])
+        tests = _join_tests([each for each, _ in family])
         decisions = decide_pairs(tests, endpoint, baseline is not None)
         columns = vars(tests) | {"margin": endpoint.margin} | vars(decisions)
         columns = {name: column for name, column in columns.items() if column is not None}
@@ -261,7 +261,7 @@ def compare(
     return pd.concat(tables, ignore_index=True)
 
 
-def _joined(tests: list[Tests]) -> Tests:
+def _join_tests(tests: list[Tests]) -> Tests:
     """Return the tests of several tasks as one; all of the tasks have a level, or none has."""
     parts = [vars(each) for each in tests]
     columns: dict[str, Any] = {
@@ -288,11 +288,11 @@ def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.Data
         raise ValueError(f"runs must have the columns {columns}, got none named {missing[0]}")
     for name in ("pe", "seed", "task"):
         if name in frame:
-            _refuse(frame, name, frame[name].isna(), "given")
+            _refuse_bad_run(frame, name, frame[name].isna(), "given")
     if "y" in needed:
-        _refuse(frame, "y", ~np.isfinite(pd.to_numeric(frame["y"], errors="coerce").to_numpy(float)), "finite")
+        _refuse_bad_run(frame, "y", ~np.isfinite(pd.to_numeric(frame["y"], errors="coerce").to_numpy(float)), "finite")
     if "solved" in frame:
-        _refuse(frame, "solved", ~frame["solved"].isin([True, False]), "true or false")
+        _refuse_bad_run(frame, "solved", ~frame["solved"].isin([True, False]), "true or false")
     parts: list[tuple[str | None, pd.DataFrame]] = [(None, frame)]
     if "task" in frame and len(frame):
         parts = [(str(task), part) for task, part in frame.groupby("task", sort=False)]
@@ -305,7 +305,7 @@ def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.Data
     return parts
 
 
-def _refuse(frame: pd.DataFrame, name: str, bad: pd.Series | np.ndarray, what: str) -> None:
+def _refuse_bad_run(frame: pd.DataFrame, name: str, bad: pd.Series | np.ndarray, what: str) -> None:
     """Refuse the first run whose value of a column is bad."""
     if bad.any():
         run = frame[bad].iloc[0]

@@ -40,8 +40,8 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
             continue
         effect, within = abs(line.difference) / line.deviation, margin / line.deviation
         prior = line.freedom - (line.seeds - 1)  # degrees of freedom that do not come from these seeds
-        columns["seeds_needed"].append(_first(counts, _power(effect, counts, level, prior)))
-        equivalent = _first(counts, _power_of_equivalence(effect, within, counts, level, prior))
+        columns["seeds_needed"].append(_fewest_seeds(counts, _power_of_t_test(effect, counts, level, prior)))
+        equivalent = _fewest_seeds(counts, _power_of_equivalence(effect, within, counts, level, prior))
         columns["seeds_equivalent"].append(np.nan if np.isnan(margin) else equivalent)
         if (line.seeds, prior) not in smallest_effects:
             smallest_effects[line.seeds, prior] = _smallest_effect(line.seeds, level, prior)
@@ -49,13 +49,13 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
     return compared.assign(**columns)
 
 
-def _first(counts: np.ndarray, power: np.ndarray) -> float:
+def _fewest_seeds(counts: np.ndarray, power: np.ndarray) -> float:
     """Return the first number of seeds that has the power; inf if none has."""
     enough = counts[power >= POWER]
     return int(enough[0]) if len(enough) else np.inf
 
 
-def _power(effect: float, seeds: np.ndarray | int, level: float, prior: float) -> np.ndarray:
+def _power_of_t_test(effect: float, seeds: np.ndarray | int, level: float, prior: float) -> np.ndarray:
     """Return the power of a paired t test for a difference in units of its deviation; the far tail is neglected.
 
     Args:
@@ -77,7 +77,7 @@ def _power_of_equivalence(
     Args:
         effect: the difference, in units of its deviation.
         margin: the margin, in the same unit.
-        prior: see `_power`.
+        prior: see `_power_of_t_test`.
     """
     dof = seeds - 1 + prior
     critical = stats.t.isf(level, dof)
@@ -92,6 +92,6 @@ def _power_of_equivalence(
 def _smallest_effect(seeds: int, level: float, prior: float) -> float:
     """Return the smallest difference, in units of its deviation, that has the power."""
     high = 1.0
-    while _power(high, seeds, level, prior) < POWER:
+    while _power_of_t_test(high, seeds, level, prior) < POWER:
         high *= 2
-    return float(optimize.brentq(lambda effect: _power(effect, seeds, level, prior) - POWER, 0, high))
+    return float(optimize.brentq(lambda effect: _power_of_t_test(effect, seeds, level, prior) - POWER, 0, high))

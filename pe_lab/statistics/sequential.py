@@ -210,7 +210,7 @@ class _Study:
 
     def take(self, number: int, values: Values, margins: Mapping[Setting, float]) -> None:
         """Look at all open comparisons, each with the seeds of this look, and close those that are decided."""
-        reasons = {cell: self._keep(cell, self.looks[number], values) for cell in self.cells_of_open()}
+        reasons = {cell: self._keep_results(cell, self.looks[number], values) for cell in self.cells_of_open()}
         for index in np.flatnonzero(self.open):
             setting, *pair = self.comparisons[index]
             failed = [(setting, pe) for pe in pair if reasons[setting, pe]]
@@ -221,13 +221,13 @@ class _Study:
         for setting in self.design.settings:
             here = [index for index in np.flatnonzero(self.open) if self.comparisons[index][0] == setting]
             if here:
-                self._test(np.array(here), number, setting, margins[setting])
+                self._test_open(np.array(here), number, setting, margins[setting])
         tested = self.open.copy()
-        self.open &= ~self._decided().any(0)
+        self.open &= ~self._find_decided().any(0)
         if self.race:
             self._run_race(self.race, tested)
 
-    def _keep(self, cell: Arm, seeds: int, values: Values) -> str:
+    def _keep_results(self, cell: Arm, seeds: int, values: Values) -> str:
         """Keep the results of a cell that a look asked for; return why it failed, or an empty text."""
         reason = ""
         for seed in range(seeds):
@@ -240,7 +240,7 @@ class _Study:
                 reason = reason or f"seed {seed} of {cell[1]} has no finite value"
         return reason
 
-    def _test(self, here: np.ndarray, number: int, setting: Setting, margin: float) -> None:
+    def _test_open(self, here: np.ndarray, number: int, setting: Setting, margin: float) -> None:
         """Test the open comparisons of a setting; their variances are moderated by all pairs of it."""
         y, look = self.results[setting], self.looks[number]
         names = [self.comparisons[index][1:] for index in here]
@@ -253,20 +253,20 @@ class _Study:
         p = np.minimum(np.stack([tests.p, p_equivalent]) / self.parts[number], 1.0)
         self.p[:, here] = np.where(self.equal[here], [[1.0], [0.0]], p)
 
-    def _decided(self) -> np.ndarray:
+    def _find_decided(self) -> np.ndarray:
         """Return whether each comparison is decided as a difference and as equivalent: [2, comparisons]."""
         decided: np.ndarray = (holm(self.p) < LEVEL) & ~self.failed
         return decided
 
-    def _signs(self) -> np.ndarray:
+    def _signs_of_means(self) -> np.ndarray:
         """Return 1 where the encoding is better than its baseline, -1 where it is worse, by the mean."""
         signs: np.ndarray = np.sign(np.nan_to_num(self.tests[0])) * (-1 if self.design.lower_is_better else 1)
         return signs
 
     def _run_race(self, race: Race, tested: np.ndarray) -> None:
         """Settle places by the differences of this look: one that ended before may be decided later, by other seeds."""
-        signs = self._signs()
-        for index in np.flatnonzero(tested & self._decided()[0]):
+        signs = self._signs_of_means()
+        for index in np.flatnonzero(tested & self._find_decided()[0]):
             setting, pe, other = self.comparisons[index]
             race.beats((setting, pe if signs[index] > 0 else other), (setting, other if signs[index] > 0 else pe))
         race.settle()
@@ -279,7 +279,7 @@ class _Study:
         if not self.race:
             return {}
         rest: set[Arm] = set()
-        for index in np.flatnonzero(~self._decided().any(0)):
+        for index in np.flatnonzero(~self._find_decided().any(0)):
             setting, *pair = self.comparisons[index]
             if not any(self.race.settled((setting, pe)) for pe in pair):
                 rest |= {(setting, pe) for pe in pair}

@@ -168,16 +168,16 @@ def plan_outcomes(plan: TuningPlan, progress: Mapping[TryOfSeed, TryProgress]) -
     Raises:
         ValueError: progress has a try that is not planned, more scores than evaluations, or a score that is NaN.
     """
-    _check(plan, progress)
+    _check_progress(plan, progress)
     return [
-        _outcome(plan, task, encoding, seed, progress)
+        _outcome_of_tries(plan, task, encoding, seed, progress)
         for seed in plan.seeds
         for task in plan.tasks
         for encoding in plan.tries
     ]
 
 
-def _outcome(
+def _outcome_of_tries(
     plan: TuningPlan, task: TunedTask, encoding: str, seed: int, progress: Mapping[TryOfSeed, TryProgress]
 ) -> TunedOutcome:
     """Return what the tries of one encoding came to, on one task with one seed."""
@@ -186,7 +186,7 @@ def _outcome(
     states = [progress.get(try_of_seed, TryProgress()) for try_of_seed in tries_of_seed]
     grid = task.evaluations
     choice = grid.index(task.choice) + 1  # number of evaluations up to it
-    passes = [_pass(task, state.scores[:choice]) for state in states]
+    passes = [_index_of_pass(task, state.scores[:choice]) for state in states]
     confirmed = [index + 2 for index in passes if index >= 0]
     due = min([choice, *confirmed])  # all tries stop at the evaluation that confirms the first pass
     used = [list(state.scores[:due]) for state in states]
@@ -210,7 +210,9 @@ def _outcome(
     if waiting:
         return result(False, waiting)
     passed = {
-        number: _steps_to_solve(task, scores)[0] for number, scores in enumerate(used) if _pass(task, scores) >= 0
+        number: _steps_to_solve(task, scores)[0]
+        for number, scores in enumerate(used)
+        if _index_of_pass(task, scores) >= 0
     }
     if passed:
         best = min(passed, key=lambda number: passed[number])
@@ -220,7 +222,7 @@ def _outcome(
         return result(True, y=np.nan if task.level is None else float(np.log2(task.cap)), solved=_or_none(task, False))
     best = max(alive, key=lambda number: used[number][-1])
     state = states[best]
-    index = _pass(task, state.scores)
+    index = _index_of_pass(task, state.scores)
     end = len(grid) if index < 0 else index + 2
     used[best], ends[best] = list(state.scores[:end]), grid[end - 1]
     if len(used[best]) < end and not state.failed:
@@ -238,7 +240,7 @@ def _or_none(task: TunedTask, solved: bool) -> bool | None:
     return None if task.level is None else solved
 
 
-def _pass(task: TunedTask, scores: Sequence[float]) -> int:
+def _index_of_pass(task: TunedTask, scores: Sequence[float]) -> int:
     """Return the index of the first pass; -1: none."""
     if task.level is None or len(scores) < 2:
         return -1
@@ -259,7 +261,7 @@ def _at_edge(chosen: Try, tries: Sequence[Try]) -> bool:
     return chosen.rate in (min(rates), max(rates))
 
 
-def _check(plan: TuningPlan, progress: Mapping[TryOfSeed, TryProgress]) -> None:
+def _check_progress(plan: TuningPlan, progress: Mapping[TryOfSeed, TryProgress]) -> None:
     tasks = {task.name: task for task in plan.tasks}
     for try_of_seed, state in progress.items():
         tries = plan.tries.get(try_of_seed.encoding, ())

@@ -225,7 +225,7 @@ def test_the_outcome_of_a_cell_that_diverged_is_sent_to_a_stage_that_says_nothin
 def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not():
     def line(left: float | None, done: int = 1) -> str:
         cells = [RequestedCell("run", 1, "cell", 1)] * done
-        return progress_display._line(Snapshot(cells, [], [], [], [], 0.0, left), 3)
+        return progress_display._progress_line(Snapshot(cells, [], [], [], [], 0.0, left), 3)
 
     assert line(None) == "1/3 cells"
     assert line(61.0) == "1/3 cells, about 01:01 left"
@@ -236,7 +236,7 @@ def test_a_study_in_rounds_has_one_count_and_a_bound_on_what_is_left():
     done = [RequestedCell("run", 1, "cell", 1)] * 4
 
     def line(later: Upcoming, failed: int = 0) -> str:
-        return progress_display._line(
+        return progress_display._progress_line(
             Snapshot(done, [], [(done[0], "it diverged")] * failed, [], [], 0.0, 61.0), 6, later
         )
 

@@ -53,7 +53,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
     height = max(MIN_HEIGHT, 0.9 + 0.16 * lines_above + 0.27 * len(shown))
     figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), height), layout="constrained")
     axes = figure.subplots()
-    shades, meaning = _shades(wide, floor_rows, sign, _margins_by_setting(rows, lines))
+    shades, meaning = _shades_of_means(wide, floor_rows, sign, _margins_by_setting(rows, lines))
     _draw_cells(axes, shown, shades)
     axes.set_title(f"test {in_words(metric)}, mean over seeds\nshades: {meaning}", fontsize=9, wrap=True)
     levels = [
@@ -73,7 +73,7 @@ def _margins_by_setting(rows: pd.DataFrame, lines: pd.DataFrame | None) -> pd.Se
     return merge_tables(lines[[*names, "margin"]], words, names).groupby("setting")["margin"].max()
 
 
-def _shades(
+def _shades_of_means(
     wide: pd.DataFrame, floor_rows: dict[str, pd.Series], sign: int, margins: pd.Series
 ) -> tuple[pd.DataFrame, str]:
     """Return shades from 0 to 1 of means, brighter is better, and what they mean."""

@@ -35,7 +35,7 @@ def over_rates(rows: pd.DataFrame, rates: pd.DataFrame, metric: str = "loss") ->
         rates: the chosen rates, see `tuned_rates.TunedRates`; encodings without one in a setting are not drawn there.
     """
     names = [name for name in setting_columns(rows) if name != LR]
-    rows = _excess(sort_by_setting(rows, [*names, LR]), rates, names, metric)
+    rows = _add_excess(sort_by_setting(rows, [*names, LR]), rates, names, metric)
     rows["setting"] = settings_in_words(rows, names)
     data, seeds = (
         means(rows, [LR], names),
@@ -75,7 +75,7 @@ def over_rates(rows: pd.DataFrame, rates: pd.DataFrame, metric: str = "loss") ->
     return Plot(figure, data, seeds)
 
 
-def _excess(rows: pd.DataFrame, rates: pd.DataFrame, names: list[str], metric: str) -> pd.DataFrame:
+def _add_excess(rows: pd.DataFrame, rates: pd.DataFrame, names: list[str], metric: str) -> pd.DataFrame:
     """Return cells with what their metric is above that of their seed at the chosen rate: columns value and chosen.
 
     Args:
