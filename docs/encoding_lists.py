@@ -40,9 +40,11 @@ def small_encodings() -> dict[str, Small]:
     found = {}
     for name, make in encodings().items():
         case = EncodingCase(name, partial(make, name=name))
-        sizes = case.sizes(grid_width=case.grid)
+        sizes = case.sizes(grid_width=case.grid_width)
         stack = Stack.build(case.make, sizes, case.depth)
-        x, positions = stack(random(2, sizes.length, sizes.width), whole_layout(2, sizes.length, grid_width=case.grid))
+        x, positions = stack(
+            random(2, sizes.length, sizes.width), whole_layout(2, sizes.length, grid_width=case.grid_width)
+        )
         terms, refusals = [], []
         for layer in range(case.depth):
             inputs = positions.layer(layer, x)
