@@ -25,6 +25,7 @@ MARKED = re.compile(  # a line, and marks of one shape on it
     r"<g (?P=clip)><g (?P<look>[^>]*)>(?P<marks>(?:<use [^>]*>)+)</g></g>"
 )
 UNJOINED = re.compile(r"<g (?P<clip>clip-path=\"[^\"]*\")><g (?P<look>[^>]*)>(?P<marks>(?:<use [^>]*>){3,})</g></g>")
+HALF_NUMBER = 4.0  # points: half the height of a number at the y axis, by which the lowest one is below the panel
 FRAME = 0.8  # points: the width of the line around a panel, which its names do not take along
 OFTEN = 3  # uses of a style that make it a class
 
@@ -36,6 +37,7 @@ class Region:
     Attributes:
         x, y, width, height: the place and the size of the part.
         scale: the width of the names at the axis of the first panel in the row, for a panel without them; otherwise 0.
+        cut: the height below that axis, where the numbers of its x axis are, which are not taken along.
         below: whether the part begins a row of its own on any screen.
     """
 
@@ -44,6 +46,7 @@ class Region:
     width: float
     height: float
     scale: float = 0.0
+    cut: float = 0.0
     below: bool = False
 
     @property
@@ -70,7 +73,8 @@ def inline_svg(figure: Figure, caption: str) -> Markup:
     for region in parts:
         scale = Region(0, region.y, region.scale, region.height)
         again = f'<use href="#{name}"/>'
-        beside = _part(scale, again, ' class="scale"') if region.scale else ""
+        hidden = f"; clip-path: inset(0 0 {100 * region.cut / region.height:.1f}% 0)"
+        beside = _part(scale, again, ' class="scale"', hidden) if region.scale else ""
         wide, narrow = PIXELS * region.width, PIXELS * (region.width + region.scale)
         sizes = f"--wide: {int(wide)}px; --narrow: {narrow:.0f}px"  # rounded down, so that a row of panels fits
         cut += ['<div style="--wide: 100%; --narrow: 100%"></div>'] * region.below
@@ -79,8 +83,8 @@ def inline_svg(figure: Figure, caption: str) -> Markup:
     return Markup(f'<div class="panels" {label} style="--whole: {whole:.0f}px">{"".join(cut)}</div>')
 
 
-def _part(region: Region, content: str, more: str = "") -> str:
-    grow = f"flex: {region.width:.1f} {region.width:.1f} 0"
+def _part(region: Region, content: str, more: str = "", look: str = "") -> str:
+    grow = f"flex: {region.width:.1f} {region.width:.1f} 0{look}"
     return f'<svg viewBox="{region.box}" style="{grow}"{more}>{content}</svg>'
 
 
@@ -202,8 +206,11 @@ def regions(figure: Figure) -> list[Region]:
     parts = []
     for (row, column), axes in sorted(spots.items(), key=lambda item: item[0]):
         named = axes.yaxis.get_tick_params()["labelleft"]
-        left = 0.0 if named or (row, 0) not in spots else _box(figure, spots[row, 0].patch)[0] - FRAME
-        parts.append(Region(xs[column], ys[row], xs[column + 1] - xs[column], ys[row + 1] - ys[row], left))
+        left = cut = 0.0
+        if not named and (row, 0) in spots:
+            patch = _box(figure, spots[row, 0].patch)
+            left, cut = patch[0] - FRAME, max(0.0, ys[row + 1] - patch[3] - HALF_NUMBER)
+        parts.append(Region(xs[column], ys[row], xs[column + 1] - xs[column], ys[row + 1] - ys[row], left, cut))
     if beside:
         parts.append(Region(right, legend[1] - LEGEND_GAP, width - right, legend[3] - legend[1] + 2 * LEGEND_GAP))
     elif legends:

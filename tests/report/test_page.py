@@ -125,7 +125,10 @@ def grid(across: int, share_y: bool = False) -> Figure:
 
 @pytest.mark.parametrize("share_y", [False, True])
 def test_panels_and_their_legend_are_parts_that_wrap(share_y: bool) -> None:
-    text = inline_svg(grid(3, share_y), "panels")
+    figure = grid(3, share_y)
+    text, first = inline_svg(figure, "panels"), figure.axes[0]
+    height = 72 * figure.get_figheight()
+    ends = [height - first.bbox.y0, min(height - one.get_window_extent().y1 for one in first.get_xticklabels())]
     boxes = [[float(value) for value in box.split()] for box in re.findall(r'viewBox="([^"]*)"(?![^>]*scale)', text)]
     *panels, legend = boxes
     assert len(panels) == 3
@@ -135,6 +138,11 @@ def test_panels_and_their_legend_are_parts_that_wrap(share_y: bool) -> None:
     assert legend[1] == pytest.approx(panels[0][3], abs=0.11)
     assert re.findall(r'<div style="[^"]*">(?=</div>)|<svg viewBox', text)[-2].startswith("<div")  # a row of its own
     assert len(re.findall('class="scale"', text)) == (2 if share_y else 0)  # names of rows, for panels without them
+    hidden = [float(share) for share in re.findall(r"inset\(0 0 ([\d.]+)% 0\)", text)]
+    assert len(hidden) == (2 if share_y else 0)
+    for share in hidden:  # without the numbers of the x axis, which belong to another panel
+        bottom = panels[0][1] + panels[0][3] * (1 - share / 100)
+        assert 0 < bottom - ends[0] < ends[1] - ends[0]
     assert len(re.findall(r'<g id="f', text)) == 1  # drawn once
 
 
