@@ -11,10 +11,10 @@ from matplotlib.ticker import MaxNLocator
 
 from pe_lab.results.columns import REMAINING_METRIC
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.plots.differences import MARGIN_BAND
+from pe_lab.results.plots.differences import MARGIN_BAND, legend_marks
 from pe_lab.results.plots.plot import Plot
 from pe_lab.results.sensitivity import Sensitivity
-from pe_lab.results.verdict_marks import VERDICT_MARKS
+from pe_lab.results.verdict_marks import mark_in_figure
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, PAPER, STYLE
 
@@ -25,8 +25,8 @@ DOT_SHADES = (INK, "#7A7A7A")  # of the dots of one setting and the next
 def curve(sensitivity: Sensitivity) -> Plot:
     """Draw the specification curve: differences with t intervals, sorted; below each, the values of its settings.
 
-    Shape and colour of a mark are those of its verdict; the grey band is the margin. Specifications without a shared
-    seed are in the table only.
+    Marks are those of their verdicts, see `verdict_marks.mark_in_figure`; the grey band is the margin. Specifications
+    without a shared seed are in the table only.
     """
     drawn = sensitivity.lines.dropna(subset="difference")
     levels = [(name, value) for name in sensitivity.names for value in _sorted_values(drawn[name])]
@@ -37,7 +37,8 @@ def curve(sensitivity: Sensitivity) -> Plot:
     _draw_differences(above, drawn)
     unit = "share of the gap" if sensitivity.metric == REMAINING_METRIC else sensitivity.metric
     above.set_ylabel(f"{unit}:\n{sensitivity.pe} minus\n{sensitivity.baseline}", fontsize=8)
-    figure.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    handles = [*legend_marks(drawn), *above.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     _draw_levels(below, drawn, levels)
     below.set_xlabel(f"{len(drawn)} settings, sorted by difference", fontsize=8)
     for axes in (above, below):
@@ -56,8 +57,13 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
     axes.axhline(0, color=INK, linewidth=0.8)
     places = pd.Series(np.arange(len(drawn)), drawn.index)
     size = float(np.clip(160 / max(1, len(drawn)), 2, 6))
-    for verdict, part in drawn.groupby("verdict", sort=False):
-        mark, x = VERDICT_MARKS[Verdict(str(verdict))], places[part.index]
+    marks = [
+        mark_in_figure(Verdict(verdict), difference, margin)[0]
+        for verdict, difference, margin in zip(drawn["verdict"], drawn["difference"], drawn["margin"], strict=True)
+    ]
+    for mark in dict.fromkeys(marks):
+        part = drawn[[other == mark for other in marks]]
+        x = places[part.index]
         has_interval = part["low"].notna()
         axes.vlines(
             x[has_interval],
@@ -67,9 +73,7 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
             linewidth=max(0.6, size / 4),
         )
         face = mark.colour if mark.filled else PAPER
-        axes.plot(
-            x, part["difference"], mark.shape, color=mark.colour, markerfacecolor=face, ms=size, label=str(verdict)
-        )
+        axes.plot(x, part["difference"], mark.shape, color=mark.colour, markerfacecolor=face, ms=size)
     axes.tick_params(axis="x", bottom=False)
     axes.yaxis.set_major_locator(MaxNLocator(5))
 

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from pe_lab import statistics
 from pe_lab.config import config_folder
 from pe_lab.results import panels, plots, styles
+from pe_lab.results.plots.differences import BEYOND, legend_marks, outlying
 from pe_lab.results.plots.dots import DOTS, MAX_DOTS, seed_places, seed_values
 from pe_lab.results.plots.lines import side_by_side
 from pe_lab.results.plots.rates import CHOSEN
@@ -191,6 +192,72 @@ def test_the_forest_draws_the_margin_of_each_setting_as_a_band(depths: tuple[int
     figure = plots.forest(none.assign(margin=np.nan), "perplexity").figure
     assert not any(axes.patches for axes in figure.axes)
     assert "within the margin" not in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def outlying_study(value: float) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return comparisons with base at two depths, and their cells; one seed of b at depth 4 is far from the others."""
+    rows = cells(["base", "a", "b"], (1, 4))
+    rows["test_loss"] = rows["seed"] * (rows["pe"] != "base") / 10 + rows["depth"] * (rows["pe"] == "a") / 10
+    rows.loc[(rows["pe"] == "b") & (rows["depth"] == 4) & (rows["seed"] == 3), "test_loss"] = value
+    return statistics.compare_cells(rows, "base"), rows
+
+
+@pytest.mark.parametrize(("value", "beyond"), [(0.3, False), (9.0, True), (-9.0, True)])
+def test_an_outlying_seed_does_not_widen_the_axis_and_is_named_at_its_edge(value: float, beyond: bool) -> None:
+    compared, rows = outlying_study(value)
+    made = plots.forest(compared, rows=rows)
+    shallow, deep = made.figure.axes
+    low, high = deep.get_xlim()
+    assert shallow.get_xlim() == (low, high)
+    others = made.data[(made.data["setting"] != "depth 4") | (made.data["pe"] != "b")]
+    assert low < min(others["low"]) < max(others["high"]) < high
+    assert (low < value < high) is not beyond
+    assert len(dots(shallow)) == 2 * SEEDS
+    assert len(dots(deep)) == 2 * SEEDS - beyond
+    assert value in list(made.seeds["value"])
+    assert not shallow.texts
+    told = [text.get_text() for text in deep.texts]
+    arrows = {(line.get_xdata()[0], line.get_marker()) for line in deep.lines if line.get_label() == BEYOND}
+    if not beyond:
+        assert not told
+        assert not arrows
+        return
+    (line,) = made.data[(made.data["setting"] == "depth 4") & (made.data["pe"] == "b")].to_dict("records")
+    right, left = f"to {line['high']:.2g}", f"from {line['low']:.2g}".replace("-", "\N{MINUS SIGN}")
+    at_right, at_left = ([text for text in told if end in text] for end in (right, left))
+    assert len(at_right) == len(at_left) == 1
+    assert "seed" in (at_right if value > 0 else at_left)[0]
+    assert arrows == {(low, "<"), (high, ">")}
+
+
+def test_a_seed_is_outlying_by_its_distance_from_the_others_in_their_range() -> None:
+    table = pd.DataFrame({"setting": "one", "pe": ["a"] * 4 + ["b"] * 4 + ["c"] * 3})
+    table["value"] = [0, 1, 2, 5.1, 4.9, 2, 1, 0, 0, 0.1, 99]
+    table.index += 7
+    assert outlying(table).tolist() == [False] * 3 + [True] + [False] * 7
+
+
+def test_panels_of_other_tasks_have_axes_of_their_own() -> None:
+    rows = cells(["base", "a"], (1, 4))
+    parts = [rows.assign(test_loss=scale * rows["test_loss"], data=f"task {scale}") for scale in (1, 50)]
+    compared = statistics.compare_cells(pd.concat(parts)[["pe", "data", *rows.columns[1:]]], "base")
+    limits = [axes.get_xlim() for axes in plots.forest(compared).figure.axes]
+    assert len(limits) == 4
+    assert len(set(limits)) == 2
+
+
+def test_a_mark_has_one_line_in_the_legend_of_a_forest() -> None:
+    verdicts = ["worse", "worse", "slightly worse", "undecided", "undecided"]
+    lines = pd.DataFrame({"verdict": verdicts, "difference": [2.0, 0.5, 0.4, 0.1, 3.0], "margin": 1.0})
+    handles = legend_marks(lines)
+    assert [(one.get_marker(), to_rgb(one.get_markerfacecolor()) == to_rgb(PAPER)) for one in handles] == [
+        ("v", True),
+        ("v", False),
+        ("o", True),
+    ]
+    named = [str(one.get_label()) for one in handles]
+    assert named[0].startswith("slightly worse / worse")
+    assert named[1:] == ["worse", "undecided"]
 
 
 def curves(names: list[str]) -> pd.DataFrame:

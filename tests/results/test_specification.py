@@ -1,6 +1,7 @@
 """A specification curve draws the numbers of its table: sorted differences, and the settings of each below."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from matplotlib.colors import to_rgb
 from pe_lab.results.sensitivity import Sensitivity
 from pe_lab.results.specification import curve
 from pe_lab.results.verdict_marks import VERDICT_MARKS
+from pe_lab.system.drawing import PAPER
 
 
 def made(count: int = 4, **columns: list) -> Sensitivity:
@@ -47,6 +49,20 @@ def test_differences_are_drawn_in_order_with_the_mark_of_their_verdict() -> None
     assert sorted(spans) == sorted(
         [low, high] for low, high in zip(found.lines["low"], found.lines["high"], strict=True)
     )
+
+
+def test_significant_differences_below_the_margin_are_open_and_named() -> None:
+    found = made()
+    verdicts = ["better", "worse", "slightly worse", "undecided"]
+    lines = found.lines.assign(difference=[-0.9, 0.1, 0.2, 0.3], verdict=verdicts)
+    plot = curve(replace(found, lines=lines))
+    drawn = points(plot.figure.axes[0])
+    faces = [to_rgb(drawn[place][1].get_markerfacecolor()) == to_rgb(PAPER) for place in range(3)]
+    assert faces == [False, True, True]
+    names = [text.get_text() for text in plot.figure.legends[0].get_texts()]
+    assert {"better", "undecided"} < set(names)
+    assert "worse" not in names
+    assert len(names) == 4  # with the margin; the two marks of worse are alike
 
 
 def test_dots_stand_below_the_specifications_that_have_the_value() -> None:

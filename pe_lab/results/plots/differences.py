@@ -10,13 +10,19 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from pe_lab.results.columns import in_words, lower_is_better, merge_tables, setting_columns, sort_by_setting
-from pe_lab.results.panels import make_panels, settings_in_words
+from pe_lab.results.panels import draw_legend, make_panels, settings_in_words
 from pe_lab.results.plots.dots import draw_dots, seed_handles, seed_values
-from pe_lab.results.plots.plot import Plot, align_axes
-from pe_lab.results.verdict_marks import VERDICT_MARKS
+from pe_lab.results.plots.plot import Plot
+from pe_lab.results.verdict_marks import VERDICT_MARKS, mark_in_figure
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, PAPER, STYLE
 
+OUTLYING, MIN_OUTLYING = 2.0, 4  # see `outlying`
+SQUEEZED = 1.5  # factor by which an axis is wider, from which what an outlying seed causes is beyond its edge
+EDGE = 0.05  # share of what an axis shows that is free at both ends
+ABOVE = 0.33  # rows above its mean, at which it is written what is beyond the axis
+MINUS = "\N{MINUS SIGN}"
+BEYOND = "_beyond"  # the label of arrows, which no legend shows
 DOT_SPREAD = 0.5  # rows, over which the dots of an encoding are spread
 MARGIN_BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
 
@@ -25,7 +31,10 @@ MARGIN_BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for ligh
 def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | None = None) -> Plot:
     """Draw paired differences from the baseline with their t intervals, a panel per setting, the best mean first.
 
-    The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below.
+    The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below; see
+    `verdict_marks.mark_in_figure`. Panels of one task have one x axis. A seed that is farther from the median of the
+    others of its encoding than OUTLYING times their range does not widen it, nor does the interval of that encoding,
+    where they would by a factor of SQUEEZED: what is beyond the axis is an arrow at its edge, with its value.
 
     Args:
         compared: the table of statistics.compare_cells; settings may have different baselines, which are marked at 0.
@@ -42,14 +51,23 @@ def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | No
     height = 1.1 + 0.22 * len(names)
     figure, panels = make_panels(data["setting"].unique(), height, share_y=True)
     seeds = pd.DataFrame() if rows is None else _seed_differences(data, columns, metric, rows)
+    tasks = data.drop_duplicates("setting").set_index("setting")["data"] if "data" in data else {}
+    groups: dict[str, list[str]] = {}
+    for setting in panels:
+        groups.setdefault(str(tasks.get(setting, "")), []).append(setting)
+    extents: dict[str, tuple[float, float]] = {}
+    for settings in groups.values():
+        extent = _extent(data[data["setting"].isin(settings)], _of_settings(seeds, settings))
+        extents |= dict.fromkeys(settings, extent)
     for setting, axes in panels.items():
-        if len(seeds):
-            here = seeds[seeds["setting"] == setting]
-            heights = here["pe"].map(names.index).astype(float)
-            draw_dots(axes, here["value"], heights + DOT_SPREAD * here["place"])
-        _draw_differences(axes, data[data["setting"] == setting], names)
-    align_axes(list(panels.values()))
-    for setting, axes in panels.items():
+        here, of_seeds = data[data["setting"] == setting], _of_settings(seeds, [setting])
+        axes.set_xlim(*extents[setting])
+        if len(of_seeds):
+            heights = of_seeds["pe"].map(names.index).astype(float) + DOT_SPREAD * of_seeds["place"]
+            inside = of_seeds["value"].between(*axes.get_xlim())
+            draw_dots(axes, of_seeds.loc[inside, "value"], heights[inside])
+        _draw_differences(axes, here, names)
+        _name_what_is_beyond(axes, here, of_seeds, names)
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(4))
@@ -59,11 +77,11 @@ def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | No
         axes.set_xlabel(f"{in_words(metric)} minus that of {baselines[setting]}{unit}\n({better}: better)", fontsize=8)
         if baselines.nunique() > 1:
             axes.plot(0, names.index(baselines[setting]), "|", color=INK, ms=8)
-    handles: list[Artist] = [_legend_mark(verdict) for verdict in VERDICT_MARKS if (data["verdict"] == verdict).any()]
+    handles: list[Artist] = legend_marks(data)
     if data["margin"].notna().any():
         handles.append(Patch(color=MARGIN_BAND, label="within the margin"))
     handles += seed_handles(data, seeds)
-    figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(panels) > 1 else 2, fontsize=8)
+    draw_legend(figure, panels, [], handles)
     columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_corrected"]
     columns += ["margin", "p_equivalent_corrected", "verdict"]
     return Plot(figure, data[columns].reset_index(drop=True), seeds)
@@ -86,11 +104,98 @@ def _seed_differences(data: pd.DataFrame, names: list[str], metric: str, rows: p
     return seed_values(paired, list(paired["setting"]))
 
 
-def _legend_mark(verdict: str) -> Line2D:
-    """Return the mark of a verdict with its name, for a legend."""
-    mark = VERDICT_MARKS[Verdict(verdict)]
-    face = mark.colour if mark.filled else PAPER
-    return Line2D([], [], marker=mark.shape, color=mark.colour, markerfacecolor=face, ms=5, ls="none", label=verdict)
+def _of_settings(seeds: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
+    return seeds[seeds["setting"].isin(settings)] if len(seeds) else seeds
+
+
+def outlying(seeds: pd.DataFrame) -> pd.Series:
+    """Return whether each seed is farther from the median of the others of its mean than OUTLYING times their range.
+
+    Args:
+        seeds: the table of `seed_values`; means of fewer than MIN_OUTLYING seeds have no such seed.
+    """
+    found = pd.Series(False, seeds.index)
+    for _, values in seeds.groupby(["setting", "pe"])["value"] if len(seeds) else ():
+        for seed in (values.idxmin(), values.idxmax()) if len(values) >= MIN_OUTLYING else ():
+            others = values.drop(seed)
+            found[seed] = abs(values[seed] - others.median()) > OUTLYING * np.ptp(others)
+    return found
+
+
+def _extent(data: pd.DataFrame, seeds: pd.DataFrame) -> tuple[float, float]:
+    """Return the ends of the x axis of the panels of a task, see `forest`."""
+    margin = data["margin"].max()
+    always = [0.0, *data["difference"].dropna(), *([-margin, margin] if np.isfinite(margin) else [])]
+    apart = outlying(seeds)
+    lost = set(seeds.loc[apart, ["setting", "pe"]].itertuples(index=False, name=None)) if len(seeds) else set()
+    kept = [pair not in lost for pair in zip(data["setting"], data["pe"], strict=True)]
+    ends = []
+    for lines, dots in ((data, seeds), (data[kept], seeds[~apart])):
+        values = [*always, *lines["low"].dropna(), *lines["high"].dropna(), *(dots["value"] if len(dots) else [])]
+        ends.append((min(values), max(values)))
+    (low, high), inner = ends
+    if high - low >= SQUEEZED * (inner[1] - inner[0]):
+        low, high = inner
+    room = EDGE * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _name_what_is_beyond(axes: Axes, data: pd.DataFrame, seeds: pd.DataFrame, names: list[str]) -> None:
+    """Mark intervals and seeds of a setting that go beyond its axis with an arrow at the edge, and their ends."""
+    low, high = axes.get_xlim()
+    for line in data.itertuples():
+        y = names.index(line.pe)
+        values = seeds.loc[seeds["pe"] == line.pe, "value"] if len(seeds) else pd.Series(dtype=float)
+        sides = (
+            (low, "<", 1, f"from {line.low:.2g}" * bool(line.low < low), values[values < low]),
+            (high, ">", -1, f"to {line.high:.2g}" * bool(line.high > high), values[values > high]),
+        )
+        for edge, arrow, inwards, end, beyond in sides:
+            if end:
+                mark = mark_in_figure(Verdict(line.verdict), line.difference, line.margin)[0]
+                axes.plot(edge, y, arrow, color=mark.colour, ms=5, label=BEYOND, clip_on=False)
+            if len(beyond):
+                axes.plot(edge, y - ABOVE, arrow, color=INK, ms=3.5, label=BEYOND, clip_on=False)
+            if end or len(beyond):
+                told = [f"seed {value:.2g}" for value in beyond] + [f"interval {end}"] * bool(end)
+                axes.annotate(
+                    ", ".join(told).replace("-", MINUS),
+                    (edge, y - ABOVE),
+                    (5 * inwards, 0),
+                    textcoords="offset points",
+                    ha="left" if inwards > 0 else "right",
+                    va="center",
+                    fontsize=7,
+                )
+
+
+def legend_marks(data: pd.DataFrame) -> list[Artist]:
+    """Return the marks of the comparisons of a figure with their names, for a legend; a mark has one line.
+
+    Args:
+        data: comparisons with the columns verdict, difference and margin.
+    """
+    drawn = {
+        mark_in_figure(Verdict(verdict), difference, margin)
+        for verdict, difference, margin in zip(data["verdict"], data["difference"], data["margin"], strict=True)
+    }
+    order = [str(verdict) for verdict in VERDICT_MARKS]
+    names: dict[tuple[str, str, bool], list[str]] = {}
+    for mark, name in sorted(drawn, key=lambda pair: (order.index(pair[1].partition(",")[0]), pair[1])):
+        names.setdefault((mark.shape, mark.colour, mark.filled), []).append(name)
+    return [
+        Line2D(
+            [],
+            [],
+            marker=shape,
+            color=colour,
+            markerfacecolor=colour if filled else PAPER,
+            ms=5,
+            ls="none",
+            label=" / ".join(several),
+        )
+        for (shape, colour, filled), several in names.items()
+    ]
 
 
 def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
@@ -101,7 +206,7 @@ def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
     for line in data.itertuples():
         if pd.isna(line.difference):
             continue
-        y, mark = names.index(line.pe), VERDICT_MARKS[line.verdict]
+        y, mark = names.index(line.pe), mark_in_figure(Verdict(line.verdict), line.difference, line.margin)[0]
         if pd.notna(line.low):
             axes.plot([line.low, line.high], [y, y], color=mark.colour, linewidth=1.5)
         face = mark.colour if mark.filled else PAPER

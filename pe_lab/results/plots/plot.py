@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pe_lab.data.score import BLIND_FLOORS
@@ -53,15 +51,6 @@ def floor_levels(rows: pd.DataFrame, metric: str, names: list[str]) -> dict[str,
     columns = {floor: f"floor_{floor}_{metric}" for floor in _drawn_floors(floors(rows, metric))}
     by_setting = rows.assign(setting=settings_in_words(rows, names)).groupby("setting")
     return {floor: by_setting[column].mean() for floor, column in columns.items()}
-
-
-def align_axes(panels: list[Axes]) -> None:
-    """Give panels one extent along x, unless that would squeeze one to less than a third of its own."""
-    ends = np.array([axes.get_xlim() for axes in panels])
-    low, high = ends.min(), ends.max()
-    if (high - low) < 3 * np.ptp(ends, axis=1).min():
-        for axes in panels:
-            axes.set_xlim(low, high)
 
 
 def best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:
