@@ -26,10 +26,12 @@ ENDS = {  # by metric: what the table calls its highest value over layers, or th
     "stable_rank": ("most variance in one direction, %", 0),
     "effective_rank": ("lowest effective rank", 0),
 }
-DRAWN = (("position", "r2"), ("rank", "stable_rank"))  # on the first screen
+DRAWN = (("position", "r2"), ("rank", "token_cosine"))  # on the first screen
+FOLDED = ("rank", "stable_rank")  # below these
 SHORT_MEANINGS = {  # by metric: in captions
     "r2": "of a linear probe",
     "direction_share": "one over the stable rank",
+    "token_cosine": "1: all are alike",
 }
 MEANINGS = {  # by metric
     "r2": "R² of position is that of a linear probe: 1 where the position of a token is read without error.",
@@ -63,6 +65,8 @@ def layer_parts(records: pd.DataFrame) -> list[Part]:
     shown = list(layered[["probe", "metric"]].drop_duplicates().itertuples(index=False, name=None))
     drawn = [pair for pair in DRAWN if pair in shown] or shown[:1]
     parts: list[Part] = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn]
+    if FOLDED in shown and FOLDED not in drawn:
+        parts.append(Collapsible("Variance in one direction", [_drawn(records, *FOLDED)]))
     if measured:
         parts = [_sentences(layered, measured, alone), *parts]
         parts.append(Collapsible("Numbers by encoding", [_summary(layered, measured)]))

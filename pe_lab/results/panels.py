@@ -90,6 +90,13 @@ def make_panels(settings: Sequence[str], height: float, share_y: bool = False) -
     return figure, panels
 
 
+def label_rows(panels: dict[str, Axes], label: str) -> None:
+    """Name the y axis that all panels share, at the first panel of each row."""
+    for axes in panels.values():
+        if (spec := axes.get_subplotspec()) is not None and spec.is_first_col():
+            axes.set_ylabel(label)
+
+
 def name_ends(axes: Axes, ends: dict[str, float]) -> None:
     """Write the name of each encoding, with its mark, at the right of its last value; they are moved apart.
 

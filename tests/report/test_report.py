@@ -1029,6 +1029,10 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     rows = rows[[*settings, "kind", "length", "probe", "layer", "metric", "value"]]
     said, drawn, folded, *_ = layer_parts(rows)
     (table,) = folded.parts
+    both = layer_parts(pd.concat([rows, rows.assign(metric="token_cosine", value=0.2)]))
+    assert set(both[1].plot.data["mean"]) == {0.2}  # on which it rests that models do not collapse
+    assert isinstance(both[2], Collapsible)
+    assert both[2].parts[0].plot.data.equals(drawn.plot.data)
     assert sorted(drawn.plot.data["mean"]) == pytest.approx([1 / 9, 1 / 9, 1 / 4, 1 / 2])  # shares of the variance
     one = "One direction has up to 50 % (norm pre) and 25 % (norm post) of the variance in a layer, after 11 % at"
     assert f"{one} the embedding." in said

@@ -482,6 +482,28 @@ def test_heads_are_averaged_within_a_seed() -> None:
     assert made.data["mean"].tolist() == pytest.approx([3.0, 4.0])
 
 
+@pytest.mark.parametrize("metric", ["entropy", "token_cosine"])
+def test_panels_of_layers_have_one_axis_that_of_cosines_up_to_one(metric: str) -> None:
+    lines = records(metric, kind="probe", probe="rank", layer=1).query("length == 1")
+    both = pd.concat([lines.assign(depth=depth, value=lines["value"] / depth / 50) for depth in (1, 4)])
+    made = plots.layer_curves(both, "rank", metric)
+    first, second = made.figure.axes
+    assert first.get_ylim() == second.get_ylim()
+    low, high = first.get_ylim()
+    assert low <= made.data["low"].min()
+    assert (low < 0 < 1 < high < 1.1) == (metric == "token_cosine")
+    assert [axes.get_ylabel() != "" for axes in (first, second)] == [True, False]
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_bands_are_lighter_where_there_are_many(count: int) -> None:
+    (axes,) = plots.learning_curves(curves([f"pe{number}" for number in range(count)])).figure.axes
+    alphas = [one.get_alpha() for one in axes.collections if isinstance(one, PolyCollection)]
+    assert len(alphas) == count
+    assert max(alphas) <= 0.12
+    assert sum(alphas) <= 0.3 + 1e-9
+
+
 def test_shares_are_drawn_with_their_intervals() -> None:
     effects = pd.DataFrame({"effect": ["pe", "depth"], "share": [0.2, 0.8], "low": [-0.1, 0.7], "high": [0.5, 0.9]})
     (axes,) = plots.shares(effects).figure.axes
@@ -665,6 +687,11 @@ def test_rates_are_compared_with_the_chosen_one_of_each_encoding() -> None:
     rings = [line for line in axes.lines if line.get_marker() == "o" and line.get_markerfacecolor() == "none"]
     assert sorted(round(np.log10(line.get_xdata()[0])) for line in rings) == [-3, -2]
     assert CHOSEN in [text.get_text() for text in made.figure.legends[0].get_texts()]
+    seen = np.concatenate([line.get_xdata().astype(float) for line in marks(axes)])
+    dotted = np.array([x for x, _ in dots(axes)])
+    for x in (seen, dotted):  # the encodings of a rate are within an eighth of the distance to the next
+        off = np.abs(np.log10(x) - np.log10(x).round())
+        assert off.max() <= 0.125
     beyond = sorted((patch.get_x(), patch.get_x() + patch.get_width()) for patch in axes.patches)
     assert [(low < 0.001, high < 0.001) for low, high in beyond] == [(True, True), (False, False)]
     assert beyond[1][0] > 0.01  # hatched: not tried

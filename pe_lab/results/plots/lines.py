@@ -8,6 +8,7 @@ from pe_lab.results.panels import GREY, MAX_COLOURED_LINES
 from pe_lab.results.plots.dots import draw_dots
 from pe_lab.results.styles import style
 
+BAND, BANDS = 0.12, 0.3  # the most opaque that a band is, and all bands together
 SPREAD = 0.5  # share of the distance between two points over which the encodings of one point stand side by side
 
 
@@ -34,38 +35,46 @@ def draw_lines(
             continue
         colour, dash, marker = style(str(name))
         axes.plot(line[along], line["mean"], dash, color=colour, marker=marker, ms=4, linewidth=1.4, label=name)
-        if bands and data["pe"].nunique() <= MAX_COLOURED_LINES:
-            axes.fill_between(line[along], line["low"], line["high"], color=colour, alpha=0.12, linewidth=0)
+        if bands and (count := data["pe"].nunique()) <= MAX_COLOURED_LINES:
+            alpha = min(BAND, BANDS / count)
+            axes.fill_between(line[along], line["low"], line["high"], color=colour, alpha=alpha, linewidth=0)
     axes.tick_params(labelsize=8)
 
 
-def draw_with_intervals(axes: Axes, data: pd.DataFrame, along: str, lines: list[str], seeds: pd.DataFrame) -> None:
+def draw_with_intervals(
+    axes: Axes, data: pd.DataFrame, along: str, lines: list[str], seeds: pd.DataFrame, spread: float = SPREAD
+) -> None:
     """Draw means with marks and intervals side by side; encodings not in `lines` are grey, and have none.
 
     Args:
         seeds: the table of `seed_values`: dots around the means.
+        spread: share of the distance between two points over which encodings stand side by side.
     """
-    draw_dots_beside(axes, seeds, along, lines, data[along])
+    draw_dots_beside(axes, seeds, along, lines, data[along], spread)
     for name, line in data.groupby("pe", sort=False):
         if name not in lines:
             axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8, zorder=1)
             continue
         look = style(str(name))
-        spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
+        ends = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
         drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "elinewidth": 1, "label": name}
-        x = side_by_side(axes, line[along], name, lines, data[along])
+        x = side_by_side(axes, line[along], name, lines, data[along], spread=spread)
         axes.plot(x, line["mean"], look.dash, color=look.colour, linewidth=1)
-        axes.errorbar(x, line["mean"], spread, linestyle="none", capsize=2, **drawn)
+        axes.errorbar(x, line["mean"], ends, linestyle="none", capsize=2, **drawn)
 
 
-def draw_dots_beside(axes: Axes, seeds: pd.DataFrame, along: str, lines: list[str], measured: pd.Series) -> None:
+def draw_dots_beside(
+    axes: Axes, seeds: pd.DataFrame, along: str, lines: list[str], measured: pd.Series, spread: float = SPREAD
+) -> None:
     """Draw seeds as dots, those of an encoding around its place beside the others.
 
     Args:
         measured: all points of the x axis.
+        spread: see `draw_with_intervals`.
     """
     for name, part in seeds[seeds["pe"].isin(lines)].groupby("pe", sort=False):
-        draw_dots(axes, side_by_side(axes, part[along], name, lines, measured, part["place"]), part["value"], str(name))
+        x = side_by_side(axes, part[along], name, lines, measured, part["place"], spread)
+        draw_dots(axes, x, part["value"], str(name))
 
 
 def side_by_side(
@@ -75,6 +84,7 @@ def side_by_side(
     drawn: list[str],
     measured: pd.Series,
     places: pd.Series | float = 0.0,
+    spread: float = SPREAD,
 ) -> pd.Series:
     """Return where the marks of an encoding stand, so that those of all encodings at one point are side by side.
 
@@ -83,9 +93,10 @@ def side_by_side(
         drawn: all encodings, in order; those of one point are together around it.
         measured: all points of the axis, whose smallest distance is the room that there is.
         places: from -0.5 to 0.5, where dots stand around the mark of the encoding.
+        spread: see `draw_with_intervals`.
     """
     logarithmic = axes.get_xscale() == "log"
     points = np.unique(np.log(measured) if logarithmic else measured)
-    step = SPREAD * (np.diff(points).min() if len(points) > 1 else 1.0) / len(drawn)
+    step = spread * (np.diff(points).min() if len(points) > 1 else 1.0) / len(drawn)
     shift = step * (drawn.index(str(name)) - (len(drawn) - 1) / 2 + 0.6 * places)
     return x * np.exp(shift) if logarithmic else x + shift

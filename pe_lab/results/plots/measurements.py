@@ -9,6 +9,7 @@ from pe_lab.results.columns import in_words, lower_is_better, record_settings, s
 from pe_lab.results.panels import (
     MAX_COLOURED_LINES,
     draw_legend,
+    label_rows,
     make_panels,
     means,
     most_different,
@@ -22,6 +23,8 @@ from pe_lab.system.drawing import INK, STYLE
 
 TOKEN_ALONE = "from the token alone"  # in legends
 DIRECTION_SHARE = "direction_share"  # a metric of layers, made of the stable rank
+TOKEN_COSINE = "token_cosine"  # a metric of layers
+COSINE_RANGE = (-0.03, 1.03)  # of its axis, at least
 
 
 @mpl.rc_context(STYLE)
@@ -55,11 +58,12 @@ def length_curves(records: pd.DataFrame, metric: str = "loss") -> Plot:
 
 @mpl.rc_context(STYLE)
 def layer_curves(records: pd.DataFrame, probe: str, metric: str) -> Plot:
-    """Draw a probe's metric against the layer, a panel per setting; heads are averaged.
+    """Draw a probe's metric against the layer, a panel per setting, all with one y axis; heads are averaged.
 
     Lines are means over seeds, bands their 95 % t intervals, small marks beside them the seeds. A dotted line shows
     what the probe finds from the tokens alone, where that is measured. The metric `direction_share` is one over the
-    stable rank: the largest share of the variance that a direction has.
+    stable rank: the largest share of the variance that a direction has. The axis of `token_cosine` goes to 1, at which
+    all tokens are alike.
     """
     measured = _over_layers(records, probe, metric)
     names = [*record_settings(measured), "length"]
@@ -68,7 +72,7 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str) -> Plot:
     alone = records[(records["probe"] == probe) & (records["metric"] == f"{metric}_from_token")]
     by_token = alone["value"].groupby(np.array(settings_in_words(alone, names), dtype=object)).mean()
     highlight = most_different(data, "layer")
-    figure, panels = make_panels(data["setting"].unique(), 2.9)
+    figure, panels = make_panels(data["setting"].unique(), 2.9, share_y=True)
     for setting, axes in panels.items():
         here, of_seeds = (table[table["setting"] == setting] for table in (data, seeds))
         draw_lines(axes, here, "layer", highlight, of_seeds)
@@ -76,8 +80,11 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str) -> Plot:
             axes.axhline(by_token[setting], color=INK, linewidth=1, linestyle=":", label=TOKEN_ALONE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         first = "layer (0: embedding)" if (data["layer"] == 0).any() else "layer"
-        axes.set(xlabel=first, ylabel=in_words(metric))
+        axes.set_xlabel(first)
         axes.set_title(setting, fontsize=9)
+    label_rows(panels, in_words(metric))
+    if metric == TOKEN_COSINE:
+        axes.set_ylim(min(axes.get_ylim()[0], COSINE_RANGE[0]), COSINE_RANGE[1])
     bands = data["pe"].nunique() <= MAX_COLOURED_LINES
     draw_legend(figure, panels, [*highlight, TOKEN_ALONE], seed_handles(data, seeds, band=bands))
     return Plot(figure, data, seeds, bands)

@@ -18,6 +18,7 @@ from pe_lab.results.plots.scales import MIN_SPAN, tick_measured
 from pe_lab.system.drawing import INK, STYLE
 
 LINEAR_EXCESS = 0.1  # nats, up to which the scale is linear where a mean is MIN_SPAN times that
+SPREAD = 0.25  # share of the distance between two rates over which encodings stand side by side
 UNTRIED, OUTSIDE = 1.4, 2.1  # factors from the outermost rates to where hatching begins, and to the axis's ends
 CHOSEN, NOT_TRIED = "chosen by validation", "not tried"  # in legends
 
@@ -48,9 +49,9 @@ def over_rates(rows: pd.DataFrame, rates: pd.DataFrame, metric: str = "loss") ->
         here = data[data["setting"] == setting]
         axes.set_xscale("log")
         axes.axhline(0, color=INK, linewidth=0.8, zorder=0.5)
-        draw_with_intervals(axes, here, LR, highlight, seeds[seeds["setting"] == setting])
+        draw_with_intervals(axes, here, LR, highlight, seeds[seeds["setting"] == setting], SPREAD)
         for line in here[here["chosen"] & here["pe"].isin(highlight)].to_dict("records"):
-            x = side_by_side(axes, pd.Series([line[LR]]), line["pe"], highlight, here[LR])
+            x = side_by_side(axes, pd.Series([line[LR]]), line["pe"], highlight, here[LR], spread=SPREAD)
             axes.plot(x, [line["mean"]], "o", ms=8, markerfacecolor="none", markeredgecolor=INK, markeredgewidth=0.9)
         _hatch_untried(axes, here[LR])
         axes.set(xlabel="learning rate")
