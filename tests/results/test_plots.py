@@ -732,6 +732,17 @@ def test_shades_run_from_a_guess_where_position_does_not_matter() -> None:
     assert plots.heatmap(below).figure.axes[0].images[0].get_array()[:2, 0].tolist() == [1, 0]
 
 
+def test_settings_that_no_encoding_has_learned_are_left_out_of_a_heat_map() -> None:
+    rows = cells(["a", "b"], (1, 4, 16)).assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
+    rows["test_loss"] = rows["depth"].map({1: 3.0, 4: 1.0, 16: 2.5}) - 1.0 * ((rows["pe"] == "a") & (rows["depth"] > 4))
+    (axes,) = plots.heatmap(rows).figure.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["depth 4", "depth 16"]
+    assert set(plots.heatmap(rows).data["setting"]) == {"depth 4", "depth 16"}
+    assert "1 of 3 settings" in axes.get_title()
+    (axes,) = plots.heatmap(rows[rows["depth"] != 4].assign(test_loss=3.0)).figure.axes
+    assert len(axes.get_xticklabels()) == 2  # all of them, where none is learned
+
+
 def test_a_table_without_shades_has_lines_between_its_rows() -> None:
     rows = cells(["a", "b", "c"], (4,)).assign(test_loss=1.0)
     compared = rows.drop_duplicates("pe").assign(margin=0.05)

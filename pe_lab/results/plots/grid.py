@@ -16,6 +16,7 @@ from pe_lab.results.columns import (
     setting_columns,
     sort_by_setting,
 )
+from pe_lab.results.learned import filter_learned_cells
 from pe_lab.results.panels import GREY, means, settings_in_words
 from pe_lab.results.plots.plot import FLOOR_NAMES, Plot
 from pe_lab.system.drawing import INK, STYLE
@@ -32,30 +33,40 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss", lines: pd.DataFrame | None
 
     Shades are the share of the way from the best loss without position to the best possible loss, from 0 to 1; of a
     metric that is a share, its value; where neither is known, the place between the worst and the best of a column.
+    Settings in which no encoding has learned the task have no column, unless they are all: see
+    `learned.filter_learned_cells`.
 
     Args:
         lines: comparisons of the cells; where shades run from the worst to the best of a column, a column whose means
             are all within the margin has none. None: there is no margin.
     """
-    rows = sort_by_setting(rows, setting_columns(rows))
+    rows = sort_by_setting(rows, names := setting_columns(rows))
+    words = pd.Series(settings_in_words(rows, names), rows.index)
+    settings = words[filter_learned_cells(rows).index].unique()
+    left_out = words.nunique() - len(settings)
     data = means(rows.assign(value=rows[f"test_{metric}"]), metric=metric)
+    data = data[data["setting"].isin(settings)]
     floor_rows = {}
     for floor in floors(rows, metric):
         name = floor.replace("_", "-")
         values = rows.assign(value=rows[f"floor_{floor}_{metric}"], pe=name)
-        floor_rows[name] = means(values).set_index("setting")["mean"]
+        floor_rows[name] = means(values).set_index("setting")["mean"].reindex(settings)
     wide = data.pivot(index="pe", columns="setting", values="mean")
     wide = wide.loc[rows["pe"].unique(), data["setting"].unique()]
     sign = 1 if lower_is_better(metric) else -1
     wide = wide.loc[(sign * wide).rank().mean(axis=1).sort_values(kind="stable").index]
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
-    lines_above = 3 + max(name.count(", ") + 1 for name in shown.columns)
+    lines_above = 3 + bool(left_out) + max(name.count(", ") + 1 for name in shown.columns)
     height = max(MIN_HEIGHT, 0.9 + 0.16 * lines_above + 0.27 * len(shown))
     figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), height), layout="constrained")
     axes = figure.subplots()
     shades, meaning = _shades_of_means(wide, floor_rows, sign, _margins_by_setting(rows, lines))
     _draw_cells(axes, shown, shades)
-    axes.set_title(f"test {in_words(metric)}, mean over seeds\nshades: {meaning}", fontsize=9, wrap=True)
+    title = f"test {in_words(metric)}, mean over seeds\nshades: {meaning}"
+    title += f"\nleft out: {left_out} of {words.nunique()} settings, in which no encoding has learned the task" * bool(
+        left_out
+    )
+    axes.set_title(title, fontsize=9, wrap=True)
     levels = [
         {"setting": setting, "pe": floor, "mean": value, "low": np.nan, "high": np.nan}
         for floor, values in floor_rows.items()
