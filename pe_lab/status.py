@@ -91,7 +91,7 @@ def read_commands(folder: Path, study: str | None = None, left_out: list[Path] |
     ledger, commands = Ledger(folder), []
     for path in folder_entries(folder / COMMANDS_FOLDER, "[!.]*.json"):
         try:
-            commands.append(_command(ledger, read_json(path)))
+            commands.append(_describe_command(ledger, read_json(path)))
         except OSError as error:
             print(escape_control(unread_message(error)), file=sys.stderr)
             if left_out is not None:
@@ -111,7 +111,7 @@ def read_commands(folder: Path, study: str | None = None, left_out: list[Path] |
     return selected
 
 
-def _command(ledger: Ledger, content: dict[str, Any]) -> Command:
+def _describe_command(ledger: Ledger, content: dict[str, Any]) -> Command:
     cells = [RequestedCell.from_json(cell) for cell in content["cells"]]
     for cell in cells:
         ledger.named(cell.run)

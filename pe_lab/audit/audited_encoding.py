@@ -106,7 +106,7 @@ class LayerView:
             for rows, mask in ((score, self.allowed), (score.T, self.allowed.T)):
                 yield rows @ rows.T, rows.square() @ mask.T.double()
 
-    def distinguished(self) -> bool:
+    def distinguishes_positions(self) -> bool:
         """Return whether any two positions have different signatures."""
         *_, squared = self.squared_distances()
         return squared.max().item() > 1e-18
@@ -214,7 +214,7 @@ class AuditedEncoding:
     def shown(self) -> int:
         """The layer that stands for all where one is shown: the first that tells positions apart; 0 if none does."""
         views = self.views(equal_tokens(LENGTH))
-        return next((i for i, view in enumerate(views) if len(views) > 1 and view.distinguished()), 0)
+        return next((i for i, view in enumerate(views) if len(views) > 1 and view.distinguishes_positions()), 0)
 
     def view(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> LayerView:
         """Return the intermediate values of the layer `shown`; arguments and errors are those of `views`."""

@@ -57,12 +57,12 @@ def _values(axes: Axes, view: LayerView) -> None:
     marks, sticks = view.marks(), isinstance(view.terms.normalizer, Stick)
     if marks is not None:
         axes.set(title=f"Values: {marks[0]}", xlabel="position", ylabel="dimension")
-        _signed(axes, marks[1].T)
-    elif view.distinguished():
+        _draw_signed(axes, marks[1].T)
+    elif view.distinguishes_positions():
         score = view.score[0, 0] - (0 if sticks else view.score[0, 0][view.allowed].mean())
         axes.set(title=f"Values: {'weights' if sticks else 'logits around their mean'},\nequal tokens, head 1")
         axes.set(xlabel="key position", ylabel="query position")
-        (_weights if sticks else _signed)(axes, score.masked_fill(~view.allowed, torch.nan))
+        (_draw_weights if sticks else _draw_signed)(axes, score.masked_fill(~view.allowed, torch.nan))
     else:
         _does_not_apply(axes, "Values", "equal tokens are treated\nalike at all positions")
 
@@ -73,13 +73,13 @@ def _similarity(axes: Axes, view: LayerView) -> None:
     if marks is not None:
         vectors = normalize(marks[1] - marks[1].mean(0))
         similarity, title = vectors @ vectors.T, f"{title}:\ncentred values"
-    elif view.distinguished():
+    elif view.distinguishes_positions():
         similarity, title = view.score_similarity(), f"{title}:\nscores to and from tokens seen by both"
     else:
         _does_not_apply(axes, title, "positions are not distinguished")
         return
     axes.set(title=title, xlabel="position", ylabel="position")
-    _signed(axes, similarity, limit=1)
+    _draw_signed(axes, similarity, limit=1)
 
 
 def _against_distance(axes: Axes, subject: AuditedEncoding, view: LayerView) -> None:
@@ -108,7 +108,7 @@ def _attention(without: Axes, with_it: Axes, subject: AuditedEncoding, none: Aud
     weights = [view.weights[0].mean(0).masked_fill(~view.allowed, torch.nan) for view in views]
     for axes, weight, title in zip((without, with_it), weights, ("without it", "with it"), strict=True):
         axes.set(title=f"Attention {title}, mean of heads", xlabel="key", ylabel="query")
-        _weights(axes, weight)
+        _draw_weights(axes, weight)
 
 
 def _clipping(before: Axes, after: Axes, subject: AuditedEncoding) -> None:
@@ -117,21 +117,21 @@ def _clipping(before: Axes, after: Axes, subject: AuditedEncoding) -> None:
     if subject.on_grid:
         pos = subject.layout(LENGTH).pos[0]
         before.set(title="Distances on the grid,\nrows and columns together", xlabel="key", ylabel="query")
-        _signed(before, (pos[:, None] - pos).abs().sum(-1).double())
+        _draw_signed(before, (pos[:, None] - pos).abs().sum(-1).double())
         _does_not_apply(after, title, "distances have two axes")
         return
     causal, pos = subject.causal_only, torch.arange(MANY_POSITIONS)
     offset = pos[:, None] - pos
     hidden = (offset < 0) & causal
     before.set(title=f"Distances of {MANY_POSITIONS} positions,\nbefore clipping", xlabel="key", ylabel="query")
-    _signed(before, offset.double().masked_fill(hidden, torch.nan))
+    _draw_signed(before, offset.double().masked_fill(hidden, torch.nan))
     try:
         seen = effective_distance(subject.view(equal_tokens(MANY_POSITIONS), causal=causal).score[0], causal)
     except ValueError as error:
         _does_not_apply(after, title, "\n".join(wrap(str(error), 30)))
         return
     after.set(title=f"{title}:\n{len(seen.unique())} of {len(seen)} distinguished", xlabel="key", ylabel="query")
-    _signed(after, seen[offset + len(seen) - MANY_POSITIONS].double().masked_fill(hidden, torch.nan))
+    _draw_signed(after, seen[offset + len(seen) - MANY_POSITIONS].double().masked_fill(hidden, torch.nan))
 
 
 def effective_distance(score: Tensor, causal: bool) -> Tensor:
@@ -163,14 +163,14 @@ def effective_distance(score: Tensor, causal: bool) -> Tensor:
     return seen
 
 
-def _signed(axes: Axes, values: Tensor, limit: float | None = None) -> None:
+def _draw_signed(axes: Axes, values: Tensor, limit: float | None = None) -> None:
     """Draw a heatmap with 0 in the middle of the colours; NaN is left white."""
     limit = limit or values.nan_to_num().abs().max().item()
     image = axes.imshow(values.numpy(), cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
-def _weights(axes: Axes, weights: Tensor) -> None:
+def _draw_weights(axes: Axes, weights: Tensor) -> None:
     """Draw a heatmap of attention weights, from 0 to 1; NaN is left white."""
     scale = PowerNorm(0.5, vmin=0, vmax=1)
     image = axes.imshow(weights.numpy(), cmap="cividis", norm=scale, interpolation="nearest")

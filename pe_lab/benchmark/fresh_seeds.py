@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.benchmark.task_statistics import FRESH_SEEDS, endpoint, fresh_rows, published_rows, runs
+from pe_lab.benchmark.task_statistics import FRESH_SEEDS, endpoint_of_task, fresh_rows, published_rows, runs
 from pe_lab.benchmark.tasks import STUDY, BenchmarkTask, benchmark_tasks, task_named
 from pe_lab.benchmark.twins import TWINS
 from pe_lab.benchmark.undefined_encodings import defined_encodings
@@ -170,7 +170,7 @@ def _compare_pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], 
         before: all published runs of the task.
         again: the fresh runs of these encodings.
     """
-    scale = endpoint(task)
+    scale = endpoint_of_task(task)
     pes, y, solved = as_arrays(before)
     prior = prior_of(y, NOISE_STD * scale.margin, solved)
     tests = paired_tests(y, all_pairs(len(pes)), scale, solved)

@@ -27,14 +27,14 @@ FRESH_SEEDS = range(100, 105)  # fresh seeds; all others are published
 
 
 @cache
-def endpoint(task: BenchmarkTask) -> Endpoint:
+def endpoint_of_task(task: BenchmarkTask) -> Endpoint:
     """Return what is compared on a task."""
     return endpoint_of(task.cfg)
 
 
 def margin_in_words(task: BenchmarkTask) -> str:
     """Return the smallest difference that matters on a task, with its unit."""
-    scale = endpoint(task)
+    scale = endpoint_of_task(task)
     return f"a factor of {2**scale.margin:g} in steps" if scale.kind == "steps" else f"{scale.margin:g} {scale.unit}s"
 
 
@@ -69,7 +69,7 @@ def compare_pairs(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     outcomes = runs(rows, task)
     if outcomes["pe"].nunique() < 2:
         return pd.DataFrame(columns=COMPARISON_COLUMNS)
-    comparisons = compare(outcomes, endpoint(task))
+    comparisons = compare(outcomes, endpoint_of_task(task))
     words = comparisons["verdict"].astype(object).mask(_are_equal(rows, comparisons), str(Verdict.EQUAL))
     return comparisons.assign(verdict=words.where(comparisons["seeds"] >= MIN_SEEDS, str(Verdict.TOO_FEW_SEEDS)))
 

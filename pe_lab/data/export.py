@@ -126,7 +126,7 @@ def _schema(
     task, there = dataset.task, split_sizes(dataset)
     return {
         "name": dataset.name,
-        "fields": _fields(task, list(there), packed),
+        "fields": _schema_fields(task, list(there), packed),
         "missingValues": [""],
         "nothing_asked": {"csv": NO_TARGET, "npz": IGNORE},
         "padding": {"csv": "left out", "npz": f"where documents is {PADDING}"},
@@ -144,7 +144,7 @@ def _schema(
     }
 
 
-def _fields(task: Task, splits: list[str], packed: bool) -> list[dict[str, Any]]:
+def _schema_fields(task: Task, splits: list[str], packed: bool) -> list[dict[str, Any]]:
     """Return the columns of the CSV as fields of a Table Schema."""
     numbers = r"\d+( \d+)*"
     fields = [

@@ -166,7 +166,7 @@ def blind_one(writes: int, reads: int, ignored: int, ones: int) -> float:
         writes, reads, ignored: how often w, r and i occur, the last r included.
         ones: how often the bit 1 occurs.
     """
-    both = joint(writes, reads - 1)
+    both = joint_probabilities(writes, reads - 1)
     likely = [
         sum(both[k][bit] * comb(ignored, ones - k) for k in range(len(both)) if 0 <= ones - k <= ignored)
         for bit in (0, 1)
@@ -175,7 +175,7 @@ def blind_one(writes: int, reads: int, ignored: int, ones: int) -> float:
 
 
 @cache
-def joint(writes: int, reads: int) -> tuple[tuple[float, float], ...]:
+def joint_probabilities(writes: int, reads: int) -> tuple[tuple[float, float], ...]:
     """Return P(k of the bits are 1, the last one written is b) for b = 0, 1 and each k, given the numbers of w and r.
 
     All orders that begin with w are equally likely: the last instruction is one of the other writes with probability
@@ -186,11 +186,11 @@ def joint(writes: int, reads: int) -> tuple[tuple[float, float], ...]:
     if others == 0:
         return (0.5, 0.0), (0.0, 0.5)
     if writes > 1:
-        for k, (p0, p1) in enumerate(joint(writes - 1, reads)):
+        for k, (p0, p1) in enumerate(joint_probabilities(writes - 1, reads)):
             for bit in (0, 1):
                 chances[k + bit][bit] += (writes - 1) / others * (p0 + p1) / 2
     if reads:
-        for k, before in enumerate(joint(writes, reads - 1)):
+        for k, before in enumerate(joint_probabilities(writes, reads - 1)):
             for bit in (0, 1):
                 chances[k + bit][bit] += reads / others * before[bit]
     return tuple((p0, p1) for p0, p1 in chances)

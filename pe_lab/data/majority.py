@@ -69,15 +69,15 @@ class Majority(RandomProblems):
         k = counts.sum(1)
         top, most = counts.topk(2, dim=1)
         share = torch.cat((share, torch.zeros(1, dtype=torch.float64)))  # the answer may follow the most symbols
-        prompt, answered = share[k] * self._weight(k, counts), torch.zeros(len(k), dtype=torch.float64)
+        prompt, answered = share[k] * self._probability_of_counts(k, counts), torch.zeros(len(k), dtype=torch.float64)
         rows = top[:, 0] - top[:, 1] > 1  # the prompt had a majority without it
         before = counts[rows] - torch.nn.functional.one_hot(most[rows, 0], self.symbols)
-        answered[rows] = share[k[rows] - 1] * self._weight(k[rows] - 1, before)
+        answered[rows] = share[k[rows] - 1] * self._probability_of_counts(k[rows] - 1, before)
         p = torch.zeros(len(k), self.symbols + 1, dtype=torch.float64)
         p[torch.arange(len(k)), most[:, 0]], p[:, -1] = prompt, answered
         return p / p.sum(1, keepdim=True)
 
-    def _weight(self, k: Tensor, counts: Tensor) -> Tensor:
+    def _probability_of_counts(self, k: Tensor, counts: Tensor) -> Tensor:
         """Return [N], the probability of the counts among prompts of size k: k! / (counts! prompts(k))."""
         scale = torch.zeros(int(k.max()) + 1 if len(k) else 1, dtype=torch.float64)
         for size in k.unique().tolist():
@@ -120,7 +120,7 @@ class BinaryMajority(Majority):
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         return _without_tie(n, self.n[-1], source)
 
-    def _weight(self, k: Tensor, counts: Tensor) -> Tensor:
+    def _probability_of_counts(self, k: Tensor, counts: Tensor) -> Tensor:
         return 1 / (k + (k % 2)).clamp(min=1).double()  # of as many numbers of ones, one
 
 

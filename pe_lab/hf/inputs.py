@@ -35,7 +35,7 @@ def layout_of(
     segment = torch.where(is_token, document.clamp(min=0), PADDING)
     pos = (last + is_token.cumsum(1)).clamp(min=0)
     if position_ids is not None:
-        pos = _positions(position_ids, shape)
+        pos = _whole_positions(position_ids, shape)
         if mask is None and earlier is None and causal:
             segment = (pos.diff(dim=1, prepend=pos[:, :1] - 1) != 1).cumsum(1).expand(B, T)
         _require_increasing(pos.expand(B, T), segment, earlier)
@@ -57,7 +57,7 @@ def _is_token(mask: Tensor, shape: tuple[int, int], earlier: Layout | None) -> T
     return is_token[:, before:]
 
 
-def _positions(position_ids: Tensor, shape: tuple[int, int]) -> Tensor:
+def _whole_positions(position_ids: Tensor, shape: tuple[int, int]) -> Tensor:
     B, T = shape
     fits = position_ids.dim() == 2 and len(position_ids) in (1, B) and position_ids.shape[1] == T
     if not fits or position_ids.is_floating_point():

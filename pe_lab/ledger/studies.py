@@ -50,7 +50,7 @@ def read_cells(ledger: Path, study: str) -> list[tuple[str, int]]:
         if b"\0" in content or not content.endswith(b"\n"):
             raise ValueError("it must be text that ends with a newline, got a damaged or truncated file")
         rows = csv.DictReader(io.StringIO(content.decode(), newline=""), strict=True)
-        cells = [_cell(row, rows.line_num) for row in rows]
+        cells = [_parse_cell(row, rows.line_num) for row in rows]
         if not cells:
             raise ValueError("it must have a cell, got none")
     except LedgerError:
@@ -60,7 +60,7 @@ def read_cells(ledger: Path, study: str) -> list[tuple[str, int]]:
     return cells
 
 
-def _cell(row: dict[str | None, str | None], line: int) -> tuple[str, int]:
+def _parse_cell(row: dict[str | None, str | None], line: int) -> tuple[str, int]:
     for column in ("run", "epochs"):
         if column not in row:
             raise ValueError(f"it must have the column {column}, got none")

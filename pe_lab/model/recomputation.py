@@ -18,7 +18,7 @@ KEPT_OPERATIONS = {  # by "selective", since they take most of the time
 }
 
 
-def _selective(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+def _keep_selected(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     """Keep the operations that autograd records; the forward of a Function may change its own results in place."""
     if operation in KEPT_OPERATIONS and torch.is_grad_enabled():
         return CheckpointPolicy.MUST_SAVE
@@ -29,5 +29,5 @@ _again = partial(checkpoint, use_reentrant=False)
 BY_NAME: dict[str, Callable[..., Any] | None] = {  # each calls a layer with its arguments; None: everything is kept
     "none": None,
     "layer": _again,
-    "selective": partial(_again, context_fn=partial(create_selective_checkpoint_contexts, _selective)),
+    "selective": partial(_again, context_fn=partial(create_selective_checkpoint_contexts, _keep_selected)),
 }

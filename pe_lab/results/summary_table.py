@@ -185,10 +185,10 @@ def _setting_columns(table: pd.DataFrame) -> list[str]:
 
 def floor_heading(floor: str) -> str:
     """Return the heading of a floor's column in a table for the terminal."""
-    return f"{_floor_or_level(floor)}: {_in_words(floor)}"
+    return f"{_floor_or_level(floor)}: {_floor_in_words(floor)}"
 
 
-def _in_words(floor: str) -> str:
+def _floor_in_words(floor: str) -> str:
     return floor.replace("_", "-")
 
 
@@ -210,7 +210,7 @@ def markdown_table(table: pd.DataFrame) -> str:
         line |= dict(zip(group["pe"], group["cell"], strict=True))
         for floor in table.attrs["floors"]:
             mean = group[floor].mean()
-            line[f"{_in_words(floor)} {_floor_or_level(floor)}"] = None if pd.isna(mean) else f"{mean:.3f}"
+            line[f"{_floor_in_words(floor)} {_floor_or_level(floor)}"] = None if pd.isna(mean) else f"{mean:.3f}"
         lines.append(line)
     return as_markdown(pd.DataFrame(lines), names=settings)
 
@@ -234,7 +234,7 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
         size = 1.0 if level is None else group[level] - best
         means, halves = (group["loss"] - best) / size, (group["high"] - group["low"]) / 2 / size
         zero = "bayes" if "bayes" in present else "no loss"
-        name = f"{data} (loss)" if level is None else f"{data} (0: {zero}, 1: {_in_words(level)})"
+        name = f"{data} (loss)" if level is None else f"{data} (0: {zero}, 1: {_floor_in_words(level)})"
         for line in lines.values():
             line[name] = ""
         for key, cell in zip(_row_tuples(group[names]), _with_half(means, halves), strict=True):

@@ -215,11 +215,11 @@ def compare_all_pairs(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str 
     lines = _compare_outcomes(outcomes, endpoint)
     if baseline is None:
         return lines
-    others = _not_asked(lines[(lines["pe"] != baseline) & (lines["baseline"] != baseline)])
+    others = _not_compared(lines[(lines["pe"] != baseline) & (lines["baseline"] != baseline)])
     return pd.concat([compare_with_baseline(outcomes, endpoint, baseline), others], ignore_index=True)
 
 
-def _not_asked(lines: pd.DataFrame) -> pd.DataFrame:
+def _not_compared(lines: pd.DataFrame) -> pd.DataFrame:
     return lines.assign(p_corrected=np.nan, p_equivalent_corrected=np.nan, verdict=str(Verdict.NOT_ASKED))
 
 

@@ -85,7 +85,7 @@ def parse_json(text: str | bytes) -> Any:
         ValueError: the text is not JSON, has a number that is not finite, or is nested too deeply.
     """
     try:
-        content = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        content = json.loads(text, parse_constant=_parse_finite, parse_float=_parse_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     values, depth = [content], 0
@@ -101,7 +101,7 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, (dict, list))
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(f"a number must be finite, got {text}")
     return number

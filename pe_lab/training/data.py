@@ -168,22 +168,22 @@ class Sequences(L.LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return the validation split; every device evaluates all of it."""
-        return self._whole("validation")
+        return self._whole_loader("validation")
 
     def test_dataloader(self) -> DataLoader[Batch]:
         """Return the test split; every device evaluates all of it."""
-        return self._whole("test")
+        return self._whole_loader("test")
 
     def predict_dataloader(self) -> DataLoader[Batch]:
         """Return the test split."""
-        return self._whole("test")
+        return self._whole_loader("test")
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         if device.type == "cpu":
             return batch
         return batch.pinned().to(device, non_blocking=True) if device.type == "cuda" else batch.to(device)
 
-    def _whole(self, split: str) -> DataLoader[Batch]:
+    def _whole_loader(self, split: str) -> DataLoader[Batch]:
         order = BatchOrder(self.dataset.size(split), chunk_size(self.dataset), fixed=True)
         return DataLoader(SplitBatches(self.dataset, split), sampler=order, batch_size=None, collate_fn=_identity)
 

@@ -165,7 +165,7 @@ class CapturedStep:
     def _compare(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Train on the captured batch as usual, and give the graph up unless it does the same, bit for bit."""
         assert self.replay is not None
-        state = self._state()
+        state = self._changed_tensors()
         before = {name: x.clone() for name, x in state.items()}
         device = self.rates[0].device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -181,7 +181,7 @@ class CapturedStep:
             self._give_up(f"the captured step differs from the usual one in {apart[0]}")
         return usual
 
-    def _state(self) -> dict[str, Tensor]:
+    def _changed_tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a step changes, by their names in a message."""
         model, optimizer = self.training.model, self.training.optimizer
         state = {f"{name} after the step": x for name, x in model.state_dict(keep_vars=True).items()}

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from pe_lab import config
-from pe_lab.benchmark.task_statistics import endpoint
+from pe_lab.benchmark.task_statistics import endpoint_of_task
 from pe_lab.benchmark.tasks import COMBINATIONS, STUDY, benchmark_tasks, task_named
 from pe_lab.benchmark.undefined_encodings import UNDEFINED_FILE, measure_undefined, undefined_reasons
 from pe_lab.encodings.named import encodings
@@ -30,7 +30,7 @@ def test_a_task_says_what_it_asks_and_its_cells_make_a_race(study: str) -> None:
     assert task.cfg.study_name == task.study == f"{STUDY}_{task.name}"
     seed = TunedSeed.from_config(task.cfg)
     assert len(seed.plan.tries["none"]) == len(task.cfg.tune.rates) >= 3
-    assert endpoint(task).kind == ("steps" if task.solvable else "loss")
+    assert endpoint_of_task(task).kind == ("steps" if task.solvable else "loss")
     cell = Cell.from_config(task.cfg)
     assert task.cfg.trainer.fresh or task.name == "causal_text" or cell.steps_per_epoch >= cell.target
     assert list(task.cfg.evaluate.lengths) == [1, 2, 4]

@@ -288,7 +288,7 @@ def stick_store_rests(
 
 
 @triton.jit
-def _changes(take, leave, inside, dweight, rest, after, before_ones, after_ones, PARTS: tl.constexpr,
+def _gradients(take, leave, inside, dweight, rest, after, before_ones, after_ones, PARTS: tl.constexpr,
     CUT: tl.constexpr, UPRIGHT: tl.constexpr):  # fmt: skip
     """Return the weights of a tile, a = weight * dweight and the gradient of its logits.
 
@@ -365,7 +365,7 @@ def stick_backward_queries(
             rest = tl.load(rests + mark, there, 0.0)[:, None]
             tl.store(beyond + mark, after, there)
             dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
-            _, a, dz = _changes(
+            _, a, dz = _gradients(
                 take, leave, inside, dweight, rest, after[:, None], before_ones, after_ones, PARTS, section % 2, 0
             )
             after += tl.sum(a, 1)
@@ -458,7 +458,7 @@ def stick_backward_keys(
                 rest = tl.load(rests + marks + here, here < length, 0.0)[None, :]
                 after = tl.load(beyond + marks + here, here < length, 0.0)[None, :]
                 dweight = dot(values, tl.trans(grads), PRECISION=PRECISION)
-                weight, _, dz = _changes(
+                weight, _, dz = _gradients(
                     take, leave, inside, dweight, rest, after, before_ones, after_ones, PARTS, section % 2, 1
                 )
                 dvalues = dot(weight.to(grads.dtype), grads, dvalues, PRECISION=PRECISION)
@@ -525,7 +525,7 @@ def stick_backward_tables(
                 grads = rows(grad, batch * grad_batch + head * grad_head, at_i, grad_time, length, HEAD_DIM, BLOCK_D)
                 values = rows(v, batch * v_batch + head * v_head, at_j, v_time, length, HEAD_DIM, BLOCK_D)
                 dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
-                _, _, dz = _changes(take, leave, inside, dweight, rest, after, before_ones, after_ones, PARTS, CUT, 0)
+                _, _, dz = _gradients(take, leave, inside, dweight, rest, after, before_ones, after_ones, PARTS, CUT, 0)
                 sums += dz
         to = (row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * (2 * BLOCK_M) + tl.arange(0, 2 * BLOCK_M)
         tl.store(dbias + to, tl.load(dbias + to) + by_distance(sums, BLOCK_M))

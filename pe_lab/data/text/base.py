@@ -172,13 +172,13 @@ class Text(Dataset):
         return [word.replace(" ", "␣").replace("\n", "↵") for word in words]
 
     @cached_property
-    def bytes_of(self) -> Tensor:
+    def bytes_per_token(self) -> Tensor:
         """Return [vocabulary], the number of bytes of each token; END counts as one."""
         return torch.tensor([len(token) for token in self.text.spelling])
 
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
         """Return bits per byte of the answers, which are comparable between tokenizers."""
-        number = self.bytes_of[batch.targets[batch.targets != IGNORE]].sum().item()
+        number = self.bytes_per_token[batch.targets[batch.targets != IGNORE]].sum().item()
         return {"bits_per_byte": losses.double().sum().item() / log(2) / number}
 
     @abstractmethod

@@ -71,7 +71,7 @@ class CLM(Text):
         return {
             "unigram": self.level(-np.log(alone), batch, self.roles),
             "ngram": self.level(-np.log(before), batch, self.roles),
-            "xz": self.level(bits * log(2) * self.bytes_of.numpy()[token], batch, ()),
+            "xz": self.level(bits * log(2) * self.bytes_per_token.numpy()[token], batch, ()),
         }
 
     def spell(self, tokens: np.ndarray) -> bytes:

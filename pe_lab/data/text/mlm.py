@@ -45,7 +45,7 @@ class MLM(Text):
         row, slot = (choice <= least.clamp(min=CHOSEN_LIMIT - 1)).nonzero(as_tuple=True)
         key, number = keys[row.numpy()], 3 * slots[slot.numpy()]
         kind, other = (torch.from_numpy(random_integers(key, number + np.uint64(extra))) for extra in (1, 2))
-        used = torch.tensor(self.text.used)
+        used = torch.tensor(self.text.used_tokens)
         original = rows[row, slot]
         drawn = used[other * len(used) // DRAW_LIMIT]
         shown = drawn.where(kind >= MASKED, self.text.mask).where(kind < RANDOM, original)
@@ -62,7 +62,7 @@ class MLM(Text):
         token, shown = batch.targets.numpy()[has_target], batch.tokens.numpy()[has_target]
         around = estimates.estimate(left, right, token)
         # Bayes: a slot that does not show MASK shows what is asked, or as often one of the tokens in use
-        drawn = np.isin(shown, self.text.used) / len(self.text.used)
+        drawn = np.isin(shown, self.text.used_tokens) / len(self.text.used_tokens)
         shown_or_drawn = around * ((shown == token) + drawn) / (estimates.estimate(left, right, shown) + drawn)
         return {
             "unigram": self.level(-np.log(unigram(estimates.alone, token, self.task.vocabulary)), batch, self.roles),

@@ -64,7 +64,7 @@ def _of_lines(file: Path, column: str) -> Iterator[Any]:
                 raise ValueError(
                     f"data.path must have a JSON object in each line, got another in line {number} of {file}"
                 )
-            _require(column, row, file)
+            _require_column(column, row, file)
             yield row[column]
 
 
@@ -73,11 +73,11 @@ def _of_arrow(file: Path, column: str) -> Iterator[Any]:
     try:
         if file.suffix.lower() == ".parquet":
             source = arrow.parquet.ParquetFile(file)
-            _require(column, source.schema_arrow.names, file)
+            _require_column(column, source.schema_arrow.names, file)
             batches = source.iter_batches(BATCH_ROWS, columns=[column])
         else:
             batches = arrow.ipc.open_stream(arrow.memory_map(str(file)))
-            _require(column, batches.schema.names, file)
+            _require_column(column, batches.schema.names, file)
         for batch in batches:
             yield from batch.column(batch.schema.get_field_index(column)).to_pylist()
     except arrow.ArrowInvalid as error:
@@ -85,7 +85,7 @@ def _of_arrow(file: Path, column: str) -> Iterator[Any]:
         raise ValueError(f"data.path must be a file in the format of its name, got {file} ({why:.100})") from None
 
 
-def _require(column: str, columns: Any, file: Path) -> None:
+def _require_column(column: str, columns: Any, file: Path) -> None:
     if column not in columns:
         names = ", ".join(list(columns)[:20]) or "none"
         raise ValueError(f"data.column must be one of the columns of {file}, {names}, got {column}")

@@ -62,7 +62,7 @@ class TokenStreams:
         return [bytes.fromhex(token) for token in read_json(self.folder / "spelling.json")]
 
     @cached_property
-    def used(self) -> list[int]:
+    def used_tokens(self) -> list[int]:
         """Return the tokens that occur in the training split, without END, sorted."""
         used: list[int] = read_json(self.folder / "used.json")
         return used

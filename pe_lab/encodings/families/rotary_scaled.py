@@ -217,12 +217,12 @@ class Yarn(RoPE):
         if beta_slow >= beta_fast:
             raise OptionError(f"beta_fast must be above beta_slow={beta_slow:g}, got {beta_fast:g}")
         if ramp == "code":
-            self.low, self.high = self._ends()
+            self.low, self.high = self._ramp_ends()
 
     def _size(self, scale: float) -> float:
         return 0.1 * scale * math.log(self.factor) + 1
 
-    def _ends(self) -> tuple[float, float]:
+    def _ramp_ends(self) -> tuple[float, float]:
         """Return the pairs at which the ramp of the code begins and ends, as in transformers."""
         d, theta = self.rotary_dim, self.theta
         if theta <= 1:

@@ -442,7 +442,7 @@ def test_tokens_in_use_are_those_of_the_training_split(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("abba" * 450 + "abbc" * 50)
     text = encoded(tmp_path / "file.txt", tmp_path / "cache")
     assert b"c" in text_of(text, "test")
-    assert text.used == [*b"ab"]
+    assert text.used_tokens == [*b"ab"]
 
 
 @pytest.mark.parametrize("extra", range(8))

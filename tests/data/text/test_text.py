@@ -272,7 +272,7 @@ def test_mlm_hides_15_percent_of_the_tokens_80_10_10(place: Path) -> None:
     within(masked, chosen, 0.8)
     within(changed, chosen, 0.1)
     used = sorted(set(original.flatten().tolist()) - {END})
-    assert set(replaced) <= set(data.text.used) == set(used)
+    assert set(replaced) <= set(data.text.used_tokens) == set(used)
     for token in used:
         within(replaced.count(token), len(replaced), 1 / len(used))
 
