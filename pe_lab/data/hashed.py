@@ -1,13 +1,12 @@
 """Base of datasets of many random sequences, which a hash assigns to the splits."""
 
 from abc import abstractmethod
-from itertools import count
 
 import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, InMemoryDataset, predictor_metrics, unseen_rows
-from pe_lab.data.problem import MAX_IDLE_DRAWS, MIN_PROBLEMS, PROBLEMS_PER_SEQUENCE, split_of
+from pe_lab.data.problem import MIN_PROBLEMS, PROBLEMS_PER_SEQUENCE, draw_until, split_of
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import MAX_LENGTH, OptionError
 
@@ -45,25 +44,15 @@ class HashSplitDataset(InMemoryDataset):
         return self.sizes[split]
 
     def make(self, split: str) -> Batch:
-        blocks: list[Tensor] = []
         seen: set[bytes] = set()
-        idle = 0
-        for block in count():
+
+        def draw(block: int) -> tuple[Tensor]:
             tokens = self.draw(make_generator(self.seed, self.name, *self.draw_name(split), *self.drawn, block))
             tokens = tokens[torch.tensor([split_of(self.seed, self.name, row) == split for row in tokens.tolist()])]
-            if split != "train":
-                tokens = tokens[unseen_rows(tokens, seen)]
-            blocks.append(tokens)
-            idle = 0 if len(tokens) else idle + 1
-            total = sum(map(len, blocks))
-            if total >= self.size(split):
-                return self.write(torch.cat(blocks)[: self.size(split)])
-            if idle == MAX_IDLE_DRAWS:
-                raise ValueError(
-                    f"data.{split} must be at most {total}, the different sequences found for data={self.name}, got "
-                    f"{self.size(split)}"
-                )
-        raise AssertionError("blocks do not end")
+            return (tokens if split == "train" else tokens[unseen_rows(tokens, seen)],)
+
+        (tokens,) = draw_until(self.size(split), draw, f"data.{split}", f"sequences found for data={self.name}")
+        return self.write(tokens)
 
     def require_room(self, total: int, option: str, value: int) -> None:
         """Check that there are enough different sequences for splits without repeats.

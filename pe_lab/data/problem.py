@@ -1,9 +1,10 @@
 """Problems of many sizes: START prompt SEP answer END, with the answer predicted token by token."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from itertools import accumulate, count
+from itertools import accumulate
 from typing import Self
 
 import torch
@@ -242,9 +243,9 @@ class RandomProblems(Problems):
         return 0 if self.beyond and split != "test" else self.sizes[split]
 
     def problems(self, split: str) -> tuple[Tensor, Tensor]:
-        sizes, prompts, total, idle = [], [], 0, 0
         seen: set[bytes] = set()
-        for block in count():
+
+        def draw(block: int) -> tuple[Tensor, Tensor]:
             source = make_generator(self.seed, self.name, *self.draw_name(split), self.n[0], self.n[-1], block)
             n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK_PROBLEMS,), generator=source)
             prompt = self.draw(n, source)
@@ -256,18 +257,10 @@ class RandomProblems(Problems):
                 beyond = torch.arange(prompt.shape[1]) >= _length(self.prompt_length, n)[:, None]
                 new = unseen_rows(prompt.masked_fill(beyond, -1), seen)
                 n, prompt = n[new], prompt[new]
-                idle = 0 if len(new) else idle + 1
-                if idle == MAX_IDLE_DRAWS:
-                    raise ValueError(
-                        f"data.{split} must be at most {total}, the different problems found for data={self.name}, "
-                        f"got {self.size(split)}"
-                    )
-            sizes.append(n)
-            prompts.append(prompt)
-            total += len(n)
-            if total >= self.size(split):
-                break
-        return torch.cat(sizes)[: self.size(split)], torch.cat(prompts)[: self.size(split)]
+            return n, prompt
+
+        sizes, prompts = draw_until(self.size(split), draw, f"data.{split}", f"problems found for data={self.name}")
+        return sizes, prompts
 
     def share(self, batch: Batch) -> Tensor:
         """Return the shares of sizes in the split; they are unequal where some sizes have few problems."""
@@ -279,6 +272,28 @@ class RandomProblems(Problems):
         """Return the prompts without the entries beyond their length."""
         length = _length(self.prompt_length, n).tolist()
         return [row[:end] for row, end in zip(prompt.tolist(), length, strict=True)]
+
+
+def draw_until(size: int, draw: Callable[[int], tuple[Tensor, ...]], option: str, what: str) -> tuple[Tensor, ...]:
+    """Return the first `size` rows of tensors that are drawn in blocks.
+
+    Args:
+        draw: a function that returns the new rows of a block, tensors [N, ...], by the block's number.
+        option: the setting of the size, for the error.
+        what: the rows, for the error.
+
+    Raises:
+        ValueError: MAX_IDLE_DRAWS blocks in a row have no new row.
+    """
+    blocks: list[tuple[Tensor, ...]] = []
+    total = idle = 0
+    while not blocks or total < size:
+        if idle == MAX_IDLE_DRAWS:
+            raise ValueError(f"{option} must be at most {total}, the different {what}, got {size}")
+        blocks.append(draw(len(blocks)))
+        new = len(blocks[-1][0])
+        total, idle = total + new, 0 if new else idle + 1
+    return tuple(torch.cat(parts)[:size] for parts in zip(*blocks, strict=True))
 
 
 def split_of(seed: int, name: str, key: list[int]) -> str:
