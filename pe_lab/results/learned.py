@@ -117,6 +117,8 @@ def filter_learned_cells(rows: pd.DataFrame) -> pd.DataFrame:
 
     Settings of which it is unknown are kept, see `uses_position`.
     """
+    if rows.empty:  # without the columns of metrics
+        return rows
     unlearned = used_in_setting(rows, setting_columns(rows)) == 0
     return rows if unlearned.all() else rows[~unlearned]
 

@@ -407,7 +407,7 @@ def test_the_loss_of_a_sliding_window_is_that_of_each_token_after_its_context(tm
         data = made.cell.dataset if length == 1 else made.cell.dataset.longer(length)
         tokens, stream = data.task.length, torch.from_numpy(data.text.stream("test").astype(int))
         losses = []
-        for begin in data.strided(4).windows["test"].places.tolist():
+        for begin in data.strided(4).windows["test"].starts.tolist():
             window = stream[begin : begin + tokens][None]
             with torch.no_grad():
                 logits = model(window, data.batch("test", torch.tensor([0])).layout)[0, -4:]

@@ -534,7 +534,7 @@ def test_strided_windows_ask_for_every_token_once_with_a_long_context(
     strided, length = data.strided(stride), data.task.length
     found = strided.batch("test", torch.arange(strided.size("test")))
     stream = data.text.stream("test").astype(int)
-    begins = strided.windows["test"].places
+    begins = strided.windows["test"].starts
     assert set(np.diff(begins)) >= {stride}
     assert not (begins % stride).any()
     asked = [
