@@ -230,6 +230,15 @@ def test_an_outlying_seed_does_not_widen_the_axis_and_is_named_at_its_edge(value
     assert arrows == {(low, "<"), (high, ">")}
 
 
+def test_an_outlying_seed_of_the_baseline_which_is_in_all_rows_is_within_the_axis() -> None:
+    _, rows = outlying_study(0.3)
+    rows.loc[(rows["pe"] == "base") & (rows["depth"] == 4) & (rows["seed"] == 3), "test_loss"] = 9.0
+    made = plots.forest(statistics.compare_cells(rows, "base"), rows=rows)
+    low, high = made.figure.axes[1].get_xlim()
+    assert made.seeds["value"].between(low, high).all()
+    assert not made.figure.axes[1].texts
+
+
 def test_a_seed_is_outlying_by_its_distance_from_the_others_in_their_range() -> None:
     table = pd.DataFrame({"setting": "one", "pe": ["a"] * 4 + ["b"] * 4 + ["c"] * 3})
     table["value"] = [0, 1, 2, 5.1, 4.9, 2, 1, 0, 0, 0.1, 99]

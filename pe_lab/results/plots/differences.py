@@ -18,6 +18,7 @@ from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, PAPER, STYLE
 
 OUTLYING, MIN_OUTLYING = 2.0, 4  # see `outlying`
+MAX_OUTLYING = 0.5  # share of the rows of a panel
 SQUEEZED = 1.5  # factor by which an axis is wider, from which what an outlying seed causes is beyond its edge
 EDGE = 0.05  # share of what an axis shows that is free at both ends
 ABOVE = 0.33  # rows above its mean, at which it is written what is beyond the axis
@@ -34,7 +35,8 @@ def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | No
     The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below; see
     `verdict_marks.mark_in_figure`. Panels of one task have one x axis. A seed that is farther from the median of the
     others of its encoding than OUTLYING times their range does not widen it, nor does the interval of that encoding,
-    where they would by a factor of SQUEEZED: what is beyond the axis is an arrow at its edge, with its value.
+    where they would by a factor of SQUEEZED, except in a panel with a larger share of such rows than MAX_OUTLYING.
+    What is beyond the axis is an arrow at its edge, with its value.
 
     Args:
         compared: the table of statistics.compare_cells; settings may have different baselines, which are marked at 0.
@@ -127,6 +129,9 @@ def _extent(data: pd.DataFrame, seeds: pd.DataFrame) -> tuple[float, float]:
     margin = data["margin"].max()
     always = [0.0, *data["difference"].dropna(), *([-margin, margin] if np.isfinite(margin) else [])]
     apart = outlying(seeds)
+    if len(seeds):  # a seed of the baseline is in all rows
+        share = apart.groupby(seeds["setting"]).sum() / data.groupby("setting")["pe"].size()
+        apart &= seeds["setting"].map(share) <= MAX_OUTLYING
     lost = set(seeds.loc[apart, ["setting", "pe"]].itertuples(index=False, name=None)) if len(seeds) else set()
     kept = [pair not in lost for pair in zip(data["setting"], data["pe"], strict=True)]
     ends = []
