@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from layouts import layout_of
 from pe_lab.attention import IMPLEMENTATIONS, attend, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import operators
@@ -99,12 +100,6 @@ def dropout_of(options: Case) -> Dropout | None:
 
 
 # -- where the tokens are --------------------------------------------------------------------------------------------
-
-
-def layout_of(segments: list[list[int]], causal: bool, late: int = 0) -> Layout:
-    """Positions count from `late` in every segment; those of padding mean nothing."""
-    pos = [[0 if s == PADDING else late + row[:i].count(s) for i, s in enumerate(row)] for row in segments]
-    return Layout(torch.tensor(pos), torch.tensor(segments), causal).to(DEVICE)
 
 
 def whole_layout(T: int, causal: bool) -> Layout:

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from layouts import layout_of
 from pe_lab.attention import attend, reference, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import stick as kernels
@@ -149,12 +150,6 @@ def by_reference(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) 
 
 
 # -- where the tokens are --------------------------------------------------------------------------------------------
-
-
-def layout_of(segments: list[list[int]], causal: bool, late: int = 0) -> Layout:
-    """Positions count from `late` in every segment; those of padding mean nothing."""
-    pos = [[0 if s == PADDING else late + row[:i].count(s) for i, s in enumerate(row)] for row in segments]
-    return Layout(torch.tensor(pos), torch.tensor(segments), causal).to(DEVICE)
 
 
 def whole_layout(T: int, causal: bool) -> Layout:

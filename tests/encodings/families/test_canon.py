@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from layouts import packed
 from pe_lab.encodings import PADDING, Canon, Layout, Sizes
 from pe_lab.encodings.families.convolution import causal_convolution
 
@@ -22,12 +23,6 @@ def random_canon() -> Canon:
 
 def of_length(length: int, batch: int = 2) -> Layout:
     return Layout.of_lengths(torch.full((batch,), length), length, True)
-
-
-def packed() -> Layout:
-    pos = torch.tensor([[7, 8, 11, 12, 13, 3, 4, 5, 0, 0], [0, 0, 5, 6, 7, 8, 9, 10, 11, 0]])
-    segment = torch.tensor([[4] * 5 + [1] * 3 + [PADDING] * 2, [PADDING] * 2 + [2] * 7 + [5]])
-    return Layout(pos, segment, True)
 
 
 def paper(h: Tensor, weight: Tensor, segment: Tensor) -> Tensor:

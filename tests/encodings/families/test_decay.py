@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from layouts import packed
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Layout, Sizes, Wall
 from pe_lab.encodings.families.decay import decayed_products
@@ -22,12 +23,6 @@ def random_wall() -> Wall:
         for parameter in encoding.parameters():
             parameter.normal_()
     return encoding
-
-
-def packed() -> Layout:
-    pos = torch.tensor([[7, 8, 11, 12, 13, 3, 4, 5, 0, 0], [0, 0, 5, 6, 7, 8, 9, 10, 11, 0]])
-    segment = torch.tensor([[4] * 5 + [1] * 3 + [PADDING] * 2, [PADDING] * 2 + [2] * 7 + [5]])
-    return Layout(pos, segment, True)
 
 
 def one_by_one(q: Tensor, k: Tensor, gates: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from layouts import mixed
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Layout, RoPE, Sizes, SSMax, Stack, Sum, Temperature
 
@@ -14,13 +15,6 @@ H, d = 3, 4
 D = H * d
 SIZES = Sizes(width=D, num_heads=H, length=16)
 EQUAL = {"rtol": 0, "atol": 1e-12}
-
-
-def mixed(causal: bool) -> Layout:
-    """Two documents and padding on the right, at positions of their own; padding on the left, then one document."""
-    pos = torch.tensor([[7, 8, 11, 12, 3, 4, 5, 0, 0], [0, 0, 5, 6, 7, 8, 9, 10, 11]])
-    segment = torch.tensor([[4] * 4 + [1] * 3 + [PADDING] * 2, [PADDING] * 2 + [2] * 7])
-    return Layout(pos, segment, causal)
 
 
 LAYOUTS = {

@@ -8,18 +8,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from layouts import mixed
 from pe_lab.attention import attend
 from pe_lab.encodings import PADDING, T5, Layout, Sizes, Tupe, make
 
 H, d = 2, 3
 D = H * d
 SIZES = Sizes(D, H, 9)
-
-
-def mixed(causal: bool) -> Layout:
-    pos = torch.tensor([[7, 8, 11, 12, 3, 4, 5, 0, 0], [0, 0, 5, 6, 7, 8, 9, 10, 11]])
-    segment = torch.tensor([[4] * 4 + [1] * 3 + [PADDING] * 2, [PADDING] * 2 + [2] * 7])
-    return Layout(pos, segment, causal)
 
 
 LAYOUTS = {
