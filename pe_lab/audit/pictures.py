@@ -94,11 +94,13 @@ def _against_distance(axes: Axes, subject: AuditedEncoding, view: LayerView) -> 
         return
     for head, (score, (colour, style)) in enumerate(zip(scores, HEAD_LINES, strict=True)):
         axes.plot(distances.numpy(), score.numpy(), style, color=colour, label=f"head {head + 1}")
-    axes.set(title=title, xlabel="distance", ylabel="weight" if sticks else "logit")
+    axes.set(xlabel="distance", ylabel="weight" if sticks else "logit")
+    axes.set_title(title, pad=26)
     if sticks:
         axes.set_yscale("log")
     axes.grid(alpha=0.3)
-    axes.legend()
+    # between the title and the curves, which it would cover elsewhere
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(scores), frameon=False, borderaxespad=0.1)
 
 
 def _attention(without: Axes, with_it: Axes, subject: AuditedEncoding, none: AuditedEncoding) -> None:

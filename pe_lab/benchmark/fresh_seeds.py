@@ -85,8 +85,8 @@ class FreshSeeds:
         pairs: a table with a line per two encodings of a task that were both run again: task, pe, baseline; difference,
             low, high (95 % interval), verdict: as published; fresh, fresh_verdict: mean difference and verdict of the
             fresh seeds; least, most: the 95 % prediction interval of a fresh mean difference.
-        means: a table with a line per cell: task, pe, mean, low, high of y as published, and fresh; failed,
-            fresh_failed: the numbers of seeds that did not solve the task, which count as the cap in a mean.
+        means: a table with a line per cell: task, pe, mean, low, high of y as published, and fresh; seeds, fresh_seeds:
+            how many; failed, fresh_failed: how many of them did not solve the task, which count as the cap in a mean.
     """
 
     pairs: pd.DataFrame
@@ -152,14 +152,15 @@ def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
             low, high = interval(sample["y"])
             line = {"task": name, "pe": pe, "mean": sample["y"].mean(), "low": low, "high": high}
             failed = [int((~each["solved"]).sum()) if benchmark_task.solvable else 0 for each in (sample, others)]
-            means.append(line | {"fresh": others["y"].mean(), "failed": failed[0], "fresh_failed": failed[1]})
+            line |= {"fresh": others["y"].mean(), "failed": failed[0], "fresh_failed": failed[1]}
+            means.append(line | {"seeds": len(sample), "fresh_seeds": len(others)})
         if len(names) > 1:
             again = again[again["pe"].isin(names)]
             pairs.append(_compare_pairs(before, again, names, benchmark_task).assign(task=name))
     columns = ["task", "pe", "baseline", "difference", "low", "high", "verdict", "fresh", "fresh_verdict"]
     columns += ["least", "most"]
     table = pd.concat(pairs, ignore_index=True)[columns] if pairs else pd.DataFrame(columns=columns)
-    columns = ["task", "pe", "mean", "low", "high", "fresh", "failed", "fresh_failed"]
+    columns = ["task", "pe", "mean", "low", "high", "fresh", "failed", "fresh_failed", "seeds", "fresh_seeds"]
     return FreshSeeds(table, pd.DataFrame(means, columns=columns))
 
 

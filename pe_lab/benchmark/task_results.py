@@ -45,7 +45,7 @@ class TaskResults:
     def table(self) -> pd.DataFrame:
         """A line per encoding, the best mean first: `task_statistics.endpoints`, then score_1x and more, or loss_1x.
 
-        Of tasks with a level also all_solved and all_runs: `solved` and `runs` with the fresh seeds.
+        Of tasks with a level also cap, in steps, and all_solved and all_runs: `solved` and `runs` with the fresh seeds.
         Means of steps and their intervals end at the cap: a mean of steps that count as the cap cannot exceed it.
         Intervals of losses end at 0.
         """
@@ -54,6 +54,7 @@ class TaskResults:
         table = task_statistics.endpoints(self.rows, self.task)
         if self.task.solvable and len(table):
             shown = ["mean", "low", "high"]
+            table["cap"] = self.task.cfg.steps
             table[shown] = table[shown].clip(upper=self.task.cfg.steps)
             again = task_statistics.runs(self.fresh, self.task).groupby("pe")["solved"].agg(["sum", "count"])
             again = again.reindex(table["pe"], fill_value=0).astype(int).set_axis(table.index)

@@ -119,7 +119,7 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
         The columns pe, runs, diverged (seeds of which all tries did); solved, share_low, share_high (exact, 95 %);
         mean, low, high: the geometric mean of the steps to solve, censored at the cap, or the mean loss, with a 95 % t
         interval; first, last: the range of ranks, in which encodings that are equal bit for bit count once; rates: how
-        often each was best; edge: the share of these at an edge; lost_RATE: how many octaves that rate alone would have
+        often each was best; edge: see `edge_shares`; lost_RATE: how many octaves that rate alone would have
         cost, on average over solved seeds, at least, as tries stop when one has passed; or how many nats at the choice.
     """
     outcomes, verdicts = runs(rows, task), compare_pairs(rows, task)
@@ -147,10 +147,19 @@ def endpoints(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
     return table.sort_values("mean", kind="stable", ignore_index=True) if len(table) else table
 
 
+def edge_shares(rows: pd.DataFrame) -> pd.Series:
+    """Return the share of the seeds of each encoding in which the lowest or the highest learning rate was best.
+
+    All seeds count, whether they solved the task or not, but those of which all tries diverged.
+    """
+    used = rows[rows["lr"].notna()]
+    return used["edge"].astype(float).groupby(used["pe"], sort=False).mean()
+
+
 def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
     """Return how often each rate was best, the share at an edge, and what each alone would have cost; of one encoding.
 
-    Seeds that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
+    Seeds that did not solve their task are left out, but for the share: see `edge_shares`.
     """
     used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
     lost: dict[float, list[float]] = {}
@@ -170,7 +179,7 @@ def sensitivity(rows: pd.DataFrame, task: BenchmarkTask) -> dict[str, object]:
             lost.setdefault(candidate["lr"], []).append(cost)
     ladder = list(lost) or [rows[f"try{k}_lr"].iloc[0] for k in range(1, task_rows.count_candidates(rows) + 1)]
     chosen = [int(np.isclose(used["lr"].astype(float), rate).sum()) for rate in ladder]
-    summary: dict[str, object] = {"rates": "/".join(map(str, chosen)), "edge": used["edge"].astype(float).mean()}
+    summary: dict[str, object] = {"rates": "/".join(map(str, chosen)), "edge": edge_shares(rows).max()}
     means = {rate: float(pd.Series(lost.get(rate, []), dtype=float).mean()) for rate in ladder}
     return summary | {f"lost_{rate:g}": mean for rate, mean in means.items()}
 
@@ -208,8 +217,7 @@ def progress(results: Mapping[str, pd.DataFrame], seeds: int = MIN_SEEDS) -> pd.
     for task in benchmark_tasks():
         rows, fitting = results.get(task.name, task_rows.rows_frame([])), defined_encodings(task)
         counts = rows[rows["pe"].isin(fitting)].groupby("pe")["seed"].nunique()
-        used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
-        wide = used.groupby("pe")["edge"].mean() > MAX_AT_EDGE
+        used, wide = rows[rows["lr"].notna()], edge_shares(rows) > MAX_AT_EDGE
         line = {"task": task.name, "defined": len(fitting), "measured": int((counts >= seeds).sum())}
         line |= {"fewest seeds": int(counts.min()) if len(counts) else 0}
         line |= {"solved": float(rows["solved"].astype(float).mean()) if task.solvable and len(rows) else np.nan}

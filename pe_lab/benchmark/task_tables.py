@@ -127,7 +127,7 @@ def _of_task(rows: pd.DataFrame, task: BenchmarkTask) -> str:
         named = [f"{line['pe']} {line['mean']:.2f} [{line['low']:.2f}, {line['high']:.2f}]" for line in lines]
         best.append(f"at {length:g} x the training length, highest mean scores: {', '.join(named) or 'none above 0'}")
     advice = {pe: results.in_words(advice) for pe, advice in results.advice.items()}
-    table = results.table.assign(advice=results.table["pe"].map(advice))
+    table = results.table.drop(columns="cap", errors="ignore").assign(advice=results.table["pe"].map(advice))
     return "\n".join([*head, *best, _to_text(table)])
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.benchmark.task_results import TaskResults
+from pe_lab.benchmark.task_statistics import edge_shares
 from pe_lab.gallery.extrapolation import keeps_positions
 from pe_lab.gallery.gallery_page import number, signed
 from pe_lab.replication.entry import Claimed, Entry
@@ -233,7 +234,7 @@ def at_edge(finding: Finding, results: Mapping[str, TaskResults]) -> dict[str, l
     for label in finding.compared:
         test = finding.entry.values[label]
         for task, _, _, pe in _cells(finding.entry, test) if isinstance(test, Claimed) else []:
-            edges = results[task].rows.groupby("pe")["edge"].mean() if task in results else {}
+            edges = edge_shares(results[task].rows) if task in results else {}
             if edges.get(pe, 0.0) > MAX_AT_EDGE and pe not in parts.setdefault(label, []):
                 parts[label].append(pe)
     return {label: names for label, names in parts.items() if names}
@@ -395,6 +396,12 @@ def ours(finding: Finding) -> list[str]:
     return [*lines, f"{finding.seeds} seeds, tolerance {finding.entry.tolerance:g}"]
 
 
+def scope(finding: Finding) -> list[str]:
+    """Return the tasks that the parts of a claim are measured on."""
+    tests = [test for test in finding.entry.values.values() if isinstance(test, Claimed)]
+    return list(dict.fromkeys(task for test in tests for task in tasks_of(finding.entry, test)))
+
+
 def conditions(findings: Mapping[str, Finding]) -> dict[str, str]:
     """Return what tells numbers apart, by name: overrides, of the same words; the source, of the same setting.
 
@@ -418,10 +425,19 @@ def shared_notes(entries: Iterable[Entry]) -> list[str]:
     return [each[0] for each in takewhile(lambda each: len(set(each)) == 1, notes)]
 
 
-def verdict_in_words(finding: Finding, has_unlearned: bool, roomless: Collection[str] = ()) -> str:
-    """Return the verdict as pages show it: `verdict_of_claim`, or the verdict with what limits it."""
+def verdict_in_words(
+    finding: Finding, has_unlearned: bool, roomless: Collection[str] = (), windows: Collection[str] = ()
+) -> str:
+    """Return the verdict as pages show it: `verdict_of_claim`, or the verdict with what limits it.
+
+    Args:
+        has_unlearned: whether models of the claim's studies have not learned their task.
+        roomless, windows: the parts of `without_room` and of `within_windows`.
+    """
     verdict = verdict_of_claim(finding, roomless)
     limits = ", on models that had not learned the task" if finding.compared and has_unlearned else ""
+    if windows:
+        limits += f",{' in part' * (len(windows) < len(finding.compared))} within the windows"
     return verdict if verdict == CANNOT else f"{verdict}{limits}"
 
 

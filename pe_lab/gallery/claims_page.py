@@ -3,7 +3,7 @@
 from collections import Counter
 
 from pe_lab.gallery import claim_parts
-from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
+from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.shared_values import shared_values
 from pe_lab.replication.entry import benchmark_commands
@@ -40,7 +40,6 @@ def claims_page(content: GalleryData) -> Page:
         for rows in (True, False)
     }
     notes = {name: claim.entry.chosen[len(by_table[bool(claim.entry.tasks)]) :] for name, claim in claims.items()}
-    text = content.results.get(LONGER_TEXT[0])
     html = rendered(
         "claims.html",
         **shared_values(content, ""),
@@ -52,8 +51,7 @@ def claims_page(content: GalleryData) -> Page:
         edged={name for name, parts in content.edges.items() if parts},
         facets={facet: facet for facet in choices},
         exact={name: claim_parts.exact_parts(claim) for name, claim in claims.items()},
-        text=text,
-        parameters=text.rows["parameters"].astype(float).median() if text else None,
+        sizes=_sizes(content),
         judged=judged,
         published={name: each for name, each in judged.items() if each.entry.paper != claim_parts.UNPUBLISHED},
         unpublished={name: each for name, each in judged.items() if each.entry.paper == claim_parts.UNPUBLISHED},
@@ -70,3 +68,16 @@ def claims_page(content: GalleryData) -> Page:
         parts=claim_parts,
     )
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
+
+
+def _sizes(content: GalleryData) -> list[tuple[list[str], str, list[str]]]:
+    """Return the median number of parameters, in millions, and the range of steps of the models of claims, by tasks.
+
+    Tasks of the same numbers stand together.
+    """
+    named = {task for claim in content.claims.values() for task in claim.entry.tasks}
+    groups: dict[tuple[str, tuple[int, int]], list[str]] = {}
+    for name, rows in ((name, results.rows) for name, results in content.results.items() if name in named):
+        size = f"{rows['parameters'].astype(float).median() / 1e6:.2f}"
+        groups.setdefault((size, (int(rows["steps"].min()), int(rows["steps"].max()))), []).append(name)
+    return [(names, size, [f"{end:,}" for end in dict.fromkeys(steps)]) for (size, steps), names in groups.items()]

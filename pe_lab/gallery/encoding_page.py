@@ -17,7 +17,9 @@ from pe_lab.gallery.pairwise import compare_on_task
 from pe_lab.gallery.portrait import PANELS, PIXELS
 from pe_lab.gallery.samples import sentence
 from pe_lab.gallery.shared_values import (
+    LONGEST,
     asks_at_longest,
+    average_at_longest,
     decimal_places,
     held_at_longest,
     shared_values,
@@ -66,11 +68,17 @@ def _advice_on(content: GalleryData, name: str) -> dict[str, list[Need]]:
 
 
 def holds_on(content: GalleryData, name: str) -> dict[str, Any]:
-    """Return the tasks on which an encoding is `holding` at LONGEST, what is right or its loss; of how many tasks."""
+    """Return the tasks on which an encoding is `holding` at LONGEST, what is right or its loss; of how many tasks.
+
+    Also those on which it is `holding_on_average`, and what it gets right of whole sequences; None: has none.
+    """
     asking = [each for each in content.results.values() if asks_at_longest(each) and name in set(each.table["pe"])]
     held = {each.task: held_at_longest(each)[name] for each in asking if name in held_at_longest(each)}
     texts = {task.name: percent(value) if task.solvable else f"{fixed(value, 3)} nats" for task, value in held.items()}
-    return {"holds": texts, "asking": len(asking)}
+    whole = {each.task.name: mean_whole(each).get(LONGEST, {}).get(name) for each in asking}
+    means = {each.task.name: average_at_longest(each) for each in asking}
+    average = {task: percent(each[name]) for task, each in means.items() if name in each}
+    return {"holds": texts, "average": average, "whole_at_longest": whole, "asking": len(asking)}
 
 
 def _overall(content: GalleryData, name: str) -> dict[str, Any]:
@@ -151,13 +159,16 @@ def _again(content: GalleryData, name: str) -> list[dict[str, Any]]:
         pairs = content.again.on_task(task.name).pairs
         here = FreshSeeds(pairs[(pairs["pe"] == name) | (pairs["baseline"] == name)], content.again.means)
         values = {key: float(row[key]) for key in ("mean", "low", "high", "fresh")}
-        cap = float(task.cfg.steps) if task.solvable else None
-        if cap is not None:
-            values = {key: min(2**exponent, cap) for key, exponent in values.items()}
-        values |= {key: int(row[key]) for key in ("failed", "fresh_failed")}
-        lines.append(
-            {"task": task, "cap": cap, "places": decimal_places(task), "contradicted": here.contradicted, **values}
-        )
+        published, fresh = {key: values[key] for key in ("mean", "low", "high")}, {"mean": values["fresh"]}
+        if task.solvable:
+            for each, prefix in ((published, ""), (fresh, "fresh_")):
+                each |= {key: min(2**exponent, float(task.cfg.steps)) for key, exponent in each.items()}
+                runs = int(row[f"{prefix}seeds"])
+                each |= {"cap": task.cfg.steps, "runs": runs, "solved": runs - int(row[f"{prefix}failed"])}
+        else:
+            published["low"] = max(0.0, published["low"])
+        line = {"task": task, "places": decimal_places(task), "published": published, "fresh": fresh}
+        lines.append(line | {"contradicted": here.contradicted})
     return lines
 
 

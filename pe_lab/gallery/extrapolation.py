@@ -3,10 +3,10 @@
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.samples import data_of
 from pe_lab.replication.entry import Claimed, Entry
-from pe_lab.statistics import MIN_SEEDS
+from pe_lab.statistics import MIN_SEEDS, interval
 
 SAME_POSITIONS = ("pattern",)  # datasets whose longer sequences ask at the positions of the shorter ones
-MIN_HELD = 0.9  # of the answers: an encoding with at least so many right at a length holds there
+MIN_HELD = 0.9  # of the answers: an encoding holds at a length where the 95 % interval of what is right begins there
 MIN_RANGE_SHOWN = 10.0  # points between seeds from which a mean has its range
 NO_NEW_POSITION = "longer sequences ask for no new position"
 NOT_ASKED = (
@@ -63,14 +63,38 @@ def ranked_right(results: TaskResults, length: float) -> dict[str, float]:
 def holding(results: TaskResults) -> dict[float, dict[str, float]]:
     """Return the encodings that hold at each length beyond training, the best first, each with its mean.
 
-    At least MIN_HELD of the answers are right. Of a task that is compared by its loss, no other encoding is `better` at
-    that length, and the mean is that of the loss.
+    The 95 % t interval of the share of right answers begins at MIN_HELD or above. Of a task that is compared by its
+    loss, no other encoding is `better` at that length, and the mean is that of the loss.
     """
     if not results.task.solvable:
         tables = {length: each.table.set_index("pe")["mean"] for length, each in results.longer.items()}
         return {length: {pe: float(table[pe]) for pe in results.best_at[length]} for length, table in tables.items()}
+    return {
+        length: {pe: share for pe, share in each.items() if _lowest(results, pe, length) >= MIN_HELD}
+        for length, each in _averages(results).items()
+    }
+
+
+def holding_on_average(results: TaskResults) -> dict[float, dict[str, float]]:
+    """Return the encodings with a mean of at least MIN_HELD that are not `holding`, as `holding`; empty of losses."""
+    held = holding(results)
+    averages = _averages(results) if results.task.solvable else {}
+    return {
+        length: {pe: share for pe, share in each.items() if pe not in held[length]} for length, each in averages.items()
+    }
+
+
+def _averages(results: TaskResults) -> dict[float, dict[str, float]]:
+    """Return `ranked_right` at each length beyond training, of encodings with at least MIN_HELD."""
     shares = {length: ranked_right(results, length) for length in mean_right(results) if length > 1}
     return {length: {pe: share for pe, share in each.items() if share >= MIN_HELD} for length, each in shares.items()}
+
+
+def _lowest(results: TaskResults, pe: str, length: float) -> float:
+    """Return the lower end of the 95 % t interval of the share of right answers."""
+    return float(
+        interval(results.rows.loc[results.rows["pe"] == pe, f"accuracy_x{length:g}"].astype(float).dropna())[0]
+    )
 
 
 def highest_where_none_holds(results: TaskResults) -> dict[float, tuple[str, float]]:

@@ -34,6 +34,7 @@ from pe_lab.gallery.encoding_families import family_of
 from pe_lab.gallery.gallery_page import fixed
 from pe_lab.gallery.need_recommendations import NOT_MEASURED, Need
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
+from pe_lab.gallery.samples import data_of
 from pe_lab.replication import Finding, judge_entry, load_entries
 from pe_lab.replication.benchmark_rows import shipped_values
 from pe_lab.replication.values import SHIPPED_FILE, Values
@@ -44,6 +45,7 @@ REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; not in an installed package
 CACHE = Path("build") / "gallery-cache"
 STEP = "8 × 128"  # sequences and tokens of the batch whose training step is the cost of an encoding
+SHORT_STEP, SHORT = "16 × 35", 50  # that of tasks with fewer tokens than so many
 LONGER_TEXT = ("causal_text", 4.0)  # a need of its own: task and length
 LARGER_MODEL = "larger_model"
 TEXT_STUDIES = {  # of the same text
@@ -67,7 +69,8 @@ class GalleryData:
         unlearned: sentences on what models of a claim's studies have not learned, by claim, then by study.
         unseen: the accuracies at unseen lengths, by the claim on them.
         audit: the properties of encodings, a row per encoding with a column per measure; may be empty.
-        steps: the CPU time of a training step relative to `rope`, by encoding; may be empty.
+        steps, short_steps: the CPU time of a training step of STEP and of SHORT_STEP relative to `rope`, by encoding;
+            may be empty.
         studies: the committed studies that have rows of a dataset, by its name.
         text_losses: the rows of TEXT_STUDIES at each length, with one `loss` in nats per seed; may be empty.
         documented: whether the pages stand in the documentation, and can link to its other pages.
@@ -86,6 +89,7 @@ class GalleryData:
     studies: dict[str, list[str]]
     text_losses: dict[str, pd.DataFrame]
     documented: bool
+    short_steps: dict[str, float]
 
     @classmethod
     def gather(
@@ -120,7 +124,8 @@ class GalleryData:
         numbers = {name: number for name, number in findings.items() if not number.entry.studies}
         again = compare_fresh_seeds(task_tables.read_all_rows(results))
         portraits = _portraits(chosen, set(audit.index), cache)
-        steps = {} if studies is None else step_times(studies).get(STEP, {})
+        times = {} if studies is None else step_times(studies)
+        steps, short_steps = times.get(STEP, {}), times.get(SHORT_STEP, {})
         missed = {} if studies is None else {name: unlearned(claim.entry, studies) for name, claim in judged.items()}
         longer = (
             {} if studies is None else {name: unseen_lengths(claim.entry, studies) for name, claim in judged.items()}
@@ -129,7 +134,7 @@ class GalleryData:
         datasets = {} if studies is None else studies_by_dataset(studies)
         files = {} if studies is None else {name: studies / name / "lengths.csv" for name in TEXT_STUDIES}
         losses = {name: read_csv(file) for name, file in files.items() if file.is_file()}
-        more = (audit, steps, datasets, losses, documented)
+        more = (audit, steps, datasets, losses, documented, short_steps)
         return cls(chosen, portraits, tasks, judged, numbers, again, missed, unseen, *more)
 
     @cached_property
@@ -145,8 +150,14 @@ class GalleryData:
         longer = self.results[name].longer[length] if name in self.results else None
         asks = f"{text.asks} at {length:g} × the training length"
         needs = [Need(asks, text, length, longer, self.steps)]
-        needs += [Need(task.asks, task, 1.0, self.results.get(task.name), self.steps) for task in benchmark_tasks()]
+        needs += [
+            Need(task.asks, task, 1.0, self.results.get(task.name), self.steps_of(task)) for task in benchmark_tasks()
+        ]
         return sorted(needs, key=lambda need: need.advice.kind == NOT_MEASURED)
+
+    def steps_of(self, task: BenchmarkTask) -> dict[str, float]:
+        """Return the time of a training step relative to `rope` for the length of a task, by encoding."""
+        return self.short_steps if data_of(task).lengths[1.0] < SHORT else self.steps
 
     @cached_property
     def setting(self) -> str:
@@ -174,7 +185,8 @@ class GalleryData:
 
     def claim_verdict(self, name: str) -> str:
         """Return the verdict on a claim as pages show it."""
-        return verdict_in_words(self.claims[name], bool(self.unlearned.get(name)), self.roomless[name])
+        limits = bool(self.unlearned.get(name)), self.roomless[name], self.same_windows[name]
+        return verdict_in_words(self.claims[name], *limits)
 
     @property
     def has_larger_model(self) -> bool:

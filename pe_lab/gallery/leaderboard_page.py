@@ -13,6 +13,7 @@ from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.shared_values import (
     LONGEST,
     asks_at_longest,
+    average_at_longest,
     facet_choices,
     held_at_longest,
     shared_values,
@@ -132,6 +133,7 @@ def _at_longest(results: list[TaskResults], names: list[str]) -> list[dict[str, 
                     for each in results
                     if each.task.solvable and name in values[each.task.name]
                 },
+                "average": [each.task.name for each in results if name in average_at_longest(each)],
                 "held": [each.task.name for each in results if name in held_at_longest(each)],
                 "mean": float(np.mean(shares)) if shares else 0.0,
             }

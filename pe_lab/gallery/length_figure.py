@@ -16,7 +16,7 @@ from pe_lab.results.styles import style
 from pe_lab.statistics import MIN_SEEDS, interval
 
 BASELINES = ("rope", "sinusoidal", "learnable", "none")  # always drawn, where they are measured
-MAX_BEST, MAX_LOWEST = 3, 5  # encodings that are drawn as the best at the longest test, by shares and by losses
+MAX_BEST, MAX_LOWEST = 3, 5  # encodings that are drawn as the best at a length, by shares and by losses
 LINEAR = 0.05  # nats above the lowest loss up to which the axis of losses is about linear; beyond, it is logarithmic
 WIDTH, HEIGHT = 400, 310
 LEFT, RIGHT, TOP, BOTTOM = 44, 142, 26, 58  # margins; the labels of lines stand at the right
@@ -62,9 +62,9 @@ def length_curves(results: TaskResults) -> dict[str, Curve]:
 
 
 def drawn_encodings(results: TaskResults) -> list[str]:
-    """Return the encodings of the figure: the best at the longest test, the first at training length, and BASELINES."""
+    """Return the encodings of the figure: the best at the longest test and at the training length, and BASELINES."""
     curves = length_curves(results)
-    names = [*list(curves)[: MAX_BEST if results.task.solvable else MAX_LOWEST], *results.best[:1], *BASELINES]
+    names = [*list(curves)[: MAX_BEST if results.task.solvable else MAX_LOWEST], *results.best[:MAX_BEST], *BASELINES]
     return [pe for pe in dict.fromkeys(names) if pe in curves]
 
 
@@ -87,7 +87,7 @@ def length_figure(results: TaskResults) -> Markup:
     def y(value: float) -> float:
         return TOP + (scale(high) - scale(value)) / (scale(high) - scale(low)) * (HEIGHT - TOP - BOTTOM)
 
-    stretched = ", stretched near the lowest" * (scale is not float)
+    stretched = ", arcsinh scale from the lowest" * (scale is not float)
     title = "Answers right" if solvable else f"Test loss in nats{stretched}"
     parts = [Markup('<text x="4" y="14" class="title">{}</text>').format(title)]
     for tick in ticks:

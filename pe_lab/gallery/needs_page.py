@@ -4,17 +4,18 @@ from typing import Any
 
 import numpy as np
 
-from pe_lab.benchmark.task_results import AVOID, UNRELIABLE, TaskResults
+from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, percent, rendered
-from pe_lab.gallery.length_figure import length_figure
+from pe_lab.gallery.length_figure import drawn_encodings, length_figure
 from pe_lab.gallery.need_recommendations import Need, grouped
 from pe_lab.gallery.samples import data_of
 from pe_lab.gallery.shared_values import (
     LONGEST,
     beyond_training,
     decimal_places,
+    not_every_seed,
     shared_values,
     text_studies,
 )
@@ -56,15 +57,19 @@ def _answer(content: GalleryData) -> dict[str, Any] | None:
         "losses": [min(losses), max(losses)],
         "alike": len(use) > 1 and not any(Verdict(word).direction for word in verdicts),
         "figure": length_figure(content.results[need.task.name]),
+        "drawn": len(drawn_encodings(content.results[need.task.name])),
+        "measured": len(need.lines),
         **_in_other_studies(content, use),
         "cheapest": min(steps, key=lambda pe: steps[pe]) if len(steps) == len(use) > 1 else None,
     }
 
 
 def _in_other_studies(content: GalleryData, use: list[str]) -> dict[str, Any]:
-    """Return which recommended encodings are among as many with the lowest losses in all other studies of the text.
+    """Return in how many other studies of the text each recommended encoding has one of as many lowest mean losses.
 
-    The others by the studies in which they are not, each with its lowest and highest loss over seeds.
+    Returns:
+        studies: of how many; of: how many encodings these have; agreeing: the number, by encoding; contradicted: the
+        other studies, by encoding, each with its lowest and highest loss over seeds.
     """
     studies = [study for study in text_studies(content) if set(use) <= set(study["losses"])]
     contradicted: dict[str, dict[str, list[float]]] = {}
@@ -73,8 +78,9 @@ def _in_other_studies(content: GalleryData, use: list[str]) -> dict[str, Any]:
             rows = content.text_losses[study["name"]]
             losses = rows.loc[rows["pe"].eq(pe) & rows["length"].eq(LONGER_TEXT[1]), "loss"]
             contradicted.setdefault(pe, {})[study["what"]] = [float(losses.min()), float(losses.max())]
-    confirmed = [pe for pe in use if pe not in contradicted]
-    return {"studies": len(studies), "confirmed": confirmed, "contradicted": contradicted}
+    agreeing = {pe: len(studies) - len(contradicted.get(pe, {})) for pe in use}
+    counts = sorted({len(study["losses"]) for study in studies})
+    return {"studies": len(studies), "of": counts, "agreeing": agreeing, "contradicted": contradicted}
 
 
 def _line_of(need: Need) -> dict[str, Any]:
@@ -106,7 +112,7 @@ def _summary_of(results: TaskResults) -> dict[str, Any]:
     """Return the line of a task in the summary of the page of needs: what to use at each length, and what not to."""
     solvable, table, data = results.task.solvable, results.table.set_index("pe"), data_of(results.task)
     last = max(map(float, results.scores["length"].unique()))
-    failing = {pe: table.loc[pe, ["solved", "runs"]].astype(int).tolist() for pe in _failing(results)}
+    failing = {pe: table.loc[pe, ["solved", "runs"]].astype(int).tolist() for pe in not_every_seed(results)}
     common = [pe for pe in COMMON_NAMES if pe in failing]
     order = [*common, *(pe for pe in failing if pe not in common)]
     longer = beyond_training(results)
@@ -135,11 +141,6 @@ def _no_better_than_none(results: TaskResults, length: float) -> list[str]:
     losses = value_at_lengths(results)[length]
     worse = [pe for pe, loss in losses.items() if pe != "none" and loss >= losses.get("none", np.inf)]
     return sorted(worse, key=lambda pe: COMMON_NAMES.index(pe) if pe in COMMON_NAMES else len(COMMON_NAMES))
-
-
-def _failing(results: TaskResults) -> list[str]:
-    """Return the encodings that do not solve a task in every seed."""
-    return [pe for pe, word in results.advice.items() if word in (UNRELIABLE, AVOID)]
 
 
 def _learned_vectors(content: GalleryData) -> dict[str, float] | None:

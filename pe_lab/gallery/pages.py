@@ -1,7 +1,6 @@
 """The pages of the gallery: the lists, and all of them."""
 
 from collections import Counter
-from typing import Any
 
 from pe_lab.benchmark.tasks import benchmark_tasks
 from pe_lab.gallery.claims_page import claims_page
@@ -12,7 +11,7 @@ from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.leaderboard_page import leaderboard_page
 from pe_lab.gallery.need_recommendations import grouped
 from pe_lab.gallery.needs_page import needs_page
-from pe_lab.gallery.shared_values import asks_at_longest, facet_choices, held_at_longest, shared_values
+from pe_lab.gallery.shared_values import asks_at_longest, facet_choices, held_at_longest, not_every_seed, shared_values
 from pe_lab.gallery.task_page import task_page
 
 
@@ -36,15 +35,17 @@ def encodings_page(content: GalleryData) -> Page:
     text = (
         content.results[task].longer[length].table.set_index("pe")["mean"].to_dict() if task in content.results else {}
     )
+    unsolved = {task: not_every_seed(results) for task, results in content.results.items() if not results.is_control}
     lines = [
         {
             "name": name,
             "definition": definition,
             "portrait": content.portraits[name],
             "facets": content.facets(name),
-            "parameters": _property(content, name, "parameters"),
+            "parameters": _parameters(content, name),
             "tasks": counts[name],
             "needs": [need for need in content.needs if name in need.advice.use],
+            "not_solved": [task for task, names in unsolved.items() if name in names],
             **holds_on(content, name),
             "text": text.get(name),
         }
@@ -70,5 +71,9 @@ def tasks_page(content: GalleryData) -> Page:
     return Page("tasks", "Tasks", [PageSection("", html)], wide=True)
 
 
-def _property(content: GalleryData, name: str, column: str) -> Any:
-    return next((value for other, value, _ in content.properties(name) if other == column), None)
+def _parameters(content: GalleryData, name: str) -> int | None:
+    """Return the trained parameters of position in the benchmark's models; None: it is not measured."""
+    rows = [
+        results.rows.loc[results.rows["pe"] == name, "positional_parameters"] for results in content.results.values()
+    ]
+    return max((int(each.max()) for each in rows if len(each)), default=None)

@@ -54,6 +54,20 @@ def data_of(task: BenchmarkTask) -> TaskData:
 
 
 @cache
+def blind_accuracy(name: str) -> dict[float, float]:
+    """Return the share of answers that the best model blind to position has right on the test set, by length.
+
+    Args:
+        name: of a task with a level; the test set is that of seed 0.
+    """
+    cfg = task_named(name).cfg
+    dataset: Dataset = instantiate(cfg.data)(seed=0)
+    tests = {float(factor): dataset if factor == 1 else dataset.longer(factor) for factor in cfg.evaluate.lengths}
+    floors = {length: each.floors("test").get("position_blind", {}) for length, each in tests.items()}
+    return {length: each["accuracy"] for length, each in floors.items() if "accuracy" in each}
+
+
+@cache
 def _data(name: str) -> TaskData:
     cfg = task_named(name).cfg
     dataset: Dataset = instantiate(cfg.data)(seed=0)

@@ -13,9 +13,11 @@ from pe_lab.gallery.extrapolation import (
     by_seed,
     highest_where_none_holds,
     holding,
+    holding_on_average,
     keeps_positions,
+    mean_whole,
 )
-from pe_lab.gallery.gallery_data import LONGER_TEXT, STEP, TEXT_STUDIES, GalleryData
+from pe_lab.gallery.gallery_data import LONGER_TEXT, SHORT_STEP, STEP, TEXT_STUDIES, GalleryData
 from pe_lab.gallery.markers import mark
 from pe_lab.results.tuned_outcomes import MAX_AT_EDGE
 
@@ -39,6 +41,7 @@ def shared_values(content: GalleryData, root: str) -> dict[str, Any]:
         "root": root,
         "docs": f"{root}../" if content.documented else "",
         "batch": STEP.split(" × "),
+        "short_batch": SHORT_STEP.split(" × "),
         "most_at_edge": MAX_AT_EDGE,
         "benchmark": NAME,
         "mark": mark,
@@ -65,14 +68,19 @@ def facet_choices(content: GalleryData) -> dict[str, list[str]]:
 
 
 def text_studies(content: GalleryData) -> list[dict[str, Any]]:
-    """Return the TEXT_STUDIES with the mean losses of encodings by length, the lowest at the longest one first."""
+    """Return the TEXT_STUDIES with the mean losses of encodings by length and their ranges over seeds.
+
+    The lowest at the longest length comes first.
+    """
     studies = []
     for name, rows in content.text_losses.items() if LONGER_TEXT[0] in content.results else ():
         means = rows.pivot_table(index="pe", columns="length", values="loss")[[1.0, LONGER_TEXT[1]]]
         seeds = rows.groupby("pe")["seed"].nunique()
         count = " or ".join(map(str, sorted(set(seeds))))
         losses = means.sort_values(LONGER_TEXT[1]).apply(list, axis=1).to_dict()
-        studies.append({"name": name, "what": TEXT_STUDIES[name], "seeds": count, "losses": losses})
+        ends = rows.groupby(["pe", "length"])["loss"].agg(["min", "max"]).apply(list, axis=1)
+        ranges = {pe: [ends[pe, length] for length in means.columns] for pe in losses}
+        studies.append({"name": name, "what": TEXT_STUDIES[name], "seeds": count, "losses": losses, "ranges": ranges})
     return studies
 
 
@@ -87,12 +95,26 @@ def held_at_longest(results: TaskResults) -> dict[str, float]:
     return holding(results)[LONGEST]
 
 
+def average_at_longest(results: TaskResults) -> dict[str, float]:
+    """Return `holding_on_average` at LONGEST."""
+    return holding_on_average(results).get(LONGEST, {})
+
+
+def not_every_seed(results: TaskResults) -> list[str]:
+    """Return the encodings that did not solve a task in every seed, without `none`; empty of losses."""
+    table = results.table
+    some = table.loc[table["solved"] < table["runs"], "pe"] if results.task.solvable else []
+    return [pe for pe in some if pe != "none"]
+
+
 def beyond_training(results: TaskResults) -> dict[str, Any]:
     """Return what templates say of lengths beyond training."""
     held = holding(results) if results.task.cfg.data.name not in SAME_POSITIONS else {}
     return {
         "held": held,
         "highest_where_none_holds": highest_where_none_holds(results) if held else {},
+        "average": holding_on_average(results) if held else {},
+        "whole": mean_whole(results),
         "by_seed": lambda pe, length: by_seed(results, pe, length),
     }
 

@@ -19,7 +19,7 @@ from pe_lab.benchmark import task_tables
 from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_results import read_results as read_measured
-from pe_lab.benchmark.task_statistics import endpoints, margin_in_words, scores
+from pe_lab.benchmark.task_statistics import edge_shares, endpoints, margin_in_words, scores
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.config import config_folder
 from pe_lab.data.base import IGNORE
@@ -42,6 +42,7 @@ from pe_lab.gallery.claim_parts import (
     shared_notes,
     states,
     unlearned,
+    verdict_in_words,
     verdict_of_claim,
     weakest,
     within_windows,
@@ -56,6 +57,7 @@ from pe_lab.gallery.extrapolation import (
     by_seed,
     highest_where_none_holds,
     holding,
+    holding_on_average,
     keeps_positions,
     mean_right,
     mean_whole,
@@ -269,7 +271,7 @@ def test_encodings_that_solve_fewer_seeds_are_unreliable_and_those_that_solve_no
     rows.loc[rows["pe"].eq("none") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
     results = TaskResults(task, rows)
     assert results.advice == {"rope": "use", "alibi": "slower", "none": "unreliable", "fire": "avoid"}
-    shown = replace(content, results={"induction": results}, steps={"rope": 1.0, "alibi": 2.0})
+    shown = replace(content, results={"induction": results}, steps={}, short_steps={"rope": 1.0, "alibi": 2.0})
     need = next(need for need in shown.needs if need.task == task)
     assert need.gap("alibi") == pytest.approx(4, rel=0.1)
     assert need.cost("alibi") == pytest.approx(2 * need.gap("alibi"))
@@ -504,7 +506,7 @@ def test_pages_show_what_is_right_at_each_length(content: GalleryData) -> None:
     page = task_page(shown, task).sections[0].html
     part = encoding_page(shown, "none").sections[1].html
     for html in (lines_of(page)["none"], part):
-        assert re.findall('title="whole sequences right: ([\\d.]+)', html) == ["2.5", "1.2", "0"]
+        assert re.findall("data-whole>whole ([\\d.]+)", html) == ["2.5", "1.2", "0"]
         assert [f">{text}\u00a0%</a>" in html for text in ("24.6", "12.3", "0")] == [True] * 3
     assert (
         "(24.6\u00a0%)" in encoding_page(replace(shown, results={"induction": unsolved(rows, "none")}), "none").html()
@@ -537,6 +539,55 @@ def test_encodings_hold_where_nine_of_ten_answers_are_right_or_the_loss_is_among
     }
     assert [re.findall(r"tasks/(\w+)", *boxes[name]) for name in boxes] == [["induction"], []]
     assert "95.3\u00a0%" in boxes["alibi"][0]
+
+
+def test_an_encoding_whose_mean_alone_is_high_holds_on_average_only(content: GalleryData) -> None:
+    task = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "alibi": 7.1, "none": 9.0})
+    rows["accuracy_x4"] = rows["pe"].map({"rope": 0.95, "alibi": 0.96, "none": 0.5})
+    rows.loc[rows["pe"].eq("alibi") & rows["seed"].eq(0), "accuracy_x4"] = 0.8  # a mean of 0.93
+    rows["exact_match_x4"] = rows["pe"].map({"rope": 0.6, "alibi": 0.03, "none": 0.0})
+    results = TaskResults(task, rows)
+    assert (list(holding(results)[4.0]), list(holding_on_average(results)[4.0])) == (["rope"], ["alibi"])
+    assert holding_on_average(content.results["causal_text"]) == {}
+    shown = replace(content, results={"induction": results})
+    (page,) = re.findall(r"<p data-held>(.*?)</p>", task_page(shown, task).html())
+    held, average = page.split("data-average")
+    assert ("whole 60" in held, "whole 3\u00a0%" in average) == (True, True)
+    box = re.findall(r"<p data-holds>(.*?)</p>", encoding_page(shown, "alibi").html())[0]
+    assert ("on none of 1" in box, "whole 3\u00a0%" in box.partition("data-average")[2]) == (True, True)
+    line = dict(re.findall(r'<tr data-longer="(\w+)">(.*?)</tr>', leaderboard_page(shown).html(), re.DOTALL))
+    assert [("0 of 1" in line[pe], "data-average" in line[pe]) for pe in ("rope", "alibi", "none")] == [
+        (False, False),
+        (True, True),
+        (True, False),
+    ]
+    assert "whole 3\u00a0%" in line["alibi"]
+
+
+def test_intervals_of_steps_say_where_they_end_at_the_cap(content: GalleryData) -> None:
+    task = task_named("induction")
+    cap = float(np.log2(task.cfg.steps))
+    rows = tuned.table("induction", {"rope": 7.0, "none": 9.0, "alibi": 13.0})
+    rows.loc[rows["pe"].eq("none") & rows["seed"].gt(0), ["y", "solved"]] = [cap, False]
+    last = rows["pe"].eq("alibi") & rows["seed"].eq(0)
+    rows.loc[rows["pe"].eq("alibi"), "y"] = cap
+    rows.loc[last, "solved"] = True  # at the last evaluation
+    results = TaskResults(task, rows)
+    lines = lines_of(task_page(replace(content, results={"induction": results}), task).sections[0].html)
+    number_of_cap = number(float(task.cfg.steps))
+    intervals = {
+        pe: re.findall(r'class="gallery-wide" data-sort="[^"]*"><a[^>]*>([^<]*)<', line)[0]
+        for pe, line in lines.items()
+    }
+    assert results.table.set_index("pe").loc["alibi", ["low", "high"]].tolist() == [task.cfg.steps] * 2
+    assert (intervals["alibi"], intervals["none"].endswith("to the cap")) == ("–", True)
+    assert not any(number_of_cap in each for each in intervals.values())
+    text = task_named("bag")
+    losses = tuned.table("bag", {"rope": 0.01, "none": 0.5}, 0.001)
+    losses.loc[losses["pe"].eq("rope"), "y"] = [0.0, 0.0, 0.0, 0.0, 0.05]
+    lines = lines_of(task_page(replace(content, results={"bag": TaskResults(text, losses)}), text).sections[0].html)
+    assert [" (cut) to " in lines[pe] for pe in ("rope", "none")] == [True, False]
 
 
 def test_an_encoding_is_compared_with_rope_and_rope_with_alibi(content: GalleryData) -> None:
@@ -664,9 +715,8 @@ def test_the_summary_of_needs_has_what_to_use_at_each_length_and_what_not_to(con
     html = needs_page(replace(content, results=results)).html()
     lines = dict(re.findall(r'<tr data-summary="(\w+)">(.*?)</tr>', html, re.DOTALL))
     cells = {name: [names_in(cell) for cell in re.split("<td", line)[1:]] for name, line in lines.items()}
-    assert cells["induction"] == [results["induction"].best, ["learnable", "alibi"], ["none"]]
+    assert cells["induction"] == [results["induction"].best, ["learnable", "alibi"], []]
     assert cells["causal_text"][1:] == [["alibi", "none", "learnable"], []]  # alibi holds; learnable is worse than none
-    assert "0 of 5" in lines["induction"]
     steps = results["induction"].table.set_index("pe")["mean"]
     assert [number(steps[pe]) in lines["induction"] for pe in results["induction"].best] == [True, True]
     data = data_of(task)
@@ -739,12 +789,19 @@ def test_other_studies_of_text_stand_beside_its_results(content: GalleryData) ->
     html = task_page(content, task_named("causal_text")).html()
     assert html.count("data-text-studies") == 1
     cells_ = re.sub(r"</?a\b[^>]*>", "", html)
-    lines = dict(re.findall(r"<code>(\w+)</code></span></th>((?:<td>[\d.]+</td>){6})", cells_))
+    lines = dict(
+        re.findall(
+            r"<code>(\w+)</code></span></th>((?:<td>[\d.]+<br><small data-range>[\d.]+ to [\d.]+</small></td>){6})",
+            cells_,
+        )
+    )
     studies = {name: content.text_losses[name] for name in TEXT_STUDIES}
     for pe, cells in lines.items():
         rows = [each[each["pe"] == pe] for each in studies.values()]
         means = [each.loc[each["length"] == length, "loss"].mean() for each in rows for length in (1, 4)]
-        assert re.findall(r">([\d.]+)<", cells) == [fixed(mean, 3) for mean in means]
+        assert re.findall(r"<td>([\d.]+)<", cells) == [fixed(mean, 3) for mean in means]
+        ends = [each.loc[each["length"] == length, "loss"].agg(["min", "max"]) for each in rows for length in (1, 4)]
+        assert re.findall("[\\d.]+ to [\\d.]+", cells) == [" to ".join(fixed(end, 3) for end in both) for both in ends]
     assert len(lines) == 8
     assert all(name in html for name in studies)
     first = [each[each["length"] == 4].groupby("pe")["loss"].mean().nsmallest(1).index[0] for each in studies.values()]
@@ -755,12 +812,13 @@ def test_other_studies_of_text_stand_beside_its_results(content: GalleryData) ->
         assert [what in answer for what in TEXT_STUDIES.values()] == [pe != each for each in first]
         for study, rows in studies.items():
             losses = rows.loc[rows["pe"].eq(pe) & rows["length"].eq(4), "loss"]
-            ends = f"{TEXT_STUDIES[study]} ({fixed(losses.min(), 3)} to {fixed(losses.max(), 3)} by seed)"
+            ends = f"{TEXT_STUDIES[study]}: {fixed(losses.min(), 3)} to {fixed(losses.max(), 3)} by seed"
             assert (ends in answer) == (TEXT_STUDIES[study] in answer)
     rows = tuned.table("causal_text", {"stick_breaking": 1.0, "forgetting": 1.0, "t5": 1.0, "none": 2.0}, 0.001)
     shown = replace(content, results={"causal_text": TaskResults(task_named("causal_text"), rows)})
     confirmed = needs_page(shown).html().partition("data-confirmed")[2].partition("</p>")[0]
-    assert names_in(confirmed) == ["t5"]  # t5 is behind alibi in the larger model
+    agreeing = re.findall(r"<code>(\w+)</code>(?:</a>)? in (\d) of 3", confirmed)
+    assert sorted(agreeing) == [("forgetting", "3"), ("stick_breaking", "3"), ("t5", "2")]  # alibi is ahead of t5 once
     assert "data-text-studies" not in task_page(content, task_named("copy")).html()
     no_studies = task_page(replace(content, text_losses={}), task_named("causal_text")).html()
     assert "data-text-studies" not in no_studies
@@ -901,11 +959,14 @@ def test_needs_show_interval_and_cost_of_what_to_use_and_the_margin(content: Gal
     use = re.findall(r'<tr><th scope="row">.*?</tr>', line.partition("<strong>Not solved")[0], re.DOTALL)
     for name, item in zip(content.results["induction"].best, use, strict=True):
         low, high = (number(table.loc[name, end]) for end in ("low", "high"))
-        for text in (f"[{low}, {high}]", ">0</a>", f"× {content.steps[name]:.2f}"):
+        for text in (f"{low} to {high}", ">0</a>", f"× {content.short_steps[name]:.2f}"):
             assert text in item
     assert margin_in_words(task_named("induction")) in html
-    assert content.steps["rope"] == 1
-    assert "× 1.00" not in needs_page(replace(content, steps={})).html()
+    assert content.steps["rope"] == content.short_steps["rope"] == 1
+    assert "× 1.00" not in needs_page(replace(content, steps={}, short_steps={})).html()
+    text, short = (content.steps_of(task_named(name)) for name in ("causal_text", "induction"))
+    assert (text, short) == (content.steps, content.short_steps)  # 128 and 32 tokens
+    assert text != short
 
 
 def test_encodings_whose_runs_have_the_same_bits_are_one_line(content: GalleryData) -> None:
@@ -973,6 +1034,7 @@ def test_the_list_of_encodings_says_where_each_is_recommended_where_it_holds_and
     task, text = task_named("induction"), content.results["causal_text"]
     rows = tuned.table("induction", {"rope": 7.0, "alibi": 9.0, "none": 13.0}, 0.05)
     rows["accuracy_x4"] = rows["pe"].map({"rope": 0.1, "alibi": 0.9, "none": 0.0})
+    rows.loc[rows["pe"].eq("alibi") & rows["seed"].eq(0), ["y", "solved"]] = [float(np.log2(task.cfg.steps)), False]
     results = {"induction": TaskResults(task, rows), "causal_text": text}
     shown = replace(content, results=results, steps={"rope": 1.0, "alibi": 1.25})
     html = encodings_page(shown).html()
@@ -981,14 +1043,16 @@ def test_the_list_of_encodings_says_where_each_is_recommended_where_it_holds_and
     cells = {name: re.split(r"<t[hd]\b", line)[1:] for name, line in lines.items()}
     assert {len(each) for each in cells.values()} == {len(names)}
     at = {name: dict(zip(names, each, strict=True)) for name, each in cells.items()}
-    assert [re.findall(r"tasks/(\w+)", at[pe]["recommended for"]) for pe in ("rope", "alibi", "none", "rope_2d")] == [
+    assert [re.findall(r"tasks/(\w+)", at[pe]["not beaten on"]) for pe in ("rope", "alibi", "none", "rope_2d")] == [
         ["causal_text", "induction", "causal_text"],
         [],
         [],
         [],
     ]
-    counts = [re.findall(r'data-sort="(\d*)"', at[pe]["recommended for"])[0] for pe in ("rope", "alibi", "rope_2d")]
+    counts = [re.findall(r'data-sort="(\d*)"', at[pe]["not beaten on"])[0] for pe in ("rope", "alibi", "rope_2d")]
     assert counts == ["3", "0", ""]
+    unsolved = [re.findall(r"tasks/(\w+)", at[pe]["not solved by every seed on"]) for pe in ("rope", "alibi", "none")]
+    assert unsolved == [[], ["induction"], []]  # none is left out
     held = [re.findall(r">(\d of \d)<", at[pe]["holds at 4 ×"]) for pe in ("rope", "alibi", "none", "rope_2d")]
     assert held == [["1 of 2"], ["1 of 2"], ["0 of 2"], []]
     steps = [re.findall(r'data-sort="([\d.]*)"', at[pe]["step time"]) for pe in ("rope", "alibi", "none")]
@@ -1082,7 +1146,7 @@ def test_a_page_of_an_encoding_has_the_means_of_fresh_seeds(content: GalleryData
     (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
     here = made.means.set_index("pe").loc["rope"]
     low, mean, high, fresh = (number(2 ** here[name]) for name in ("low", "mean", "high", "fresh"))
-    assert re.findall(r"<td>(.*?)</td>", line) == [f"{mean} [{low}, {high}]", fresh, "0 of 1"]
+    assert re.findall(r"<td>(.*?)</td>", line) == [f"{mean} <small>{low} to {high}</small>", fresh, "0 of 1"]
     assert "with fresh seeds" in encoding_page(replace(content, again=made), "rope").sections[3].fold
     unsolved = [
         tuned.table("induction", {"rope": 7.0, "none": 13.0}, seeds=seeds) for seeds in (range(5), range(100, 105))
@@ -1090,7 +1154,14 @@ def test_a_page_of_an_encoding_has_the_means_of_fresh_seeds(content: GalleryData
     made = compare_fresh_seeds({"induction": pd.concat(unsolved)})
     part = encoding_page(replace(content, again=made), "none").sections[3].html
     (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
-    assert re.findall(r"<td>(.*?)</td>", line)[:2] == ["not solved", "not solved"]
+    assert re.findall(r"<td>(.*?)</td>", line)[:2] == ["not solved <small>–</small>", "not solved"]
+    once = pd.concat(unsolved)
+    once.loc[once["pe"].eq("none") & once["seed"].eq(0), "solved"] = True  # at the cap
+    made = compare_fresh_seeds({"induction": once})
+    part = encoding_page(replace(content, again=made), "none").sections[3].html
+    (line,) = re.findall(r"tasks/induction.html.*?</tr>", part)
+    published = re.findall(r"<td>(.*?)</td>", line)[0]
+    assert ("not solved" in published, "1 of 5 solved" in published) == (False, True)
     assert "again-table" not in encoding_page(content, "rope").html()
 
 
@@ -1240,6 +1311,8 @@ def test_parts_of_claims_have_the_encodings_whose_rate_was_at_an_edge(content: G
     claim, results = some_claim(content, "alibi_costs", rows)
     assert at_edge(claim, results) == {label: ["rope"] for label in claim.compared}  # more than 20 % of the seeds
     assert at_edge(content.claims["longer"], results) == {}
+    unsolved = {task: replace(each, rows=each.rows.assign(solved=False)) for task, each in results.items()}
+    assert at_edge(claim, unsolved) == at_edge(claim, results)
     row = rows_of_claims(replace(content, results=results, claims={"alibi_costs": claim}))["alibi_costs"]
     assert re.findall("data-edge>edge: ([^<]*)<", row) == ["rope"]
     assert "data-edge" not in rows_of_claims(replace(content, results={}))["alibi_costs"]
@@ -1259,6 +1332,10 @@ def test_small_differences_between_lengths_of_text_may_be_those_of_its_windows(c
     assert within_windows(alike, "causal_text") == []  # of two encodings at one length
     row = rows_of_claims(replace(content, claims={"stick_improves": claim}))["stick_improves"]
     assert "data-windows" in row
+    labels = list(claim.compared)
+    verdicts = {len(windows): verdict_in_words(claim, False, windows=windows) for windows in (labels, labels[:1], [])}
+    assert [verdicts[0] in word and "windows" in word for word in verdicts.values()] == [True, True, False]
+    assert ["in part" in word for word in verdicts.values()] == [False, True, False]
 
 
 def test_claims_are_filtered_by_encoding_paper_and_verdict(content: GalleryData) -> None:
@@ -1487,6 +1564,21 @@ def test_a_definition_begins_with_the_encoding_and_names_its_family(content: Gal
         own = (config_folder() / "pe" / f"{name}.yaml").read_text().partition("\n")[0].removeprefix("# ")
         assert words.startswith(own.replace("`", ""))
         assert made.family[1:] in words
+
+
+def test_the_edge_counts_all_seeds_in_tables_as_in_claims(content: GalleryData) -> None:
+    """Seeds that do not solve a task count; one seed is not enough, even if it is the only one that solves it."""
+    task = task_named("induction")
+    rows = tuned.table("induction", {"rope": 7.0, "alibi": 13.0, "none": 13.0, "fire": 13.0}, 0.05)
+    first = rows["seed"].eq(0)
+    rows.loc[rows["pe"].eq("fire") & first, ["y", "solved"]] = [8.0, True]
+    rows["edge"] = rows["pe"].eq("alibi") | (rows["pe"].eq("fire") & first)
+    results = TaskResults(task, rows)
+    table = results.table.set_index("pe")["edge"]
+    assert table.to_dict() == pytest.approx({"rope": 0.0, "fire": 0.2, "alibi": 1.0, "none": 0.0})
+    assert edge_shares(rows).to_dict() == pytest.approx(table.to_dict())
+    lines = lines_of(task_page(replace(content, results={"induction": results}), task).sections[0].html)
+    assert {pe for pe, line in lines.items() if "edge</small>" in line} == {"alibi"}
 
 
 def test_encodings_at_the_edge_of_the_rates_are_marked(content: GalleryData) -> None:
