@@ -14,6 +14,7 @@ from pe_lab.results.columns import cut_interval
 from pe_lab.statistics import MIN_SEEDS, Verdict
 
 MAX_NAMED_ENCODINGS = 3  # encodings that are named at a length at which there are no verdicts
+CAP_ROUNDING = 1e-9  # relative error of a mean of logarithms
 USE, SLOWER, HIGHER_LOSS, UNRELIABLE, AVOID = "use", "slower", "higher loss", "unreliable", "avoid"
 
 
@@ -55,7 +56,7 @@ class TaskResults:
         if self.task.solvable and len(table):
             shown = ["mean", "low", "high"]
             table["cap"] = self.task.cfg.steps
-            table[shown] = table[shown].clip(upper=self.task.cfg.steps)
+            table[shown] = table[shown].map(lambda steps: end_at_cap(self.task, steps))
             again = task_statistics.runs(self.fresh, self.task).groupby("pe")["solved"].agg(["sum", "count"])
             again = again.reindex(table["pe"], fill_value=0).astype(int).set_axis(table.index)
             table["all_solved"], table["all_runs"] = table["solved"] + again["sum"], table["runs"] + again["count"]
@@ -185,6 +186,12 @@ class TaskResults:
         first, cap = np.log2(self.task.cfg.solve.first), np.log2(self.task.cfg.steps)
         shares = (cap - np.log2(self.table["mean"].astype(float))) / (cap - first)
         return dict(zip(self.table["pe"], shares.clip(0, 1), strict=True))
+
+
+def end_at_cap(task: BenchmarkTask, steps: float) -> float:
+    """Return a number of steps, or the cap of a task for one that reaches it, but for rounding."""
+    cap = float(task.cfg.steps)
+    return cap if steps > cap * (1 - CAP_ROUNDING) else steps
 
 
 def read_results(folder: Path | None = None) -> list[TaskResults]:

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
-from pe_lab.benchmark.task_results import USE
+from pe_lab.benchmark.task_results import USE, end_at_cap
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
 from pe_lab.gallery.claim_parts import by_support, conditions, encodings_of, ours, states
 from pe_lab.gallery.definitions import Definition
@@ -162,7 +162,7 @@ def _again(content: GalleryData, name: str) -> list[dict[str, Any]]:
         published, fresh = {key: values[key] for key in ("mean", "low", "high")}, {"mean": values["fresh"]}
         if task.solvable:
             for each, prefix in ((published, ""), (fresh, "fresh_")):
-                each |= {key: min(2**exponent, float(task.cfg.steps)) for key, exponent in each.items()}
+                each |= {key: end_at_cap(task, 2**exponent) for key, exponent in each.items()}
                 runs = int(row[f"{prefix}seeds"])
                 each |= {"cap": task.cfg.steps, "runs": runs, "solved": runs - int(row[f"{prefix}failed"])}
         else:
