@@ -4,6 +4,8 @@ Each phrase says no more than the verdicts of the report's families: an encoding
 significantly better than each other.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +17,7 @@ from pe_lab.config.reference import first_comment
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, LEVEL_FLOORS, NO_GAP
 from pe_lab.report.best_candidates import (
     FEW_SETTINGS,
+    SAME,
     BestCandidates,
     amount,
     best_means,
@@ -30,13 +33,15 @@ from pe_lab.report.best_candidates import (
     overall,
     superlative,
     unit_in_words,
+    verdict_counts,
     verdict_over_settings,
+    within_margin,
 )
 from pe_lab.report.cautions import (
     behind_references,
-    gap_of_validation,
     margin_of_loss,
     not_finite,
+    not_learned_position,
     one_rate,
     runs_apart,
     still_falling,
@@ -74,7 +79,7 @@ MAX_GAPS = 2  # significant differences that are told with their size
 MAX_NOTES = 2  # that stand open
 MAX_FEW_SEEDS = 3  # which the answer names
 LEARNED = "in which a model has learned the task"
-SEEDLESS = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
+SEEDLESS: dict[str, str] = {Verdict.ONE_SEED: "with one seed", Verdict.NO_SEED: "without a shared seed"}
 
 
 def answer(subject: ReportSubject) -> Section:
@@ -92,14 +97,17 @@ def answer(subject: ReportSubject) -> Section:
     warning = not_learned_note(cells, advice=not opening)
     doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
-    references = [f"**Note.** {line}" for line in [*runs_apart(subject), *behind_references(subject)]]
+    references = [
+        f"**Note.** {line}"
+        for line in [*runs_apart(subject), *not_learned_position(subject), *behind_references(subject)]
+    ]
     partly = _where_not_learned(cells) or partly_learned(cells)
     notes = [  # the gravest first
         *not_finite(subject),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
-        *([] if opening else [*margin_of_loss(subject), *gap_of_validation(subject)]),
+        *([] if opening else [*margin_of_loss(subject)]),
         *([*still_falling(subject), *one_rate(subject)] if compares_losses(subject) else []),
         *([f"{partly.removesuffix('.')} ({level_in_words(cells)})."] if partly else []),
     ]
@@ -137,7 +145,7 @@ def _setting(subject: ReportSubject) -> list[str]:
         return []
     names = list(cells["data"].unique()) if "data" in cells else []
     files = {name: config.find_folders().file("data", str(name)) for name in names}
-    tasks = [f"`{name}`: {first_comment(file)}" for name, file in files.items() if file is not None and file.is_file()]
+    tasks = [f"`{name}`: {_task(str(name))}" for name, file in files.items() if file is not None and file.is_file()]
     lines = [f"**Task{'s' * (len(tasks) > 1)}.** {'; '.join(tasks)}."] if 0 < len(tasks) <= MAX_TASKS else []
     said = (
         [f"Trained {place(cells).removeprefix(',').lstrip()}"]
@@ -146,6 +154,15 @@ def _setting(subject: ReportSubject) -> list[str]:
     )
     said += [*filter(None, [setting_in_words(subject.results)]), _in_short(subject)]
     return [*lines, f"**Setting.** {capitalised('; '.join(said))}."]
+
+
+def _task(name: str) -> str:
+    """Return what a task is, with that of the task that it is said to be like."""
+    file = config.find_folders().file("data", name)
+    text = first_comment(file) if file is not None and file.is_file() else ""
+    like = re.match(r"As (\w+), ", text)
+    other = _task(like[1]) if like else ""
+    return f"As `{like[1]}` ({other}), {text[like.end() :]}" if like and other else text
 
 
 def _encodings(subject: ReportSubject) -> list[Part]:
@@ -264,9 +281,11 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     lines, tasks = subject.compared.asked(), len(each) <= MAX_TASKS and only_tasks_vary(cells)
     how = _against(subject, lines)
     if is_control(cells) and whole is not None:
-        return f"{_control(whole)} {_counts(lines, subject.metric)}".rstrip(), how
+        return _control(whole), how
     if subject.declares:
         doubts = [subject.doubts(candidates) for candidates in each]
+        if 1 < len(each) <= FEW_SETTINGS:
+            return _counts(lines, subject.metric, named=False) + _by_setting(lines, each, doubts), how
         return " ".join(filter(None, [_decided(lines, subject.metric), *doubts, best_means(each)])), how
     if whole is not None and not tasks:
         learned = place(filter_learned_cells(cells)).lstrip(", ") if partly_learned(cells) else ""
@@ -310,7 +329,11 @@ def _control(candidates: BestCandidates) -> str:
         return f"A control: {asked}. {candidates.words()}"
     if candidates.behind or candidates.near:
         return f"This control did not pass: {asked}. {candidates.words()}"
-    return "No encoding is significantly better than another, as it should be in a control."
+    counts = verdict_counts(candidates.lines)
+    alike, total = sum(counts.get(word, 0) for word in SAME), len(candidates.lines)
+    shown = f"{alike} of {total} pairs are shown to be equivalent and none to differ"
+    noisy = f"; {total - alike} are too noisy to say" * (alike < total)
+    return f"{shown}{noisy}: the control is not contradicted."
 
 
 def _decided(lines: pd.DataFrame, metric: str) -> str:
@@ -336,26 +359,66 @@ def _decided(lines: pd.DataFrame, metric: str) -> str:
     return f"Compared with {baseline}, {joined(told)}{f'; the others: {rest}' * bool(rest)}."
 
 
-def _counts(lines: pd.DataFrame, metric: str) -> str:
-    """Say how many comparisons are decided in which way; nothing where all are alike.
+def _by_setting(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: Sequence[str]) -> str:
+    """Return an item of a list for each of a few settings: what differs from the baseline, and the best mean.
+
+    Args:
+        lines: the comparisons with the baseline.
+        each: the candidates of each setting, with the setting in words.
+        doubts: what else may explain that encodings are worse, for each setting.
+    """
+    columns = list(lines.columns[: list(lines.columns).index("pe")])
+    words, items = pd.Series(settings_in_words(lines, columns), lines.index), ""
+    for candidates, doubt in zip(each, doubts, strict=True):
+        here = lines[words == candidates.setting.partition(" ")[2]]
+        decided = here[here["verdict"].isin(DIFFERENT_VERDICTS)]
+        told = [
+            f"`{line['pe']}` is {line['verdict']}, by {_interval(line, candidates.metric)}"
+            for _, line in decided.iterrows()
+        ]
+        counts = here["verdict"].drop(decided.index).value_counts()
+        told += [joined([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in counts.items()])] * bool(
+            len(counts)
+        )
+        first, value = next(iter(candidates.means.items()))
+        best = f"`{first}` has the {superlative(candidates.metric)} mean {candidates.what}, "
+        best += amount(value, candidates.metric)
+        if candidates.case == "unsolved":
+            items += f"\n- **{capitalised(candidates.setting)}**: {candidates.words()}"
+            continue
+        text = " ".join(
+            filter(None, [f"{best}; compared with `{here['baseline'].iloc[0]}`, {'; '.join(told)}.", doubt])
+        )
+        items += f"\n- **{capitalised(candidates.setting)}**: {text}"
+    return items
+
+
+def _counts(lines: pd.DataFrame, metric: str, named: bool = True) -> str:
+    """Say how many comparisons are decided in which way; nothing where all are alike, unless they are not named.
 
     Args:
         lines: the comparisons of the family.
+        named: whether encodings that differ are named where they are few.
     """
     counts = lines["verdict"].value_counts()
     verdicts = [word for word in VERDICT_MARKS if word in counts]
     if len(lines) < 2 or len(verdicts) < 2:
-        return ""
-    ends = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
+        if named or lines.empty:
+            return ""
+        verdict = SEEDLESS.get(verdicts[0], str(verdicts[0]))
+        return f"All {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {verdict}."
+    ends: dict[str, str] = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
     columns = list(lines.columns[: list(lines.columns).index("pe")])
     where = pd.Series(settings_in_words(lines, columns), lines.index)
     one = lines["baseline"].nunique() == 1
-    for word in DIFFERENT_VERDICTS if one else ():
+    if not one:
+        ends = {word: f"{count} {SEEDLESS.get(word, word)}" for word, count in verdict_counts(lines).items()}
+    for word in DIFFERENT_VERDICTS if one and named else ():
         if 0 < counts.get(word, 0) <= MAX_DECIDED:
-            named = lines[lines["verdict"] == word].groupby(where, sort=False)["pe"].agg(list)
-            told = [f"{listed(names, None)}{f', {setting}' * (len(named) > 1)}" for setting, names in named.items()]
+            of_word = lines[lines["verdict"] == word].groupby(where, sort=False)["pe"].agg(list)
+            told = [f"{listed(names, None)}{f', {setting}' * (len(of_word) > 1)}" for setting, names in of_word.items()]
             ends[word] += f" ({'; '.join(told)})"
-    what = f" with `{lines['baseline'].iloc[0]}`" if one else " of every two"
+    what = f" with `{lines['baseline'].iloc[0]}`" if one else " of all pairs"
     return f"Of {len(lines)} comparisons{what}: {joined(list(ends.values()))}."
 
 
@@ -363,7 +426,8 @@ def _interval(line: pd.Series, metric: str) -> str:
     """Return the size of a significant difference with its interval, in the unit of its metric."""
     low, high = sorted(abs(line[end]) for end in ("low", "high"))
     unit = "octaves" if metric == STEPS_METRIC else unit_in_words(metric)
-    return f"{abs(line['difference']):.3g} {unit}".rstrip() + f" (95 % interval {low:.3g} to {high:.3g})"
+    below = "; significant, but smaller than the margin" * within_margin(line)
+    return f"{abs(line['difference']):.3g} {unit}".rstrip() + f" (95 % interval {low:.3g} to {high:.3g}{below})"
 
 
 def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
@@ -385,6 +449,8 @@ def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:
     else:
         where = f" ({others} encoding{'s' * (others > 1)} in {settings} settings)" if settings > 1 else ""
         ends = joined([f"{counts[word]} {named[word]}" for word in verdicts])
+        if lines["baseline"].nunique() > 1:
+            ends = joined([f"{count} {SEEDLESS.get(word, word)}" for word, count in verdict_counts(lines).items()])
         text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(verdicts) == 1 else ''}"
         text += named[verdicts[0]] if len(verdicts) == 1 else ends
     if "look" not in lines and lines["verdict"].isin(DIFFERENT_VERDICTS).any():

@@ -1,7 +1,7 @@
 """Which encodings may be the best, by the verdicts of a report's families, and how to say it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -19,9 +19,9 @@ from pe_lab.results.columns import (
     setting_columns,
 )
 from pe_lab.results.panels import settings_in_words
-from pe_lab.statistics import GRID_TABLE, Families, Verdict
+from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import unit_of
-from pe_lab.statistics.comparisons import comparisons_of, exchange_pairs
+from pe_lab.statistics.comparisons import comparisons_of, counted, exchange_pairs
 
 FEW_SETTINGS = 4  # that are named one by one
 MAX_LEFT_OUT = 2  # encodings that are named instead of the others
@@ -35,7 +35,7 @@ SENTENCES = {  # by what is decided: see `BestCandidates.case`
     "untested": f"Nothing can be decided without two shared seeds. {MEAN}",
     "contradictory": f"No best encoding can be named: comparisons over unequal seeds contradict each other. {MEAN}",
     "better": "`{first}` has the {comparative} {what}, {value}: significantly better than `{second}` by {gap}.",
-    "best": "`{first}` has the {superlative} {what}, {value}: significantly better than each other encoding. "
+    "best": "`{first}` has the {superlative} {what}, {value}: significantly better than every other encoding. "
     "The next is `{second}`, worse by {gap}.",
     "only": f"{MEAN} Only {{open}} can be the best.",
     "all open": f"{MEAN} No encoding is significantly worse than another{{alone}}.",
@@ -111,12 +111,14 @@ class BestCandidates:
     @cached_property
     def _by_pair(self) -> dict[tuple[str, str], dict[str, Any]]:
         lines = pd.concat([self.lines, exchange_pairs(self.lines)])
-        values = lines[["difference", "low", "high", "verdict"]].to_dict("records")
+        values = lines.reindex(columns=["difference", "low", "high", "margin", "verdict"]).to_dict("records")
         return dict(zip(zip(lines["pe"], lines["baseline"], strict=True), values, strict=True))
 
     def line(self, pe: str, other: str) -> dict[str, Any]:
-        """Return difference, low, high and verdict of an encoding minus another one; undecided if not compared."""
-        unknown = dict.fromkeys(("difference", "low", "high"), float("nan")) | {"verdict": str(Verdict.UNDECIDED)}
+        """Return difference, low, high, margin and verdict of one minus another; undecided if not compared."""
+        unknown = dict.fromkeys(("difference", "low", "high", "margin"), float("nan")) | {
+            "verdict": str(Verdict.UNDECIDED)
+        }
         return self._by_pair.get((pe, other), unknown)
 
     @property
@@ -178,7 +180,8 @@ class BestCandidates:
         """Return by how much an encoding is worse than another one, with its interval, in words."""
         line = self.line(pe, other)
         low, high = (_shown(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
-        return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high})"
+        below = "; significant, but smaller than the margin" * within_margin(line)
+        return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high}{below})"
 
     def words(self) -> str:
         """Say which encodings may be the best."""
@@ -215,6 +218,7 @@ class BestCandidates:
             f"`{pe}`{'' if other == first else f' than `{other}`'} by {self.gap(pe, other)}"
             for pe, other in self.decided
         ]
+        text += f" Equivalent to it: {listed(self.alike, None)}." * bool(self.alike)
         return f"{text} Worse: {'; '.join(gaps) or listed(self.behind, None)}." if self.behind else text
 
 
@@ -364,10 +368,25 @@ def best_means(per_setting: Sequence[BestCandidates]) -> str:
         return ""
     metric, values = per_setting[0].metric, [next(iter(candidates.means.values())) for candidates in per_setting]
     counts = Counter(next(iter(candidates.means)) for candidates in per_setting).most_common()
-    leads = [f"`{name}` in {count}" for name, count in counts[:MAX_NAMED]]
+    leads = [f"`{name}` in {counted(count, 'setting')}" for name, count in counts[:MAX_NAMED]]
     leads += [f"others in {sum(count for _, count in counts[MAX_NAMED:])}"] if len(counts) > MAX_NAMED else []
     extent = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
     return f"The {superlative(metric)} mean {per_setting[0].what} ({extent}) is that of {joined(leads)}."
+
+
+def within_margin(line: Mapping[Any, Any]) -> bool:
+    """Whether the interval of a difference that is shown as better or worse lies within the margin."""
+    different = line["verdict"] in (Verdict.BETTER, Verdict.WORSE)
+    return different and max(abs(line["low"]), abs(line["high"])) < line["margin"]
+
+
+def verdict_counts(lines: pd.DataFrame) -> dict[str, int]:
+    """Return how many comparisons have each verdict; of all pairs, where either may stand first, how many differ."""
+    verdicts = lines["verdict"].astype(str)
+    if lines["baseline"].nunique() > 1:
+        words = {str(word): f"{'slightly ' * word.startswith('slightly')}different" for word in DIFFERENT_VERDICTS}
+        verdicts = verdicts.replace(words)
+    return {str(word): int(count) for word, count in verdicts.value_counts().items()}
 
 
 def measured(metric: str) -> str:

@@ -104,20 +104,29 @@ def _apart_in_words(subject: ReportSubject, values: pd.DataFrame, which: pd.Seri
     return f"{text}."
 
 
-def gap_of_validation(subject: ReportSubject) -> list[str]:
-    """Return a line on how much higher test losses are than the last validation losses, if by more than the margin."""
-    cells, curves = filter_learned_cells(subject.results.cells), subject.results.curves
-    if cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves:
+def not_learned_position(subject: ReportSubject) -> list[str]:
+    """Return a line on encodings that are within the margin of `none` in every seed, where others are better than it.
+
+    They have learned nothing of position in that setting.
+    """
+    cells, metric = filter_learned_cells(subject.results.cells), f"test_{subject.metric}"
+    if "none" not in set(cells["pe"]) or subject.metric == STEPS_METRIC or subject.decided is not None:
         return []
-    names = [name for name in curves.columns[: curves.columns.get_loc("epoch")] if name in cells]
-    last = curves[curves["metric"] == "loss"].sort_values("epoch").drop_duplicates(names, keep="last")
-    both = merge_tables(cells[[*names, "test_loss"]], last[[*names, "value"]], names)
-    gaps = (both["test_loss"] - both["value"]).groupby(both["pe"]).mean()
-    if gaps.abs().max() <= subject.compared.lines[GRID_TABLE]["margin"].max():
-        return []
-    return [
-        f"Test loss minus the last validation loss: {gaps.min():.2g} to {gaps.max():.2g} nats (means of encodings)."
-    ]
+    names, sign, told = setting_columns(cells), 1 if lower_is_better(subject.metric) else -1, list[str]()
+    lines = subject.compared.compare(GRID_TABLE, "none")
+    margin = float(lines["margin"].max())
+    words = pd.Series(settings_in_words(cells, names), cells.index)
+    for setting, here in cells.groupby(words, sort=False):
+        values = here.pivot_table(index="seed", columns="pe", values=metric, sort=False)
+        if "none" not in values or len(values) < 2:
+            continue
+        behind = sign * values.rsub(values["none"], axis=0).drop(columns="none")  # above 0: better than none
+        alike = [f"`{pe}`" for pe in behind if behind[pe].notna().all() and (behind[pe].abs() < margin).all()]
+        if alike and (behind.min() > 5 * margin).any():
+            where = f" ({setting})" * (words.nunique() > 1)
+            is_alike = f"is within the margin, {amount(margin, subject.metric)}, of `none` in every seed"
+            told.append(f"{joined(alike)}{where} {is_alike}: it has learned nothing of position.")
+    return told
 
 
 def margin_of_loss(subject: ReportSubject) -> list[str]:
@@ -133,7 +142,8 @@ def margin_of_loss(subject: ReportSubject) -> list[str]:
     )
     if not margin > 1.1 * lowest > 0:
         return []
-    return [f"The margin, {amount(margin, 'loss')}, is {margin / lowest:.2g} times the lowest mean loss."]
+    times = f"{margin / lowest:.2g} times the lowest mean loss"
+    return [f"The margin, {amount(margin, 'loss')}, is {times}: `equivalent` allows as much."]
 
 
 def still_falling(subject: ReportSubject) -> list[str]:

@@ -4,13 +4,13 @@ import pandas as pd
 
 from pe_lab import statistics
 from pe_lab.report import recommendations
-from pe_lab.report.best_candidates import joined
+from pe_lab.report.best_candidates import joined, verdict_counts
 from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.overview_figures import MAX_DRAWN, WITH_INTERVALS, all_differences, over_training, several_seeds
 from pe_lab.report.parts import COMPARISON, CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, made_with, varied_columns
 from pe_lab.results import plots
-from pe_lab.results.columns import floors, in_words, length_column, lower_is_better, setting_columns
+from pe_lab.results.columns import cut_interval, floors, in_words, length_column, lower_is_better, setting_columns
 from pe_lab.results.learned import filter_learned_cells, partly_learned
 from pe_lab.results.pooling import pool
 from pe_lab.results.summary_table import summarise
@@ -42,6 +42,8 @@ def grid(subject: ReportSubject) -> Section:
         table = summarise(cells, subject.baseline, metric)
         names = ["pe", "seeds", "loss", "low", "high", *floors(cells, metric)]
         table = table[names].sort_values("loss", ascending=lower_is_better(metric), kind="stable")
+        low, high = cut_interval(metric, table["loss"], table["low"], table["high"])
+        table = table.assign(low=low, high=high)
         caption = f"Means over seeds{WITH_INTERVALS * several_seeds(cells)}, and floors"
         parts.append(ReportTable(table.rename(columns={"loss": in_words(metric)}), caption))
     return Section(f"Test {in_words(metric)}", parts)
@@ -89,7 +91,7 @@ def differences(subject: ReportSubject) -> Section:
     if not several and len(compared) <= MAX_DRAWN and compared["difference"].notna().any():
         return Section("Ranks and seeds needed", details)  # differences stand on the first screen
     lines = families.asked()
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in lines["verdict"].value_counts().items())
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in verdict_counts(lines).items())
     rule = f" (better or worse: {families.rule})" * bool(lines["verdict"].isin(DIFFERENT_VERDICTS).any())
     parts: list[Part] = [f"Comparisons {families.pairs_in_words}: {counts}{rule}."]
     if (compared["verdict"] != Verdict.BOTH_UNSOLVED).any():
@@ -99,7 +101,7 @@ def differences(subject: ReportSubject) -> Section:
         code = f"compared.compare({recommendations.POOLED!r})"
         note = pool(cells, subject.metric).note
         parts += [note, ReportTable(pooled, f"Pooled differences from {subject.baseline}", code)]
-    elif several and not partly_learned(cells):
+    elif several and not partly_learned(cells) and subject.results.declared.tune is None:
         parts.append(pool(cells, subject.metric).note)
     return Section("Differences", [*parts, *_all_pairs(families, cells), *details])
 

@@ -116,11 +116,13 @@ def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: 
     """Say where position is read, and whether states collapse, with ranges over encodings and settings."""
     means = {metric: _over_seeds(layers) for metric, layers in measured.items()}
     items = [_where_read(means["r2"], measured["r2"], alone)] if "r2" in means else []
-    verdict, alike = _alike(means["token_cosine"]) if "token_cosine" in means else ("", "")
+    verdict, alike = "", ""
+    if "token_cosine" in means:
+        verdict, alike = _alike(means["token_cosine"], measured["token_cosine"])
     collapse = [alike] * bool(alike)
     if "stable_rank" in means:
         collapse += [f"{_one_direction(means['stable_rank'])}{_where_shallow(layered, means['stable_rank'])}."]
-    items = [" ".join(collapse)] * bool(collapse) + items
+    items = [*collapse, *items]
     lead = f"{verdict} ({_of_models(layered)})" if verdict else capitalised(_of_models(layered))
     return f"{lead}:" + "".join(f"\n- {item}" for item in items)
 
@@ -214,7 +216,7 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         for setting, pe in sure.index:
             settings.setdefault(pe, []).append(setting)
         partly = set(unsure.index.get_level_values("pe"))
-        names = joined([f"`{pe}`" + f" ({joined(where)})" * (pe in partly) for pe, where in settings.items()])
+        names = joined([f"{joined(where)} " * (pe in partly) + f"`{pe}`" for pe, where in settings.items()])
         value = f"R² {between(sure, '.2f')}{token}"
         sentences.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
     if built:
@@ -226,33 +228,44 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}{but}"
         start_words = f"With {names} it is not read there (R² {told(start, built)}{'' if len(sure) else token})"
         sentences.append(f"{start_words}{by if len(reach) else ''}.")
+    falls = (layers.max(axis=1) - layers.iloc[:, -1]).round(2)
+    if falls.max() > 0:
+        setting, pe = falls.idxmax()
+        most, end = layers.loc[(setting, pe)].max(), layers.loc[(setting, pe)].iloc[-1]
+        which = f"{setting} `{pe}`".lstrip()
+        sentences.append(f"Towards the last layer R² falls again, most with {which}, from {most:.2f} to {end:.2f}.")
     for (setting, pe), value in unsure.items():
-        where = f" ({setting})" * bool(setting)
+        where = f"{setting} " * bool(setting)
         interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
-        sentences.append(f"With `{pe}`{where} that is undecided ({interval_words}).")
+        sentences.append(f"With {where}`{pe}` that is undecided ({interval_words}).")
     return " ".join(sentences)
 
 
-def _alike(layers: pd.DataFrame) -> tuple[str, str]:
+def _alike(layers: pd.DataFrame, seeds: pd.DataFrame) -> tuple[str, str]:
     """Return whether models collapse, in words, and a sentence on how alike tokens become in a layer.
 
     Args:
         layers: the cosine of two tokens by setting and encoding, a column per layer.
+        seeds: the cosine of each seed, with the same columns.
     """
     most = layers.max(axis=1)
+    setting, pe = most.idxmax()
+    low, high = interval(seeds.loc[(setting, pe), layers.loc[(setting, pe)].idxmax()].dropna())
+    extent = f", 95 % interval {low:.3f} to {high:.3f}" * bool(np.isfinite(low))
+    rule = f"collapse would be more than {ALIKE:g}, and less than {APART:g} is none"
     if most.max() < APART:
         return (
             "By the cosine of two tokens, the models do not collapse",
-            f"The cosine of two tokens is at most {most.max():.2f} in any layer (1: all are alike).",
+            f"The cosine of two tokens is at most {most.max():.3f} in any layer (`{pe}`{extent}; {rule}).",
         )
     if most.min() > ALIKE:
         return (
             "The models collapse",
-            f"All tokens become alike: the cosine of two tokens reaches {between(most, '.2f')}.",
+            f"All tokens become alike: the cosine of two tokens reaches {between(most, '.2f')} ({rule}).",
         )
     alike = [f"`{pe}`" for pe in dict.fromkeys(most[most > ALIKE].index.get_level_values("pe"))]
     with_ = f", above {ALIKE:g} with {joined(alike)}" * bool(alike)
-    reach = f"Tokens become more alike: the cosine of two tokens reaches {between(most, '.2f')}{with_}."
+    reach = f"Tokens become more alike: the cosine of two tokens reaches {between(most, '.2f')}{with_} ({rule})."
     return "The models collapse in part", reach
 
 
@@ -286,7 +299,7 @@ def _in_settings(shares: pd.Series) -> str:
     groups = list(shares.groupby(level="setting", sort=False))
     if not 1 < len(groups) <= MAX_SETTINGS:
         return f"{shares.max():.0f} %"
-    return joined([f"{part.max():.0f} % ({setting})" for setting, part in groups])
+    return joined([f"{part.max():.0f} % with {setting}" for setting, part in groups])
 
 
 def _first(layers: pd.DataFrame) -> str:

@@ -7,6 +7,7 @@ from pe_lab.report.overview_figures import count_of_seeds
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, between, shaded
 from pe_lab.report.recommendations import Longest, longest
 from pe_lab.report.report_subject import ReportSubject
+from pe_lab.report.training_setup import identity_of
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, lower_is_better
 from pe_lab.results.learned import MIN_RIGHT
@@ -38,7 +39,9 @@ def at_longer_lengths(subject: ReportSubject) -> str:
     where = f"At {joined([f'{length:g}' for length in sorted(lengths)])} × the training length"
     none = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
     if not per_setting and count <= MAX_VALUES:
-        told = dict.fromkeys(_nearer(far, count > 1) for far in without)
+        identity = identity_of(subject.results)
+        longest_trained = 0 if identity.get("data.bands") else int(identity.get("data.longest") or 0)
+        told = dict.fromkeys(_nearer(far, count > 1, longest_trained) for far in without)
         if len(told) == 1:
             return " ".join(filter(None, [_below_half(without), *told]))
         return "".join([_below_half(without), *(f"\n- {text}" for text in told)])
@@ -60,11 +63,12 @@ def _below_half(without: list[Longest]) -> str:
     return f"No encoding has half of the answers right at any longer length, on average over {count_of_seeds(seeds)}."
 
 
-def _nearer(far: Longest, several: bool) -> str:
+def _nearer(far: Longest, several: bool, longest_trained: int = 0) -> str:
     """Say which encoding answers best at each longer length, with its share of right answers, and which never do.
 
     Args:
         several: whether there are several settings, so that this one is named.
+        longest_trained: the largest problem of training, in symbols; 0: unknown, lengths are told in its multiples.
     """
     values = far.nearer.groupby(["length", "pe"])["value"]
     shares, low, high = values.mean(), values.min(), values.max()
@@ -75,11 +79,13 @@ def _nearer(far: Longest, several: bool) -> str:
         best = shares[length].sort_values(ascending=False, kind="stable")
         told = f"no encoding has {MIN_RIGHT:.0%}{right}"
         if best.iloc[0] >= MIN_RIGHT:
-            first, second = best.index[:2]
-            extent = f" (seeds {low[length, first]:.0%} to {high[length, first]:.0%})" * (not ends)
+            first = best.index[0]
+            extent = f" ({_percent(low[length, first])}–{_percent(high[length, first])} % by seed)"
             told = f"`{first}` has {best.iloc[0]:.0%}{right}{extent}"
-            told += "" if ends else _lead(far.nearer[far.nearer["length"] == length], first, second)
-        ends.append(f"at {length:g} ×{'' if ends else ' the training length'}, {told}")
+            told += "" if ends else _lead(far.nearer[far.nearer["length"] == length], first)
+        at = f"{round(length * longest_trained)}" if longest_trained else f"{length:g} ×"
+        unit = f" symbols (trained on up to {longest_trained})" if longest_trained else " the training length"
+        ends.append(f"at {at}{'' if ends else unit}, {told}")
         right = ""
     text = "; ".join(ends)
     where = f"**{far.setting.removeprefix('data ').capitalize()}**: " if several else ""
@@ -87,20 +93,31 @@ def _nearer(far: Longest, several: bool) -> str:
     return f"{where}{text if several else text[0].upper() + text[1:]}.{lost}"
 
 
-def _lead(measured: pd.DataFrame, first: str, second: str) -> str:
-    """Say by how much the best encoding is before the next one, paired by seeds; empty with fewer than two.
+def _percent(share: float) -> str:
+    """Return a share in per cent, with two digits where it is small."""
+    return f"{100 * share:.0f}" if share >= 0.01 or share == 0 else f"{100 * share:.2g}"
+
+
+def _lead(measured: pd.DataFrame, first: str) -> str:
+    """Say which others the best encoding is ahead of, and of the next by how much, by uncorrected paired intervals.
 
     Args:
         measured: the shares of right answers at a length: columns pe, seed, value.
     """
     seeds = measured.pivot_table(index="seed", columns="pe", values="value")
-    differences = 100 * (seeds[first] - seeds[second]).dropna()
-    if len(differences) < 2:
+    leads = 100 * seeds.drop(columns=first).rsub(seeds[first], axis=0)
+    leads = leads[leads.mean().sort_values(kind="stable").index]  # the next first
+    if (leads.count() < 2).any():
         return ""
-    low, high = interval(differences)
-    if low <= 0:
-        return f", not significantly ahead of `{second}`"
-    return f", ahead of `{second}` by {differences.mean():.0f} points (95 % interval {low:.0f} to {high:.0f})"
+    behind = [f"`{pe}`" for pe in leads if interval(leads[pe].dropna())[0] > 0]
+    how = "by paired t tests of exact match, not corrected"
+    if not behind:
+        return f", not significantly ahead of any other ({how})"
+    if len(behind) < len(leads.columns):
+        return f", significantly ahead of {joined(behind)} only ({how})"
+    low, high = interval(leads.iloc[:, 0].dropna())
+    by = f"{leads.iloc[:, 0].mean():.0f} points (95 % interval {low:.0f} to {high:.0f})"
+    return f", significantly ahead of every other ({how}); of `{leads.columns[0]}` by {by}"
 
 
 def _lost(shares: pd.Series, longer: list[float]) -> str:

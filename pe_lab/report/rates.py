@@ -85,10 +85,14 @@ def _losses(cells: pd.DataFrame, line: pd.Series, settings: list[str]) -> pd.Dat
 
 def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> str:
     """Say how much higher the mean test loss of an encoding is at most at one rate for all than at its best rate."""
-    losses = {number: _losses(cells, line, settings).mean() for number, line in best.iterrows()}
-    more = pd.DataFrame({number: means - means[best.loc[number, LR]] for number, means in losses.items()})
-    told = [f"{amounts.max():.2f} nats at {rate:g}" for rate, amounts in more.iterrows()]
-    return f"**One rate for all** costs an encoding up to {joined(told)}."
+    losses = {number: _losses(cells, line, settings) for number, line in best.iterrows()}
+    paired = {number: values.rsub(values[best.loc[number, LR]], axis=0).mul(-1) for number, values in losses.items()}
+    told = []
+    for rate, amounts in pd.DataFrame({number: more.mean() for number, more in paired.items()}).iterrows():
+        low, high = interval(paired[amounts.idxmax()][rate].dropna())
+        extent = f"95 % interval {low:.2f} to {high:.2f}" if low > 0 else "not significant"
+        told.append(f"{amounts.max():.2f} nats at {rate:g}" + f" ({extent})" * bool(np.isfinite(low)))
+    return f"**One rate for all** costs an encoding up to {joined(told)}; intervals are not corrected."
 
 
 def _next_rates(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> dict[str, list[float]]:
@@ -148,7 +152,10 @@ def rates(subject: ReportSubject) -> Section:
     code = "tuned_rates.tuned(results)"
     if not tries_rates(subject):  # otherwise it stands on the first screen
         parts.append(ReportTable(best, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
-    parts.append(ReportTable(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
+    if len(agreement):
+        agreement = agreement.assign(tau=[f"{tau:.2g}" if np.isfinite(tau) else "–" for tau in agreement["tau"]])
+    caption = "Rankings at one rate against tuned; –: the rate is the tuned one of every encoding"
+    parts.append(ReportTable(agreement, caption, f"{code}.agreement"))
     return Section(title, parts)
 
 

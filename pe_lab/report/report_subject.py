@@ -139,7 +139,8 @@ def cells_and_comparisons(subject: ReportSubject, verdicts: bool = True) -> Sect
             f"{name} {', '.join(value_text(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied
         ]
         seeds = tuple(sorted(cells["seed"].unique()))
-        parts.append(f"{counted(len(cells), 'cell')}: {'; '.join(counts)}; seeds {seeds_in_words(seeds)}.")
+        told = f"{'; '.join(counts)}; seeds {seeds_in_words(seeds)}"
+        parts.append(f"{counted(len(cells), 'cell')} (trained models, each at one length of training): {told}.")
         direction = "lower" if lower_is_better(subject.metric) else "higher"
         parts.append(
             f"The metric is {measured(subject.metric)} ({direction} is better). Losses are in nats per token. "
@@ -150,10 +151,12 @@ def cells_and_comparisons(subject: ReportSubject, verdicts: bool = True) -> Sect
                 count = counted(len(subject.compared.asked()), "comparison")
                 family = f"{count} {subject.compared.pairs_in_words}, none of which can be tested"
             family = "that of the sequential study (decisions.csv)" if subject.decided is not None else family
-            parts.append(f"**Family of comparisons**: {family}. All verdicts on this page are from it.")
+            nearer = any(not far.answered for far in recommendations.longest(subject.results.records, cells).values())
+            but = " What is said of longer sequences is not: those t tests are not corrected." * nearer
+            parts.append(f"**Family of comparisons**: {family}. All verdicts on this page are from it.{but}")
     if subject.command:
         parts.append(f"Trained with `{subject.command}`.")
-    return Section("Cells and comparisons", parts)
+    return Section("Cells and comparisons" if verdicts else "Cells", parts)
 
 
 def code(subject: ReportSubject) -> Section:

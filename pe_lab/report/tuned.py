@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.config import LR
+from pe_lab.data.score import BLIND_FLOORS
 from pe_lab.report.best_candidates import BestCandidates, joined, measured
 from pe_lab.report.comparing import floors_in_words
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, between
 from pe_lab.report.report_subject import ReportSubject, made_with, missing, surroundings
 from pe_lab.report.training_setup import ladders
 from pe_lab.results import plots, tuned_outcomes
@@ -29,7 +30,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
 )
 from pe_lab.results.frame import Results
-from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
+from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, not_learned_note, partly_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS, Endpoint, Families, Verdict
@@ -38,6 +39,7 @@ from pe_lab.system.exact_csv import read_csv
 
 FILE = "outcomes.csv"
 CHOSEN = (LR, "start_scale")  # by a seed: in cells and curves these are no settings
+SCALE = " (scale "  # between a learning rate and a starting scale
 COSTS = ("trained_steps",)  # of all tries of a seed
 NEEDED = ("pe", "seed", "y", "solved", LR, "edge", "trained_steps", "core_seconds")
 ALL_PAIRS = "Benjamini and Hochberg's correction over all pairs of a setting"
@@ -269,22 +271,39 @@ class TunedSubject(ReportSubject):
         table = (shares["sum"].map(str) + "/" + shares["size"].map(str)).unstack(1).reindex(columns=words.unique())
         scaled = self.outcomes["start_scale"].notna().groupby(self.outcomes["pe"], sort=False).any()
         pairs = [tuple(map(float, pair)) for pair in (self.results.declared.tune or {}).get("scaled") or []]
+        for pe, rates in tried.items():
+            if len(rates) == 2 and pe in table.index:
+                table.loc[pe] = "of 2"
         caption = "Seeds whose best learning rate is the lowest or highest tried; a better one may lie beyond"
+        caption += " (of 2: only two were tried, so each is an edge)" * bool(table.eq("of 2").any(axis=None))
         if len(set(tried.values())) > 1 or len({scale for _, scale in pairs}) > 1:
-            rates = [f"{rate:g}" for rate in ladders(self.results)[0]]
-            told = [", ".join([_choice(*pair) for pair in pairs] if scaled[pe] else rates) for pe in table.index]
-            table.insert(0, "tried", told)
-            caption = f"Tried: learning rate @ starting scale. {caption}"
+            ladder = [f"{rate:g}" for rate in ladders(self.results)[0]]
+            table["tried"] = [
+                ", ".join([_choice(*pair) for pair in pairs] if scaled[pe] else ladder) for pe in table.index
+            ]
+            caption = f"{caption}. Tried: learning rates, with the scale of the start where that was tried too"
         return [ReportTable(table.rename_axis(None, axis=1).reset_index(), caption)]
 
     def _chosen_early(self) -> str:
         """Say that tries were chosen at a length of training after which no encoding had learned the task."""
         cells, steps = self.results.cells, (self.results.declared.tune or {}).get("steps")
-        if "steps" not in cells or not partly_learned(cells) or steps not in set(cells["steps"]):
+        said = f"After {steps} steps, when tries were chosen, no encoding had learned the task"
+        if "steps" not in cells or steps is None or not_learned_note(cells):
             return ""
-        if steps in set(filter_learned_cells(cells)["steps"]):
+        if steps in set(cells["steps"]):
+            learned = not partly_learned(cells) or steps in set(filter_learned_cells(cells)["steps"])
+            return "" if learned else f"{said}."
+        curves = self.results.curves
+        blind = [name for name in (f"floor_{floor}_loss" for floor in BLIND_FLOORS) if name in cells]
+        if not blind or curves.empty or "epoch" not in curves:
             return ""
-        return f"After {steps} steps, when tries were chosen, no encoding had learned the task."
+        per_epoch = float((cells["steps"] / cells["epochs"]).iloc[0])
+        here = curves[(curves["metric"] == "loss") & ((curves["epoch"] * per_epoch).round() == steps)]
+        means = here.groupby([name for name in ("data", "depth", "pe") if name in here])["value"].mean()
+        level = cells[blind[0]].mean()
+        if means.empty or means.min() < level:
+            return ""
+        return f"{said}: mean validation losses were {between(means, '.3g')} nats, above {level:.3g} without position."
 
     def doubts(self, candidates: BestCandidates) -> str:
         tried = tried_rates(self.outcomes, *ladders(self.results))
@@ -327,14 +346,19 @@ def seed_values(subject: TunedSubject, where: str = "") -> CaptionedFigure:
     kind = subject.compared.endpoint.kind
     more = ", an open mark a run that did not solve the task" if kind == "steps" else ""
     caption = f"{measured(subject.metric).capitalize()}{where}: a mark is a seed, a bar their mean{more}"
-    return CaptionedFigure(
-        plots.runs(subject.outcomes, kind), caption, f"plots.runs(tuned.outcomes_of(results), {kind!r})"
-    )
+    drawn = plots.runs(subject.outcomes, kind)
+    if kind != "steps":  # no level was to be reached
+        drawn = replace(drawn, data=drawn.data.drop(columns="reached"))
+    return CaptionedFigure(drawn, caption, f"plots.runs(tuned.outcomes_of(results), {kind!r})")
 
 
 def rates(subject: TunedSubject) -> Section:
     """Return how often each rate, or pair of rate and scale, was the best of its seed."""
     outcomes, (ladder, _) = subject.outcomes, ladders(subject.results)
+    where, tries = "over all settings", tried_rates(outcomes, *ladders(subject.results))
+    if "steps" in outcomes and outcomes["steps"].nunique() > 1:  # a seed has one choice, in trainings of each length
+        outcomes = outcomes[outcomes["steps"] == outcomes["steps"].max()]
+        where = f"after {outcomes['steps'].max()} steps, {where}"
     scales = outcomes["start_scale"]
     scaled = scales.notna().groupby(outcomes["pe"], sort=False).any()
     pairs = (subject.results.declared.tune or {}).get("scaled") or [] if scaled.any() else []
@@ -344,19 +368,19 @@ def rates(subject: TunedSubject) -> Section:
     counts = pd.crosstab(outcomes["pe"], best).reindex(index=scaled.index, columns=columns, fill_value=0)
     counts = counts.astype(object)
     for choice in columns:  # encodings with a scale were tried at pairs, the others at rates
-        counts.loc[scaled != (" @ " in choice), choice] = "–"
+        counts.loc[scaled != (SCALE in choice), choice] = "–"
     edge = outcomes["edge"].astype(float).groupby(outcomes["pe"], sort=False).mean()
-    counts["edge"] = [f"{share:.0%}" for share in edge]
-    what = "learning rate" + " @ starting scale" * bool(scaled.any())
+    counts["edge"] = ["of 2" if len(tries[pe]) == 2 else f"{share:.0%}" for pe, share in edge.items()]
+    what = "learning rate" + " and starting scale" * bool(scaled.any())
     text = (
-        f"For how many seeds, over all settings, each {what} was best by validation. `edge` is the share of seeds "
-        "whose best rate is the lowest or highest that was tried."
+        f"For how many seeds, {where}, each {what} was best by validation. `edge` is the share of seeds "
+        "whose best rate is the lowest or highest that was tried (of 2: only two were tried)."
     )
     return Section("Learning rates", [text, ReportTable(counts.reset_index(), "Best rates")])
 
 
 def _choice(rate: float, scale: float) -> str:
-    return f"{rate:g}" if np.isnan(scale) else f"{rate:g} @ {scale:g}"
+    return f"{rate:g}" if np.isnan(scale) else f"{rate:g}{SCALE}{scale:g})"
 
 
 def methods(subject: TunedSubject) -> Section:
@@ -365,7 +389,7 @@ def methods(subject: TunedSubject) -> Section:
     tries = "the rates " + ", ".join(f"{float(rate):g}" for rate in tune.get("rates") or [])
     if scaled := tune.get("scaled"):
         pairs = ", ".join(_choice(float(rate), float(scale)) for rate, scale in scaled)
-        tries += f" (one with a starting scale at rate @ scale {pairs})"
+        tries += f" (one with a starting scale at {pairs})"
     share = float(tune.get("fraction") or 1)
     until = f"{tune['steps']} steps" if tune.get("steps") else f"{share:.0%} of the steps" if share < 1 else ""
     after = f" after {until}" if until else ""
@@ -373,7 +397,10 @@ def methods(subject: TunedSubject) -> Section:
         f"Every seed trains each encoding at {tries}, goes on{after} with the best by validation, and counts as one "
         "repetition of all that. Encodings are compared by paired differences within seeds."
     )
-    moderated = " Their variances are moderated by those of all pairs of a setting." * subject.compared.share_variances
+    moderated = (
+        " Their variances are moderated by those of all pairs of a setting, and none counts as less than the median "
+        "there: so several intervals may be equally wide."
+    ) * subject.compared.share_variances
     rule = (
         f"`better` and `worse` mean {subject.compared.rule}; `slightly`, the same with a smaller mean difference; "
         f"`equivalent`, at least {MIN_SEEDS} seeds and a difference that is significantly smaller than the margin; "

@@ -22,7 +22,8 @@ class TunedRates:
             the lowest or highest that was tried), validation_loss, test_loss (mean at that rate) with low, high, seeds.
             A rate at which a seed diverged was tried, and is not chosen. An encoding with no other rate has no line.
         agreement: a line per setting and rate: Kendall's tau between the ranking of encodings by test loss at that rate
-            for all, where those that diverged come last, and at each one's tuned rate; the best encoding of each.
+            for all, where those that diverged come last, and at each one's tuned rate (NaN where these are the same);
+            the best encoding of each.
     """
 
     rates: pd.DataFrame
@@ -109,6 +110,7 @@ def _compare_rankings(means: pd.DataFrame, best: pd.DataFrame, settings: list[st
         at_one = group.set_index("pe")["test_loss"].reindex(at_own.index).dropna()
         at_own = at_own[at_one.index]
         if len(at_one) > 1 and np.isfinite(at_one).any():
-            tau = float(stats.kendalltau(at_one, at_own).statistic)
+            same = here.set_index("pe")[LR].reindex(at_own.index).eq(setting[LR]).all()  # a ranking with itself
+            tau = np.nan if same else float(stats.kendalltau(at_one, at_own).statistic)
             lines.append(setting | {"tau": tau, "best here": at_one.idxmin(), "best when tuned": at_own.idxmin()})
     return pd.DataFrame(lines)
