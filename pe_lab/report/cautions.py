@@ -125,7 +125,7 @@ def not_learned_position(subject: ReportSubject) -> list[str]:
         if alike and (behind.min() > 5 * margin).any():
             where = f" ({setting})" * (words.nunique() > 1)
             is_alike = f"is within the margin, {amount(margin, subject.metric)}, of `none` in every seed"
-            told.append(f"{joined(alike)}{where} {is_alike}: it has learned nothing of position.")
+            told.append(f"{joined(alike)}{where} {is_alike}: nothing shows that it has learned position.")
     return told
 
 
@@ -147,7 +147,7 @@ def margin_of_loss(subject: ReportSubject) -> list[str]:
 
 
 def still_falling(subject: ReportSubject) -> list[str]:
-    """Return a line where validation losses fall by more than the margin between the last two validations."""
+    """Return a line on encodings whose validation losses, by their means, fall by more than the margin at the end."""
     cells, curves = subject.results.cells, subject.results.curves
     if cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves:
         return []
@@ -158,17 +158,18 @@ def still_falling(subject: ReportSubject) -> list[str]:
     ends = values.sort_index(axis=1).iloc[:, -2:]
     if ends.shape[1] < 2:
         return []
-    fall = float((ends.iloc[:, 0] - ends.iloc[:, 1]).mean())
     best = cells[f"floor_{BEST_FLOOR}_loss"].mean() if f"floor_{BEST_FLOOR}_loss" in cells else -np.inf
     if ends.iloc[:, 1].mean() - best < margin:  # little is left to learn
         return []
     unit = length_column(cells)
     scale = float((cells[unit] / cells["epochs"]).iloc[0]) if unit != "epochs" else 1.0
     first, last = (f"{scale * epoch:.4g}" for epoch in ends.columns)
-    most = (ends.iloc[:, 0] - ends.iloc[:, 1]).groupby("pe", sort=False).mean().sort_values()
-    where = f"from {unit[:-1]} {first} to {last} (`{most.index[-1]}` by {most.iloc[-1]:.3g})"
-    said = f"Validation losses still fall, by {amount(fall, 'loss')} {where}: more training may change this."
-    return [said] if fall > margin else []
+    falls = (ends.iloc[:, 0] - ends.iloc[:, 1]).groupby("pe", sort=False).mean().sort_values(ascending=False)
+    told = [f"`{pe}` ({fall:.3g})" for pe, fall in falls[falls > margin].items()]
+    said = (
+        f"Validation losses still fall from {unit[:-1]} {first} to {last}, by more than the margin with {joined(told)}"
+    )
+    return [f"{said}: more training may change this."] if told else []
 
 
 def one_rate(subject: ReportSubject) -> list[str]:

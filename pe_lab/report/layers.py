@@ -230,10 +230,7 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         sentences.append(f"{start_words}{by if len(reach) else ''}.")
     falls = (layers.max(axis=1) - layers.iloc[:, -1]).round(2)
     if falls.max() > 0:
-        setting, pe = falls.idxmax()
-        most, end = layers.loc[(setting, pe)].max(), layers.loc[(setting, pe)].iloc[-1]
-        which = f"{setting} `{pe}`".lstrip()
-        sentences.append(f"Towards the last layer R² falls again, most with {which}, from {most:.2f} to {end:.2f}.")
+        sentences.append(f"Towards the last layer R² falls again, by up to {falls.max():.2f}.")
     for (setting, pe), value in unsure.items():
         where = f"{setting} " * bool(setting)
         interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"

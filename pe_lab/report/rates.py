@@ -84,13 +84,19 @@ def _losses(cells: pd.DataFrame, line: pd.Series, settings: list[str]) -> pd.Dat
 
 
 def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> str:
-    """Say how much higher the mean test loss of an encoding is at most at one rate for all than at its best rate."""
+    """Say how much higher the mean test loss of an encoding is at most at one rate for all than at its best rate.
+
+    Where the largest difference is not significant, the largest one that is stands beside it.
+    """
     losses = {number: _losses(cells, line, settings) for number, line in best.iterrows()}
     paired = {number: values.rsub(values[best.loc[number, LR]], axis=0).mul(-1) for number, values in losses.items()}
     told = []
     for rate, amounts in pd.DataFrame({number: more.mean() for number, more in paired.items()}).iterrows():
-        low, high = interval(paired[amounts.idxmax()][rate].dropna())
-        extent = f"95 % interval {low:.2f} to {high:.2f}" if low > 0 else "not significant"
+        ends = {number: interval(paired[number][rate].dropna()) for number in amounts.dropna().index}
+        low, high = ends[amounts.idxmax()]
+        sure = amounts[[number for number, (lowest, _) in ends.items() if lowest > 0]]
+        less = f"not significant; {sure.max():.2f} is" if len(sure) else "not significant"
+        extent = f"95 % interval {low:.2f} to {high:.2f}" if low > 0 else less
         told.append(f"{amounts.max():.2f} nats at {rate:g}" + f" ({extent})" * bool(np.isfinite(low)))
     return f"**One rate for all** costs an encoding up to {joined(told)}; intervals are not corrected."
 

@@ -360,6 +360,8 @@ def rates(subject: TunedSubject) -> Section:
         outcomes = outcomes[outcomes["steps"] == outcomes["steps"].max()]
         where = f"after {outcomes['steps'].max()} steps, {where}"
     scales = outcomes["start_scale"]
+    if scales.dropna().nunique() == 1:  # not a choice
+        scales = scales.mask(scales.notna())
     scaled = scales.notna().groupby(outcomes["pe"], sort=False).any()
     pairs = (subject.results.declared.tune or {}).get("scaled") or [] if scaled.any() else []
     tried = [*((rate, np.nan) for rate in ladder), *pairs]

@@ -99,7 +99,7 @@ def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,), ("worse", "better", "better"), pairs))
     first, second = answer.sentences(question)
     assert first.startswith("`alibi` has the lowest test loss")
-    assert second.startswith("Verdicts on 3 comparisons of all pairs: 2 better and 1 worse.")
+    assert second.startswith("Verdicts on 3 comparisons of all pairs: 3 different.")
     (figure,) = (part for part in answer.answer(question).parts if isinstance(part, CaptionedFigure))
     assert figure.caption.startswith("Differences from rope")
     drawn = sequential_verdicts.with_one(question.decided, "alibi").set_index("pe")
@@ -165,7 +165,7 @@ def test_another_metric_is_not_decided_sequentially(tmp_path) -> None:
 def test_another_margin_than_that_of_the_decisions_is_refused(tmp_path) -> None:
     question = replace(asked(tmp_path, cells((4,)), lines((4,))), margin=Margin(0.1, "nats"))
     with pytest.raises(ValueError, match="margin must be the one by which seeds were added to .*, got '0.1 nats'"):
-        question.require()
+        question.require_valid_comparison()
 
 
 def test_a_study_that_is_still_deciding_says_that_its_verdicts_do_not_hold(tmp_path) -> None:
