@@ -112,14 +112,20 @@ def unseen_lengths(entry: Entry, studies: Path) -> UnseenLengths | None:
     return UnseenLengths(sorted(rows["length"].unique()), shares)
 
 
-def weakest(finding: Finding) -> str | None:
+def weakest(finding: Finding, roomless: Collection[str] = ()) -> str | None:
     """Return the label of the part that supports a claim least; None: nothing is compared.
+
+    Parts without room for a difference come last.
 
     A contradicted part before an open one, an open one before one that is shown; then the one that is least far on the
     claimed side of its bound.
     """
     order = {
-        label: (STATE_ORDER.index(Agreement(str(comparison.agreement))), claimed_side(finding, label)[1])
+        label: (
+            label in roomless,
+            STATE_ORDER.index(Agreement(str(comparison.agreement))),
+            claimed_side(finding, label)[1],
+        )
         for label, comparison in finding.compared.items()
     }
     return min(order, key=lambda label: order[label], default=None)

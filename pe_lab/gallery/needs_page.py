@@ -112,7 +112,8 @@ def _summary_of(results: TaskResults) -> dict[str, Any]:
     """Return the line of a task in the summary of the page of needs: what to use at each length, and what not to."""
     solvable, table, data = results.task.solvable, results.table.set_index("pe"), data_of(results.task)
     last = max(map(float, results.scores["length"].unique()))
-    failing = {pe: table.loc[pe, ["solved", "runs"]].astype(int).tolist() for pe in not_every_seed(results)}
+    failed = [pe for pe in not_every_seed(results) if pe != "none"]
+    failing = {pe: table.loc[pe, ["solved", "runs"]].astype(int).tolist() for pe in failed}
     common = [pe for pe in COMMON_NAMES if pe in failing]
     order = [*common, *(pe for pe in failing if pe not in common)]
     longer = beyond_training(results)

@@ -101,10 +101,9 @@ def average_at_longest(results: TaskResults) -> dict[str, float]:
 
 
 def not_every_seed(results: TaskResults) -> list[str]:
-    """Return the encodings that did not solve a task in every seed, without `none`; empty of losses."""
+    """Return the encodings that did not solve a task in every seed; empty of losses."""
     table = results.table
-    some = table.loc[table["solved"] < table["runs"], "pe"] if results.task.solvable else []
-    return [pe for pe in some if pe != "none"]
+    return list(table.loc[table["solved"] < table["runs"], "pe"]) if results.task.solvable else []
 
 
 def beyond_training(results: TaskResults) -> dict[str, Any]:
