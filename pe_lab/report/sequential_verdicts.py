@@ -77,7 +77,7 @@ def with_decisions(compared: Families, decided: pd.DataFrame) -> Families:
     both = pd.concat([decided, exchange_pairs(decided)]).drop_duplicates(keys)
     found = merge_tables(lines[keys], both[[*keys, *columns]], keys, how="left")
     known = found["verdict"].notna().to_numpy()
-    tables[GRID_TABLE] = lines.assign(**{name: lines[name].where(~known, found[name].to_numpy()) for name in columns})
+    tables[GRID_TABLE] = lines.assign(**{name: np.where(known, found[name], lines[name]) for name in columns})
     return replace(compared, lines=tables)
 
 
