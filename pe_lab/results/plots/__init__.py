@@ -1,8 +1,7 @@
 """Figures of results, each with the numbers that it draws. No two encodings differ by colour alone."""
 
 from pe_lab.results.plots.differences import forest
-from pe_lab.results.plots.effects import shares
-from pe_lab.results.plots.grid import heatmap
+from pe_lab.results.plots.grid import heatmap, shares
 from pe_lab.results.plots.measurements import layer_curves, length_curves
 from pe_lab.results.plots.plot import Plot
 from pe_lab.results.plots.rates import over_rates

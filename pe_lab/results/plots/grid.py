@@ -1,4 +1,4 @@
-"""Means as a table with shades: a row per encoding, a column per setting."""
+"""What a grid of settings and encodings holds: means as a table with shades, and shares of effects."""
 
 import matplotlib as mpl
 import numpy as np
@@ -19,6 +19,7 @@ from pe_lab.results.columns import (
 from pe_lab.results.learned import filter_learned_cells
 from pe_lab.results.panels import GREY, means, settings_in_words
 from pe_lab.results.plots.plot import FLOOR_NAMES, Plot
+from pe_lab.results.styles import COLOURS
 from pe_lab.system.drawing import INK, STYLE
 
 MIN_HEIGHT = 3.5  # inches, of a heat map with its title
@@ -143,3 +144,19 @@ def _format_value(value: float) -> str:
 
 def _one_part_per_line(setting: str) -> str:
     return setting.replace(", ", "\n")
+
+
+@mpl.rc_context(STYLE)
+def shares(effects: pd.DataFrame) -> Plot:
+    """Draw the shares of statistics.effects, from 0 to 100 %."""
+    figure = Figure(figsize=(7, 1 + 0.35 * len(effects)), layout="constrained")
+    axes = figure.subplots()
+    y = np.arange(len(effects))
+    spread = np.stack([effects["share"] - effects["low"].clip(lower=0), effects["high"] - effects["share"]])
+    axes.barh(y, effects["share"], color=COLOURS[0], xerr=np.nan_to_num(spread).clip(min=0), ecolor=INK, capsize=3)
+    axes.set_yticks(y, effects["effect"].str.replace(r"\bpe\b", "encoding", regex=True), fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    axes.set_xlabel("share of the sum of squares within a seed's grid")
+    return Plot(figure, effects)
