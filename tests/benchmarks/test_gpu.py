@@ -107,7 +107,7 @@ def test_shares_divide_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.long
 def test_commands_of_parts_are_programs_that_take_these_words(tmp_path: Path) -> None:
     """Without a GPU they say so in one line."""
-    words = {part.name: part.words(100, tmp_path) for part in PARTS}
+    words = {part.name: part.arguments(100, tmp_path) for part in PARTS}
     assert [part.name for part in PARTS] == list(dict.fromkeys(words))
     assert words["tune"][-2:] == ["--seconds", "70"]
     assert words["kernels"][-2:] == ["--to", str(tmp_path)]

@@ -50,8 +50,8 @@ TINY = [
 # runs each command in a fork that has slow modules loaded already; prints the exit status of each
 PROCESSES = """
 import json, os, runpy, sys
-# not wandb: a process that ends removes wandb's folder
-import lightning, pe_lab.experiment.executor, pe_lab.probes.subspace, pe_lab.results.tuned_rates
+# neither wandb nor what imports it: a process that ends removes the folder of wandb
+import lightning, pandas, scipy.stats
 for (module, *words), environment in json.load(sys.stdin):
     child = os.fork()
     if not child:
