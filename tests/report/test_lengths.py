@@ -1,0 +1,69 @@
+"""What a report says first of longer sequences."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from frames import results_of
+from pe_lab.report import answer
+from pe_lab.report.lengths import at_longer_lengths
+from pe_lab.report.parts import Collapsible
+from pe_lab.results import frame, plots
+from reports import made_records, question
+
+
+def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):
+    results = frame.load(study)
+    far, said, drawn, _, meaning, setting, *_, folded, _ = answer.answer(question(results)).parts
+    assert far.startswith("At 4 × the training length")
+    assert "`alibi`" in far
+    assert "a linear probe reads position at the embedding (R² 1.00)" in said
+    assert "5 seeds" in setting
+    assert set(meaning.parts[0].data["R² of position"]) == {"1.00 → 0.33"}
+    pd.testing.assert_frame_equal(drawn.plot.data, plots.length_curves(results.records, "loss").data)
+    assert isinstance(folded, Collapsible)
+    assert answer.sentences(question(results))[0] in folded.parts
+    first, *_ = answer.answer(replace(question(results), metric="accuracy")).parts
+    assert far != first
+
+
+@pytest.mark.parametrize("right", [0.049, 0.051])
+def test_few_right_answers_at_the_longest_length_have_no_best(cells, right):
+    records = made_records(cells)
+    records = records[records["kind"] == "length"].assign(metric="exact_match")
+    records["value"] = np.where(records["pe"] == "alibi", right, 0.0)
+    said = at_longer_lengths(question(results_of(cells, records=records)))
+    assert ("no encoding has 5% of the answers right" in said) == (right < 0.05)
+
+
+def test_where_no_answer_is_right_the_longest_length_that_has_some_is_named(cells):
+    records = made_records(cells)
+    records = records[records["kind"] == "length"].assign(metric="exact_match", value=0.0)
+    near = records["length"] == sorted(records["length"].unique())[-2]
+    assert records.loc[near, "length"].iloc[0] > 1
+    records.loc[near & (records["pe"] == "alibi"), "value"] = 0.4
+    records.loc[near & (records["pe"] == "rope"), "value"] = 0.04
+    said = at_longer_lengths(question(results_of(cells, records=records)))
+    assert f"at {records.loc[near, 'length'].iloc[0]:g} × the training length, `alibi` has 40%" in said
+    assert "of `rope` by 36 points" in said
+    assert said.startswith("No encoding has half of the answers right at any longer length")
+    records.loc[near & (records["pe"] == "alibi"), "value"] = np.where(
+        records.loc[near & (records["pe"] == "alibi"), "seed"] == 0, 1.0, 0.0
+    )
+    far = at_longer_lengths(question(results_of(cells, records=records)))
+    assert "not significantly ahead of any other" in far
+    records.loc[near & (records["pe"] == "alibi"), "value"] = 0.6
+    more = at_longer_lengths(question(results_of(cells, records=records)))
+    assert "half" not in more
+    assert "no right answer" not in more
+    assert "`alibi`, " not in more
+    records.loc[records["length"] == 1, "value"] = np.where(
+        records.loc[records["length"] == 1, "pe"] == "rope", 0.8, 1.0
+    )
+    more = at_longer_lengths(question(results_of(cells, records=records)))
+    assert "`alibi` has 60%" in more
+    assert "`alibi`" not in more.rpartition("has 5%.")[2]  # of which some answers are right
+    assert "have no right answer (but 100.0% at the training length)." in more
+    assert "`rope` 4%" not in said
