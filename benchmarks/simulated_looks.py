@@ -84,8 +84,10 @@ def sequential(
         # an open comparison has the evidence of this look alone; a closed one keeps that of the look that closed it
         p = np.where(open_, np.where(unsolved, 1.0, np.minimum(tests.p / part, 1.0)), p)
         p_equivalent = np.where(open_, np.where(solid, np.minimum(tests.p_equivalent / part, 1.0), 1.0), p_equivalent)
-        small = np.abs(state["difference"]) < endpoint.margin
-        verdict = verdicts_on(state["difference"], holm(p), holm(p_equivalent), small, endpoint.lower_is_better, ahead)
+        different, equivalent = holm(p), holm(p_equivalent)
+        verdict = verdicts_on(
+            state["difference"], different, equivalent, endpoint.margin, endpoint.lower_is_better, ahead
+        )
         verdict = np.where(unsolved, str(Verdict.BOTH_UNSOLVED), verdict)
         open_ = open_ & ((verdict == Verdict.UNDECIDED) | (verdict == Verdict.BOTH_UNSOLVED))
     return Sequential(seeds, verdict, **state, p=holm(p), p_equivalent=holm(p_equivalent), needed=needed)

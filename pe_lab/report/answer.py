@@ -17,7 +17,6 @@ from pe_lab.config.reference import first_comment
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, LEVEL_FLOORS, NO_GAP
 from pe_lab.report.best_candidates import (
     FEW_SETTINGS,
-    SAME,
     BestCandidates,
     amount,
     best_means,
@@ -35,7 +34,6 @@ from pe_lab.report.best_candidates import (
     unit_in_words,
     verdict_counts,
     verdict_over_settings,
-    within_margin,
 )
 from pe_lab.report.cautions import (
     behind_references,
@@ -68,7 +66,7 @@ from pe_lab.results.learned import (
 )
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
-from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Verdict, interval
+from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Verdict, interval
 from pe_lab.statistics.comparisons import counted
 
 MAX_VALUES = 6  # values of a setting that are named in the question; of more, their number
@@ -330,7 +328,7 @@ def _control(candidates: BestCandidates) -> str:
     if candidates.behind or candidates.near:
         return f"This control did not pass: {asked}. {candidates.words()}"
     counts = verdict_counts(candidates.lines)
-    alike, total = sum(counts.get(word, 0) for word in SAME), len(candidates.lines)
+    alike, total = sum(counts.get(word, 0) for word in EQUIVALENT_VERDICTS), len(candidates.lines)
     shown = f"{alike} of {total} pairs are shown to be equivalent and none to differ"
     noisy = f"; {total - alike} are too noisy to say" * (alike < total)
     return f"{shown}{noisy}: the control is not contradicted."
@@ -426,8 +424,7 @@ def _interval(line: pd.Series, metric: str) -> str:
     """Return the size of a significant difference with its interval, in the unit of its metric."""
     low, high = sorted(abs(line[end]) for end in ("low", "high"))
     unit = "octaves" if metric == STEPS_METRIC else unit_in_words(metric)
-    below = "; significant, but smaller than the margin" * within_margin(line)
-    return f"{abs(line['difference']):.3g} {unit}".rstrip() + f" (95 % interval {low:.3g} to {high:.3g}{below})"
+    return f"{abs(line['difference']):.3g} {unit}".rstrip() + f" (95 % interval {low:.3g} to {high:.3g})"
 
 
 def _against(subject: ReportSubject, lines: pd.DataFrame) -> str:

@@ -1,7 +1,7 @@
 """Which encodings may be the best, by the verdicts of a report's families, and how to say it."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.report.recommendations import POOLED
 from pe_lab.results.columns import (
     REMAINING_METRIC,
     STEPS_METRIC,
@@ -19,14 +18,14 @@ from pe_lab.results.columns import (
     setting_columns,
 )
 from pe_lab.results.panels import settings_in_words
-from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Families, Verdict
+from pe_lab.results.study_comparisons import POOLED
+from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Families, Verdict
 from pe_lab.statistics.cells import unit_of
 from pe_lab.statistics.comparisons import comparisons_of, counted, exchange_pairs
 
 FEW_SETTINGS = 4  # that are named one by one
 MAX_LEFT_OUT = 2  # encodings that are named instead of the others
 MAX_NAMED = 6  # encodings that are named in a sentence; more are counted
-SAME = {Verdict.EQUIVALENT, Verdict.EQUAL}  # verdicts without a significant difference, and within the margin
 UNDECIDABLE = {Verdict.ONE_SEED, Verdict.NO_SEED, Verdict.EQUAL}  # verdicts without a test
 MEAN = "`{first}` has the {superlative} mean {what}, {value}."
 SENTENCES = {  # by what is decided: see `BestCandidates.case`
@@ -39,7 +38,7 @@ SENTENCES = {  # by what is decided: see `BestCandidates.case`
     "The next is `{second}`, worse by {gap}.",
     "only": f"{MEAN} Only {{open}} can be the best.",
     "all open": f"{MEAN} No encoding is significantly worse than another{{alone}}.",
-    "open": f"{MEAN} {{within}}he best may be any of {{open}}.",
+    "open": f"{MEAN} {{start}}he best may be any of {{open}}.",
 }
 NOTES = {  # behind "only" and "open"
     "bitwise": "They are equal bit for bit.",
@@ -139,13 +138,15 @@ class BestCandidates:
 
     @property
     def alike(self) -> list[str]:
-        """Those of the encodings that may be the best whose difference from the first of them is within the margin."""
-        return [name for name in self.open[1:] if self.line(self.open[0], name)["verdict"] in SAME]
+        """Those of the encodings that may be the best that are equivalent to the first of them."""
+        return [name for name in self.open[1:] if self.line(self.open[0], name)["verdict"] in EQUIVALENT_VERDICTS]
 
     @property
     def all_alike(self) -> bool:
-        """Whether every two of the encodings that may be the best are within the margin of each other."""
-        return all(self.line(first, second)["verdict"] in SAME for first, second in combinations(self.open, 2))
+        """Whether every two of the encodings that may be the best are equivalent."""
+        return all(
+            self.line(first, second)["verdict"] in EQUIVALENT_VERDICTS for first, second in combinations(self.open, 2)
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -180,8 +181,7 @@ class BestCandidates:
         """Return by how much an encoding is worse than another one, with its interval, in words."""
         line = self.line(pe, other)
         low, high = (_shown(end, self.metric) for end in sorted((abs(line["low"]), abs(line["high"]))))
-        below = "; significant, but smaller than the margin" * within_margin(line)
-        return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high}{below})"
+        return f"{gap_in_words(line['difference'], self.metric)} (95 % interval {low} to {high})"
 
     def words(self) -> str:
         """Say which encodings may be the best."""
@@ -194,7 +194,7 @@ class BestCandidates:
         }
         gaps = [f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}" for pe, other in self.decided]
         values["alone"] = "" if self.alike else ", and none is shown to be equivalent to it"
-        values["within"] = "Within the margin, t" if self.near else "T"
+        values["start"] = "Counting those that are slightly worse, t" if self.near else "T"
         values["top"] = f"`{self.open[0]}`" if self.open else ""
         near = [
             f"`{pe}` is worse than `{other}` by {self.gap(pe, other)}, a mean below the margin"
@@ -355,7 +355,7 @@ def verdict_over_settings(per_setting: Sequence[BestCandidates], where: str = ""
     counts, which = SettingCounts.of(per_setting), "both" if len(per_setting) == 2 else f"all {len(per_setting)}"
     always, never = (listed(names, None).replace(" and ", " or ") for names in (counts.always, counts.never))
     near = any(name in candidates.near for candidates in per_setting for name in counts.always)
-    best = f"may be the best{', or within the margin of it,' * near}"
+    best = f"may be the best{', or slightly worse than it,' * near}"
     can = f"{always} {best}" if always else "no encoding may be the best"
     start = f"{where}, " if where else ""
     return capitalised(f"{start}{can} in {which}{f'; {never} in none' if never else ''}:")
@@ -372,12 +372,6 @@ def best_means(per_setting: Sequence[BestCandidates]) -> str:
     leads += [f"others in {sum(count for _, count in counts[MAX_NAMED:])}"] if len(counts) > MAX_NAMED else []
     extent = f"{_shown(min(values), metric)} to {amount(max(values), metric)}"
     return f"The {superlative(metric)} mean {per_setting[0].what} ({extent}) is that of {joined(leads)}."
-
-
-def within_margin(line: Mapping[Any, Any]) -> bool:
-    """Whether the interval of a difference that is shown as better or worse lies within the margin."""
-    different = line["verdict"] in (Verdict.BETTER, Verdict.WORSE)
-    return different and max(abs(line["low"]), abs(line["high"])) < line["margin"]
 
 
 def verdict_counts(lines: pd.DataFrame) -> dict[str, int]:

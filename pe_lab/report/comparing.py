@@ -13,6 +13,7 @@ from pe_lab.results import plots
 from pe_lab.results.columns import cut_interval, floors, in_words, length_column, lower_is_better, setting_columns
 from pe_lab.results.learned import filter_learned_cells, partly_learned
 from pe_lab.results.pooling import pool
+from pe_lab.results.study_comparisons import POOLED
 from pe_lab.results.summary_table import summarise
 from pe_lab.statistics import DIFFERENT_VERDICTS, GRID_TABLE, Families, Verdict
 
@@ -96,9 +97,9 @@ def differences(subject: ReportSubject) -> Section:
     parts: list[Part] = [f"Comparisons {families.pairs_in_words}: {counts}{rule}."]
     if (compared["verdict"] != Verdict.BOTH_UNSOLVED).any():
         parts.append(all_differences(subject))
-    if recommendations.POOLED in families.tables:
-        pooled = families.compare(recommendations.POOLED)[COMPARISON]
-        code = f"compared.compare({recommendations.POOLED!r})"
+    if POOLED in families.tables:
+        pooled = families.compare(POOLED)[COMPARISON]
+        code = f"compared.compare({POOLED!r})"
         note = pool(cells, subject.metric).note
         parts += [note, ReportTable(pooled, f"Pooled differences from {subject.baseline}", code)]
     elif several and not partly_learned(cells) and subject.results.declared.tune is None:
@@ -124,7 +125,7 @@ def _ranks(subject: ReportSubject) -> list[Part]:
         return []
     text = (
         "An encoding's rank is between `best` (behind all that are better) and `worst` (before all that are worse). "
-        "`tied` counts the rest, and `equivalent` those within the margin."
+        "`tied` counts the rest, and `equivalent` those of them that are equivalent or equal."
     )
     names = [*varied_columns(ranked, setting_columns(subject.results.cells)), "pe", "mean"]
     table = ReportTable(ranked[[*names, "best", "worst", "tied", "equivalent"]], "Best mean first", "compared.ranks()")
@@ -197,9 +198,9 @@ def methods(subject: ReportSubject, verdicts: bool = True) -> Section:
         "meant to be at most 5 %, and so is that of equivalent. Settings in which no encoding has learned the task are "
         "not in it.",
         f"The margin is the smallest difference that matters: {subject.compared.margin}. `better` and `worse` mean "
-        "that the difference is significantly not 0; `equivalent`, that it is significantly smaller than the margin "
-        "(two one-sided t tests); `slightly better` and `slightly worse`, both; `undecided`, neither; `equal`, that "
-        "all seeds agree bit for bit.",
+        "that the difference is significantly not 0; `slightly`, the same with a mean difference below the margin; "
+        "`equivalent`, that it is not, and that it is significantly smaller than the margin (two one-sided t tests); "
+        "`undecided`, neither; `equal`, that all seeds agree bit for bit.",
     ]
     if subject.compared.share_variances:
         text.insert(

@@ -4,7 +4,6 @@ import pandas as pd
 
 from pe_lab.report.best_candidates import FEW_SETTINGS, joined, table_of, unit_in_words
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, cut_in_words
-from pe_lab.report.recommendations import POOLED
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import with_one
 from pe_lab.results import plots
@@ -18,6 +17,7 @@ from pe_lab.results.columns import (
     sort_by_setting,
 )
 from pe_lab.results.panels import settings_in_words
+from pe_lab.results.study_comparisons import POOLED
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
 
 MAX_DRAWN = 12  # encodings in the figure

@@ -1,71 +1,27 @@
 """Choose an encoding for each need, with the certainty that the results allow."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
 from pe_lab.results import pooling
-from pe_lab.results.columns import (
-    REMAINING_METRIC,
-    displayed_settings,
-    floors,
-    length_column,
-    lower_is_better,
-    setting_columns,
-    sort_by_setting,
-)
+from pe_lab.results.columns import REMAINING_METRIC, setting_columns
 from pe_lab.results.learned import MIN_RIGHT, filter_learned_cells, has_learned, over_seeds, uses_position
-from pe_lab.statistics import GRID_TABLE, Families
-from pe_lab.statistics.cells import keys_of
-from pe_lab.statistics.margins import Margins
+from pe_lab.results.study_comparisons import POOLED, by_setting_in_words, families, longest
+from pe_lab.statistics import EQUIVALENT_VERDICTS, GRID_TABLE, Families
 from pe_lab.statistics.verdicts import Verdict
 
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MAX_NAMED = 5  # ties that are named; further ones are counted
-POOLED = "pooled over settings"
 BLIND, GUESS = "the best without position", "a guess"  # with which cells are compared, see learned.has_learned
-RELATIONS = {  # of the first to those that differ by less than the margin: the words, and the verdicts on it
+RELATIONS = {  # of the first to those that it ties with: the words, and the verdicts on it
     "slightly better than": (Verdict.SLIGHTLY_BETTER,),
     "slightly worse than": (Verdict.SLIGHTLY_WORSE,),
-    "equivalent to": (Verdict.EQUAL, Verdict.EQUIVALENT),
+    "equivalent to": EQUIVALENT_VERDICTS,
 }
 NONE_RIGHT = f"no encoding has {MIN_RIGHT:.0%} of the answers right"
 NOBODY = "–"  # in place of an encoding; one of them is named none
-
-
-def families(
-    rows: pd.DataFrame,
-    records: pd.DataFrame,
-    baseline: str | None = None,
-    metric: str = "loss",
-    margin: Margins = None,
-    declared: bool = False,
-) -> Families:
-    """Make all comparisons of a report: in every setting, pooled over settings, and at each setting's longest length.
-
-    Settings in which no encoding has learned the task are left out where there are others: then nothing is pooled. So
-    are lengths at which none answers.
-
-    Args:
-        rows: the cells, from frame.load.
-        records: the records of lengths and probes, from frame.load; may be empty.
-        baseline: an encoding; None: the first.
-        metric: a test metric.
-        margin: the smallest difference in the metric that matters, or margins by metric, such as those that a study
-            declared; None: the default of each task. At the longest length, gaps are those at the training length.
-        declared: whether the baseline is what is asked about, see `Families`.
-
-    Raises:
-        ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
-    """
-    learned = filter_learned_cells(rows)
-    tables, settings = {GRID_TABLE: (learned, metric)}, len(rows[setting_columns(rows)].drop_duplicates())
-    if settings > 1 and len(learned) == len(rows):
-        pooled = pooling.pool(rows, metric)
-        tables |= {POOLED: (pooled.rows, pooled.metric)} if pooled.rows["pe"].nunique() > 1 else {}
-    far = {need: (last.rows, last.metric) for need, last in longest(records, rows).items() if last.answered}
-    return Families.of(tables | far, baseline, margin, declared)
 
 
 def choices(
@@ -89,9 +45,9 @@ def choices(
     rows = filter_learned_cells(rows)
     means = over_seeds(rows, names)
     judged = rows[names].assign(learned=has_learned(means), by_position=uses_position(means).notna())
-    parts = dict(_by_setting(judged, names))
+    parts = dict(by_setting_in_words(judged, names))
     unlearned = _not_learned(judged)
-    for setting, ranked in _by_setting(compared.ranks(), names):
+    for setting, ranked in by_setting_in_words(compared.ranks(), names):
         best = _best(ranked, f"test {metric}, {setting}", compared, GRID_TABLE, names)
         why = _not_learned(parts[setting])
         if not why:
@@ -130,17 +86,6 @@ def _not_learned(judged: pd.DataFrame) -> str:
     return f"not learned: no encoding is better than {' or, in other settings, than '.join(levels)}"
 
 
-def _by_setting(rows: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.DataFrame]]:
-    """Return each setting in words with its rows, in the order of the rows."""
-    told = displayed_settings(rows, names)
-    varied = [name for name in told if rows[name].nunique(dropna=False) > 1] or ["depth", length_column(rows)]
-    groups = []
-    for key, group in rows.groupby(varied, sort=False, dropna=False):
-        words = [f"{name.rpartition('.')[2]} {_plain(value)}" for name, value in zip(varied, key, strict=True)]
-        groups.append((", ".join(words), group))
-    return groups
-
-
 def _best(
     ranked: pd.DataFrame, need: str, compared: Families, name: str, settings: Sequence[str] = ()
 ) -> list[list[Any]]:
@@ -155,8 +100,8 @@ def _best(
         return []
     first = ranked.iloc[0]
     tied = list(ranked["pe"].iloc[1:][ranked["best"].iloc[1:] == 1])
-    alike = compared.alike(first["pe"], name, **{column: first[column] for column in settings})
-    sure = _certainty(first, tied, alike, len(ranked))
+    verdicts = compared.verdicts(first["pe"], name, **{column: first[column] for column in settings})
+    sure = _certainty(first, tied, verdicts, len(ranked))
     return [[need, first["pe"], first["mean"], sure, int(ranked["seeds"].min())]]
 
 
@@ -165,23 +110,23 @@ def _without_encoding(lines: list[list[Any]], why: str) -> list[list[Any]]:
     return [[need, NOBODY, value, why, seeds] for need, _, value, _, seeds in lines]
 
 
-def _certainty(first: pd.Series, tied: list[str], alike: dict[str, str], count: int) -> str:
+def _certainty(first: pd.Series, tied: list[str], verdicts: dict[str, str], count: int) -> str:
     """Say how sure it is that the first of `count` encodings is the best.
 
     Args:
         tied: the other encodings than which none is better.
-        alike: the verdicts on the first, compared with those that differ by less than the margin.
+        verdicts: the verdict on the first, compared with each of the others.
     """
     if first["seeds"] < 2:
         return "not at all: one seed"
     if first["worst"] == 1:
         return f"better than each of the other {count - 1}" if count > 2 else "better than the other"
     beaten = count - int(first["worst"])
-    undecided = [pe for pe in tied if pe not in alike]
-    words = []
-    for relation, verdicts in RELATIONS.items():
-        names = [pe for pe in tied if alike.get(pe) in verdicts]
+    words, undecided = [], list(tied)
+    for relation, of_relation in RELATIONS.items():
+        names = [pe for pe in tied if verdicts.get(pe) in of_relation]
         words += [f"{relation} {_named(names)}"] if names else []
+        undecided = [pe for pe in undecided if pe not in names]
     if undecided or not words:
         words.append(f"may also be {_named(undecided) or 'another'}")
     return "; ".join([*words, f"better than {beaten} of the other {count - 1}"])
@@ -222,66 +167,6 @@ def _cheapest(compared: Families, ranked: pd.DataFrame, pool: pooling.Pool, need
     within = f"within the margin of {margin:.3g}{unit} of the best mean"
     sure = f"fewest FLOPs, then parameters, of the {len(among)} {within}" if len(among) > 1 else f"no other is {within}"
     if chosen != best:
-        certain = chosen in compared.alike(best, POOLED)
-        sure += f"; {'' if certain else 'not '}certainly within the margin of {best}"
+        equivalent = compared.verdicts(best, POOLED).get(chosen) in EQUIVALENT_VERDICTS
+        sure += f"; {'' if equivalent else 'not shown to be '}equivalent to {best}"
     return [[f"{need}, cheapest", chosen, among[chosen], sure, int(ranked["seeds"].min())]]
-
-
-class Longest(NamedTuple):
-    """What was measured at the longest length of a setting.
-
-    Attributes:
-        rows: the measured rows, with the floors of the cells, which are those at the training length.
-        metric: the metric: exact match where known, else accuracy or loss.
-        setting: the setting in words.
-        length: the longest length, in training lengths.
-        nearer: the metric at all lengths: columns pe, seed, length, value.
-        tokens: the mean share of right tokens at the longest length, by encoding; empty where it was not measured.
-    """
-
-    rows: pd.DataFrame
-    metric: str
-    setting: str
-    length: float
-    nearer: pd.DataFrame
-    tokens: pd.Series
-
-    @property
-    def answered(self) -> bool:
-        """Whether an encoding has MIN_RIGHT of the answers right, by its mean; true of losses."""
-        means = self.rows.groupby("pe")[f"test_{self.metric}"].mean()
-        return lower_is_better(self.metric) or bool(means.max() >= MIN_RIGHT)
-
-
-def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
-    """Return the rows at the longest measured length of each setting, by need."""
-    if records.empty or not (records["kind"] == "length").any():
-        return {}
-    measured = records[(records["kind"] == "length") & (records["policy"] == "raw") & (records["offset"] == 0)]
-    names = [name for name in measured.columns[: list(measured.columns).index("kind")] if name not in ("pe", "seed")]
-    farthest = {}
-    for setting, here in _by_setting(sort_by_setting(measured, names), names):
-        metric = next((name for name in ("exact_match", "accuracy", "loss") if (here["metric"] == name).any()), None)
-        length = here["length"].max()
-        last = here[(here["metric"] == metric) & (here["length"] == length)]
-        if length > 1 and last["pe"].nunique() > 1:
-            rows = last[["pe", *names, "seed"]].assign(**{f"test_{metric}": last["value"]})
-            rows = _with_floors(rows, cells, str(metric))
-            need = f"{metric} at {length:g} × the training length, {setting}"
-            nearer = here.loc[here["metric"] == metric, ["pe", "seed", "length", "value"]]
-            tokens = here[(here["metric"] == "accuracy") & (here["length"] == length)].groupby("pe")["value"].mean()
-            farthest[need] = Longest(rows, str(metric), setting, float(length), nearer, tokens)
-    return farthest
-
-
-def _with_floors(rows: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return rows with the floors of the cells of their setting and seed; NaN where there is no such cell."""
-    keys = [name for name in (*setting_columns(rows), "seed") if name in cells]
-    names = [f"floor_{floor}_{metric}" for floor in floors(cells, metric)]
-    by_cell = dict(zip(keys_of(cells, keys), cells[names].to_numpy(float), strict=True))
-    values = [by_cell.get(key, [float("nan")] * len(names)) for key in keys_of(rows, keys)]
-    return rows.assign(**pd.DataFrame(values, rows.index, names))
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)

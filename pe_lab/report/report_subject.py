@@ -6,10 +6,10 @@ from functools import cached_property
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.report import recommendations
 from pe_lab.report.best_candidates import BestCandidates, measured
 from pe_lab.report.parts import Code, Part, ReportTable, Section
 from pe_lab.report.sequential_verdicts import decisions, with_decisions
+from pe_lab.results import study_comparisons
 from pe_lab.results.columns import displayed_settings, lower_is_better, setting_columns, value_text
 from pe_lab.results.frame import Results
 from pe_lab.results.verdict_marks import few_runs
@@ -20,7 +20,8 @@ from pe_lab.system.names import unknown_name_message
 IMPORTS = """\
 from pe_lab import statistics
 from pe_lab.report import attention, layers, overview_figures, recommendations, sequential_verdicts, tuned
-from pe_lab.results import columns, frame, learned, plots, tuned_rates, sensitivity, specification, wandb_project
+from pe_lab.results import columns, frame, learned, plots, sensitivity, specification, study_comparisons, tuned_rates
+from pe_lab.results import wandb_project
 """
 
 
@@ -55,7 +56,7 @@ class ReportSubject:
     def compared(self) -> Families:
         """All comparisons of the report; every verdict in it is one of these."""
         margins = self.results.declared.margin if self.margin is None else {self.metric: self.margin}
-        compared = recommendations.families(
+        compared = study_comparisons.families(
             self.results.cells, self.results.records, self.baseline, self.metric, margins, self.declares
         )
         return compared if self.decided is None else with_decisions(compared, self.decided)
@@ -89,7 +90,7 @@ class ReportSubject:
         """The line of code that makes the comparisons."""
         margin = f"statistics.Margin.parse({str(self.margin)!r})" if self.margin else "results.declared.margin"
         settings = f"results.cells, results.records, {self.baseline!r}, {self.metric!r}, {margin}, {self.declares}"
-        families = f"recommendations.families({settings})"
+        families = f"study_comparisons.families({settings})"
         if self.decided is None:
             return f"compared = {families}"
         return f"compared = sequential_verdicts.with_decisions({families}, sequential_verdicts.decisions(results))"
@@ -151,7 +152,7 @@ def cells_and_comparisons(subject: ReportSubject, verdicts: bool = True) -> Sect
                 count = counted(len(subject.compared.asked()), "comparison")
                 family = f"{count} {subject.compared.pairs_in_words}, none of which can be tested"
             family = "that of the sequential study (decisions.csv)" if subject.decided is not None else family
-            nearer = any(not far.answered for far in recommendations.longest(subject.results.records, cells).values())
+            nearer = any(not far.answered for far in study_comparisons.longest(subject.results.records, cells).values())
             but = " What is said of longer sequences is not: those t tests are not corrected." * nearer
             parts.append(f"**Family of comparisons**: {family}. All verdicts on this page are from it.{but}")
     if subject.command:

@@ -3,12 +3,12 @@
 import pandas as pd
 
 from pe_lab.report.parts import CaptionedFigure, Part, ReportTable, Section
-from pe_lab.report.recommendations import POOLED
 from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.results import specification
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, partly_learned
 from pe_lab.results.sensitivity import sensitivity, shares
+from pe_lab.results.study_comparisons import POOLED
 from pe_lab.statistics import GRID_TABLE, Families
 
 

@@ -9,7 +9,7 @@ Reading:
 Computing:
     pooling, learned                             the mean over settings; whether any model has learned the task
     tuned_rates, tuned_outcomes                  rates by validation; outcomes of seeds that tune for themselves
-    sensitivity                                  in which settings a difference holds
+    study_comparisons, sensitivity               all comparisons of a study; in which settings a difference holds
     measurement_tables                           curves over length and over layers
 Showing:
     summary_table, study                         tables as text; the files of a study

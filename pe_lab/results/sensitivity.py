@@ -17,7 +17,7 @@ from pe_lab.results.columns import REMAINING_METRIC, lower_is_better, merge_tabl
 from pe_lab.results.pooling import with_remaining
 from pe_lab.statistics.cells import keys_of, require_baseline, wide_table
 from pe_lab.statistics.comparisons import add_verdicts, differences
-from pe_lab.statistics.verdicts import WITHIN_MARGIN_VERDICTS, Verdict
+from pe_lab.statistics.verdicts import Verdict
 
 MAX_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
 
@@ -51,7 +51,7 @@ class Sensitivity:
 
         Returns:
             settings (all); better, worse, equal, unknown: signs of means, which noise alone can turn; certainly better,
-            certainly worse: verdicts; within: verdicts of equal, equivalent, slightly better or slightly worse.
+            certainly worse: verdicts, slightly better or worse ones among them; equivalent: verdicts of equivalent.
         """
         return _count_signs(self.lines)
 
@@ -77,7 +77,7 @@ class Sensitivity:
             f"{counts['certainly worse']})"
         )
         text += f"; equal in {counts['equal']}" * bool(counts["equal"])
-        text += f"; within the margin in {counts['within']}" * bool(counts["within"])
+        text += f"; equivalent in {counts['equivalent']}" * bool(counts["equivalent"])
         text += f"; in {counts['unknown']} more, no seed is shared" * bool(counts["unknown"])
         return f"{text}. {self._sign(counts)}"
 
@@ -267,7 +267,7 @@ def _count_signs(lines: pd.DataFrame) -> pd.Series:
     counts = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in ("better", "worse", "equal")}
     counts["unknown"] = (lines["sign"] == "").sum()
     counts |= {f"certainly {sign}": (sure == sign).sum() for sign in ("better", "worse")}
-    counts["within"] = lines["verdict"].isin(WITHIN_MARGIN_VERDICTS).sum()
+    counts["equivalent"] = (lines["verdict"] == Verdict.EQUIVALENT).sum()
     return pd.Series(counts, dtype=int)
 
 

@@ -14,7 +14,7 @@ from pe_lab.results.panels import settings_in_words
 from pe_lab.results.plots.differences import MARGIN_BAND, legend_marks
 from pe_lab.results.plots.plot import Plot
 from pe_lab.results.sensitivity import Sensitivity
-from pe_lab.results.verdict_marks import mark_in_figure
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, PAPER, STYLE
 
@@ -25,7 +25,7 @@ DOT_SHADES = (INK, "#7A7A7A")  # of the dots of one setting and the next
 def curve(sensitivity: Sensitivity) -> Plot:
     """Draw the specification curve: differences with t intervals, sorted; below each, the values of its settings.
 
-    Marks are those of their verdicts, see `verdict_marks.mark_in_figure`; the grey band is the margin. Specifications
+    Marks are those of their verdicts, see `verdict_marks`; the grey band is the margin. Specifications
     without a shared seed are in the table only.
     """
     drawn = sensitivity.lines.dropna(subset="difference")
@@ -57,10 +57,7 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
     axes.axhline(0, color=INK, linewidth=0.8)
     places = pd.Series(np.arange(len(drawn)), drawn.index)
     size = float(np.clip(160 / max(1, len(drawn)), 2, 6))
-    marks = [
-        mark_in_figure(Verdict(verdict), difference, margin)[0]
-        for verdict, difference, margin in zip(drawn["verdict"], drawn["difference"], drawn["margin"], strict=True)
-    ]
+    marks = [VERDICT_MARKS[Verdict(verdict)] for verdict in drawn["verdict"]]
     for mark in dict.fromkeys(marks):
         part = drawn[[other == mark for other in marks]]
         x = places[part.index]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pe_lab.statistics import DIFFERENT_VERDICTS, Verdict
+from pe_lab.statistics import Verdict
 from pe_lab.statistics.moderation import MIN_ENCODINGS
 
 
@@ -34,23 +34,7 @@ VERDICT_MARKS = {
     Verdict.ONE_SEED: Mark("×", "#7F7F7F", "x", False),
     Verdict.NO_SEED: Mark("·", "#7F7F7F", ".", False),
 }
-BELOW_MARGIN = "by a mean below the margin"  # of a verdict, in legends
 ENOUGH_SEEDS = 12  # with which fewer than MIN_ENCODINGS encodings have the stated error rates, see docs/protocol.md
-
-
-def mark_in_figure(verdict: Verdict, difference: float, margin: float) -> tuple[Mark, str]:
-    """Return the mark of a comparison in a figure, and its name in a legend.
-
-    A significant difference whose mean is smaller than the margin has an open mark, as *slightly* better or worse has.
-
-    Args:
-        difference: the mean difference.
-        margin: NaN: there is none.
-    """
-    mark = VERDICT_MARKS[verdict]
-    if verdict in DIFFERENT_VERDICTS and mark.filled and abs(difference) < margin:
-        return mark._replace(filled=False), f"{verdict}, {BELOW_MARGIN}"
-    return mark, str(verdict)
 
 
 def few_runs(encodings: int, seeds: int, advice: bool = True) -> str:

@@ -43,9 +43,9 @@ from pe_lab.statistics.tuning_plan import (
 from pe_lab.statistics.verdicts import (
     COMPARISON_COLUMNS,
     DIFFERENT_VERDICTS,
+    EQUIVALENT_VERDICTS,
     LEVEL,
     MIN_SEEDS,
-    WITHIN_MARGIN_VERDICTS,
     Verdict,
     verdicts_on,
 )
@@ -53,12 +53,12 @@ from pe_lab.statistics.verdicts import (
 __all__ = [
     "COMPARISON_COLUMNS",
     "DIFFERENT_VERDICTS",
+    "EQUIVALENT_VERDICTS",
     "GRID_TABLE",
     "LEVEL",
     "MIN_SEEDS",
     "NO_PRIOR",
     "REMAINING_METRIC",
-    "WITHIN_MARGIN_VERDICTS",
     "Agreement",
     "Comparison",
     "Endpoint",

@@ -7,7 +7,7 @@ from pe_lab.statistics.cells import by_setting, keys_of, lower_is_better, requir
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margin, margins
 from pe_lab.statistics.pairs import Tests, t_tests
-from pe_lab.statistics.verdicts import LEVEL, Verdict, verdicts_on
+from pe_lab.statistics.verdicts import Verdict, verdicts_on
 
 COLUMNS = ("seeds", "difference", "low", "high", "deviation", "freedom", "p", "margin", "p_equivalent")
 
@@ -72,14 +72,14 @@ def add_verdicts(
         equivalent: the p values of equivalence after correction, one per line; None: as for `different`.
 
     Returns:
-        The lines, with one of these verdicts: better, worse (the difference is certain); equivalent (certainly smaller
-        than the margin); slightly better, slightly worse (both are certain); undecided (neither is); equal (the same
-        bits in every seed), one seed, no shared seed.
+        The lines, with one of these verdicts: better, worse (the difference is significant); slightly better, slightly
+        worse (likewise, with a mean difference below the margin); equivalent (not significant, and significantly
+        smaller than the margin); undecided (neither); equal (the same bits in every seed), one seed, no shared seed.
     """
     different = holm(lines["p"].to_numpy(float)) if different is None else different
     equivalent = holm(lines["p_equivalent"].to_numpy(float)) if equivalent is None else equivalent
     difference, seeds = lines["difference"].to_numpy(float), lines["seeds"].to_numpy()
-    verdict = verdicts_on(difference, different, equivalent, equivalent < LEVEL, lower_is_better(metric))
+    verdict = verdicts_on(difference, different, equivalent, lines["margin"].to_numpy(float), lower_is_better(metric))
     untested = {
         Verdict.NO_SEED: seeds == 0,
         Verdict.ONE_SEED: seeds == 1,

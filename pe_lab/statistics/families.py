@@ -19,7 +19,7 @@ from pe_lab.statistics.comparisons import (
 )
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margins, margins_by_metric
-from pe_lab.statistics.verdicts import WITHIN_MARGIN_VERDICTS, Verdict
+from pe_lab.statistics.verdicts import EQUIVALENT_VERDICTS, Verdict
 
 GRID_TABLE = "each setting"  # name of the table of the cells themselves
 
@@ -111,7 +111,8 @@ class Families:
     @property
     def rule(self) -> str:
         """When a verdict is better or worse, in a clause."""
-        return f"p < 0.05 after {self.correction}, and not shown to be within the margin"
+        least = ", and a mean difference of at least the margin" * (self.margin != "none")
+        return f"p < 0.05 after {self.correction}{least}"
 
     @property
     def share_variances(self) -> bool:
@@ -146,23 +147,18 @@ class Families:
         """Return the comparisons of a table that are in the family."""
         return self.compare(name) if self.declared else self.lines[name]
 
-    def alike(self, pe: str, name: str = GRID_TABLE, /, **setting: Any) -> dict[str, str]:
-        """Return the encodings that differ from one by certainly less than the margin in a setting.
-
-        Returns:
-            The verdict on `pe` in its comparison with each of them: equivalent, equal, slightly better or worse.
-        """
+    def verdicts(self, pe: str, name: str = GRID_TABLE, /, **setting: Any) -> dict[str, str]:
+        """Return the verdict on an encoding in a setting, compared with each of the others."""
         lines = self.lines[name]
         for column, value in setting.items():
             lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
-        lines = lines[lines["verdict"].isin(WITHIN_MARGIN_VERDICTS)]
         lines = comparisons_of(pe, lines)
         return dict(zip(lines["baseline"], lines["verdict"], strict=True))
 
     def ranks(self, name: str = GRID_TABLE, among: Collection[str] | None = None) -> pd.DataFrame:
         """Return the range of ranks of each encoding; it ranks below another only if that one is better.
 
-        One that is slightly better is not better by enough to rank before.
+        One that is slightly better does not rank before.
 
         Args:
             among: the encodings to rank; None: all.
@@ -170,7 +166,7 @@ class Families:
         Returns:
             A line per setting and encoding, best mean first: mean, seeds, best (1 + number of better encodings), worst
             (number of encodings minus number of worse ones), tied (number of encodings that are neither), equivalent
-            (number of those that are tied because the difference is certainly smaller than the margin; the others are
+            (number of those that are tied and equivalent or equal; the others are slightly better or worse, or
             undecided).
         """
         (rows, metric), lines = self.tables[name], self.lines[name]
@@ -191,7 +187,7 @@ class Families:
                     "best": best,
                     "worst": worst,
                     "tied": worst - best,
-                    "equivalent": verdicts.isin(WITHIN_MARGIN_VERDICTS).sum(),
+                    "equivalent": verdicts.isin(EQUIVALENT_VERDICTS).sum(),
                 }
                 ranked.append(setting | line)
         settings = [column for column in table.index.names if column != "seed"]

@@ -201,8 +201,7 @@ def decide_pairs(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> De
     p = np.where(unsolved, np.nan, tests.p)
     p_equivalent = np.where(solid & (tests.seeds >= MIN_SEEDS), tests.p_equivalent, np.nan)
     p, p_equivalent = (holm if baseline else benjamini_hochberg)(p), holm(p_equivalent)
-    small = np.abs(tests.difference) < endpoint.margin
-    verdict = verdicts_on(tests.difference, p, p_equivalent, small, endpoint.lower_is_better, ahead)
+    verdict = verdicts_on(tests.difference, p, p_equivalent, endpoint.margin, endpoint.lower_is_better, ahead)
     return Decisions(p, p_equivalent, np.where(unsolved, str(Verdict.BOTH_UNSOLVED), verdict))
 
 

@@ -289,7 +289,8 @@ class _Study:
         """Return a line per comparison."""
         corrected, lines = holm(self.p), []
         p, p_equivalent = np.where(self.failed, 1.0, corrected)
-        verdict = verdicts_on(self.tests[0], p, p_equivalent, p_equivalent < LEVEL, self.design.lower_is_better)
+        sizes = np.array([margins.get(setting, np.nan) for setting, *_ in self.comparisons])
+        verdict = verdicts_on(self.tests[0], p, p_equivalent, sizes, self.design.lower_is_better)
         verdict = np.where(self.equal, str(Verdict.EQUAL), verdict)
         for index, (setting, pe, other) in enumerate(self.comparisons):
             look = int(self.look[index])
@@ -309,7 +310,7 @@ class _Study:
                     p_corrected=float(corrected[0, index]),
                     p_equivalent=float(self.p[1, index]),
                     p_equivalent_corrected=float(corrected[1, index]),
-                    margin=float(margins.get(setting, np.nan)),
+                    margin=float(sizes[index]),
                     note=self.notes[index],
                 )
             )

@@ -12,7 +12,7 @@ class Verdict(StrEnum):
     """The verdict on the first encoding of a pair."""
 
     BETTER = "better"
-    SLIGHTLY_BETTER = "slightly better"  # significantly better, by less than the margin
+    SLIGHTLY_BETTER = "slightly better"  # significantly better, by a mean difference below the margin
     EQUIVALENT = "equivalent"  # the difference is significantly smaller than the margin
     EQUAL = "equal"  # the same bits in every seed
     SLIGHTLY_WORSE = "slightly worse"
@@ -41,12 +41,7 @@ COMPARISON_COLUMNS = (  # columns of a comparison, behind those of its setting; 
     *("p_corrected", "p_equivalent_corrected", "verdict"),  # the verdict is on pe
 )
 DIFFERENT_VERDICTS = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.SLIGHTLY_WORSE, Verdict.WORSE)
-WITHIN_MARGIN_VERDICTS = (
-    Verdict.EQUIVALENT,
-    Verdict.SLIGHTLY_BETTER,
-    Verdict.SLIGHTLY_WORSE,
-    Verdict.EQUAL,
-)  # within the margin
+EQUIVALENT_VERDICTS = (Verdict.EQUIVALENT, Verdict.EQUAL)  # shown to be within the margin, and not to differ
 _REVERSE = dict(zip(DIFFERENT_VERDICTS, DIFFERENT_VERDICTS[::-1], strict=True))
 
 
@@ -54,25 +49,26 @@ def verdicts_on(
     difference: np.ndarray,
     p: np.ndarray,
     p_equivalent: np.ndarray,
-    small: np.ndarray,
+    margin: np.ndarray | float,
     lower_is_better: bool,
     ahead: np.ndarray | int = 0,
 ) -> np.ndarray:
     """Return the verdicts on pairs [...]: better, slightly better, equivalent, slightly worse, worse or undecided.
 
-    Better or worse: p is below 5 %, and the one with the better mean did not solve fewer runs; *slightly*, if the
-    difference is also small. Otherwise equivalent: p_equivalent is below 5 %. A p value of NaN shows nothing.
+    Better or worse: p is below 5 %, and the one with the better mean did not solve fewer runs; *slightly*, if the mean
+    difference is smaller than the margin, whether or not that is significant. Otherwise equivalent: p_equivalent is
+    below 5 %. A p value of NaN shows nothing.
 
     Args:
         difference: mean of the first encoding minus the second.
         p: the corrected p value of the hypothesis that the mean difference is 0.
         p_equivalent: the corrected p value of the hypothesis that the mean difference is beyond the margin.
-        small: whether a significant difference counts as smaller than the margin. In tables of cells p_equivalent must
-            be below 5 % too; where seeds tune for themselves, the mean difference must be below the margin.
+        margin: the smallest difference that matters, in the unit of the difference; NaN: there is none.
         lower_is_better: whether a lower value is better.
         ahead: the number of runs that the first encoding solved, minus that of the second.
     """
     wins = (difference < 0) if lower_is_better else (difference > 0)
+    small = np.abs(difference) < margin
     different = (p < LEVEL) & np.where(wins, np.asarray(ahead) >= 0, np.asarray(ahead) <= 0)
     cases = {
         Verdict.SLIGHTLY_BETTER: different & wins & small,

@@ -20,7 +20,6 @@ from pe_lab.report.best_candidates import (
     overall,
     verdict_counts,
     verdict_over_settings,
-    within_margin,
 )
 from pe_lab.statistics import GRID_TABLE, REMAINING_METRIC, Families, Margin
 
@@ -189,7 +188,7 @@ def cells(tasks=("copy", "sort"), turned: bool = False) -> pd.DataFrame:
 
 
 def families(rows: pd.DataFrame) -> Families:
-    from pe_lab.report.recommendations import families
+    from pe_lab.results.study_comparisons import families
 
     return families(rows, pd.DataFrame(), "b")
 
@@ -316,13 +315,6 @@ def test_the_encodings_that_may_be_the_best_in_all_settings_are_named() -> None:
     assert re.findall("`([a-c])`", verdict_over_settings([first, first])) == ["a", "b", "c"]  # may be, may be, not
     assert re.findall("`([a-c])`", verdict_over_settings([first, candidates(means, a_b="better")])) == ["a"]
     assert re.findall("`([a-c])`", verdict_over_settings([first, candidates(means, a_c="worse", b_c="worse")])) == []
-
-
-def test_a_difference_within_the_margin_is_said_to_be_smaller_than_it() -> None:
-    line = {"low": 0.005, "high": 0.016, "margin": 0.018, "verdict": "worse"}
-    assert within_margin(line)
-    assert not within_margin(line | {"high": 0.019})
-    assert not within_margin(line | {"verdict": "undecided"})
 
 
 def test_of_all_pairs_the_order_of_names_changes_no_count() -> None:

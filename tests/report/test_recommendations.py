@@ -8,9 +8,10 @@ import pytest
 
 from frames import results_of
 from pe_lab import statistics
-from pe_lab.report.recommendations import BLIND, GUESS, NOBODY, POOLED, choices, families
+from pe_lab.report.recommendations import BLIND, GUESS, NOBODY, choices
 from pe_lab.report.sections import sections
 from pe_lab.results import pooling
+from pe_lab.results.study_comparisons import POOLED, families
 from pe_lab.statistics import GRID_TABLE, Margin
 from reports import learned, made_cells, made_records, question
 
@@ -89,7 +90,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     assert cheapest["encoding"] == "rope"  # equal FLOPs, no parameters
     assert cheapest["how sure"] == (
         "fewest FLOPs, then parameters, of the 2 within the margin of 0.02 nats of the best mean; "
-        "certainly within the margin of learnable"
+        "equivalent to learnable"
     )
     alone = choices(learned(made_cells({"learnable": 0.5, "rope": 0.6})), pd.DataFrame()).set_index("need")
     cheapest = alone.loc["test loss, all settings, cheapest"]
@@ -100,7 +101,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     cheapest = choices(bare, pd.DataFrame()).set_index("need").loc["test loss, all settings, cheapest"]
     assert cheapest["how sure"] == (
         "fewest FLOPs, then parameters, of the 3 within the margin of 0.02 nats of the best mean; "
-        "certainly within the margin of learnable"
+        "equivalent to learnable"
     )
 
 
@@ -137,17 +138,18 @@ def test_the_choice_for_longer_sequences_is_that_of_the_longest(cells):
     assert found.loc["loss at 4 × the training length, depth 4", "encoding"] == "none"
 
 
-def test_an_equivalent_that_another_encoding_beats_is_not_named_beside_the_best():
+def test_one_that_is_slightly_worse_than_the_best_is_named_as_such():
     shape = np.array([-1.0, -0.5, 0.0, 0.5, 1.0]) / np.std([-1.0, -0.5, 0.0, 0.5, 1.0], ddof=1)
     values = {"a": -0.13 + 0.001 * shape, "b": 0 * shape, "c": -0.12 + 0.04 * shape[[2, 0, 4, 1, 3]]}
     cells = made_cells(dict.fromkeys(values, 0.0))
     cells = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
     cells["test_loss"] = [values[pe][seed] for pe, seed in zip(cells["pe"], cells["seed"], strict=True)]
     compared = families(cells, pd.DataFrame(), "a", margin=Margin(0.15, "nats"))
-    assert compared.lines[GRID_TABLE]["verdict"].tolist() == ["slightly worse", "equivalent", "worse"]
-    assert compared.alike("a") == {"b": "slightly better", "c": "equivalent"}
+    assert compared.lines[GRID_TABLE]["verdict"].tolist() == ["slightly worse", "equivalent", "slightly worse"]
+    assert compared.verdicts("a") == {"b": "slightly better", "c": "equivalent"}
     (line,) = choices(cells, pd.DataFrame(), compared=compared).to_dict("records")
-    assert (line["encoding"], line["how sure"]) == ("a", "equivalent to c; better than 0 of the other 2")
+    expected = "slightly better than b; equivalent to c; better than 0 of the other 2"
+    assert (line["encoding"], line["how sure"]) == ("a", expected)
 
 
 def test_lengths_at_which_nothing_is_finite_choose_nothing(cells):

@@ -12,7 +12,7 @@ from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.recommendations import choices
 from pe_lab.report.report_subject import cautions
 from pe_lab.report.sections import figures, sections
-from pe_lab.results import columns, frame, plots, sensitivity, specification, tuned_rates
+from pe_lab.results import columns, frame, plots, sensitivity, specification, study_comparisons, tuned_rates
 from pe_lab.results import learned as learned_module
 from pe_lab.results.learned import filter_learned_comparisons
 from pe_lab.results.verdict_marks import few_runs
@@ -87,6 +87,7 @@ def test_every_line_that_a_figure_names_draws_it_again(study):
         "statistics": statistics,
         "tuned_rates": tuned_rates,
         "recommendations": recommendations,
+        "study_comparisons": study_comparisons,
     }
     names |= {
         "learned": learned_module,

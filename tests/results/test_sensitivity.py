@@ -31,12 +31,12 @@ def by_depth(setting, seed) -> float:
     return -0.5 if setting["depth"] == 1 else 0.3
 
 
-def test_what_is_certain_and_within_the_margin_counts_as_both() -> None:
+def test_slightly_better_counts_as_better_and_not_as_equivalent() -> None:
     found = sensitivity(cells(lambda setting, seed: -0.01, 1e-4), "alibi", "rope")
     assert set(found.lines["verdict"]) == {"slightly better"}
     counts = found.counts()
-    assert counts["within"] == counts["certainly better"] == counts["better"] == 12
-    assert "within the margin in 12" in found.words()
+    assert counts["certainly better"] == counts["better"] == 12
+    assert counts["equivalent"] == 0
 
 
 def test_a_line_per_setting_has_the_paired_difference_and_its_interval() -> None:
@@ -55,9 +55,9 @@ def test_a_line_per_setting_has_the_paired_difference_and_its_interval() -> None
 
 def test_signs_and_verdicts_are_counted_and_the_setting_that_turns_the_sign_is_named() -> None:
     found = sensitivity(cells(by_depth), "alibi", "rope")
-    assert found.counts().to_dict() | {"within": 0} == {
+    assert found.counts().to_dict() == {
         "settings": 12, "better": 4, "worse": 8, "equal": 0, "unknown": 0, "certainly better": 4,
-        "certainly worse": 8, "within": 0,
+        "certainly worse": 8, "equivalent": 0,
     }  # fmt: skip
     assert found.words() == (
         "The mean of `alibi` is better than that of `rope` in 4 of 12 settings (significantly in 4) and worse in 8 "

@@ -13,7 +13,7 @@ from pe_lab.results.columns import in_words, lower_is_better, merge_tables, sett
 from pe_lab.results.panels import draw_legend, make_panels, settings_in_words
 from pe_lab.results.plots.dots import draw_dots, seed_handles, seed_values
 from pe_lab.results.plots.plot import Plot
-from pe_lab.results.verdict_marks import VERDICT_MARKS, mark_in_figure
+from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import Verdict
 from pe_lab.system.drawing import INK, PAPER, STYLE
 
@@ -33,7 +33,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss", rows: pd.DataFrame | No
     """Draw paired differences from the baseline with their t intervals, a panel per setting, the best mean first.
 
     The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below; see
-    `verdict_marks.mark_in_figure`. Panels of one task have one x axis. A seed that is farther from the median of the
+    `verdict_marks`. Panels of one task have one x axis. A seed that is farther from the median of the
     others of its encoding than OUTLYING times their range does not widen it, nor does the interval of that encoding,
     where they would by a factor of SQUEEZED, except in a panel with a larger share of such rows than MAX_OUTLYING.
     What is beyond the axis is an arrow at its edge, with its value.
@@ -157,7 +157,7 @@ def _name_what_is_beyond(axes: Axes, data: pd.DataFrame, seeds: pd.DataFrame, na
         )
         for edge, arrow, inwards, end, beyond in sides:
             if end:
-                mark = mark_in_figure(Verdict(line.verdict), line.difference, line.margin)[0]
+                mark = VERDICT_MARKS[Verdict(line.verdict)]
                 axes.plot(edge, y, arrow, color=mark.colour, ms=5, label=BEYOND, clip_on=False)
             if len(beyond):
                 axes.plot(edge, y - ABOVE, arrow, color=INK, ms=3.5, label=BEYOND, clip_on=False)
@@ -175,31 +175,24 @@ def _name_what_is_beyond(axes: Axes, data: pd.DataFrame, seeds: pd.DataFrame, na
 
 
 def legend_marks(data: pd.DataFrame) -> list[Artist]:
-    """Return the marks of the comparisons of a figure with their names, for a legend; a mark has one line.
+    """Return the marks of the comparisons of a figure with their names, for a legend.
 
     Args:
-        data: comparisons with the columns verdict, difference and margin.
+        data: comparisons with the column verdict.
     """
-    drawn = {
-        mark_in_figure(Verdict(verdict), difference, margin)
-        for verdict, difference, margin in zip(data["verdict"], data["difference"], data["margin"], strict=True)
-    }
-    order = [str(verdict) for verdict in VERDICT_MARKS]
-    names: dict[tuple[str, str, bool], list[str]] = {}
-    for mark, name in sorted(drawn, key=lambda pair: (order.index(pair[1].partition(",")[0]), pair[1])):
-        names.setdefault((mark.shape, mark.colour, mark.filled), []).append(name)
     return [
         Line2D(
             [],
             [],
-            marker=shape,
-            color=colour,
-            markerfacecolor=colour if filled else PAPER,
+            marker=mark.shape,
+            color=mark.colour,
+            markerfacecolor=mark.colour if mark.filled else PAPER,
             ms=5,
             ls="none",
-            label=" / ".join(several),
+            label=str(verdict),
         )
-        for (shape, colour, filled), several in names.items()
+        for verdict, mark in VERDICT_MARKS.items()
+        if (data["verdict"] == verdict).any()
     ]
 
 
@@ -211,7 +204,7 @@ def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
     for line in data.itertuples():
         if pd.isna(line.difference):
             continue
-        y, mark = names.index(line.pe), mark_in_figure(Verdict(line.verdict), line.difference, line.margin)[0]
+        y, mark = names.index(line.pe), VERDICT_MARKS[Verdict(line.verdict)]
         if pd.notna(line.low):
             axes.plot([line.low, line.high], [y, y], color=mark.colour, linewidth=1.5)
         face = mark.colour if mark.filled else PAPER

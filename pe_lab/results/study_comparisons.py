@@ -1,0 +1,126 @@
+"""All comparisons of a study, whose verdicts its tables and its report show."""
+
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from pe_lab.results import pooling
+from pe_lab.results.columns import (
+    displayed_settings,
+    floors,
+    length_column,
+    lower_is_better,
+    setting_columns,
+    sort_by_setting,
+)
+from pe_lab.results.learned import MIN_RIGHT, filter_learned_cells
+from pe_lab.statistics import GRID_TABLE, Families
+from pe_lab.statistics.cells import keys_of
+from pe_lab.statistics.margins import Margins
+
+POOLED = "pooled over settings"
+
+
+def families(
+    rows: pd.DataFrame,
+    records: pd.DataFrame,
+    baseline: str | None = None,
+    metric: str = "loss",
+    margin: Margins = None,
+    declared: bool = False,
+) -> Families:
+    """Make all comparisons of a study: in every setting, pooled over settings, and at each setting's longest length.
+
+    Settings in which no encoding has learned the task are left out where there are others: then nothing is pooled. So
+    are lengths at which none answers.
+
+    Args:
+        rows: the cells, from frame.load.
+        records: the records of lengths and probes, from frame.load; may be empty.
+        baseline: an encoding; None: the first.
+        metric: a test metric.
+        margin: the smallest difference in the metric that matters, or margins by metric, such as those that a study
+            declared; None: the default of each task. At the longest length, gaps are those at the training length.
+        declared: whether the baseline is what is asked about, see `Families`.
+
+    Raises:
+        ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
+    """
+    learned = filter_learned_cells(rows)
+    tables, settings = {GRID_TABLE: (learned, metric)}, len(rows[setting_columns(rows)].drop_duplicates())
+    if settings > 1 and len(learned) == len(rows):
+        pooled = pooling.pool(rows, metric)
+        tables |= {POOLED: (pooled.rows, pooled.metric)} if pooled.rows["pe"].nunique() > 1 else {}
+    far = {need: (last.rows, last.metric) for need, last in longest(records, rows).items() if last.answered}
+    return Families.of(tables | far, baseline, margin, declared)
+
+
+class Longest(NamedTuple):
+    """What was measured at the longest length of a setting.
+
+    Attributes:
+        rows: the measured rows, with the floors of the cells, which are those at the training length.
+        metric: the metric: exact match where known, else accuracy or loss.
+        setting: the setting in words.
+        length: the longest length, in training lengths.
+        nearer: the metric at all lengths: columns pe, seed, length, value.
+        tokens: the mean share of right tokens at the longest length, by encoding; empty where it was not measured.
+    """
+
+    rows: pd.DataFrame
+    metric: str
+    setting: str
+    length: float
+    nearer: pd.DataFrame
+    tokens: pd.Series
+
+    @property
+    def answered(self) -> bool:
+        """Whether an encoding has MIN_RIGHT of the answers right, by its mean; true of losses."""
+        means = self.rows.groupby("pe")[f"test_{self.metric}"].mean()
+        return lower_is_better(self.metric) or bool(means.max() >= MIN_RIGHT)
+
+
+def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
+    """Return the rows at the longest measured length of each setting, by need."""
+    if records.empty or not (records["kind"] == "length").any():
+        return {}
+    measured = records[(records["kind"] == "length") & (records["policy"] == "raw") & (records["offset"] == 0)]
+    names = [name for name in measured.columns[: list(measured.columns).index("kind")] if name not in ("pe", "seed")]
+    farthest = {}
+    for setting, here in by_setting_in_words(sort_by_setting(measured, names), names):
+        metric = next((name for name in ("exact_match", "accuracy", "loss") if (here["metric"] == name).any()), None)
+        length = here["length"].max()
+        last = here[(here["metric"] == metric) & (here["length"] == length)]
+        if length > 1 and last["pe"].nunique() > 1:
+            rows = last[["pe", *names, "seed"]].assign(**{f"test_{metric}": last["value"]})
+            rows = _with_floors(rows, cells, str(metric))
+            need = f"{metric} at {length:g} × the training length, {setting}"
+            nearer = here.loc[here["metric"] == metric, ["pe", "seed", "length", "value"]]
+            tokens = here[(here["metric"] == "accuracy") & (here["length"] == length)].groupby("pe")["value"].mean()
+            farthest[need] = Longest(rows, str(metric), setting, float(length), nearer, tokens)
+    return farthest
+
+
+def _with_floors(rows: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return rows with the floors of the cells of their setting and seed; NaN where there is no such cell."""
+    keys = [name for name in (*setting_columns(rows), "seed") if name in cells]
+    names = [f"floor_{floor}_{metric}" for floor in floors(cells, metric)]
+    by_cell = dict(zip(keys_of(cells, keys), cells[names].to_numpy(float), strict=True))
+    values = [by_cell.get(key, [float("nan")] * len(names)) for key in keys_of(rows, keys)]
+    return rows.assign(**pd.DataFrame(values, rows.index, names))
+
+
+def by_setting_in_words(rows: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.DataFrame]]:
+    """Return each setting in words with its rows, in the order of the rows."""
+    told = displayed_settings(rows, names)
+    varied = [name for name in told if rows[name].nunique(dropna=False) > 1] or ["depth", length_column(rows)]
+    groups = []
+    for key, group in rows.groupby(varied, sort=False, dropna=False):
+        words = [f"{name.rpartition('.')[2]} {_plain(value)}" for name, value in zip(varied, key, strict=True)]
+        groups.append((", ".join(words), group))
+    return groups
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
