@@ -13,6 +13,7 @@ from pe_lab.results.columns import (
     setting_columns,
 )
 from pe_lab.results.frame import Results
+from pe_lab.results.study_comparisons import families
 from pe_lab.results.summary_table import (
     as_markdown,
     as_text,
@@ -36,9 +37,10 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
 
     Returns:
         Texts by the name of the table: table, tasks, rates, lengths, layers. Contents by the name of the file; the CSV
-        files have all columns, also those in which all rows are equal. Differences and verdicts are those from the
-        declared baseline, with the declared margin. A study that adds seeds where they decide has no verdicts here:
-        they are for a fixed number of seeds.
+        files have all columns, also those in which all rows are equal. Differences are those from the declared
+        baseline, or the first encoding, and verdicts are those of the report: of the family of comparisons with the
+        declared baseline, or of all pairs, with the declared margin. A study that adds seeds where they decide has no
+        verdicts here: they are for a fixed number of seeds.
 
     Raises:
         ValueError: the declaration is damaged.
@@ -46,7 +48,7 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
     cells, declared = results.cells, results.declared
     baseline = declared.baseline if declared.baseline in set(cells["pe"]) else None
     table, settings = summarise(cells, baseline), setting_columns(cells)
-    table, lacking = _add_verdicts(table, results)
+    table, lacking = _add_verdicts(table, results, records)
     texts, files = {"table": f"{render_table(table)}{lacking}"}, {"table.md": markdown_table(table)}
     frames = {"rows": cells, "table": table, "curves": results.curves, "failed": results.failed}
     wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # table, its setting columns, a line below it
@@ -115,12 +117,16 @@ def study_figures(records: pd.DataFrame) -> dict[str, str]:
     return {name: svg(plot.figure, name) for name, plot in drawings.items()}
 
 
-def _add_verdicts(table: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:
+def _add_verdicts(table: pd.DataFrame, results: Results, records: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return the table of `summarise` with verdicts, or without them and a line that says why."""
     declared = results.declared
     if declared.decide is not None:
         return table, ""
     try:
-        return with_verdicts(table, results.cells, margin=declared.margin.get("loss")), ""
+        baseline = table.attrs["baseline"]
+        compared = families(
+            results.cells, records, baseline, margin=declared.margin, declared=declared.baseline == baseline
+        )
+        return with_verdicts(table, compared), ""
     except ValueError as error:  # the cells are trained: their means are shown all the same
         return table, f"\nno verdicts: {error}"

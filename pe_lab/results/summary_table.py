@@ -7,21 +7,16 @@ import pandas as pd
 
 from pe_lab.data.score import NO_GAP
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
-from pe_lab.results.learned import filter_learned_cells, not_learned_note
+from pe_lab.results.learned import not_learned_note
 from pe_lab.results.verdict_marks import few_runs
+from pe_lab.statistics import Families
 from pe_lab.statistics.cells import keys_of
-from pe_lab.statistics.comparisons import compare_cells, differences
+from pe_lab.statistics.comparisons import differences
 from pe_lab.statistics.intervals import interval
-from pe_lab.statistics.margins import Margin
 from pe_lab.system.escaping import in_markdown
 from pe_lab.system.names import unknown_name_message
 
-TEST_COLUMNS = [
-    "p_corrected",
-    "p_equivalent_corrected",
-    "margin",
-    "verdict",
-]  # columns of `compare` that a table takes over
+TEST_COLUMNS = ["p_corrected", "p_equivalent_corrected", "margin", "verdict"]  # of comparisons, in the table
 NOT_ASKED = "not asked where no encoding has learned the task"
 MAX_CHARACTERS = 8  # characters of a number from which it is rounded
 
@@ -72,34 +67,26 @@ def _known_differences(rows: pd.DataFrame, baseline: str, metric: str) -> dict[t
     return dict(zip(keys_of(pairs, ["pe", *settings]), shown, strict=True))
 
 
-def with_verdicts(
-    table: pd.DataFrame, rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = None
-) -> pd.DataFrame:
-    """Add the verdicts of all comparisons with the baseline, one family, to the table of `summarise`.
-
-    Settings in which no encoding has learned the task are not asked about where there are others.
+def with_verdicts(table: pd.DataFrame, compared: Families) -> pd.DataFrame:
+    """Add the verdicts of the comparisons with the baseline to the table of `summarise`.
 
     Args:
-        margin: the smallest difference that matters; None: the default of each task.
+        compared: all comparisons of the study, from `study_comparisons.families`: the family of the verdicts.
 
     Returns:
-        The table with the columns of TEST_COLUMNS, empty for the baseline and what is not asked; unchanged where no
-        encoding has several seeds in common with the baseline. Its attribute "family" describes the comparisons.
-
-    Raises:
-        ValueError: a cell occurs twice, or the margin does not fit the metric or a setting.
+        The table with the columns of TEST_COLUMNS, empty for the baseline and settings that are not compared; unchanged
+        where no encoding has several seeds in common with the baseline. Its attribute "family" describes the family.
     """
-    learned = filter_learned_cells(rows)
-    compared = compare_cells(learned, table.attrs["baseline"], metric, margin=margin)
-    if not (compared["seeds"] > 1).any():
+    lines = compared.compare(baseline=table.attrs["baseline"])
+    if not (lines["seeds"] > 1).any():
         return table
-    names = ["pe", *setting_columns(rows)]
-    tests = dict(zip(keys_of(compared, names), compared[TEST_COLUMNS].itertuples(index=False), strict=True))
-    missing = [None] * len(TEST_COLUMNS)
-    tested = pd.DataFrame([tests.get(key, missing) for key in keys_of(table, names)], columns=TEST_COLUMNS)
+    names = ["pe", *_setting_columns(table)]
+    tests = dict(zip(keys_of(lines, names), lines[TEST_COLUMNS].itertuples(index=False), strict=True))
+    missing, keys = [None] * len(TEST_COLUMNS), keys_of(table, names)
+    tested = pd.DataFrame([tests.get(key, missing) for key in keys], columns=TEST_COLUMNS)
     result = pd.concat([table, tested], axis=1)
-    others = f"; {NOT_ASKED}" * (len(learned) < len(rows))
-    result.attrs = table.attrs | {"family": f"{compared.attrs['family']}{others}"}
+    others = f"; {NOT_ASKED}" * any(key not in tests and key[0] != table.attrs["baseline"] for key in keys)
+    result.attrs = table.attrs | {"family": f"{compared}{others}"}
     return result
 
 

@@ -1,5 +1,8 @@
 """The sections of a report: which there are, in which order, and that they agree with the results."""
 
+import io
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +18,7 @@ from pe_lab.report.sections import figures, sections
 from pe_lab.results import columns, frame, plots, sensitivity, specification, study_comparisons, tuned_rates
 from pe_lab.results import learned as learned_module
 from pe_lab.results.learned import filter_learned_comparisons
+from pe_lab.results.study import study_tables
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID_TABLE
 from reports import PES, learned, made_curves, made_records, question, store
@@ -109,6 +113,20 @@ def test_every_line_that_a_figure_names_draws_it_again(study):
             pd.testing.assert_frame_equal(data.reset_index(drop=True), expected.reset_index(drop=True)[list(data)])
             count += 1
     assert count >= 9
+
+
+@pytest.mark.parametrize("baseline", [None, "rope"])
+def test_the_tables_of_a_study_have_the_verdicts_of_its_page(study, baseline):
+    (study / "declared.json").write_text(json.dumps({"baseline": baseline}))
+    results = frame.load(study)
+    texts, files = study_tables(results, results.records)
+    compared = question(results).compared
+    assert compared.declared == bool(baseline)
+    keys, tests = ["pe", "depth", "epochs"], ["p_corrected", "p_equivalent_corrected", "verdict"]
+    table = pd.read_csv(io.StringIO(files["table.csv"])).dropna(subset="verdict").set_index(keys).sort_index()
+    expected = compared.compare().set_index(keys).sort_index()
+    pd.testing.assert_frame_equal(table[tests], expected[tests], rtol=1e-12)
+    assert f"verdicts: {compared}; not asked where no encoding has learned the task" in texts["table"]
 
 
 @pytest.mark.usefixtures("unplaced")

@@ -13,7 +13,7 @@ from configs import compose_config
 from pe_lab.results.cell_rows import rows_of, settings_of
 from pe_lab.results.summary_table import TEST_COLUMNS, by_task, render_table, summarise, with_verdicts
 from pe_lab.results.verdict_marks import few_runs
-from pe_lab.statistics import Margin, compare_cells, interval
+from pe_lab.statistics import GRID_TABLE, Families, Margin, compare_cells, interval
 
 SEEDS = range(4)
 LOSSES = {
@@ -321,10 +321,10 @@ def test_the_text_has_a_line_per_setting_with_everything_that_the_table_says() -
 def test_verdicts_are_those_of_the_comparisons_with_the_baseline() -> None:
     rows, table = tabulate([*sweep(LOSSES), *sweep(LOSSES | {"none": (0.41, 0.44, 0.36, 0.48)}, "model.depth=1")])
     margin = Margin(0.02, "nats")
-    found = with_verdicts(table, rows, margin=margin)
-    compared = compare_cells(rows, "rope", margin=margin)
+    compared = Families.of({GRID_TABLE: (rows, "loss")}, "rope", margin)
+    found = with_verdicts(table, compared)
     assert list(found["verdict"].isna()) == [pe == "rope" for pe in found["pe"]]
-    for one in compared.to_dict("records"):
+    for one in compared.compare().to_dict("records"):
         here = line(found, pe=one["pe"], depth=one["depth"])
         assert [here[name] for name in TEST_COLUMNS] == [one[name] for name in TEST_COLUMNS]
     assert line(found, pe="none", depth=1)["verdict"] == "slightly worse"
@@ -332,7 +332,7 @@ def test_verdicts_are_those_of_the_comparisons_with_the_baseline() -> None:
     assert "slightly worse" in text
     few = few_runs(len(LOSSES), len(LOSSES["rope"]))
     assert few
-    assert text.splitlines()[-2:] == [f"verdicts: {compared.attrs['family']}", few]
+    assert text.splitlines()[-2:] == [f"verdicts: {compared}", few]
     assert "nan" not in text.lower()
     pd.testing.assert_frame_equal(found[list(table)], table)
 
@@ -352,7 +352,7 @@ def test_among_many_encodings_intervals_are_those_of_the_comparisons() -> None:
         assert here["difference"] == one["difference"]
         assert (here["difference_low"], here["difference_high"]) == (one["low"], one["high"])
     assert f"[{compared['low'].iloc[0]:.4f}, {compared['high'].iloc[0]:.4f}]" in render_table(
-        with_verdicts(table, rows)
+        with_verdicts(table, Families.of({GRID_TABLE: (rows, "loss")}, "rope"))
     )
 
 
@@ -391,7 +391,7 @@ def test_cells_that_occur_twice_have_means_and_no_differences() -> None:
 
 def test_one_seed_has_no_verdicts() -> None:
     rows, table = tabulate(sweep({pe: losses[:1] for pe, losses in LOSSES.items()}))
-    assert "verdict" not in with_verdicts(table, rows)
+    assert "verdict" not in with_verdicts(table, Families.of({GRID_TABLE: (rows, "loss")}))
 
 
 def of_task(data: str, losses: dict[str, tuple[float, ...]], floors: dict) -> list[tuple[DictConfig, dict[str, Any]]]:
