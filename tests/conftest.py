@@ -27,8 +27,6 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: without a GPU, kernels run on CPU tensors
 os.environ["OMP_NUM_THREADS"] = "1"  # of pytest-xdist's workers, before they load a library, and of programs
 
-GOLDEN = Path(__file__).parent / "golden"  # numbers that stand, by file, name and kind
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write the numbers of tests/golden, and show changes")
@@ -100,43 +98,6 @@ def covering(cases: list[Case]) -> set[Case]:
         seen.update(enumerate(case))
         left -= {*enumerate(case)}
     return chosen
-
-
-@pytest.fixture
-def golden_numbers() -> Callable[[str], dict]:
-    """The content of a file of golden numbers."""
-
-    def read(file: str) -> dict:
-        path = GOLDEN / f"{file}.json"
-        return json.loads(path.read_text()) if path.exists() else {}
-
-    return read
-
-
-@pytest.fixture
-def golden(request: pytest.FixtureRequest, golden_numbers: Callable[[str], dict]) -> Callable[..., None]:
-    """Compare something with the golden number of a name, to five digits; with --write-golden, write it instead."""
-
-    def compare(file: str, name: str, kind: str, found: object) -> None:
-        numbers = golden_numbers(file)
-        stands = numbers.get(name, {}).get(kind)
-        equal = stands is not None and found == (stands if isinstance(stands, str) else pytest.approx(stands, rel=1e-5))
-        if request.config.getoption("--write-golden"):
-            if "PYTEST_XDIST_WORKER" in os.environ:
-                raise pytest.UsageError("--write-golden needs one process: leave out -n")
-            if not equal:
-                numbers.setdefault(name, {})[kind] = found
-                lines = (f"{json.dumps(key)}: {json.dumps(numbers[key], sort_keys=True)}" for key in sorted(numbers))
-                (GOLDEN / f"{file}.json").write_text("{\n " + ",\n ".join(lines) + "\n}\n")
-                with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-                    print(f"\n{file}: {kind} of {name}: {stands} -> {found}")
-            return
-        assert equal, (
-            f"{kind} of {name} is {found}, and {stands or 'nothing'} stands in tests/golden/{file}.json: if that is "
-            f"meant, `python -m pytest tests/test_golden.py --write-golden` writes it"
-        )
-
-    return compare
 
 
 @pytest.fixture(scope="session", autouse=True)

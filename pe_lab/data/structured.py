@@ -186,7 +186,7 @@ class StructuredHeldout(Structured):
         ValueError: length < 15 + extra.
     """
 
-    revision = 1
+    revision = Structured.revision - 1
 
     def __init__(self, seed: int, name: str = "structured_heldout", **options: int) -> None:
         super().__init__(seed, name, **options)

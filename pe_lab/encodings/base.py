@@ -50,7 +50,8 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
     A class declares where it is defined, and what it reads, with the attributes of `Declarations`.
 
     Attributes:
-        revision: the version number of its results, increased when they change; part of the identity of a result.
+        revision: the version number of its results, increased when they change; part of the identity of a result. A
+            subclass that sets its own counts from its base's, `RoPE.revision + 1`, which raises it with that one.
         neutral: the options added later and their value that means "as before"; it is left out of the identity.
         fallback: the encoding that an error recommends where this one is not defined.
         start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input

@@ -44,7 +44,7 @@ class GrapeM(RoPE):
         ValueError: the cases of `RoPE`; an option out of range; bidirectional attention.
     """
 
-    revision = 1
+    revision = RoPE.revision - 1
     matrices = ("weight",)
     per_layer = True
     causal_only = True

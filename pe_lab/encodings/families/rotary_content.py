@@ -72,7 +72,7 @@ class CARoPE(RoPE):
         ValueError: the cases of `RoPE`; theta out of range; bidirectional attention.
     """
 
-    revision = 1
+    revision = RoPE.revision - 1
     matrices = ("weight",)
     per_layer = True
     causal_only = True
@@ -196,7 +196,7 @@ class SelectiveRoPE(RoPE):
         ValueError: the cases of `RoPE`; an option out of range; bidirectional attention.
     """
 
-    revision = 1
+    revision = RoPE.revision - 1
     matrices = ("down", "up", "gate_weight")
     per_layer = True
     causal_only = True

@@ -94,7 +94,7 @@ class TAPE(RoPE):
         ValueError: the cases of `RoPE`; an option out of range.
     """
 
-    revision = 1
+    revision = RoPE.revision - 1
     per_layer = True
     reads_content = True
     float_positions = True

@@ -56,7 +56,7 @@ class RotaryStickBreaking(RoPE):
         ValueError: the cases of `RoPE`; decay or order out of range.
     """
 
-    revision = 3
+    revision = RoPE.revision + 1
     neutral = {"order": "nearest"}
     per_layer = True
     weight_decay = False
