@@ -144,7 +144,8 @@ def _softmax(
     decay = None if decay is None else decay.expand(q.shape[:3])
     window = None if terms.window is None else _windows(terms.window, q.shape[1], q.device)
     seed, p = (None, 0.0) if dropout is None else (dropout.seed, dropout.p)
-    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, seed, window, scale_of(q, terms), causal, p)[0]
+    out: Tensor
+    out, _ = softmax_attention(q, k, v, bias, gate, decay, segment, seed, window, scale_of(q, terms), causal, p)
     return out
 
 
@@ -163,9 +164,8 @@ def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: 
     nearest, to_itself = kind.order == "nearest", kind.remainder == "own"
 
     def broken(down: bool, side: int, include_self: bool) -> Tensor:
-        out: Tensor = stick_attention(q, k, v, bias, segment, scale_of(q, terms), down, side, include_self, to_itself)[
-            0
-        ]
+        out: Tensor
+        out, _ = stick_attention(q, k, v, bias, segment, scale_of(q, terms), down, side, include_self, to_itself)
         return out
 
     if causal:

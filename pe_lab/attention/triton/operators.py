@@ -1,7 +1,7 @@
 """The kernels of softmax attention as PyTorch operators: launches, shapes for the compiler, derivatives."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 import triton
@@ -16,25 +16,17 @@ ENTRIES_PER_PROGRAM = 1024  # numbers that a program of `spread_table` writes
 OPTIONAL_TERMS = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT", "WINDOW")
 
 
-@torch.library.custom_op("pe_lab::softmax_attention", mutates_args=())
-@on_its_device
-def softmax_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    gate: Tensor | None,
-    decay: Tensor | None,
-    segment: Tensor | None,
-    seed: Tensor | None,
-    window: Tensor | None,
-    scale: float,
-    causal: bool,
-    p: float,
-) -> tuple[Tensor, Tensor]:
-    """Return softmax attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
+def schema_of(inputs: type[tuple[Any, ...]]) -> str:
+    """Return the fields of a named tuple as arguments in the schema of an operator."""
+    types = {Tensor: "Tensor", Tensor | None: "Tensor?", float: "float", bool: "bool", int: "SymInt"}
+    return ", ".join(f"{types[kind]} {name}" for name, kind in get_type_hints(inputs).items())
+
+
+class SoftmaxInputs(NamedTuple):
+    """The inputs of softmax attention, which its operators take one by one.
 
     Args:
+        q, k, v: queries, keys and values [B, H, T, d], all float32 or all bfloat16.
         bias: a table [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends. None here and below: no such
             term.
         gate: a table [1|H, 2R+1] float32 of factors on q . k, read in the same way.
@@ -45,58 +37,69 @@ def softmax_attention(
         scale: the factor on q . k.
         causal: whether i sees only j <= i.
         p: the probability that a weight is dropped.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    gate: Tensor | None
+    decay: Tensor | None
+    segment: Tensor | None
+    seed: Tensor | None
+    window: Tensor | None
+    scale: float
+    causal: bool
+    p: float
+
+
+INPUTS = schema_of(SoftmaxInputs)
+
+
+@torch.library.custom_op("pe_lab::softmax_attention", mutates_args=(), schema=f"({INPUTS}) -> (Tensor, Tensor)")
+@on_its_device
+def softmax_attention(*args: Any) -> tuple[Tensor, Tensor]:
+    """Return softmax attention of q over k and v; arguments as of `SoftmaxInputs`.
 
     Returns:
         The result of attention, [B, H, T, d], and the base-2 logarithm of every row's sum, [B, H, T] float32.
     """
-    call = _Call(q, k, v, bias, gate, decay, segment, seed, window, scale, causal, p)
-    B, H, T, d = q.shape
-    out, lse = q.new_empty(B, H, T, d), q.new_empty(B, H, T, dtype=torch.float32)
+    inputs = SoftmaxInputs(*args)
+    call = _Call(inputs)
+    B, H, T, d = inputs.q.shape
+    out, lse = inputs.q.new_empty(B, H, T, d), inputs.q.new_empty(B, H, T, dtype=torch.float32)
     blocks = call.blocks(softmax.forward)
     call.launch(softmax.forward, triton.cdiv(T, blocks.m), blocks, [out, lse], [])
     return out, lse
 
 
 @softmax_attention.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, bias: Any, gate: Any, decay: Any, segment: Any, seed: Any, window: Any,
-    scale: float, causal: bool, p: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.custom_op("pe_lab::softmax_attention_backward", mutates_args=())
+@torch.library.custom_op(
+    "pe_lab::softmax_attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor out, Tensor lse, bool[] wants, {INPUTS}) -> ({', '.join(6 * ['Tensor'])})",
+)
 @on_its_device
 def softmax_attention_backward(
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    gate: Tensor | None,
-    decay: Tensor | None,
-    segment: Tensor | None,
-    seed: Tensor | None,
-    window: Tensor | None,
-    scale: float,
-    causal: bool,
-    p: float,
-    wants: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, out: Tensor, lse: Tensor, wants: list[bool], *args: Any
+) -> tuple[Tensor, ...]:
     """Return the gradients of q, k, v, bias, gate, decay; empty for absent terms; bias and gate only if `wants`."""
-    call = _Call(q, k, v, bias, gate, decay, segment, seed, window, scale, causal, p)
+    inputs = SoftmaxInputs(*args)
+    call = _Call(inputs)
     grad = dims_adjacent(grad)
-    B, H, T, d = q.shape
+    B, H, T, d = inputs.q.shape
     delta = torch.empty_like(lse)
     block_t = 64
     softmax.sums[(triton.cdiv(T, block_t), B * H)](
         out, grad, delta, *grad.stride()[:3], H, T, HEAD_DIM=d, BLOCK_D=tile_dims(d), BLOCK_M=block_t
     )
     more, strides = [grad, lse, delta], list(grad.stride()[:3])
-    dq, dk, dv = (q.new_empty(q.shape) for _ in range(3))
-    ddecay = lse.new_empty(0) if decay is None else torch.empty_like(lse)
+    dq, dk, dv = (inputs.q.new_empty(inputs.q.shape) for _ in range(3))
+    ddecay = lse.new_empty(0) if inputs.decay is None else torch.empty_like(lse)
     blocks = call.blocks(softmax.backward_keys)
     call.launch(softmax.backward_keys, triton.cdiv(T, blocks.n), blocks, [*more, dk, dv, ddecay], strides)
     blocks = call.blocks(softmax.backward_queries)
@@ -106,79 +109,63 @@ def softmax_attention_backward(
     if any(wants):
         blocks = call.blocks(softmax.backward_tables)
         count = triton.cdiv(T, blocks.m)
-        diagonals = count if causal else 2 * count - 1
+        diagonals = count if inputs.causal else 2 * count - 1
         sums = [lse.new_empty((B, H, diagonals, 2, blocks.m) if want else 0) for want in wants]
         gradient_flags = {"DBIAS": int(wants[0]), "DGATE": int(wants[1])}
         call.launch(softmax.backward_tables, diagonals, blocks, [*more, *sums], strides, **gradient_flags)
         tables = [
-            table_gradient(sum_, table, -1 if causal else 0) if want and table is not None else empty
-            for sum_, table, want, empty in zip(sums, (bias, gate), wants, tables, strict=True)
+            table_gradient(sum_, table, -1 if inputs.causal else 0) if want and table is not None else empty
+            for sum_, table, want, empty in zip(sums, (inputs.bias, inputs.gate), wants, tables, strict=True)
         ]
     dbias, dgate = tables
     return dq, dk, dv, dbias, dgate, ddecay
 
 
 @softmax_attention_backward.register_fake
-def _(
-    grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
-    bias: Tensor | None, gate: Tensor | None, decay: Tensor | None, segment: Any, seed: Any, window: Any,
-    scale: float, causal: bool, p: float, wants: list[bool],
-) -> tuple[Tensor, ...]:  # fmt: skip
-    def like(tensor: Tensor | None, exists: bool = True) -> Tensor:
-        return lse.new_empty(tensor.shape if tensor is not None and exists else 0)
+def _(grad: Tensor, out: Tensor, lse: Tensor, wants: list[bool], *args: Any) -> tuple[Tensor, ...]:
+    inputs = SoftmaxInputs(*args)
 
-    dqkv = (q.new_empty(q.shape) for _ in range(3))
-    return *dqkv, like(bias, wants[0]), like(gate, wants[1]), like(decay)
+    def like(term: Tensor | None, exists: bool = True) -> Tensor:
+        return lse.new_empty(term.shape if term is not None and exists else 0)
+
+    dqkv = (inputs.q.new_empty(inputs.q.shape) for _ in range(3))
+    return *dqkv, like(inputs.bias, wants[0]), like(inputs.gate, wants[1]), like(inputs.decay)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    *tensors, ctx.scale, ctx.causal, ctx.p = inputs
+    tensors, ctx.numbers = inputs[:9], inputs[9:]
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(*output, *tensors)
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
     out, lse, *tensors = ctx.saved_tensors
+    inputs = SoftmaxInputs(*tensors, *ctx.numbers)
     wants = [bool(ctx.needs_input_grad[index]) for index in (3, 4)]
-    dq, dk, dv, dbias, dgate, ddecay = softmax_attention_backward(
-        grad, out, lse, *tensors, ctx.scale, ctx.causal, ctx.p, wants
-    )
-    tables = (dbias if wants[0] else None, dgate if wants[1] else None, None if tensors[5] is None else ddecay)
-    return dq, dk, dv, *tables, *[None] * 6
+    dq, dk, dv, dbias, dgate, ddecay = softmax_attention_backward(grad, out, lse, wants, *inputs)
+    terms = (dbias if wants[0] else None, dgate if wants[1] else None, None if inputs.decay is None else ddecay)
+    return dq, dk, dv, *terms, *[None] * 6
 
 
 softmax_attention.register_autograd(_differentiate, setup_context=_remember)
 
 
 class _Call:
-    """The arguments that all launches of one call share; arguments as of `softmax_attention`."""
+    """What all launches of one call share."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        gate: Tensor | None,
-        decay: Tensor | None,
-        segment: Tensor | None,
-        seed: Tensor | None,
-        window: Tensor | None,
-        scale: float,
-        causal: bool,
-        p: float,
-    ) -> None:
-        q, k, v = map(dims_adjacent, (q, k, v))
-        bias, gate = spread(bias, q.shape[2], LOG2E), spread(gate, q.shape[2], 1.0)
-        decay = None if decay is None else decay * LOG2E
-        terms = (bias, gate, decay, segment, seed, window)
-        self.inputs = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
+    def __init__(self, inputs: SoftmaxInputs) -> None:
+        q, k, v = map(dims_adjacent, inputs[:3])
+        bias, gate = spread(inputs.bias, q.shape[2], LOG2E), spread(inputs.gate, q.shape[2], 1.0)
+        decay = None if inputs.decay is None else inputs.decay * LOG2E
+        terms = (bias, gate, decay, inputs.segment, inputs.seed, inputs.window)
+        self.tensors = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
         self.strides = [stride for x in (q, k, v) for stride in x.stride()[:3]]
         self.q = q
-        p = 0.0 if seed is None else p
-        self.numbers = [scale, *table_shape(bias), *table_shape(gate), min(round(p * 2**32), 2**32 - 1), 1 / (1 - p)]
+        p = 0.0 if inputs.seed is None else inputs.p
+        threshold = min(round(p * 2**32), 2**32 - 1)
+        self.numbers = [inputs.scale, *table_shape(bias), *table_shape(gate), threshold, 1 / (1 - p)]
         self.optional_terms = {name for name, term in zip(OPTIONAL_TERMS, terms, strict=True) if term is not None}
-        self.switches = switches(q.dtype, q.shape[-1], causal, self.optional_terms)
+        self.switches = switches(q.dtype, q.shape[-1], inputs.causal, self.optional_terms)
 
     def blocks(self, kernel: Any) -> Blocks:
         return choose_blocks(
@@ -191,7 +178,7 @@ class _Call:
         """Run a kernel with `programs` programs per head; `more` tensors and `strides` follow those of the inputs."""
         B, H, T, _ = self.q.shape
         kernel[(programs, B * H)](
-            *self.inputs, *more, *self.strides, *strides, H, T, *self.numbers,
+            *self.tensors, *more, *self.strides, *strides, H, T, *self.numbers,
             **self.switches, **blocks.options(), **options,
         )  # fmt: skip
 

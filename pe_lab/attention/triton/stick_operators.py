@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -14,6 +14,7 @@ from pe_lab.attention.triton.operators import (
     LOG2E,
     dims_adjacent,
     product_precision,
+    schema_of,
     spread,
     table_gradient,
     table_shape,
@@ -22,23 +23,11 @@ from pe_lab.attention.triton.operators import (
 CHUNK_QUERIES = 2048  # queries whose intermediate sums are held at a time: memory grows with T, not with its square
 
 
-@torch.library.custom_op("pe_lab::stick_attention", mutates_args=())
-@on_its_device
-def stick_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    segment: Tensor | None,
-    scale: float,
-    down: bool,
-    side: int,
-    include_self: bool,
-    to_itself: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return stick-breaking attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
+class StickInputs(NamedTuple):
+    """The inputs of stick-breaking attention, which its operators take one by one.
 
     Args:
+        q, k, v: queries, keys and values [B, H, T, d], all float32 or all bfloat16.
         bias: a table [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends. None: no bias.
         segment: the segments of the tokens, [B, T] integers: i sees j where they are equal; None: every key.
         scale: the factor on q . k.
@@ -46,57 +35,62 @@ def stick_attention(
         side: the side of the query on which the keys are: -1 before it, 1 after it, 0 both.
         include_self: whether a query attends to its own key.
         to_itself: whether the remainder goes to the query's own value; otherwise it is dropped.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    segment: Tensor | None
+    scale: float
+    down: bool
+    side: int
+    include_self: bool
+    to_itself: bool
+
+
+INPUTS = schema_of(StickInputs)
+
+
+@torch.library.custom_op("pe_lab::stick_attention", mutates_args=(), schema=f"({INPUTS}) -> (Tensor, Tensor)")
+@on_its_device
+def stick_attention(*args: Any) -> tuple[Tensor, Tensor]:
+    """Return stick-breaking attention of q over k and v; arguments as of `StickInputs`.
 
     Returns:
         The result of attention, [B, H, T, d], and the base-2 logarithm of the remainder of every stick, [B, H, T]
         float32.
     """
-    call = _StickCall(q, k, v, bias, segment, scale, down, side, include_self)
+    inputs = StickInputs(*args)
+    call = _StickCall(inputs)
+    q, k, v = inputs[:3]
     B, H, T, d = q.shape
     out, left = q.new_empty(B, H, T, d), q.new_empty(B, H, T, dtype=torch.float32)
     blocks = call.blocks("stick_forward")
-    numbers = [*call.strides(q, k, v), H, T, *call.numbers]
     stick.stick_forward[(triton.cdiv(T, blocks.m), B * H)](
-        *call.activations,
-        *call.vectors,
-        out,
-        left,
-        *numbers,
-        **call.options,
-        **call.sections,
-        OWN=int(to_itself),
-        **blocks.options(),
-    )
+        *call.activations, *call.vectors, out, left, *call.strides(q, k, v), H, T, *call.numbers,
+        **call.options, **call.sections, OWN=int(inputs.to_itself), **blocks.options(),
+    )  # fmt: skip
     return out, left
 
 
 @stick_attention.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, bias: Any, segment: Any,
-    scale: float, down: bool, side: int, include_self: bool, to_itself: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.custom_op("pe_lab::stick_attention_backward", mutates_args=())
+@torch.library.custom_op(
+    "pe_lab::stick_attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor grad, Tensor left, bool wants_bias, {INPUTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
 @on_its_device
 def stick_attention_backward(
-    grad: Tensor,
-    left: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    segment: Tensor | None,
-    scale: float,
-    down: bool,
-    side: int,
-    include_self: bool,
-    to_itself: bool,
-    wants_bias: bool,
+    grad: Tensor, left: Tensor, wants_bias: bool, *args: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v and bias; the last is empty unless `wants_bias`."""
-    call = _StickCall(q, k, v, bias, segment, scale, down, side, include_self)
+    inputs = StickInputs(*args)
+    call = _StickCall(inputs)
     (q, k, v), rest = call.activations, call.vectors
     grad = dims_adjacent(grad)
     B, H, T, _ = q.shape
@@ -107,7 +101,7 @@ def stick_attention_backward(
     rests, beyond = q.new_empty(2, B, H, tiles, chunk, dtype=torch.float32)
     dq = q.new_empty(q.shape)
     dk, dv = (q.new_zeros(q.shape, dtype=torch.float32) for _ in range(2))
-    diagonals = tiles if side else 2 * tiles - 1
+    diagonals = tiles if inputs.side else 2 * tiles - 1
     sums = left.new_zeros((B, H, diagonals, 2, by_row.n) if wants_bias else 0)
     numbers = [*call.strides(q, k, v, grad), H, T, *call.numbers]
     for first in range(0, T, chunk):
@@ -117,43 +111,42 @@ def stick_attention_backward(
             q, k, *rest, rests, *call.strides(q, k), H, T, *call.numbers, *part,
             **call.options, **call.sections, **by_row.options(),
         )  # fmt: skip
-        inputs = [q, k, v, *rest, grad]
+        read = [q, k, v, *rest, grad]
         stick.stick_backward_queries[(blocks, B * H)](
-            *inputs, left, rests, beyond, dq, *numbers, *part,
-            **call.options, **call.sections, OWN=int(to_itself), **by_row.options(),
+            *read, left, rests, beyond, dq, *numbers, *part,
+            **call.options, **call.sections, OWN=int(inputs.to_itself), **by_row.options(),
         )  # fmt: skip
         stick.stick_backward_keys[(tiles, B * H)](
-            *inputs, rests, beyond, dk, dv, *numbers, *part,
+            *read, rests, beyond, dk, dv, *numbers, *part,
             **call.options, **call.sections_of_keys, **by_key.options(),
         )  # fmt: skip
         if by_place is not None:
             stick.stick_backward_tables[(diagonals, B * H)](
-                *inputs, rests, beyond, sums, *numbers, *part, **call.options, **by_place.options()
+                *read, rests, beyond, sums, *numbers, *part, **call.options, **by_place.options()
             )
-    if to_itself:
+    if inputs.to_itself:
         dv += left.exp2()[..., None] * grad
-    dbias = sums if bias is None or not wants_bias else table_gradient(sums, bias, side)
+    dbias = sums if inputs.bias is None or not wants_bias else table_gradient(sums, inputs.bias, inputs.side)
     return dq, dk.to(k.dtype), dv.to(v.dtype), dbias
 
 
 @stick_attention_backward.register_fake
-def _(
-    grad: Tensor, left: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, segment: Any,
-    scale: float, down: bool, side: int, include_self: bool, to_itself: bool, wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _(grad: Tensor, left: Tensor, wants_bias: bool, *args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, k, v, bias, *_ = args
     dbias = left.new_empty(bias.shape if bias is not None and wants_bias else 0)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    tensors, ctx.how = inputs[:5], inputs[5:]
+    tensors, ctx.numbers = inputs[:5], inputs[5:]
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(output[1], *tensors)
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
+    left, *tensors = ctx.saved_tensors
     wants_bias = bool(ctx.needs_input_grad[3])
-    dq, dk, dv, dbias = stick_attention_backward(grad, *ctx.saved_tensors, *ctx.how, wants_bias)
+    dq, dk, dv, dbias = stick_attention_backward(grad, left, wants_bias, *tensors, *ctx.numbers)
     return dq, dk, dv, dbias if wants_bias else None, *[None] * 6
 
 
@@ -161,30 +154,19 @@ stick_attention.register_autograd(_differentiate, setup_context=_remember)
 
 
 class _StickCall:
-    """The arguments that all launches of one call share; arguments as of `stick_attention`."""
+    """What all launches of one call share."""
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        segment: Tensor | None,
-        scale: float,
-        down: bool,
-        side: int,
-        include_self: bool,
-    ) -> None:
-        self.activations = (dims_adjacent(q), dims_adjacent(k), dims_adjacent(v))
-        self.vectors = [
-            spread(bias, q.shape[2], LOG2E),
-            None if segment is None else segment.contiguous(),
-        ]
-        self.numbers = [scale, *table_shape(self.vectors[0])]
+    def __init__(self, inputs: StickInputs) -> None:
+        q, bias, segment = inputs.q, inputs.bias, inputs.segment
+        self.activations = tuple(map(dims_adjacent, inputs[:3]))
+        self.vectors = [spread(bias, q.shape[2], LOG2E), None if segment is None else segment.contiguous()]
+        self.numbers = [inputs.scale, *table_shape(self.vectors[0])]
         self.q = q
         self.optional_terms = {name for name, term in (("BIAS", bias), ("SEGMENTED", segment)) if term is not None}
-        self.options = stick_switches(q.dtype, q.shape[-1], down, side, include_self, self.optional_terms)
-        how = (side, include_self, segment is not None)
+        self.options = stick_switches(
+            q.dtype, q.shape[-1], inputs.down, inputs.side, inputs.include_self, self.optional_terms
+        )
+        how = (inputs.side, inputs.include_self, segment is not None)
         self.sections, self.sections_of_keys = sections(*how), sections_of_keys(*how)
 
     def strides(self, *tensors: Tensor) -> list[int]:

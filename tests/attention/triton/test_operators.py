@@ -79,7 +79,7 @@ def test_its_backward_pass_is_a_sound_operator(case: str) -> None:
     inputs = (*queries_keys_values(case == "strided"), *TERMS[case]())
     out, lse = softmax_attention(*inputs)
     wants = [inputs[3] is not None, inputs[4] is not None]
-    torch.library.opcheck(softmax_attention_backward, (rand(B, H, T, d), out, lse, *inputs, wants), test_utils=ALONE)
+    torch.library.opcheck(softmax_attention_backward, (rand(B, H, T, d), out, lse, wants, *inputs), test_utils=ALONE)
 
 
 # of the tables, and of the gain

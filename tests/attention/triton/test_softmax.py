@@ -518,7 +518,7 @@ def test_rows_may_lie_further_apart_than_32_bits_count(name: str, axis: int, cou
     def results(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
         terms = (bias, None, None, None, None, None, 0.3, True, 0.0)
         out, lse = operators.softmax_attention(q, k, v, *terms)
-        return out, *operators.softmax_attention_backward(grad, out, lse, q, k, v, *terms, [True, False])
+        return out, *operators.softmax_attention_backward(grad, out, lse, [True, False], q, k, v, *terms)
 
     for actual, expected in zip(results(**inputs | {name: far}), results(**inputs), strict=True):
         assert expected.isfinite().all()

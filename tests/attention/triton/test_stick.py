@@ -549,7 +549,7 @@ def test_rows_may_lie_more_than_two_gigabytes_apart(axis: int) -> None:
         assert torch.equal(one, other)
     grad = torch.randn(shape).bfloat16()
     actual, expected = (
-        stick_attention_backward(grad, left, x, x, x, *how, True)
+        stick_attention_backward(grad, left, True, x, x, x, *how)
         for x, (_, left) in ((apart, actual), (near, expected))
     )
     for one, other in zip(actual, expected, strict=True):
@@ -700,8 +700,10 @@ def test_the_operators_keep_to_what_pytorch_asks_of_one(full: bool, dtype: torch
     out, left = stick_attention(*inputs, *how)
     assert out.requires_grad
     assert not left.requires_grad
-    saved = [x if x is None else x.detach() for x in (torch.randn_like(out), left, *inputs)]
-    torch.library.opcheck(stick_attention_backward, (*saved, *how, full), test_utils=("test_schema", "test_faketensor"))
+    grad, *saved = [x if x is None else x.detach() for x in (torch.randn_like(out), *inputs)]
+    torch.library.opcheck(
+        stick_attention_backward, (grad, left, full, *saved, *how), test_utils=("test_schema", "test_faketensor")
+    )
 
 
 def test_the_compiler_sees_through_it() -> None:
