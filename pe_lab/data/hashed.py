@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, InMemoryDataset, predictor_metrics, unseen_rows
-from pe_lab.data.problem import MIN_PROBLEMS, PROBLEMS_PER_SEQUENCE, draw_until, split_of
+from pe_lab.data.problem import MIN_PROBLEMS, draw_until, require_unique, split_of
 from pe_lab.data.seeding import make_generator
 from pe_lab.encodings.options import MAX_LENGTH, OptionError
 
@@ -67,12 +67,7 @@ class HashSplitDataset(InMemoryDataset):
         """
         if total < MIN_PROBLEMS:
             raise OptionError(f"{option} must leave at least {MIN_PROBLEMS} different sequences to split, got {value}")
-        for split in ("validation", "test"):
-            if total < PROBLEMS_PER_SEQUENCE * self.sizes[split]:
-                raise OptionError(
-                    f"{split} must be at most {total // PROBLEMS_PER_SEQUENCE}, a twentieth of the {total:,} sequences "
-                    f"of {self.name}, so that none comes twice, got {self.sizes[split]}"
-                )
+        require_unique([total], f"sequences of {self.name}", self.sizes)
 
     def level(self, batch: Batch, p: Tensor) -> dict[str, float]:
         """Return the metrics of a predictor on a batch; ties are broken at random.

@@ -1,7 +1,7 @@
 """Problems of many sizes: START prompt SEP answer END, with the answer predicted token by token."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate
@@ -213,15 +213,7 @@ class RandomProblems(Problems):
         self.sizes = sizes
         if not any(total >= MIN_PROBLEMS for total in accumulate(map(self.different, self.n))):
             raise OptionError(f"longest must leave at least {MIN_PROBLEMS} different problems to split, got {longest}")
-        for split in ("validation", "test"):
-            for total in accumulate(map(self.count_prompts, self.n)):
-                if total >= PROBLEMS_PER_SEQUENCE * sizes[split]:
-                    break
-            else:
-                raise OptionError(
-                    f"{split} must be at most {total // PROBLEMS_PER_SEQUENCE}, a twentieth of the {total:,} problems "
-                    f"of {name}, so that none comes twice, got {sizes[split]}"
-                )
+        require_unique(accumulate(map(self.count_prompts, self.n)), f"problems of {name}", sizes)
 
     @abstractmethod
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
@@ -272,6 +264,29 @@ class RandomProblems(Problems):
         """Return the prompts without the entries beyond their length."""
         length = _length(self.prompt_length, n).tolist()
         return [row[:end] for row, end in zip(prompt.tolist(), length, strict=True)]
+
+
+def require_unique(totals: Iterable[int], what: str, sizes: dict[str, int]) -> None:
+    """Check that validation and test need not repeat a sequence.
+
+    Args:
+        totals: rising counts of different sequences, of which the last is their number; read up to one that suffices.
+        what: the sequences, for the error.
+        sizes: the number of sequences in each split, by its name.
+
+    Raises:
+        OptionError: fewer than 20 times as many as are asked for in validation or test.
+    """
+    largest = max(sizes["validation"], sizes["test"])
+    for total in totals:
+        if total >= PROBLEMS_PER_SEQUENCE * largest:
+            return
+    for split in ("validation", "test"):
+        if total < PROBLEMS_PER_SEQUENCE * sizes[split]:
+            raise OptionError(
+                f"{split} must be at most {total // PROBLEMS_PER_SEQUENCE}, a twentieth of the {total:,} {what}, so "
+                f"that none comes twice, got {sizes[split]}"
+            )
 
 
 def draw_until(size: int, draw: Callable[[int], tuple[Tensor, ...]], option: str, what: str) -> tuple[Tensor, ...]:
