@@ -92,7 +92,7 @@ def undefined(names: list[str]) -> None:
 
 def proofs(names: list[str]) -> None:
     """differences from what encodings are compared with, in docs/proofs.md"""
-    python("tests/proofs.py", *names)
+    python("tests/helpers/proofs.py", *names)
 
 
 def export(names: list[str]) -> None:

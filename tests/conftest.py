@@ -143,7 +143,7 @@ def offline_runs() -> Callable[[Path], dict[str, dict[str, list[dict]]]]:
     """
     import wandb
 
-    from offline import contents
+    from helpers.offline import contents
 
     def read(ledger: Path) -> dict[str, dict[str, list[dict]]]:
         wandb.teardown()  # also that of programs that tests start: they find it in the environment

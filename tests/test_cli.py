@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from configs import TINY_MODEL
+from helpers.configs import TINY_MODEL
 from pe_lab import cli, run
 from pe_lab.system.arguments import Parser, run_program
 

@@ -22,7 +22,7 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from configs import compose_config, group_of, pe_class, pe_settings
+from helpers.configs import compose_config, group_of, pe_class, pe_settings
 from pe_lab import config
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding

@@ -12,7 +12,7 @@ import pytest
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 
-from configs import TINY_MODEL
+from helpers.configs import TINY_MODEL
 from pe_lab import cli, run
 from pe_lab.ledger.ledger import Ledger
 

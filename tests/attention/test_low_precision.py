@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import NAMES, pe_settings
+from helpers.configs import NAMES, pe_settings
 from pe_lab.attention import IMPLEMENTATIONS, attend
 from pe_lab.attention.selftest import INTERPRETER_FACTOR
 from pe_lab.check.case import GRID_WIDTH, MAX_MARK, marked_layout, token_mask

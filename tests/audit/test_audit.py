@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import NAMES, pe_settings
+from helpers.configs import NAMES, pe_settings
 from pe_lab.audit import audit_table, cost, measures
 from pe_lab.audit.audited_encoding import HEADS, LENGTH, WIDTH, AuditedEncoding, equal_tokens, random_tokens
 from pe_lab.audit.cost import Meter, attention_layers, measure_costs

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig
 
-from configs import in_ledger
+from helpers.configs import in_ledger
+from helpers.scores import put_scores
 from pe_lab.benchmark import __main__ as program_of
 from pe_lab.benchmark import pack as packing
 from pe_lab.benchmark import task_rows
@@ -21,7 +22,6 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.sweep import run_cells
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.system.files import CHECKSUMS_FILE, file_digest, write_json
-from scores import put_scores
 
 SMALL = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
 SMALL += ["data.validation=50", "data.test=50", "trainer.batch_size=32", "tune.rates=[1e-3,3e-3,1e-2]"]

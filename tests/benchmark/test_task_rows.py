@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import tuned
+from helpers import tuned
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.system.files import LedgerError

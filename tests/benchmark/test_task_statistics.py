@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import tuned
+from helpers import tuned
 from pe_lab.benchmark import fresh_seeds, task_rows, task_statistics, task_tables, twins
 from pe_lab.benchmark.fresh_seeds import are_contrary, compare_fresh_seeds, drawn_cells, training_commands
 from pe_lab.benchmark.task_results import TaskResults, read_results

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from benchmarks import ROOT
-from configs import TINY_MODEL
+from helpers.configs import TINY_MODEL
 
 pytestmark = pytest.mark.slow
 

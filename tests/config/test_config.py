@@ -14,7 +14,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from configs import group_of, in_ledger, pe_settings
+from helpers.configs import group_of, in_ledger, pe_settings
 from pe_lab import config
 from pe_lab.config import overrides as read
 from pe_lab.config.schema import RANGES

@@ -8,7 +8,7 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from configs import group_of
+from helpers.configs import group_of
 from pe_lab import config
 from pe_lab.config.option_declarations import declared_ranges
 from pe_lab.encodings.options import Range, parameter_ranges

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from configs import compose_config, pe_settings
+from helpers.configs import compose_config, pe_settings
 from pe_lab import config
 from pe_lab.config import expand_overrides, resolve_config
 from pe_lab.encodings.families.rotary import RoPE

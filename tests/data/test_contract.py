@@ -18,7 +18,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from everything import FEW, Everything, assignments, haystacks, lists, sums
+from helpers.everything import FEW, Everything, assignments, haystacks, lists, sums
 from pe_lab.check.datasets import BATCH_FIELDS, PROMISES, DatasetCase, count_tokens, same_batch, whole_split
 from pe_lab.check.promise import check_promise
 from pe_lab.config import config_folder, expand_overrides

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
+from helpers.prompts import parsed
 from pe_lab.data.majority import BinaryMajority, InterleavedMajority, Majority, count_pluralities
-from prompts import parsed
 
 SPLITS = ("train", "validation", "test")
 SMALL = {"train": 300, "validation": 100, "test": 200}

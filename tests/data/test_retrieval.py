@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from everything import FEW, Everything, assignments, haystacks, lists
+from helpers.everything import FEW, Everything, assignments, haystacks, lists
 from pe_lab.data.hashed import HashSplitDataset
 from pe_lab.data.posgen import PosGen
 from pe_lab.data.retrieval import Needle, VariableTracking

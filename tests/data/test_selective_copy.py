@@ -9,8 +9,8 @@ from itertools import product
 import pytest
 import torch
 
+from helpers.prompts import parsed
 from pe_lab.data.copying import SelectiveCopy
-from prompts import parsed
 
 SPLITS = ("train", "validation", "test")
 

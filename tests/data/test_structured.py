@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import compose_config
+from helpers.configs import compose_config
 from pe_lab.data.base import IGNORE, Batch, epoch_order, in_batches
 from pe_lab.data.structured import END, MID, NUM_VALUES, PAD, START, Structured, StructuredHeldout, term_pairs
 from pe_lab.encodings.layout import PADDING

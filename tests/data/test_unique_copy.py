@@ -9,8 +9,8 @@ from itertools import combinations
 import pytest
 import torch
 
+from helpers.prompts import parsed
 from pe_lab.data.copying import UniqueCopy, UniqueSort
-from prompts import parsed
 
 SPLITS = ("train", "validation", "test")
 

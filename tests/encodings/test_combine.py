@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import loops
-from configs import NAMES, pe_class, pe_settings
+from helpers import loops
+from helpers.configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from configs import slow_but_for
+from helpers.configs import slow_but_for
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, UNMARKED, Layout, Randomized, Rotary, Stack, make
 from pe_lab.encodings.families.rotary_scaled import document_lengths

@@ -10,7 +10,7 @@ import hydra
 import pytest
 import torch
 
-from configs import FEW, pe_class, pe_settings, slow_but_for
+from helpers.configs import FEW, pe_class, pe_settings, slow_but_for
 from pe_lab.check import encodings, models
 from pe_lab.check.case import (
     GRID_WIDTH,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.config import expand_overrides
 from pe_lab.encodings.base import PositionalEncoding

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-import loops
+from helpers import loops
 from pe_lab.attention import attend
 from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import Task

@@ -4,7 +4,7 @@ import hydra
 import pytest
 import torch
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.config import expand_overrides, schema
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.families.bias import Alibi

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import mutants
-import proofs
+from helpers import mutants, proofs
 from pe_lab.config import config_folder
 
 NAMES = {path.stem for path in (config_folder() / "pe").glob("*.yaml")}
@@ -49,7 +48,7 @@ def test_every_encoding_is_proven_and_nothing_else_is() -> None:
 
 def test_tests_of_the_table_are_the_marked_ones() -> None:
     named = {tuple(test.split("::")) for row in rows(proofs.TABLE) for test in re.findall(r"`([^`]+)`", row[-1])}
-    assert named == marked(), "run: python tests/proofs.py"
+    assert named == marked(), "run: python tests/helpers/proofs.py"
 
 
 def test_differences_are_those_of_rounding() -> None:
@@ -76,7 +75,7 @@ def test_a_mutants_text_occurs_once_and_its_tests_exist(mutant: mutants.Mutant) 
 
 def test_mutants_of_the_page_are_those_of_the_script_and_three_at_least() -> None:
     expected = [[f"`{one.encoding}`", mutants.cell(one.old), mutants.cell(one.new)] for one in mutants.MUTANTS]
-    assert [[row[0], row[2], row[3]] for row in rows(mutants.TABLE)] == expected, "run: python tests/mutants.py"
+    assert [[row[0], row[2], row[3]] for row in rows(mutants.TABLE)] == expected, "run: python tests/helpers/mutants.py"
     of_encodings = [one for one in mutants.MUTANTS if one.encoding in NAMES]
     assert min(Counter(one.encoding for one in of_encodings).values()) >= 3
     for row, one in zip(rows(mutants.TABLE), mutants.MUTANTS, strict=True):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pe_lab
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import config_folder

@@ -5,7 +5,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from configs import compose_config, pe_settings
+from helpers.configs import compose_config, pe_settings
 from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters

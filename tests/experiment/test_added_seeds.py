@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from configs import in_ledger
+from helpers.configs import in_ledger
 from pe_lab import config, run, status
 from pe_lab.experiment import sweep, sweep_report
 from pe_lab.experiment.added_seeds import add_seeds

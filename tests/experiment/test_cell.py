@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from configs import in_ledger
+from helpers.configs import in_ledger
 from pe_lab import attention, config
 from pe_lab.attention import sdpa
 from pe_lab.config.reference import TRAINING, effect_of

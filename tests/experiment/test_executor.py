@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs import TINY, in_ledger
+from helpers.configs import TINY, in_ledger
 from pe_lab.data.seeding import derive_seed
 from pe_lab.encodings.families.bias_learned import KerpleLog
 from pe_lab.experiment import executor

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from configs import TINY
+from helpers.configs import TINY
 from pe_lab import config
 from pe_lab.data.base import InMemoryDataset
 from pe_lab.experiment import job as jobs_module

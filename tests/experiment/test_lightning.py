@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs import TINY, in_ledger
-from fits import fit
+from helpers.configs import TINY, in_ledger
+from helpers.fits import fit
 from pe_lab import config
 from pe_lab.config.trainer_arguments import (
     ALIASES,

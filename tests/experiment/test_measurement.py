@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs import TINY, in_ledger
 from faults.programs import Program
+from helpers.configs import TINY, in_ledger
 from pe_lab import config
 from pe_lab.attention import sdpa
 from pe_lab.encodings.families.rotary_far import ReRoPE

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from configs import in_ledger
 from faults.sweeps import TINY
+from helpers.configs import in_ledger
 from pe_lab.experiment import measurement
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job

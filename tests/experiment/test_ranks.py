@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
-from configs import TINY_MODEL, in_ledger
 from faults.programs import Program, wait_for
+from helpers.configs import TINY_MODEL, in_ledger
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.system.files import digest

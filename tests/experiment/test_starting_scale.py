@@ -8,8 +8,8 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from configs import in_ledger, pe_settings
 from faults.sweeps import TINY
+from helpers.configs import in_ledger, pe_settings
 from pe_lab import config
 from pe_lab.encodings.families.table import Learnable
 from pe_lab.encodings.sizes import Sizes

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from configs import TINY_MODEL, in_ledger
+from helpers.configs import TINY_MODEL, in_ledger
 from pe_lab import config
 from pe_lab.data.induction import Induction
 from pe_lab.data.mqar import MQAR

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig
 
-from configs import in_ledger
 from faults.sweeps import TINY
+from helpers.configs import in_ledger
 from pe_lab import config
 from pe_lab.experiment import progress_display, scheduler, sweep, sweep_report
 from pe_lab.experiment.job import Job

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from configs import TINY_MODEL, in_ledger
+from helpers.configs import TINY_MODEL, in_ledger
+from helpers.scores import put_scores
 from pe_lab import config
 from pe_lab.experiment import executor
 from pe_lab.experiment.rounds import Outcome, drive_stage
@@ -18,7 +19,6 @@ from pe_lab.report.__main__ import main as report
 from pe_lab.results.frame import load
 from pe_lab.results.tuned_outcomes import compare_with_baseline
 from pe_lab.statistics import Endpoint
-from scores import put_scores
 
 TINY = [*TINY_MODEL, "trainer.device=cpu", "logger=none"]
 TASK = ["data=induction", "data.train=320", "data.validation=50", "data.test=50", "trainer.batch_size=32"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import tuned
+from helpers import tuned
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.gallery import encoding_page

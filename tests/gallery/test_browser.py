@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from browser import Browser, browsing, executable
+from helpers.browser import Browser, browsing, executable
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = executable()

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import tuned
+from helpers import tuned
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.gallery.length_figure import BASELINES, BOTTOM, HEIGHT, LEFT, LINE, RIGHT, TOP, WIDTH, length_figure

@@ -14,7 +14,7 @@ import torch
 from hydra.utils import instantiate
 from markupsafe import escape
 
-import tuned
+from helpers import tuned
 from pe_lab.benchmark import task_tables
 from pe_lab.benchmark.fresh_seeds import compare_fresh_seeds
 from pe_lab.benchmark.task_results import TaskResults

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 
-from hf_models import (
+from helpers.hf_models import (
     CAUSAL_KINDS,
     CLOSE,
     LENGTH,

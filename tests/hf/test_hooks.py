@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import PreTrainedModel
 
-from hf_models import LENGTH, logits, replaced, small, takes, tokens
+from helpers.hf_models import LENGTH, logits, replaced, small, takes, tokens
 from pe_lab.hf import replace
 
 ENTERING = ("learnable_per_layer", "forgetting", "t5", "rope", "sinusoidal_qk", "tape")  # in different places

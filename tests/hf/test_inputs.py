@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from hf_models import CLOSE, NAMES, logits, replaced, takes, tokens
+from helpers.hf_models import CLOSE, NAMES, logits, replaced, takes, tokens
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.hf.inputs import layout_of
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_models import DEPTH, HEADS, KINDS, LENGTH, NAMES, WHOLE, WIDTH, logits, replaced, small, tokens
+from helpers.hf_models import DEPTH, HEADS, KINDS, LENGTH, NAMES, WHOLE, WIDTH, logits, replaced, small, tokens
 from pe_lab.encodings import RoPE, make
 from pe_lab.hf import load, replace, stacks
 

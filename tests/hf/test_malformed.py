@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_models import logits, replaced, tokens
+from helpers.hf_models import logits, replaced, tokens
 from pe_lab.hf import load
 
 CONFIG, WEIGHTS, INDEX, GENERATION = (

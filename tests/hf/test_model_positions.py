@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hf_models import DEPTH, HEADS, LENGTH, WIDTH, logits, small, tokens
+from helpers.hf_models import DEPTH, HEADS, LENGTH, WIDTH, logits, small, tokens
 from pe_lab.encodings import RoPE, make
 from pe_lab.hf import load, replace, stacks
 

@@ -19,7 +19,7 @@ from transformers import (
     XGLMForCausalLM,
 )
 
-from hf_models import (
+from helpers.hf_models import (
     CLOSE,
     DEPTH,
     GRID,

@@ -16,7 +16,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel, pipeline
 
-from hf_models import logits, replaced, small, tokens
+from helpers.hf_models import logits, replaced, small, tokens
 from pe_lab.hf import load, replace, stacks
 
 HEADS = {

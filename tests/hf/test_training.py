@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from hf_models import LENGTH, logits, small, tokens
+from helpers.hf_models import LENGTH, logits, small, tokens
 from pe_lab.hf import EncodingCallback, load, parameter_groups, replace, stacks
 
 STEPS = 8

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from configs import NAMES, pe_class, pe_settings, slow_but_for
+from helpers.configs import NAMES, pe_class, pe_settings, slow_but_for
 from pe_lab import config
 from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model

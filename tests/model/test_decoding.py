@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import NAMES, pe_class, pe_settings
+from helpers.configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
 from pe_lab.check.case import MAX_MARK, marked_layout

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from configs import NAMES, compose_config, pe_settings
+from helpers.configs import NAMES, compose_config, pe_settings
 from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task

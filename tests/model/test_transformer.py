@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from configs import FEW, NAMES, compose_config, pe_class, pe_settings, slow_but_for
+from helpers.configs import FEW, NAMES, compose_config, pe_class, pe_settings, slow_but_for
 from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model
 from pe_lab.data.base import Task

@@ -7,7 +7,7 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from configs import compose_config
+from helpers.configs import compose_config
 from pe_lab.experiment.cell import Cell
 from pe_lab.probes.attention import layer_weights
 from pe_lab.probes.figures import attention_heads, attention_maps, position_by_layer

@@ -7,7 +7,7 @@ import torch
 from sklearn.linear_model import RidgeCV
 from torch import Tensor
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.base import Batch, Dataset, Floors, InMemoryDataset, Task

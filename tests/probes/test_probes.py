@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import FEW, NAMES, TINY_MODEL, compose_config, pe_class, pe_settings
+from helpers.configs import FEW, NAMES, TINY_MODEL, compose_config, pe_class, pe_settings
 from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder, expand_overrides
 from pe_lab.data.arithmetic import Addition

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.data.structured import MID, START, Structured

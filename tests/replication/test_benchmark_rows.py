@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 import yaml
 
+from helpers import tuned
 from pe_lab.benchmark import task_rows
 from pe_lab.benchmark.tasks import task_named
 from pe_lab.replication import EntryVerdict, judge_entry, load_entries
 from pe_lab.replication import __main__ as program
 from pe_lab.replication.benchmark_rows import read_values, shipped_values
 from pe_lab.statistics import Agreement
-from tests import tuned
 
 LOSSES = {"rope": 2.0, "alibi": 1.5, "none": 3.0}
 CLAIM: dict[str, Any] = {

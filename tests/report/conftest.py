@@ -9,9 +9,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
+from helpers.reports import made_cells, made_curves, made_records, store
 from pe_lab.report import page as page_module
 from pe_lab.results import panels
-from reports import made_cells, made_curves, made_records, store
 
 
 @pytest.fixture

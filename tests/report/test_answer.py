@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
 from pe_lab.report import overview_figures
 from pe_lab.report.answer import MAX_NOTES, answer, sentences, title
 from pe_lab.report.best_candidates import SettingCounts, by_setting, overall

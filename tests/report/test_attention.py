@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from configs import in_ledger
+from helpers.configs import in_ledger
 from pe_lab.experiment import sweep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import WEIGHTS_FILE

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from frames import results_of
-from paged import text_of
+from helpers.frames import results_of
+from helpers.paged import text_of
+from helpers.reports import learned, made_cells, made_curves, made_records, run, store
 from pe_lab.report.__main__ import command_of
-from reports import learned, made_cells, made_curves, made_records, run, store
 
 
 def test_the_command_writes_one_page_without_a_twin(study, monkeypatch, capsys):

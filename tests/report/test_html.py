@@ -7,13 +7,13 @@ import subprocess
 import pandas as pd
 import pytest
 
-from paged import text_of
+from helpers.paged import text_of
+from helpers.reports import made_cells, made_curves, made_records, question, run, store
 from pe_lab.report import page as page_module
 from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import ReportTable, Section
 from pe_lab.report.sections import sections
 from pe_lab.results import frame
-from reports import made_cells, made_curves, made_records, question, run, store
 
 
 @pytest.fixture(scope="module")

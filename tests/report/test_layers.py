@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
+from helpers.reports import made_records, question
 from pe_lab.report import answer
 from pe_lab.report.answer import study_question
 from pe_lab.report.layers import layer_parts
@@ -14,7 +15,6 @@ from pe_lab.report.sections import sections
 from pe_lab.results import frame
 from pe_lab.results.learned import not_learned_note
 from pe_lab.statistics import interval
-from reports import made_records, question
 
 
 def test_a_study_that_measures_layers_has_the_question_of_its_configuration(cells):

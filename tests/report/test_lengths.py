@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
+from helpers.reports import made_records, question
 from pe_lab.report import answer
 from pe_lab.report.lengths import at_longer_lengths
 from pe_lab.report.parts import Collapsible
 from pe_lab.results import frame, plots
-from reports import made_records, question
 
 
 def test_what_is_measured_at_longer_lengths_and_by_layer_is_said_first(study):

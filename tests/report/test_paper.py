@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
-from latex_tables import parsed
+from helpers.frames import results_of
+from helpers.latex_tables import parsed
 from pe_lab import statistics
 from pe_lab.report import paper
 from pe_lab.report.__main__ import main

@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
+from helpers.reports import question
 from pe_lab.report import answer
 from pe_lab.report.rates import rates
 from pe_lab.report.sections import sections
 from pe_lab.results import tuned_rates
-from reports import question
 
 
 @pytest.mark.usefixtures("unplaced")

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
+from helpers.reports import learned, made_cells, made_records, question
 from pe_lab import statistics
 from pe_lab.report.recommendations import BLIND, GUESS, NOBODY, choices
 from pe_lab.report.sections import sections
 from pe_lab.results import pooling
 from pe_lab.results.study_comparisons import POOLED, families
 from pe_lab.statistics import GRID_TABLE, Margin
-from reports import learned, made_cells, made_records, question
 
 
 @pytest.mark.usefixtures("unplaced")

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
+from helpers.reports import PES, learned, made_curves, made_records, question, store
 from pe_lab import statistics
 from pe_lab.report import answer, recommendations
 from pe_lab.report.comparing import methods
@@ -21,7 +22,6 @@ from pe_lab.results.learned import filter_learned_comparisons
 from pe_lab.results.study import study_tables
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import GRID_TABLE
-from reports import PES, learned, made_curves, made_records, question, store
 
 
 def test_the_methods_say_whether_variances_are_shared(cells) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
 from pe_lab.report import answer, overview_figures, sequential_verdicts
 from pe_lab.report.best_candidates import SettingCounts
 from pe_lab.report.parts import CaptionedFigure

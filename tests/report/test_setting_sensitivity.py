@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
 from pe_lab.report.parts import CaptionedFigure, ReportTable
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.setting_sensitivity import best_other, sensitivity_section

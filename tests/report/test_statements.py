@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
+from helpers.reports import learned, question, unfolded
 from pe_lab.report import answer
 from pe_lab.report.best_candidates import overall
 from pe_lab.report.parts import CaptionedFigure, ReportTable, Section
@@ -19,7 +20,6 @@ from pe_lab.report.sections import sections
 from pe_lab.results import frame
 from pe_lab.results.study_comparisons import POOLED, families
 from pe_lab.statistics import GRID_TABLE
-from reports import learned, question, unfolded
 
 
 def made_study(number: int) -> frame.Results:

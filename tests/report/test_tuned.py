@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
-from latex_tables import parsed
+from helpers.latex_tables import parsed
 from pe_lab.report import paper
 from pe_lab.report.__main__ import main
 from pe_lab.report.answer import sentences, title

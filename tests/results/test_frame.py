@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.ledger import COLUMNS, identity, make, record_checkpoint
-from configs import TINY_MODEL, in_ledger
+from helpers.configs import TINY_MODEL, in_ledger
 from pe_lab import config
 from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job

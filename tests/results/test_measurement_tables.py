@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from configs import TINY
+from helpers.configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.results.cell_rows import settings_of

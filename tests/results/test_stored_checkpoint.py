@@ -13,7 +13,7 @@ import wandb
 from omegaconf import OmegaConf
 
 from benchmarks.ledger import identity, record_checkpoint
-from paged import text_of
+from helpers.paged import text_of
 from pe_lab import config
 from pe_lab.ledger import __main__ as upkeep
 from pe_lab.ledger.ledger import Ledger

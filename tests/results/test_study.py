@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.ledger import record_checkpoint
-from configs import TINY_MODEL, in_ledger
-from frames import results_of
+from helpers.configs import TINY_MODEL, in_ledger
+from helpers.frames import results_of
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.sweep_report import CellsMissingError, report_jobs
 from pe_lab.ledger.tree import LedgerFiles

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from frames import results_of
+from helpers.frames import results_of
 from pe_lab.results import study
 from pe_lab.results.frame import Results, load
 from pe_lab.results.study_declaration import StudyDeclaration, read_declared

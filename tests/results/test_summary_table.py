@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from scipy import stats
 
-from configs import compose_config
+from helpers.configs import compose_config
 from pe_lab.results.cell_rows import rows_of, settings_of
 from pe_lab.results.summary_table import TEST_COLUMNS, by_task, render_table, summarise, with_verdicts
 from pe_lab.results.verdict_marks import few_runs

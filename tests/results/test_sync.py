@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import wandb
 
-from configs import TINY
+from helpers.configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 import pe_lab
-from configs import in_ledger
+from helpers.configs import in_ledger
 from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import load_model

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
-from configs import TINY
-from paged import text_of
+from helpers.configs import TINY
+from helpers.paged import text_of
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.report import __main__ as program

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from configs import TINY
+from helpers.configs import TINY
 from pe_lab import config
 from pe_lab.experiment.job import Job
 

@@ -13,7 +13,7 @@ import torch
 import wandb
 from matplotlib import colormaps
 
-from configs import TINY
+from helpers.configs import TINY
 from pe_lab import config
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.checkpoint_loggers import replay_logs

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import wandb
 
-from configs import TINY
 from faults.wandb_server import Server, serving
-from offline import contents
+from helpers.configs import TINY
+from helpers.offline import contents
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.results import sync

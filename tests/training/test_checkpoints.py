@@ -7,8 +7,8 @@ import lightning as L
 import pytest
 import torch
 
-from configs import TINY_MODEL, in_ledger
-from fits import fit
+from helpers.configs import TINY_MODEL, in_ledger
+from helpers.fits import fit
 from pe_lab.system.files import LedgerError
 from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.module import Training

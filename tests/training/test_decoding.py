@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.base import IGNORE, Batch, Dataset

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import TINY_MODEL, in_ledger
+from helpers.configs import TINY_MODEL, in_ledger
 from pe_lab.data.base import Batch
 from pe_lab.experiment.job import Job
 from pe_lab.training import graph, module

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.config import Model
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.flip_flop import FlipFlop

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-import fits
-from configs import TINY_MODEL, in_ledger
+from helpers import fits
+from helpers.configs import TINY_MODEL, in_ledger
 from pe_lab.attention import attend
 from pe_lab.data.base import IGNORE, epoch_order
 from pe_lab.experiment.callbacks import Curve, StepTime

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from configs import compose_config, pe_settings
+from helpers.configs import compose_config, pe_settings
 from pe_lab import config
 from pe_lab.attention import sdpa
 from pe_lab.config import Model

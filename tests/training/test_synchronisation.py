@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder
 from pe_lab.data.base import Batch, Task

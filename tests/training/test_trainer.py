@@ -22,8 +22,8 @@ from lightning.pytorch.loggers import CSVLogger
 from safetensors.torch import load_file
 from torch import Tensor
 
-from configs import TINY, in_ledger
-from fits import fit, trainer
+from helpers.configs import TINY, in_ledger
+from helpers.fits import fit, trainer
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.training.checkpoints import SafeTensorsIO

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from configs import compose_config
-from fits import fit
+from helpers.configs import compose_config
+from helpers.fits import fit
 from pe_lab.data.base import Batch
 from pe_lab.data.text.clm import CLM
 from pe_lab.experiment.cell import Cell

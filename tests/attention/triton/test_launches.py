@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import kernels as bench
 from benchmarks import tune
-from configs import slow_but_for
 from emulation.variants import count_by_stride, count_variants
 from emulation.worker import worker
+from helpers.configs import slow_but_for
 from pe_lab.attention import attend, triton
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.operators import table_gradient

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from layouts import layout_of
+from helpers.layouts import layout_of
 from pe_lab.attention import IMPLEMENTATIONS, attend, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import operators

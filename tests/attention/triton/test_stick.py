@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from layouts import layout_of
+from helpers.layouts import layout_of
 from pe_lab.attention import attend, reference, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import stick as kernels

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import loops
-from configs import pe_settings
+from helpers import loops
+from helpers.configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import Task

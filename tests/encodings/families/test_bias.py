@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import loops
+from helpers import loops
 from pe_lab.attention import attend, reference
 from pe_lab.config import expand_overrides
 from pe_lab.encodings import make

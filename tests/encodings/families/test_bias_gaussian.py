@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import loops
+from helpers import loops
 from pe_lab.attention import attend
 from pe_lab.encodings import Alibi, OptionError, make
 from pe_lab.encodings.base import PositionalEncoding

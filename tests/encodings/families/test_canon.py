@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from layouts import packed
+from helpers.layouts import packed
 from pe_lab.encodings import PADDING, Canon, Layout, Sizes
 from pe_lab.encodings.families.convolution import causal_convolution
 

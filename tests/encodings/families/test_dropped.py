@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import TINY_MODEL
-from fits import fit
+from helpers.configs import TINY_MODEL
+from helpers.fits import fit
 from pe_lab.attention import attend
 from pe_lab.config import expand_overrides
 from pe_lab.data.base import Batch

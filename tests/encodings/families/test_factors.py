@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import loops
+from helpers import loops
 from pe_lab.attention import attend
 from pe_lab.encodings import OptionError, make
 from pe_lab.encodings.families.factors import URPE

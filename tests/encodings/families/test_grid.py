@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.attention import reference
 from pe_lab.config import expand_overrides
 from pe_lab.data.base import Batch, Dataset, Task

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from layouts import packed
+from helpers.layouts import packed
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Layout, PaTH, Sizes
 from pe_lab.encodings.families.path import ReflectedKeys, reflected_products

@@ -6,7 +6,7 @@ import hydra
 import pytest
 import torch
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding

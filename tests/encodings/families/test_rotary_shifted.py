@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import loops
+from helpers import loops
 from pe_lab.attention import attend
 from pe_lab.encodings import OptionError, PRoPE
 from pe_lab.encodings.families.rotary_shifted import KeyOffsetRoPE

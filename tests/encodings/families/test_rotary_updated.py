@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-import loops
+from helpers import loops
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, TAPE, Alibi, Heads, Interleave, Layout, RoPE, Sizes, Stack, Sum
 from pe_lab.encodings.families.rotary_updated import Update

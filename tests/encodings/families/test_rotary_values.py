@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-import loops
+from helpers import loops
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import OptionError, RoPE
 from pe_lab.encodings.families.rotary_values import VORoPE

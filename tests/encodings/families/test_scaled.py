@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from layouts import mixed
+from helpers.layouts import mixed
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Layout, RoPE, Sizes, SSMax, Stack, Sum, Temperature
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import pe_settings
+from helpers.configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.encodings import PADDING, Alibi, Layout, Learnable, RoPE, Shape, Sinusoidal, Sizes, Stack, Sum, make
 from pe_lab.encodings.families.absolute import Integer

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from layouts import mixed
+from helpers.layouts import mixed
 from pe_lab.attention import attend
 from pe_lab.encodings import PADDING, T5, Layout, Sizes, Tupe, make
 

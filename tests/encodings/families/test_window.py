@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-import loops
-from configs import pe_settings
+from helpers import loops
+from helpers.configs import pe_settings
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import OptionError, Stack, UnfitError, make
 from pe_lab.encodings.base import PositionalEncoding

@@ -1,4 +1,6 @@
-"""Measure how far encodings are from what they are compared with, for docs/proofs.md: python tests/proofs.py [NAME ...]
+"""Measure how far encodings are from what they are compared with, for docs/proofs.md.
+
+    python tests/helpers/proofs.py [NAME ...]
 
 Runs the tests that are marked `proves` and keeps the largest absolute difference of what they compare. The name in the
 mark may refer to a parameter of the test, as in "randomized_{name}": a name, a class or an encoding, whose name counts.
@@ -18,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/proofs.md"
 TABLE = re.compile(r"(<!-- measured: differences -->\n).*?(<!-- end -->)", re.DOTALL)
 DEFINITION = "its definition, by loops"

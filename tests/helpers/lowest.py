@@ -14,7 +14,7 @@ UNCONSTRAINED = ("torch", "triton")
 
 def lowest(extras: list[str]) -> list[str]:
     """Return a line `name==version` for each dependency that has a lower bound."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
     bounds = [re.match(r"([\w-]+)(?:\[[\w,]+\])?>=([\w.]+)", line) for names in lists for line in names]
     return [f"{bound[1]}=={bound[2]}" for bound in bounds if bound and bound[1] not in UNCONSTRAINED]

@@ -1,6 +1,6 @@
 """Change the defining lines of encodings one at a time, and name the test that fails.
 
-    python tests/mutants.py [NAME ...]
+    python tests/helpers/mutants.py [NAME ...]
 
 Writes the table of mutants in docs/proofs.md; with NAMES, the rows of these encodings, or of these types of models of
 transformers, alone. Each mutant is a text of a file, which occurs there once, and what stands in its place in a copy of
@@ -35,7 +35,7 @@ ONLY = {
     **{kind: f"{kind} or layer or gemma" for kind in ("gemma3_text", "smollm3")},
     "t5": "t5 or buckets",
 }
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/proofs.md"
 OTHER_PACKAGE = 70  # an exit status that pytest does not have
 TABLE = re.compile(r"(<!-- measured: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
