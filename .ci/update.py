@@ -2,13 +2,15 @@
 
 Run it after an encoding or a dataset was added or changed. With NAMEs, steps that have a part for each encoding or
 dataset make those alone. Without, they make all, but the table of exports, which takes an hour: it gets what it lacks.
+Places that are written by hand come first: while one lacks an encoding, it is named, and nothing is written.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import yaml
@@ -16,6 +18,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = ROOT / "pe_lab/encodings/public.py"
 FAMILIES = PUBLIC.parent / "families"
+VARIANTS = PUBLIC.parent / "named.py"
 INTERFACE = {  # public names of pe_lab.encodings beside its encodings, by module
     "base": ["PositionalEncoding", "UnfitError"],
     "cache": ["Cache"],
@@ -39,6 +42,9 @@ def main() -> None:
     if unknown := [name for name in arguments.names if name not in known and name not in datasets]:
         sys.exit(f"error: NAME must be a file of conf/pe or of conf/data, got {unknown[0]}")
     chosen = [name for name in arguments.names if name in known]
+    sys.path.insert(0, str(ROOT))
+    if lines := [*missing(chosen if arguments.names else list(known), arguments.only)]:
+        sys.exit("\n".join(["nothing is written:", *dict.fromkeys(lines)]))
     before = changed()
     for step in arguments.only:
         if arguments.names and not chosen and step not in OF_DATASETS:
@@ -51,8 +57,57 @@ def main() -> None:
 
 def encodings() -> dict[str, str]:
     """Return the import path of each encoding of conf/pe by name."""
-    files = sorted((ROOT / "conf/pe").glob("*.yaml"))
-    return {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["_target_"] for file in files}
+    configs = {file.stem: yaml.safe_load(file.read_bytes()) for file in sorted((ROOT / "conf/pe").glob("*.yaml"))}
+    return {name: str((config or {}).get("_target_", "")) for name, config in configs.items()}
+
+
+def missing(names: list[str], steps: list[str]) -> Iterator[str]:
+    """Yield a line for each place that is written by hand and lacks an encoding, of those that steps rest on."""
+    targets = encodings()
+    for name in names:
+        if "public" in steps:
+            yield from missing_class(name, targets[name])
+        if "pages" in steps:
+            yield from missing_in_gallery(name, targets)
+    if names and "proofs" in steps:
+        listed = [sys.executable, "tests/proofs.py", "--unproven", *names]
+        unproven = subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+        yield from (f'tests/encodings: no test has the mark pytest.mark.proves("{name}")' for name in unproven)
+
+
+def missing_class(name: str, target: str) -> Iterator[str]:
+    """Yield a line if there is no class of an encoding, or another one has its name and VARIANTS has not."""
+    module, _, kind = target.removeprefix("pe_lab.encodings.").rpartition(".")
+    files = [folder / f"{module.replace('.', '/')}.py" for folder in (FAMILIES, PUBLIC.parent)]
+    file = next((path for path in files if path.is_file()), files[0])
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if not kind:
+        yield f"conf/pe/{name}.yaml: no _target_ with a file and a class"
+    elif not re.search(rf"^class {re.escape(kind)}\b", text, re.MULTILINE):
+        yield f"{file.relative_to(ROOT)}: no class {kind}, the _target_ of conf/pe/{name}.yaml"
+    elif f'name: str = "{name}"' not in text and f'"{name}":' not in VARIANTS.read_text(encoding="utf-8"):
+        yield f"{VARIANTS.relative_to(ROOT)}: VARIANTS has no {name}, and {kind} has another name"
+
+
+def missing_in_gallery(name: str, targets: dict[str, str]) -> Iterator[str]:
+    """Yield a line if an encoding has no family, or no entry of the gallery in the place that this gives it."""
+    from pe_lab.gallery.definitions import FILE, definitions
+    from pe_lab.gallery.encoding_families import FAMILIES
+
+    modules = {other: target.split(".")[-2] if "." in target else "" for other, target in targets.items()}
+    order = [module for family in FAMILIES.values() for module in family]
+    if modules[name] not in order:
+        yield f"pe_lab/gallery/encoding_families.py: FAMILIES has no file {modules[name]}"
+    try:
+        entries = [*definitions()]
+    except ValueError as error:
+        yield f"{FILE.parent.relative_to(ROOT)}/{error}"
+        return
+    listed = [other for other in targets if modules[other] in order and other in {*entries, name}]
+    listed.sort(key=lambda other: (order.index(modules[other]), other))
+    before = listed[listed.index(name) - 1] if name in listed[1:] else ""
+    if name not in entries or (name in listed and ["", *entries][entries.index(name)] != before):
+        yield f"{FILE.relative_to(ROOT)}: {name} must have an entry{before and f' behind {before}'}"
 
 
 def changed() -> dict[str, str]:

@@ -142,7 +142,7 @@ def encodings() -> str:
         for kind, modules in FAMILIES.items()
     ]
     if by_module:
-        raise ValueError(f"FAMILIES must name every module with encodings, got none of {', '.join(by_module)}")
+        sys.exit(f"error: FAMILIES must name every module with encodings, got none of {', '.join(by_module)}")
     return "\n\n".join(sections)
 
 
@@ -515,15 +515,14 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file would change")
     parser.add_argument("--figure", action="store_true", help="draw the figures again")
     arguments = parser.parse_args()
-    changed = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        old = path.read_text(encoding="utf-8")
-        new = filled(old)
-        if new != old:
-            changed.append(str(path.relative_to(ROOT)))
-            if not arguments.check:
-                path.write_text(new, encoding="utf-8")
-    print(f"{len(changed)} files {'differ' if arguments.check else 'written'}: {', '.join(changed) or 'none'}")
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    old = {path: path.read_text(encoding="utf-8") for path in paths}
+    new = {path: filled(text) for path, text in old.items()}  # all of it, before anything is written
+    changed = [path for path in paths if new[path] != old[path]]
+    for path in changed if not arguments.check else ():
+        path.write_text(new[path], encoding="utf-8")
+    listed = ", ".join(str(path.relative_to(ROOT)) for path in changed) or "none"
+    print(f"{len(changed)} files {'differ' if arguments.check else 'written'}: {listed}")
     if arguments.figure:
         draw_figure()
     sys.exit(int(arguments.check and bool(changed)))

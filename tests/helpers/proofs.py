@@ -6,7 +6,10 @@ Runs the tests that are marked `proves` and keeps the largest absolute differenc
 mark may refer to a parameter of the test, as in "randomized_{name}": a name, a class or an encoding, whose name counts.
 """
 
+import argparse
+import contextlib
 import inspect
+import io
 import re
 import sys
 from collections import defaultdict
@@ -49,6 +52,8 @@ class Recorder:
         self.current: list[Proof] = []
         self.gradients: list[Tensor] = []  # kept, so that no other tensor gets the id of one
         self.failed: list[str] = []
+        self.marked: set[str] = set()
+        self.unread: list[Path] = []  # files of tests that cannot be collected
 
     def pytest_configure(self) -> None:
         """Wrap the functions that compare, before test modules import them."""
@@ -86,8 +91,13 @@ class Recorder:
             setattr(proof, kind, (max(difference, largest[0]), max(size, largest[1])))
             proof.dtypes.add(str(got.dtype).removeprefix("torch."))
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and (ROOT / report.nodeid).is_file():
+            self.unread.append(ROOT / report.nodeid)
+
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         marks = {item: [proved(mark.args[0], item) for mark in item.iter_markers("proves")] for item in items}
+        self.marked.update(*marks.values())
         items[:] = [item for item, names in marks.items() if (set(names) & set(self.names) if self.names else names)]
 
     @pytest.hookimpl(wrapper=True)
@@ -137,6 +147,22 @@ def oracle(by: str) -> str:
         return by
 
 
+def run(recorder: Recorder, *options: str) -> int:
+    """Run the marked tests, and return pytest's exit status."""
+    return pytest.main(
+        ["-p", "no:cacheprovider", "-q", "-m", "proves", *options, str(ROOT / "tests/encodings")], [recorder]
+    )
+
+
+def unproven(names: Collection[str]) -> list[str]:
+    """Return the names that no mark has, nor a file of tests that cannot be collected, which may have it in a mark."""
+    recorder = Recorder()
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(recorder, "--collect-only")
+    texts = [text for file in recorder.unread if "mark.proves" in (text := file.read_text())]
+    return [name for name in names if name not in recorder.marked and not any(name in text for text in texts)]
+
+
 HEAD = """\
 | encoding | compared with | values | of up to | gradients | of up to | in | tests |
 | :--- | :--- | ---: | ---: | ---: | ---: | :--- | :--- |"""
@@ -153,11 +179,19 @@ def row(name: str, by: str, proof: Proof) -> str:
 
 def main() -> None:
     """Run the marked tests and write their differences; with names of encodings, only theirs."""
-    names = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="encodings; all by default")
+    parser.add_argument("--unproven", action="store_true", help="print the NAMEs without a marked test, and run none")
+    arguments = parser.parse_args()
+    names = arguments.names
+    if arguments.unproven:
+        print(*unproven(names), sep="\n")
+        return
     recorder = Recorder(names)
-    code = pytest.main(["-p", "no:cacheprovider", "-q", "-m", "proves", str(ROOT / "tests/encodings")], [recorder])
+    code = run(recorder)
     if code or recorder.failed:
-        sys.exit("\n".join([f"nothing is written: pytest ended with {code}", *recorder.failed]))
+        lines = [f"no test is marked with {name}" for name in names if name not in recorder.marked]
+        sys.exit("\n".join([f"nothing is written: pytest ended with {code}", *lines, *recorder.failed]))
     text = PAGE.read_text()
     rows = {
         (f"`{name}`", by): row(name, by, proof)
