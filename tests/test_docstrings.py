@@ -18,6 +18,7 @@ ELSEWHERE = {  # names that are not of the package, by whose they are
     "AutoModelForCausalLM.from_pretrained": "transformers",
     "AutoTokenizer": "transformers",
     "save_pretrained": "transformers",
+    "pandas.read_csv": "pandas",
     "save_to_disk": "datasets",
     "squeezeVar": "limma, in R",
     "untie_r": "Transformer-XL",
@@ -29,7 +30,7 @@ ELSEWHERE = {  # names that are not of the package, by whose they are
 
 
 def test_documented_arguments_and_attributes_exist() -> None:
-    nodes = [(file.name, node) for file in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    nodes = [(file.name, node) for file, nodes in sources().items() for node in nodes]
     named = [(file, node) for file, node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     classes = {node.name: node for _, node in named if isinstance(node, ast.ClassDef)}
     public = [(file, node) for file, node in named if not node.name.startswith("_")]
@@ -62,6 +63,21 @@ def names(node: ast.ClassDef | ast.FunctionDef, classes: dict[str, ast.ClassDef]
 def test_names_in_docstrings_exist() -> None:
     missing = [(file.name, name) for file, name in mentions(MENTIONED) if not is_known(name) and name not in ELSEWHERE]
     assert missing == []
+
+
+def test_properties_are_nouns_and_functions_begin_with_a_verb() -> None:
+    """Measures say what their number is; functions with a decorator may be made properties by it."""
+    wrong = []
+    for file, nodes in sources().items():
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef):
+                first = (ast.get_docstring(node) or "").partition(" ")[0]
+                decorators = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+                is_property = bool(decorators & {"property", "cached_property"})
+                is_noun = first in ("Whether", "The", "A", "An") and file.parts[-2:] != ("audit", "measures.py")
+                if (is_property and first == "Return") or (is_noun and not decorators):
+                    wrong.append((file.name, node.name, first))
+    assert wrong == []
 
 
 def test_files_in_docstrings_exist() -> None:
@@ -98,25 +114,62 @@ def mentions(pattern: re.Pattern[str]) -> list[tuple[Path, str]]:
 def docstrings() -> list[tuple[Path, str]]:
     """Return the docstrings of the package, with their files."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    nodes = [(file, node) for file in PACKAGE.rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    nodes = [(file, node) for file, nodes in sources().items() for node in nodes]
     return [(file, ast.get_docstring(node) or "") for file, node in nodes if isinstance(node, kinds)]
 
 
+@cache
+def sources() -> dict[Path, list[ast.AST]]:
+    """Return the nodes of the files of the package, each file's module first."""
+    return {file: [*ast.walk(ast.parse(file.read_text()))] for file in PACKAGE.rglob("*.py")}
+
+
 def is_known(name: str) -> bool:
-    """Return whether the package has a name, or all names of a dotted one; of a path in it, whether that exists."""
+    """Return whether the package has a name, or all names of a dotted one; of a path in it, whether that exists.
+
+    Of `module.name`, where only modules have that name, whether this module has it.
+    """
     if name.startswith("pe_lab."):
         with suppress(ImportError, AttributeError):
             return bool(resolve_name(name) or True)
         return False
+    owner, _, last = name.rpartition(".")
+    if owner and last in definitions() and last not in members():
+        return owner.rpartition(".")[2] in definitions()[last]
     return known_names().issuperset(name.split("."))
+
+
+@cache
+def definitions() -> dict[str, set[str]]:
+    """Return the modules and packages in which a function or class is defined, by its name."""
+    found: dict[str, set[str]] = {}
+    for file, (module, *_) in sources().items():
+        for node in ast.iter_child_nodes(module):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.setdefault(node.name, set()).update((file.stem, file.parent.name))
+    return found
+
+
+@cache
+def members() -> set[str]:
+    """Return the names of methods and attributes of classes."""
+    nodes = [node for nodes in sources().values() for node in nodes]
+    inside = [part for node in nodes if isinstance(node, ast.ClassDef) for part in node.body]
+    methods = {part.name for part in inside if isinstance(part, ast.FunctionDef)}
+    fields = {
+        part.target.id for part in inside if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+    stored = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    return methods | fields | stored
 
 
 @cache
 def known_names() -> set[str]:
     """Return the names in the code of the package, strings without a space too, and those in conf/ and of files."""
-    code = [*PACKAGE.rglob("*.py"), *PACKAGE.with_name("hydra_plugins").rglob("*.py")]
-    settings = [*PACKAGE.with_name("conf").rglob("*.yaml")]
-    nodes = [node for file in code for node in ast.walk(ast.parse(file.read_text()))]
+    plugins = [*PACKAGE.with_name("hydra_plugins").rglob("*.py")]
+    code, settings = [*sources(), *plugins], [*PACKAGE.with_name("conf").rglob("*.yaml")]
+    nodes = [node for nodes in sources().values() for node in nodes]
+    nodes += [node for file in plugins for node in ast.walk(ast.parse(file.read_text()))]
     fields = [getattr(node, name, None) for node in nodes for name in ("id", "attr", "name", "arg", "asname", "value")]
     words = [word for field in fields if isinstance(field, str) and " " not in field for word in field.split(".")]
     words += [word for file in settings for word in re.findall(r"\w+", file.read_text())]

@@ -121,7 +121,7 @@ class MQAR(InMemoryDataset):
 
     @property
     def weights(self) -> Tensor:
-        """Return [G] integers proportional to the weights of the gaps."""
+        """[G] integers proportional to the weights of the gaps."""
         gaps = self.task.length // 2 - self.pairs
         return torch.tensor([round(WEIGHT_SCALE * (g + 1) ** (self.power - 1)) for g in range(gaps)])
 

@@ -104,7 +104,7 @@ class Structured(InMemoryDataset):
 
     @cached_property
     def chosen(self) -> Parts:
-        """Return the sequences of each split whose progression stays in range with every tail."""
+        """The sequences of each split whose progression stays in range with every tail."""
         fits = set(term_pairs(self.terms))
         return {
             name: [(a, s, tail + self.extra) for a, s, tail in chosen if (a, s) in fits]

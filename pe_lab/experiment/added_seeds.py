@@ -146,7 +146,7 @@ class _StudyState:
 
     @property
     def spent(self) -> float:
-        """Return the core-hours of training of all runs so far, each counted once."""
+        """The core-hours of training of all runs so far, each counted once."""
         return sum(cost_by_run(self.outcomes.values()).values()) / SECONDS_PER_HOUR
 
     def exceeds_budget(self, decision: StudyDecision) -> bool:

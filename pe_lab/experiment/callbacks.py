@@ -29,7 +29,10 @@ class CheckpointNotFiniteError(NotFiniteError):
 
 
 class StepTime(L.Callback):
-    """Counts steps, and the seconds of forward, backward and optimizer since the start of the run.
+    """Counts steps, and the seconds that the host spends on forward, backward and optimizer since the start of the run.
+
+    On a GPU the host does not wait for them: what runs there after `on_train_batch_end` is not counted, so that the
+    seconds are a lower bound.
 
     Attributes:
         steps: the number of steps that are done.

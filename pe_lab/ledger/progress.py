@@ -59,7 +59,7 @@ class RequestedCell:
 
     @property
     def unit_cost(self) -> float:
-        """Return the cost of one epoch or step, see `unit_cost`."""
+        """The cost of one epoch or step, see `unit_cost`."""
         return unit_cost(self.depth)
 
     def to_json(self) -> dict[str, Any]:

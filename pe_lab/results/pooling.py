@@ -33,8 +33,8 @@ def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
 
     Settings of one task are averaged as they are, and so are those of several tasks without a gap, such as text.
     Losses of other tasks are not comparable: the share of the gap that remains is averaged, (loss - best) / (level -
-    best). The level is that of `table.by_task`; the best possible value is the floor bayes, or a loss of 0 where that
-    is unknown.
+    best). The level is that of `summary_table.by_task`; the best possible value is the floor bayes, or a loss of 0
+    where that is unknown.
 
     Raises:
         ValueError: there is no such metric.

@@ -33,7 +33,7 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
 
     Args:
         results: results with at least one cell.
-        records: later measurements, from `curves.gather_records`; may be empty.
+        records: later measurements, from `measurement_tables.gather_records`; may be empty.
 
     Returns:
         Texts by the name of the table: table, tasks, rates, lengths, layers. Contents by the name of the file; the CSV
@@ -79,7 +79,7 @@ def summary_text(records: pd.DataFrame) -> str:
     """Return one metric of each measurement as text: a line per encoding and setting.
 
     Args:
-        records: later measurements, from `curves.gather_records`; not empty.
+        records: later measurements, from `measurement_tables.gather_records`; not empty.
 
     Returns:
         For lengths, the loss, or what was asked for beside it: the loss of a sliding window, exact match of written

@@ -20,6 +20,9 @@ def check_looks(looks: tuple[int, ...]) -> None:
 
 
 def level_shares(looks: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the part of the level that each look spends, in proportion to the square root of its seeds."""
+    """Return the part of the level that each look spends.
+
+    It is SPENT_SHARES at the looks LOOKS, and otherwise in proportion to the square root of the seeds of the look.
+    """
     roots = np.sqrt(looks)
     return SPENT_SHARES if looks == LOOKS else tuple((roots / roots.sum()).tolist())

@@ -74,7 +74,7 @@ class BatchOrder(SequentialSampler, DistributedSampler[Any]):
 
 
 class SplitBatches(torch.utils.data.Dataset[Batch]):
-    """The batches of a split, by their keys.
+    """The sequences of a split, read in batches by key; `len` is the number of sequences.
 
     Args:
         fresh: whether every epoch has training sequences of its own.

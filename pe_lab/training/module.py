@@ -54,7 +54,7 @@ class Training(L.LightningModule):
     def __init__(self, settings: Settings, attention: str | None = None, dataset: Dataset | None = None) -> None:
         super().__init__()
         cfg = as_config(settings)
-        settings = resolve_config(cfg)
+        settings = resolve_config(cfg)  # save_hyperparameters reads this variable
         self.save_hyperparameters(ignore="dataset")
         self.cfg = cfg
         self.dataset = make_dataset(cfg) if dataset is None else dataset

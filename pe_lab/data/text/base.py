@@ -140,7 +140,7 @@ class Text(Dataset):
 
     @cached_property
     def windows(self) -> dict[str, "Windows"]:
-        """Return the windows of each split."""
+        """The windows of each split."""
         longer = "" if self.factor == 1 else f"evaluate.lengths={self.factor:g}"
         setting = longer or f"data.length={self.length}"
         of_train, of_held_out = (self.length, self.train_sequences), (self.task.length, self.held_out)
@@ -173,7 +173,7 @@ class Text(Dataset):
 
     @cached_property
     def bytes_per_token(self) -> Tensor:
-        """Return [vocabulary], the number of bytes of each token; END counts as one."""
+        """The number of bytes of each token, [vocabulary]; END counts as one."""
         return torch.tensor([len(token) for token in self.text.spelling])
 
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:

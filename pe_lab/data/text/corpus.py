@@ -71,7 +71,7 @@ class Corpus:
 
     @cached_property
     def files(self) -> list[Path]:
-        """Return the files, sorted.
+        """The files, sorted.
 
         Raises:
             ValueError: there are none; they cannot be downloaded; a shipped one is damaged.
@@ -91,7 +91,7 @@ class Corpus:
 
     @cached_property
     def documents(self) -> Documents:
-        """Return hash and size of every document; files are read only if they have changed.
+        """Hash and size of every document; files are read only if they have changed.
 
         Raises:
             ValueError: a file is no text, or JSON lines, or there is no text at all.

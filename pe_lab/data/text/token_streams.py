@@ -37,7 +37,7 @@ class TokenStreams:
 
     @cached_property
     def folder(self) -> Path:
-        """Return the folder of the streams, which are written if they are missing or damaged.
+        """The folder of the streams, which are written if they are missing or damaged.
 
         Raises:
             ValueError: the corpus is no text, or gives fewer tokens than the vocabulary was to have.
@@ -47,23 +47,23 @@ class TokenStreams:
 
     @cached_property
     def digest(self) -> str:
-        """Return the digest of all tokens and their spelling."""
+        """The digest of all tokens and their spelling."""
         return digest(read_json(self.folder / CHECKSUMS_FILE))
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Return the number of tokens in each split."""
+        """The number of tokens in each split."""
         sizes: dict[str, int] = read_json(self.folder / "sizes.json")
         return sizes
 
     @cached_property
     def spelling(self) -> list[bytes]:
-        """Return the bytes of every token."""
+        """The bytes of every token."""
         return [bytes.fromhex(token) for token in read_json(self.folder / "spelling.json")]
 
     @cached_property
     def used_tokens(self) -> list[int]:
-        """Return the tokens that occur in the training split, without END, sorted."""
+        """The tokens that occur in the training split, without END, sorted."""
         used: list[int] = read_json(self.folder / "used.json")
         return used
 
@@ -74,7 +74,7 @@ class TokenStreams:
 
     @cached_property
     def streams(self) -> dict[str, np.ndarray]:
-        """Return the memory maps of all splits, kept open."""
+        """The memory maps of all splits, kept open."""
         return {split: self.stream(split) for split in SPLITS}
 
     def __getstate__(self) -> dict[str, Any]:
