@@ -45,10 +45,15 @@ def test_what_the_image_copies_is_there() -> None:
 
 
 def test_the_workflow_runs_what_is_run_here() -> None:
+    """The README's command for tests, and programs of the repository; on the lowest version of Python and another."""
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
-    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    assert commands == [".ci/run"]
-    assert os.access(ROOT / ".ci/run", os.X_OK)
+    quick, everything = ([step["run"] for step in jobs[name]["steps"] if "run" in step] for name in ("quick", "all"))
+    assert (quick[1:-1], everything) == ([".ci/check"], [".ci/run"])
+    assert all(os.access(ROOT / program, os.X_OK) for program in (".ci/check", ".ci/run"))
+    assert f".venv/bin/{quick[-1]}" in (ROOT / "README.md").read_text()
+    lowest, newest = jobs["quick"]["strategy"]["matrix"]["python"]
+    assert PROJECT["requires-python"] == f">={lowest}"
+    assert Version(newest) > Version(lowest)
 
 
 def test_public_names_are_there_without_further_imports() -> None:
