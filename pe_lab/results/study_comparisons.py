@@ -1,6 +1,6 @@
 """All comparisons of a study, whose verdicts its tables and its report show."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -12,6 +12,7 @@ from pe_lab.results.columns import (
     lower_is_better,
     setting_columns,
     sort_by_setting,
+    value_text,
 )
 from pe_lab.results.learned import MIN_RIGHT, filter_learned_cells
 from pe_lab.statistics import GRID_TABLE, Families
@@ -117,10 +118,6 @@ def by_setting_in_words(rows: pd.DataFrame, names: list[str]) -> list[tuple[str,
     varied = [name for name in told if rows[name].nunique(dropna=False) > 1] or ["depth", length_column(rows)]
     groups = []
     for key, group in rows.groupby(varied, sort=False, dropna=False):
-        words = [f"{name.rpartition('.')[2]} {_plain(value)}" for name, value in zip(varied, key, strict=True)]
+        words = [f"{name.rpartition('.')[2]} {value_text(value)}" for name, value in zip(varied, key, strict=True)]
         groups.append((", ".join(words), group))
     return groups
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)

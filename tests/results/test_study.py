@@ -75,7 +75,8 @@ def check(present: Iterable[int], seeds: int) -> None:
     present = sorted(present)
     texts, files, rows = made(present, seeds)
     for name, text in {**texts, **files}.items():
-        assert not re.search("nan|none|<na>", text, re.IGNORECASE), (name, text)
+        shown = text.replace("clip none", "")  # the words for a setting without clipping
+        assert not re.search("nan|none|<na>", shown, re.IGNORECASE), (name, text)
     for name in (name for name in files if name.endswith(".md")):
         lines = [line for line in files[name].splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
