@@ -6,7 +6,7 @@ import pandas as pd
 from pe_lab.report.best_candidates import capitalised, joined
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, between, shaded
 from pe_lab.results import plots
-from pe_lab.results.columns import in_words, record_settings, sort_by_setting
+from pe_lab.results.columns import in_words, probes_as_trained, record_settings, sort_by_setting
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import counted
@@ -46,8 +46,9 @@ APART, ALIKE = 0.5, 0.9  # the cosine of two tokens below which tokens are apart
 
 
 def probed(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the records of probes that have layers."""
-    return records[(records["kind"] == "probe") & records["layer"].notna()] if len(records) else records
+    """Return the records of probes that have layers, at the training length."""
+    probes = probes_as_trained(records)
+    return probes[probes["layer"].notna()] if len(probes) else probes
 
 
 def layer_parts(records: pd.DataFrame) -> list[Part]:
@@ -58,7 +59,7 @@ def layer_parts(records: pd.DataFrame) -> list[Part]:
     Args:
         records: the records, some of them of probes that have layers.
     """
-    layered = probed(records)
+    layered, records = probed(records), probes_as_trained(records)
     alone = records.loc[records["metric"] == "r2_from_token", "value"].mean()
     measured = {metric: _by_layer(_deepest(layered), metric) for metric in SUMMARISED}
     measured = {metric: layers for metric, layers in measured.items() if len(layers)}

@@ -155,6 +155,15 @@ def merge_tables(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **optio
     return merged.astype({name: left[name].dtype for name in different})
 
 
+def probes_as_trained(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of probes at the shortest length they were applied to, usually the training length.
+
+    A probe of position that is fitted and read at other lengths asks another question, so it is no part of a mean.
+    """
+    probes = records[records["kind"] == "probe"] if len(records) else records
+    return probes[probes["length"].fillna(1) == probes["length"].fillna(1).min()] if len(probes) else probes
+
+
 def without_whole_windows(records: pd.DataFrame) -> pd.DataFrame:
     """Return records without the exact match of text, which is that of whole windows and always about 0."""
     text = records.loc[records["metric"] == "bits_per_byte", "data"].unique() if "data" in records else []

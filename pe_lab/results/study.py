@@ -10,6 +10,7 @@ from pe_lab.results.columns import (
     LENGTH_KINDS,
     RECORD_COLUMNS,
     STRIDED_PREFIX,
+    probes_as_trained,
     setting_columns,
 )
 from pe_lab.results.frame import Results
@@ -111,9 +112,9 @@ def study_figures(records: pd.DataFrame) -> dict[str, str]:
     measured = set(records.loc[records["kind"] == "length", "metric"])
     if metric := next((name for name in CURVE_METRICS if name in measured), None):
         drawings["lengths.svg"] = plots.length_curves(records, metric)
-    probes = records[records["kind"].eq("probe") & records["layer"].notna()]
-    for probe, rows in probes.groupby("probe", sort=False):
-        drawings[f"layers-{probe}.svg"] = plots.layer_curves(records, str(probe), rows["metric"].iloc[0])
+    probes = probes_as_trained(records)
+    for probe, rows in probes[probes["layer"].notna()].groupby("probe", sort=False):
+        drawings[f"layers-{probe}.svg"] = plots.layer_curves(probes, str(probe), rows["metric"].iloc[0])
     return {name: svg(plot.figure, name) for name, plot in drawings.items()}
 
 

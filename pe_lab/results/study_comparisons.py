@@ -61,7 +61,7 @@ class Longest(NamedTuple):
 
     Attributes:
         rows: the measured rows, with the floors of the cells, which are those at the training length.
-        metric: the metric: exact match where known, else accuracy or loss.
+        metric: the metric: of text the loss; otherwise exact match where it is known, else accuracy or loss.
         setting: the setting in words.
         length: the longest length, in training lengths.
         nearer: the metric at all lengths: columns pe, seed, length, value.
@@ -90,7 +90,9 @@ def longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, Longest]:
     names = [name for name in measured.columns[: list(measured.columns).index("kind")] if name not in ("pe", "seed")]
     farthest = {}
     for setting, here in by_setting_in_words(sort_by_setting(measured, names), names):
-        metric = next((name for name in ("exact_match", "accuracy", "loss") if (here["metric"] == name).any()), None)
+        there = set(here["metric"])
+        first = ("loss",) if "bits_per_byte" in there else ("exact_match", "accuracy", "loss")  # of text: the loss
+        metric = next((name for name in first if name in there), None)
         length = here["length"].max()
         last = here[(here["metric"] == metric) & (here["length"] == length)]
         if length > 1 and last["pe"].nunique() > 1:

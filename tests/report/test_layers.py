@@ -78,6 +78,16 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     assert dict(zip(table.data["setting"], table.data.iloc[:, -1], strict=True)) == {"norm pre": "2", "norm post": "4"}
 
 
+def test_what_probes_find_at_other_lengths_is_no_part_of_a_mean(cells):
+    records = made_records(cells)
+    probes = records[records["kind"] == "probe"]
+    longer = probes.assign(length=4.0, value=-3.0)
+    for more in (longer, longer.assign(metric="r2_from_token")):
+        first, *_ = layer_parts(records)
+        both, *_ = layer_parts(pd.concat([records, more]))
+        assert both.plot.data.equals(first.plot.data) if hasattr(both, "plot") else both == first
+
+
 @pytest.mark.parametrize(
     ("cosines", "collapse"), [((0.1, 0.2), "do not collapse"), ((0.1, 0.95), "in part"), ((0.95, 0.99), "collapse (")]
 )

@@ -152,6 +152,20 @@ def test_one_that_is_slightly_worse_than_the_best_is_named_as_such():
     assert (line["encoding"], line["how sure"]) == ("a", expected)
 
 
+def test_of_text_the_loss_chooses_at_longer_lengths_not_the_exact_match_of_windows(cells):
+    records = made_records(cells)
+    lengths = records[records["kind"] == "length"]
+    text = [lengths.assign(metric=metric, value=0.0) for metric in ("exact_match", "accuracy")]
+    words = lengths.assign(metric="bits_per_byte")
+    needs = {
+        name: choices(cells, pd.concat([records, *text, *more]))["need"].str.partition(" at 4")[0].tolist()
+        for name, more in {"text": [words], "answers": []}.items()
+    }
+    assert "loss" in needs["text"]
+    assert not {"exact_match", "accuracy"} & set(needs["text"])
+    assert "exact_match" in needs["answers"]
+
+
 def test_lengths_at_which_nothing_is_finite_choose_nothing(cells):
     records = made_records(cells)
     records.loc[(records["length"] == 4) & (records["depth"] == 4), "value"] = np.inf

@@ -22,7 +22,7 @@ from pe_lab.results import measurement_tables
 from pe_lab.results.cell_rows import rows_of, settings_of
 from pe_lab.results.columns import ENVIRONMENT, LEADING_COLUMNS, setting_columns
 from pe_lab.results.frame import UNKNOWN_TASK, load
-from pe_lab.results.from_ledger import FAILURE_COLUMNS, summary_and_environment
+from pe_lab.results.from_ledger import FAILURE_COLUMNS, _checkpoint_length, summary_and_environment
 from pe_lab.statistics import compare_cells
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import CHECKSUMS_FILE, canonical_form, digest, file_digest, write_json
@@ -727,3 +727,10 @@ def test_2000_cells_are_read_in_two_seconds(tmp_path):
     )
     assert len(compare_cells(results.cells)) == 200
     assert cpu < 4  # twice what it may take
+
+
+@pytest.mark.parametrize("per_epoch", [63, 158, 1000])
+def test_runs_that_stop_before_their_last_step_have_the_epochs_of_the_others(per_epoch: int) -> None:
+    """Otherwise they would be another setting, compared apart."""
+    summaries = [{"target": 240, "steps": steps, "epochs": steps / per_epoch} for steps in range(1, 241)]
+    assert {_checkpoint_length(240, summary)["epochs"] for summary in summaries} == {240 / per_epoch}
