@@ -70,7 +70,7 @@ def missing(names: list[str], steps: list[str]) -> Iterator[str]:
         if "pages" in steps:
             yield from missing_in_gallery(name, targets)
     if names and "proofs" in steps:
-        listed = [sys.executable, "tests/proofs.py", "--unproven", *names]
+        listed = [sys.executable, "tests/helpers/proofs.py", "--unproven", *names]
         unproven = subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
         yield from (f'tests/encodings: no test has the mark pytest.mark.proves("{name}")' for name in unproven)
 
