@@ -161,7 +161,8 @@ class Stack(nn.ModuleList):
 
         Raises:
             ValueError: x does not fit the sizes of the model or the layout; the encoding is not defined at these
-                positions; the cache is of another model or batch, or gradients are computed.
+                positions, or its `embed` returns another shape; the cache is of another model or batch, or gradients
+                are computed.
         """
         first = self.first
         if x.dim() != 3 or x.shape[2] != first.sizes.width or not x.shape[1]:
@@ -179,8 +180,9 @@ class Stack(nn.ModuleList):
             located = cache.add(located, first.require_contiguous)
         else:
             first.require_contiguous(layout)
-        x = first.embed(x, located if cache is None else located.remembering(cache.embedding))
-        return x, PassPositions(self, located, cache, x)
+        embedded = first.embed(x, located if cache is None else located.remembering(cache.embedding))
+        _require_shape("embed", embedded, x)
+        return embedded, PassPositions(self, located, cache, embedded)
 
     def _next_layout(self, x: Tensor, cache: Cache | None) -> Layout:
         sizes, length = self.first.sizes, x.shape[1]
@@ -208,8 +210,9 @@ class PassPositions:
         self.stack, self.layout, self.cache = stack, layout, cache
         self.trained = torch.is_grad_enabled()
         self.carried: dict[int, Carried] = {}
-        first = stack.first
+        first, version = stack.first, _version(x)
         self.shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
+        _require_unchanged(x, version)
 
     def prepare(self) -> None:
         """Compute what the first layer would keep for the others, so that a layer which runs twice does the same twice.
@@ -225,8 +228,8 @@ class PassPositions:
         """Return the inputs of attention in a layer with input h [B, T, D]; call it once per layer, in order.
 
         Raises:
-            ValueError: the model has no such layer; a layer carries something, and runs without gradients in a pass
-                with gradients.
+            ValueError: the model has no such layer; the encoding changes h in place, or its `mix` returns another
+                shape; a layer carries something, and runs without gradients in a pass with gradients.
         """
         if not 0 <= index < self.stack.depth:
             raise ValueError(f"index must be that of a layer, 0 ... {self.stack.depth - 1}, got {index}")
@@ -235,8 +238,12 @@ class PassPositions:
             layout = layout.remembering(self.cache.layers[index])
         if index in self.carried:
             layout = layout.carrying(self.carried[index])
+        version = _version(h)
         query_key, value = encoding.mix(h, layout)
         terms = self.shared or encoding.terms(h, layout)
+        _require_unchanged(h, version)
+        _require_shape("mix", query_key, h)
+        _require_shape("mix", value, h)
         if terms.carried is not None:
             if self.trained and not torch.is_grad_enabled():
                 raise ValueError(
@@ -246,3 +253,18 @@ class PassPositions:
             # gradient checkpointing calls this again and may stop before attention fills `mixed`: keep the first
             self.carried.setdefault(index + 1, terms.carried)
         return LayerInput(query_key, value, terms, layout)
+
+
+def _version(x: Tensor) -> int:
+    """Return how often a tensor was changed in place; 0 where PyTorch does not count."""
+    return 0 if torch.compiler.is_compiling() or x.is_inference() else x._version
+
+
+def _require_unchanged(h: Tensor, version: int) -> None:
+    if _version(h) != version:
+        raise ValueError("mix and terms must return new tensors, got h changed in place")
+
+
+def _require_shape(hook: str, states: Tensor, h: Tensor) -> None:
+    if states.shape != h.shape:
+        raise ValueError(f"{hook} must return [B, T, D] = {list(h.shape)}, got {list(states.shape)}")

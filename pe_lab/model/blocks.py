@@ -215,16 +215,10 @@ class Layer(nn.Module):
             positions: the positions of this forward pass, made by `Stack`.
             rows: the slots of x.
             output_rows: the slots of the result, some or all of `rows`.
-
-        Raises:
-            ValueError: the encoding changes its input in place, or returns another shape.
         """
         h = self.norm_attention(x) if self.pre_norm else x
         padded = rows.pad(h)
-        version = _version(padded)
         h_qk, h_v, terms, layout = positions.layer(index, padded)
-        if _version(padded) != version:
-            raise ValueError("mix and terms must return new tensors, got h changed in place")
         if h_qk is padded and h_v is padded:
             h_qk = h_v = h
         else:
@@ -253,11 +247,6 @@ class TiedHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self._tokens[0].weight)
-
-
-def _version(x: Tensor) -> int:
-    """Return how often a tensor was changed in place; 0 where PyTorch does not count."""
-    return 0 if torch.compiler.is_compiling() or x.is_inference() else x._version
 
 
 def mean_over_tokens(x: Tensor, layout: Layout) -> Tensor:

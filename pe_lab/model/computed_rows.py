@@ -66,13 +66,7 @@ class SomeRows(Rows):
         return padded
 
     def drop(self, x: Tensor) -> Tensor:
-        """Return the states [N, D] of these rows, for x [B, T, D].
-
-        Raises:
-            ValueError: x has other sequences or another length, so that its slots are others.
-        """
-        if x.dim() != 3 or x.shape[:2] != self.shape:
-            raise ValueError(f"embed and mix must return [B, T, D], B, T = {list(self.shape)}, got {list(x.shape)}")
+        """Return the states [N, D] of these rows, for x [B, T, D]."""
         return _gather(x.flatten(0, 1), self.slot, self.row, self.has_row)
 
     def split(self, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -179,6 +179,73 @@ def test_embeddings_that_do_not_fit_are_refused(x: Tensor, layout: Layout | None
         make("rope", **SIZES)(x, layout)
 
 
+class Shorter(PositionalEncoding):
+    """Takes a token away."""
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        return x[:, 1:]
+
+
+class Wider(PositionalEncoding):
+    """Gives values more dimensions."""
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        return h, torch.cat((h, h), -1)
+
+
+class Unpacked(PositionalEncoding):
+    """Returns the input once: of two sequences, the first would be queries and keys, the second values."""
+
+    def mix(self, h: Tensor, layout: Layout) -> Tensor:
+        return h
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (Shorter, r"^embed must return \[B, T, D\] = \[2, 8, 16\], got \[2, 7, 16\]$"),
+        (Wider, r"^mix must return \[B, T, D\] = \[2, 8, 16\], got \[2, 8, 32\]$"),
+        (Unpacked, r"^mix must return \[B, T, D\] = \[2, 8, 16\], got \[8, 16\]$"),
+    ],
+)
+def test_a_hook_that_returns_another_shape_is_refused(kind: type[PositionalEncoding], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        Model(Stack([kind(Sizes(16, 2, 8))], 3))(torch.randn(2, 8, 16))
+
+
+class MixesInPlace(PositionalEncoding):
+    """Adds to its input."""
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        h += 1
+        return h, h
+
+
+class SharedTermsInPlace(PositionalEncoding):
+    """Adds to the token embeddings where it makes the terms of all layers."""
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        h.add_(1)
+        return Terms()
+
+
+class TermsInPlace(SharedTermsInPlace):
+    """Adds to the input of each layer."""
+
+    reads_content = True
+
+
+@pytest.mark.parametrize("kind", [MixesInPlace, SharedTermsInPlace, TermsInPlace])
+def test_a_hook_that_writes_to_its_input_is_refused(kind: type[PositionalEncoding]) -> None:
+    with pytest.raises(ValueError, match="^mix and terms must return new tensors, got h changed in place$"):
+        Model(Stack([kind(Sizes(16, 2, 8))], 3))(torch.randn(2, 8, 16))
+
+
+@torch.inference_mode()
+def test_hooks_are_called_in_inference_mode() -> None:
+    assert Model(make("rope", **SIZES))(torch.randn(2, 8, 16)).isfinite().all()
+
+
 @pytest.mark.parametrize("name", ["rope", "shaw"])
 @pytest.mark.parametrize("index", [-1, 3])
 def test_a_layer_that_the_model_does_not_have_is_refused(name: str, index: int) -> None:

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from transformers import PreTrainedModel
 
 from helpers.hf_models import LENGTH, logits, replaced, small, takes, tokens
+from pe_lab.encodings import RoPE
 from pe_lab.hf import replace
 
 ENTERING = ("learnable_per_layer", "forgetting", "t5", "rope", "sinusoidal_qk", "tape")  # in different places
@@ -110,3 +111,9 @@ def test_two_models_do_not_disturb_each_other() -> None:
     before = [logits(model, ids) for model in models]
     assert [torch.equal(logits(model, ids), out) for model, out in zip(models, before, strict=True)] == [True] * 3
     assert models[2].config._attn_implementation == "sdpa"
+
+
+def test_an_encoding_that_writes_to_its_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RoPE, "mix", lambda self, h, layout: (h.add_(1), h))
+    with pytest.raises(ValueError, match="^mix and terms must return new tensors, got h changed in place$"):
+        logits(replaced("llama", "rope"), tokens())

@@ -115,12 +115,6 @@ def test_a_slot_that_has_no_row_is_refused_where_its_state_is_asked() -> None:
         other.within(rand(len(tokens.slot), D), tokens)
 
 
-@pytest.mark.parametrize("shape", [(B, T + 1, D), (B, T - 1, D), (B + 1, T, D), (T, B, D), (B * T, D)])
-def test_states_of_other_slots_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"embed and mix must return \[B, T, D\], B, T = \[3, 5\], got \["):
-        SomeRows(SLOTS["tokens"], (B, T)).drop(rand(*shape))
-
-
 def test_all_rows_leave_states_as_they_are() -> None:
     x = rand(B, T, D)
     assert ALL_ROWS.pad(x) is x
