@@ -4,12 +4,13 @@ python -m pe_lab.gallery [--pe NAME,...] [--out build/gallery] [--results FOLDER
 
 The first run draws every encoding, which takes minutes; later ones read the cache. --pe draws a few. Open
 OUT/index.html in a browser: it needs no server and no network. `mkdocs build` makes the same pages as a part of the
-documentation.
+documentation. Both need `pip install 'pe_lab[docs]'`.
 """
 
 from pathlib import Path
 
 from pe_lab.gallery.definitions import definitions
+from pe_lab.gallery.formulas import mathml
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
 from pe_lab.system.names import HELP_COMMAND, unknown_name_message
@@ -33,6 +34,7 @@ def main() -> None:
 
     def program() -> None:
         arguments = parser.parse_args()
+        mathml("x")  # before anything is drawn: refuses where formulas cannot be typeset
         results, studies = (None if name is None else Path(name) for name in (arguments.results, arguments.studies))
         for name, folder in (("results", results), ("studies", studies)):
             if folder is not None and not folder.is_dir():

@@ -120,9 +120,7 @@ def _checkpoint_length(target: int, summary: dict[str, Any]) -> dict[str, float]
     """Return epochs of a checkpoint, and steps where its run is counted in them; it may have been solved before."""
     if "target" not in summary:
         return {"epochs": target}
-    steps_per_epoch = round(
-        summary["steps"] / summary["epochs"]
-    )  # exact: one value for a setting
+    steps_per_epoch = round(summary["steps"] / summary["epochs"])  # exact: one value for a setting
     return {"steps": target, "epochs": target / steps_per_epoch}
 
 

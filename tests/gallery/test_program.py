@@ -1,6 +1,7 @@
 """The program that writes the gallery: what it prints, and its errors as one line."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,3 +111,13 @@ def test_a_folder_without_permission_gives_one_line(
 
 def test_pe_lab_knows_the_command() -> None:
     assert COMMANDS["gallery"][0] == "pe_lab.gallery.__main__"
+
+
+def test_without_the_extra_it_is_named_before_anything_is_drawn(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "latex2mathml.converter", None)
+    status, lines, error = program(main, "--out", tmp_path / "site", "--cache", tmp_path / "cache")
+    assert (status, lines) == (1, [])
+    assert error.endswith("latex2mathml, which is not installed: pip install 'pe_lab[docs]'\n")
+    assert not list(tmp_path.iterdir())
