@@ -37,6 +37,8 @@ from pe_lab.report.best_candidates import (
 )
 from pe_lab.report.cautions import (
     behind_references,
+    falling,
+    find_apart,
     margin_of_loss,
     not_finite,
     not_learned_position,
@@ -47,7 +49,7 @@ from pe_lab.report.cautions import (
 from pe_lab.report.layers import layer_parts, probed
 from pe_lab.report.lengths import at_longer_lengths, length_parts
 from pe_lab.report.overview_figures import count_of_seeds, only_tasks_vary, overview_figures
-from pe_lab.report.parts import Collapsible, Part, ReportTable, Section
+from pe_lab.report.parts import Collapsible, Part, ReportTable, Section, between
 from pe_lab.report.rates import rate_parts, tries_rates
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import decision_notes, sequential
@@ -55,6 +57,7 @@ from pe_lab.report.training_setup import identity_of, rates_in_words, rates_of_s
 from pe_lab.results.columns import (
     STEPS_METRIC,
     displayed_settings,
+    lower_is_better,
     setting_columns,
     value_text,
 )
@@ -95,13 +98,11 @@ def answer(subject: ReportSubject) -> Section:
     warning = not_learned_note(cells, advice=not opening)
     doubt = "" if compares_losses(subject) else " What is found may differ in models that have."
     parts: list[Part] = [*([f"**Note.** {warning}{doubt}"] if warning else [])]
-    references = [
-        f"**Note.** {line}"
-        for line in [*runs_apart(subject), *not_learned_position(subject), *behind_references(subject)]
-    ]
+    references = [*runs_apart(subject), *not_learned_position(subject), *behind_references(subject)]
     partly = _where_not_learned(cells) or partly_learned(cells)
     notes = [  # the gravest first
         *not_finite(subject),
+        *([] if opening else references),
         *subject.margin_notes(),
         *decision_notes(subject.results, subject.decided),
         *subject.notes,
@@ -115,13 +116,13 @@ def answer(subject: ReportSubject) -> Section:
     if opening:
         where = " at the training length" if longer else ""
         if compares_losses(subject):
-            compared = [said, *references, *overview_figures(subject), how]
+            compared = [said, *overview_figures(subject), *(f"**Note.** {line}" for line in references), how]
             folded = [Collapsible(f"{measured(subject.metric).capitalize()}{where}", compared)]
         first = isinstance(opening[0], str)  # the answer, which stands before what warns of it
         shown = [*opening[:first], *parts, *opening[first:]]
     else:
         folded = [Collapsible("How it was compared", [how])]
-        shown = [*parts, said, *_few_seeds(cells), *references, *overview_figures(subject), *subject.first_tables]
+        shown = [*parts, said, *_few_seeds(cells), *overview_figures(subject), *subject.first_tables]
     shown += [*_setting(subject), *(f"**Note.** {line}" for line in notes[:MAX_NOTES])]
     if more > 0:
         folded = [Collapsible(f"{counted(more, 'more note')}", list(notes[MAX_NOTES:])), *folded]
@@ -147,7 +148,7 @@ def _setting(subject: ReportSubject) -> list[str]:
     lines = [f"**Task{'s' * (len(tasks) > 1)}.** {'; '.join(tasks)}."] if 0 < len(tasks) <= MAX_TASKS else []
     said = (
         [f"Trained {place(cells).removeprefix(',').lstrip()}"]
-        if _measures_more(subject, at_longer_lengths(subject))
+        if _measures_more(subject, at_longer_lengths(subject)) or is_control(cells)
         else []
     )
     said += [*filter(None, [setting_in_words(subject.results)]), _in_short(subject)]
@@ -230,6 +231,9 @@ def title(subject: ReportSubject) -> str:
     cells, metric = subject.results.cells, measured(subject.metric)
     if cells.empty:
         return f"What is the {metric} of the encodings in {subject.results.name}?"
+    if is_control(cells) and cells["pe"].nunique() > 1:
+        on = f" on {_values(cells['data'])}" if "data" in cells else ""
+        return f"A control: can an encoding help or hurt{on}, where position is not needed?"
     names, rates = list(cells["pe"].unique()), rates_of_seeds(subject.results) or _only_rate(subject)
     where = f"{place(filter_learned_cells(cells))}{f', {rates}' if rates else ''}"
     if len(names) == 1:
@@ -279,12 +283,14 @@ def sentences(subject: ReportSubject) -> tuple[str, str]:
     lines, tasks = subject.compared.asked(), len(each) <= MAX_TASKS and only_tasks_vary(cells)
     how = _against(subject, lines)
     if is_control(cells) and whole is not None:
-        return _control(whole), how
+        return _control(subject, whole), how
     if subject.declares:
         doubts = [subject.doubts(candidates) for candidates in each]
         if 1 < len(each) <= FEW_SETTINGS:
-            return _counts(lines, subject.metric, named=False) + _by_setting(lines, each, doubts), how
-        return " ".join(filter(None, [_decided(lines, subject.metric), *doubts, best_means(each)])), how
+            told = [_counts(lines, subject.metric, named=False), subject.unlearned]
+            return " ".join(filter(None, told)) + _by_setting(lines, each, doubts), how
+        told = [_decided(lines, subject.metric), subject.unlearned, *doubts, best_means(each)]
+        return " ".join(filter(None, told)), how
     if whole is not None and not tasks:
         learned = place(filter_learned_cells(cells)).lstrip(", ") if partly_learned(cells) else ""
         return replace(whole, where=capitalised(learned) if learned else whole.where).words(), how
@@ -320,18 +326,28 @@ def is_control(cells: pd.DataFrame) -> bool:
     return bool(((cells[blind] - cells[best]).abs() <= NO_GAP).all())
 
 
-def _control(candidates: BestCandidates) -> str:
-    """Say whether a control passed, in which the best loss without position is the best possible."""
-    asked = "the best possible loss needs no position, so no encoding should be better than another"
+def _control(subject: ReportSubject, candidates: BestCandidates) -> str:
+    """Say whether a control passed, in which the best loss without position is the best possible, and how surely."""
     if candidates.case in ("untested", "equal", "unsolved", "contradictory"):
-        return f"A control: {asked}. {candidates.words()}"
+        return candidates.words()
     if candidates.behind or candidates.near:
-        return f"This control did not pass: {asked}. {candidates.words()}"
-    counts = verdict_counts(candidates.lines)
-    alike, total = sum(counts.get(word, 0) for word in EQUIVALENT_VERDICTS), len(candidates.lines)
-    shown = f"{alike} of {total} pairs are shown to be equivalent and none to differ"
-    noisy = f"; {total - alike} are too noisy to say" * (alike < total)
-    return f"{shown}{noisy}: the control is not contradicted."
+        return f"This control did not pass: encodings differ, though none is needed. {candidates.words()}"
+    lines, counts = candidates.lines, verdict_counts(candidates.lines)
+    alike, total, why = sum(counts.get(word, 0) for word in EQUIVALENT_VERDICTS), len(lines), list[str]()
+    text = f"No encoding is shown to help or to hurt: {alike} of {total} pairs are equivalent"
+    text += f" and {total - alike} undecided" * (alike < total)
+    open_pairs, apart = lines[~lines["verdict"].isin(EQUIVALENT_VERDICTS)], {runs.pe for runs in find_apart(subject)}
+    falls, where, _ = falling(subject)
+    if len(open_pairs):
+        if (open_pairs["pe"].isin(apart) | open_pairs["baseline"].isin(apart)).all():
+            why.append("in each undecided pair an encoding has a run that lies apart")
+        if falls.mean() > lines["margin"].max():
+            why.append(f"validation losses still fell by {amount(falls.mean(), 'loss')} {where}, on average")
+    cells = subject.results.cells
+    if "test_accuracy" in cells and subject.metric == "loss":
+        shares = 100 * cells.groupby("pe")["test_accuracy"].mean()
+        why.append(f"mean test accuracy is {between(shares, '.3g')} %")
+    return f"{text}. {capitalised('; '.join(why))}." if why else f"{text}."
 
 
 def _decided(lines: pd.DataFrame, metric: str) -> str:
@@ -375,9 +391,9 @@ def _by_setting(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: Seq
             for _, line in decided.iterrows()
         ]
         counts = here["verdict"].drop(decided.index).value_counts()
-        told += [joined([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in counts.items()])] * bool(
-            len(counts)
-        )
+        if len(counts):
+            others = joined([f"{count} {SEEDLESS.get(word, str(word))}" for word, count in counts.items()])
+            told.append(others + _excluded(here[here["verdict"] == Verdict.UNDECIDED], candidates.metric))
         first, value = next(iter(candidates.means.items()))
         best = f"`{first}` has the {superlative(candidates.metric)} mean {candidates.what}, "
         best += amount(value, candidates.metric)
@@ -389,6 +405,21 @@ def _by_setting(lines: pd.DataFrame, each: Sequence[BestCandidates], doubts: Seq
         )
         items += f"\n- **{capitalised(candidates.setting)}**: {text}"
     return items
+
+
+def _excluded(lines: pd.DataFrame, metric: str) -> str:
+    """Say which differences the intervals of undecided comparisons exclude; empty where there are none."""
+    if lines["low"].isna().all():
+        return ""
+    low, high = lines["low"].min(), lines["high"].max()
+    better, worse = (-low, high) if lower_is_better(metric) else (high, -low)
+    unit = "octaves" if metric == STEPS_METRIC else unit_in_words(metric)
+    ends = [
+        " ".join(filter(None, (f"{size:.2g}", unit, word)))
+        for size, word in ((better, "better"), (worse, "worse"))
+        if size > 0
+    ]
+    return f" (95 % intervals exclude more than {' and '.join(ends)})"
 
 
 def _counts(lines: pd.DataFrame, metric: str, named: bool = True) -> str:
@@ -404,7 +435,8 @@ def _counts(lines: pd.DataFrame, metric: str, named: bool = True) -> str:
         if named or lines.empty:
             return ""
         verdict = SEEDLESS.get(verdicts[0], str(verdicts[0]))
-        return f"All {len(lines)} comparisons with `{lines['baseline'].iloc[0]}`: {verdict}."
+        why = ": neither a difference nor equivalence within the margin is shown" * (verdict == Verdict.UNDECIDED)
+        return f"All {len(lines)} comparisons with `{lines['baseline'].iloc[0]}` are {verdict}{why}."
     ends: dict[str, str] = {word: f"{counts[word]} {SEEDLESS.get(word, str(word))}" for word in verdicts}
     columns = list(lines.columns[: list(lines.columns).index("pe")])
     where = pd.Series(settings_in_words(lines, columns), lines.index)

@@ -1,6 +1,7 @@
 """What a reader must know beside the answer of a report: lines that stand behind it as notes."""
 
 import re
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,9 @@ from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.report.best_candidates import amount, joined
+from pe_lab.report.parts import between
 from pe_lab.report.report_subject import ReportSubject
-from pe_lab.report.training_setup import searched_rates
+from pe_lab.report.training_setup import identity_of, searched_rates
 from pe_lab.results.columns import (
     STEPS_METRIC,
     floors,
@@ -21,13 +23,14 @@ from pe_lab.results.columns import (
     setting_columns,
 )
 from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells
+from pe_lab.results.number_text import signed
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
 from pe_lab.statistics.comparisons import counted
 
 BENCHMARK = "pe_bench_2"  # how the studies of its tasks begin
 APART = 2.5  # of 5 normal values, one is as many ranges of the others from their median in 8 % of samples; of 8, 0.5 %
-MAX_APART = 2  # runs that are told
+MAX_APART = 4  # encodings in settings whose runs that lie apart are told
 
 
 def not_finite(subject: ReportSubject) -> list[str]:
@@ -41,66 +44,102 @@ def not_finite(subject: ReportSubject) -> list[str]:
     return [f"{has} a test {in_words(subject.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
 
 
-def runs_apart(subject: ReportSubject) -> list[str]:
-    """Return a line on each run that lies apart from the others of its encoding and setting, the farthest first.
+class ApartRuns(NamedTuple):
+    """The runs of an encoding in a setting that lie apart from its others.
 
-    See `apart`; by more than the margin, and among MIN_SEEDS runs or more. The line says whether the run is worse than
-    the best model without position, and what the mean and a difference are without it.
+    Attributes:
+        far: the distance of the farthest one from the median of the others.
+        pe: the encoding.
+        setting: the setting in words; empty where there is one.
+        cells: their cells, the farthest first.
+        values: the metric of all runs of the setting: a line per seed, a column per encoding.
+    """
+
+    far: float
+    pe: str
+    setting: str
+    cells: pd.DataFrame
+    values: pd.DataFrame
+
+
+def find_apart(subject: ReportSubject) -> list[ApartRuns]:
+    """Return the runs that lie apart from the others of their encoding and setting, the farthest first.
+
+    See `apart`; by more than half the margin, and among MIN_SEEDS runs or more.
     """
     cells, metric = filter_learned_cells(subject.results.cells), f"test_{subject.metric}"
     if cells.empty or cells["pe"].nunique() < 2 or subject.metric == STEPS_METRIC:
         return []
     margin, names = float(subject.compared.lines[GRID_TABLE]["margin"].max()), setting_columns(cells)
     words = pd.Series(settings_in_words(cells, names), cells.index)
-    lines = list[tuple[float, str]]()
+    found = list[ApartRuns]()
     for setting, here in cells.groupby(words, sort=False):
         values = here.pivot_table(index="seed", columns="pe", values=metric, sort=False)
         for pe in values:
             runs = values[pe].dropna()
-            seed = apart(runs) if len(runs) >= MIN_SEEDS and np.isfinite(runs).all() else None
-            if seed is None or (far := abs(runs[seed] - runs.drop(seed).median())) <= margin:
+            seeds = apart(runs) if len(runs) >= MIN_SEEDS and np.isfinite(runs).all() else []
+            if not seeds or (far := abs(runs[seeds[0]] - runs.drop(seeds).median())) <= margin / 2:
                 continue
-            which = here[(here["pe"] == pe) & (here["seed"] == seed)].iloc[0]
-            where = f" ({setting})" * (words.nunique() > 1)
-            lines.append((far, _apart_in_words(subject, values, which, runs, where)))
-    told = [line for _, line in sorted(lines, reverse=True)]
-    more = [f"{counted(len(told) - MAX_APART, 'more run')} of one encoding lie apart from the others."]
-    return [*told[:MAX_APART], *more * (len(told) > MAX_APART)]
+            which = here[here["pe"] == pe].set_index("seed", drop=False).loc[seeds]
+            found.append(ApartRuns(float(far), str(pe), str(setting) * (words.nunique() > 1), which, values))
+    return sorted(found, key=lambda runs: -runs.far)
 
 
-def apart(runs: pd.Series) -> object:
-    """Return the seed of the run that is more than APART times the range of the others from their median, or None."""
-    seed = (runs - runs.median()).abs().idxmax()
-    others = runs.drop(seed)
-    return seed if abs(runs[seed] - others.median()) > APART * np.ptp(others) else None
+def apart(runs: pd.Series) -> list[Any]:
+    """Return the seeds of the runs that lie apart from the others, the farthest first; they are on one side of these.
 
-
-def _apart_in_words(subject: ReportSubject, values: pd.DataFrame, which: pd.Series, runs: pd.Series, where: str) -> str:
-    """Say what a run is that lies apart, and what its encoding's mean and difference are without it.
-
-    Args:
-        values: the metric by seed and encoding, in the setting of the run.
-        which: the cell of the run.
-        runs: the metric of the run and of the others, by seed.
-        where: the setting in brackets, where there are several.
+    They are more than APART times the range of the others from their median: twice that where they are several, which
+    are less than half of all.
     """
-    pe, seed, metric = which["pe"], which["seed"], subject.metric
-    rate = f", learning rate {which[LR]:g}" if LR in which and pd.notna(which[LR]) else ""
-    others, failed = runs.drop(seed), ""
-    level = next((which[name] for name in (f"floor_{floor}_loss" for floor in BLIND_FLOORS) if name in which), np.nan)
-    best = which.get(f"floor_{BEST_FLOOR}_loss", 0.0)
-    if metric == "loss" and level - best > NO_GAP and others.max() < level:
-        failed = f", above the best without position ({level:.3g}): it did not learn"
-        failed = failed if runs[seed] >= level else f", below the best without position ({level:.3g})"
-    text = f"1 of {len(runs)} runs of `{pe}`{where} lies apart: {amount(runs[seed], metric)} (seed {seed}{rate})"
-    text += f"{failed}. The other {len(others)} have {others.min():.3g} to {others.max():.3g}. "
-    text += f"Without it the mean of `{pe}` is {others.mean():.3g}, not {runs.mean():.3g}"
+    order, found = runs.sort_values(), list[Any]()
+    for count in range(1, (len(runs) + 1) // 2):
+        for seeds in (list(order.index[:count]), list(order.index[::-1][:count])):  # the farthest first
+            others = runs.drop(seeds)
+            near = abs(runs[seeds[-1]] - others.median())
+            if near > APART * (1 + (count > 1)) * np.ptp(others):
+                found = seeds
+    return found
+
+
+def runs_apart(subject: ReportSubject) -> list[str]:
+    """Return lines on the runs of `find_apart`, if there are any: a sentence, or an item for each encoding and setting.
+
+    They say whether a run is worse than the best model without position, and what the mean and a difference are without
+    those runs.
+    """
+    found = find_apart(subject)
+    if not found:
+        return []
+    count = sum(len(runs.cells) for runs in found)
+    told = [_apart_in_words(subject, runs) for runs in found[:MAX_APART]]
+    if more := [f"`{runs.pe}`{f' ({runs.setting})' * bool(runs.setting)}" for runs in found[MAX_APART:]]:
+        told.append(f"Others are of {joined(more)}.")
+    start = f"{counted(count, 'run')} {'lies' if count == 1 else 'lie'} apart from the others of the same encoding:"
+    return [start + (f" {told[0]}" if len(told) == 1 else "".join(f"\n- {item}" for item in told))]
+
+
+def _apart_in_words(subject: ReportSubject, runs: ApartRuns) -> str:
+    """Say what runs lie apart, and what their encoding's mean and difference are without them."""
+    pe, values, metric, first = runs.pe, runs.values, subject.metric, runs.cells.iloc[0]
+    seeds, of_pe, told = list(runs.cells["seed"]), values[pe].dropna(), list[str]()
+    others = of_pe.drop(seeds)
+    level = next((first[name] for name in (f"floor_{floor}_loss" for floor in BLIND_FLOORS) if name in first), np.nan)
+    can_fail = metric == "loss" and level - first.get(f"floor_{BEST_FLOOR}_loss", 0.0) > NO_GAP and others.max() < level
+    for seed, cell in zip(seeds, runs.cells.to_dict("records"), strict=True):
+        failed = bool(can_fail and of_pe[seed] >= level)
+        rate = f", learning rate {cell[LR]:g}" if failed and LR in cell and pd.notna(cell[LR]) else ""
+        words = f", above the best without position ({level:.3g}): it did not learn" * failed
+        told.append(f"{amount(of_pe[seed], metric)} (seed {seed}{rate}){words}")
+    where, without = f" ({runs.setting})" * bool(runs.setting), "it" if len(seeds) == 1 else "them"
+    text = f"`{pe}`{where}, {joined(told)}; the other {len(others)} have {others.min():.3g} to {others.max():.3g}. "
+    text += f"Without {without} the mean is {others.mean():.3g}, not {of_pe.mean():.3g}"
     means = values.drop(columns=pe).mean().sort_values(ascending=lower_is_better(metric))
     other = subject.baseline if subject.declares and subject.baseline in means else means.index[0]
     differences = (values[pe] - values[other]).dropna()
-    if seed in differences and len(differences) > 1:
-        without = differences.drop(seed).mean()
-        text += f", and the mean difference from `{other}` {without:+.3g}, not {differences.mean():+.3g}"
+    if set(seeds) <= set(differences.index) and len(differences) > len(seeds):
+        margin = float(subject.compared.lines[GRID_TABLE]["margin"].max())
+        mean, rest = (signed(part.mean(), margin) for part in (differences, differences.drop(seeds)))
+        text += f", and the mean difference from `{other}` {rest}, not {mean}"
     return f"{text}."
 
 
@@ -148,28 +187,54 @@ def margin_of_loss(subject: ReportSubject) -> list[str]:
 
 def still_falling(subject: ReportSubject) -> list[str]:
     """Return a line on encodings whose validation losses, by their means, fall by more than the margin at the end."""
+    falls, where, last = falling(subject)
+    if falls.empty:
+        return []
+    cells, margin = filter_learned_cells(subject.results.cells), subject.compared.lines[GRID_TABLE]["margin"].max()
+    best = cells[f"floor_{BEST_FLOOR}_loss"].mean() if f"floor_{BEST_FLOOR}_loss" in cells else -np.inf
+    if last - best < margin:  # little is left to learn
+        return []
+    told = [f"`{pe}` ({fall:.3g})" for pe, fall in falls[falls > margin].items()]
+    said = f"Validation losses still fall {where}, by more than the margin with {joined(told)}"
+    return [f"{said}: more training may change this."] if told else []
+
+
+def falling(subject: ReportSubject) -> tuple[pd.Series, str, float]:
+    """Return by how much mean validation losses fall at the end, between which lengths of training, and to what.
+
+    Returns:
+        The fall of each encoding in nats, the largest first, empty where it is unknown; the lengths in words; the mean
+        of all losses at the end.
+    """
     cells, curves = subject.results.cells, subject.results.curves
     if cells.empty or curves.empty or subject.metric != "loss" or "epoch" not in curves:
-        return []
-    margin, cells = subject.compared.lines[GRID_TABLE]["margin"].max(), filter_learned_cells(cells)
-    names = list(curves.columns[: curves.columns.get_loc("epoch")])
+        return pd.Series(dtype=float), "", np.nan
+    names, cells = list(curves.columns[: curves.columns.get_loc("epoch")]), filter_learned_cells(cells)
     losses = merge_tables(curves[curves["metric"] == "loss"], cells[names].drop_duplicates(), names)
     values = losses.groupby([*names, "epoch"], dropna=False)["value"].mean().unstack("epoch")
     ends = values.sort_index(axis=1).iloc[:, -2:]
     if ends.shape[1] < 2:
-        return []
-    best = cells[f"floor_{BEST_FLOOR}_loss"].mean() if f"floor_{BEST_FLOOR}_loss" in cells else -np.inf
-    if ends.iloc[:, 1].mean() - best < margin:  # little is left to learn
-        return []
+        return pd.Series(dtype=float), "", np.nan
     unit = length_column(cells)
     scale = float((cells[unit] / cells["epochs"]).iloc[0]) if unit != "epochs" else 1.0
     first, last = (f"{scale * epoch:.4g}" for epoch in ends.columns)
     falls = (ends.iloc[:, 0] - ends.iloc[:, 1]).groupby("pe", sort=False).mean().sort_values(ascending=False)
-    told = [f"`{pe}` ({fall:.3g})" for pe, fall in falls[falls > margin].items()]
-    said = (
-        f"Validation losses still fall from {unit[:-1]} {first} to {last}, by more than the margin with {joined(told)}"
-    )
-    return [f"{said}: more training may change this."] if told else []
+    return falls, f"from {unit[:-1]} {first} to {last}", float(ends.iloc[:, 1].mean())
+
+
+def above_validation(subject: ReportSubject) -> list[str]:
+    """Return a line on text whose mean test loss is above the validation loss at the end by more than the margin."""
+    cells, curves = subject.results.cells, subject.results.curves
+    if subject.metric != "loss" or "data.corpus" not in identity_of(subject.results):
+        return []
+    names = list(curves.columns[: curves.columns.get_loc("epoch")])
+    last = curves[(curves["metric"] == "loss") & (curves["epoch"] == curves["epochs"])]
+    both = merge_tables(cells[[*names, "test_loss"]], last[[*names, "value"]], names)
+    more = (both["test_loss"] - both["value"]).groupby([both["data"], both["pe"]]).mean()
+    if more.empty or not more.mean() > subject.compared.lines[GRID_TABLE]["margin"].max():
+        return []
+    text = f"Mean test losses are {between(more, '.2f')} nats above the last validation losses, by encoding and task: "
+    return [f"{text}the two are measured on different parts of the text, which are the same for all seeds."]
 
 
 def one_rate(subject: ReportSubject) -> list[str]:

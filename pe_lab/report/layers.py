@@ -26,8 +26,9 @@ ENDS = {  # by metric: what the table calls its highest value over layers, or th
     "stable_rank": ("most variance in one direction, %", 0),
     "effective_rank": ("lowest effective rank", 0),
 }
-DRAWN = (("position", "r2"), ("rank", "token_cosine"))  # on the first screen
+DRAWN = (("position", "r2"), ("rank", "token_cosine"))  # on the first screen: one, the other folded
 FOLDED = ("rank", "stable_rank")  # below these
+FOLDED_TITLES = {"token_cosine": "How alike two tokens become", "stable_rank": "Variance in one direction"}
 SHORT_MEANINGS = {  # by metric: in captions
     "r2": "of a linear probe",
     "direction_share": "one over the stable rank",
@@ -65,9 +66,10 @@ def layer_parts(records: pd.DataFrame) -> list[Part]:
     measured = {metric: layers for metric, layers in measured.items() if len(layers)}
     shown = list(layered[["probe", "metric"]].drop_duplicates().itertuples(index=False, name=None))
     drawn = [pair for pair in DRAWN if pair in shown] or shown[:1]
-    parts: list[Part] = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn]
-    if FOLDED in shown and FOLDED not in drawn:
-        parts.append(Collapsible("Variance in one direction", [_drawn(records, *FOLDED)]))
+    parts: list[Part] = [_drawn(records, str(probe), str(metric)) for probe, metric in drawn[:1]]
+    folded = [*drawn[1:], *([FOLDED] if FOLDED in shown and FOLDED not in drawn else [])]
+    for probe, metric in folded:
+        parts.append(Collapsible(FOLDED_TITLES[metric], [_drawn(records, probe, metric)]))
     if measured:
         parts = [_sentences(layered, measured, alone), *parts]
         parts.append(Collapsible("Numbers by encoding", [_summary(layered, measured)]))
@@ -116,7 +118,7 @@ def _of_models(layered: pd.DataFrame) -> str:
 def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: float) -> str:
     """Say where position is read, and whether states collapse, with ranges over encodings and settings."""
     means = {metric: _over_seeds(layers) for metric, layers in measured.items()}
-    items = [_where_read(means["r2"], measured["r2"], alone)] if "r2" in means else []
+    items = _where_read(means["r2"], measured["r2"], alone) if "r2" in means else []
     verdict, alike = "", ""
     if "token_cosine" in means:
         verdict, alike = _alike(means["token_cosine"], measured["token_cosine"])
@@ -124,7 +126,9 @@ def _sentences(layered: pd.DataFrame, measured: dict[str, pd.DataFrame], alone: 
     if "stable_rank" in means:
         collapse += [f"{_one_direction(means['stable_rank'])}{_where_shallow(layered, means['stable_rank'])}."]
     items = [*collapse, *items]
-    lead = f"{verdict} ({_of_models(layered)})" if verdict else capitalised(_of_models(layered))
+    read = _everywhere_read(means["r2"]) if "r2" in means else ""
+    lead = " ".join(filter(None, (read, f"{verdict}." * bool(verdict)))).removesuffix(".")
+    lead = f"{lead} ({_of_models(layered)})" if lead else capitalised(_of_models(layered))
     return f"{lead}:" + "".join(f"\n- {item}" for item in items)
 
 
@@ -148,7 +152,8 @@ def _summary(layered: pd.DataFrame, measured: dict[str, pd.DataFrame]) -> Report
     table = pd.DataFrame(columns).reset_index()
     table = table if table["setting"].any() else table.drop(columns="setting")
     words = _of_models(layered)
-    return ReportTable(table, f"{words[0].upper()}{words[1:]}; ± is half the width of a 95 % t interval")
+    rank = "; the effective rank counts the dimensions that the states fill" * ("effective_rank" in measured)
+    return ReportTable(table, f"{words[0].upper()}{words[1:]}; ± is half the width of a 95 % t interval{rank}")
 
 
 def _with_half(layers: pd.DataFrame, at: dict[tuple[str, str], float], decimals: int = 2) -> pd.Series:
@@ -192,8 +197,22 @@ def _drawn(records: pd.DataFrame, probe: str, metric: str) -> CaptionedFigure:
     return CaptionedFigure(drawn, caption, f"plots.layer_curves({source}, {probe!r}, {metric!r})")
 
 
-def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
-    """Say with which encodings position is read at the embedding, and where the others reach it.
+def _everywhere_read(layers: pd.DataFrame) -> str:
+    """Say by which layer position can be read with every encoding; empty where one is never read.
+
+    Args:
+        layers: R² by setting and encoding, a column per layer.
+    """
+    reached = layers >= MOSTLY
+    if not reached.any(axis=1).all():
+        return ""
+    last = reached.idxmax(axis=1).max()
+    where = _first(layers) if last == layers.columns[0] else f"layer {last:g} of {layers.columns.max():g}"
+    return f"With every encoding, position can be read off the states by {where} (R² of {MOSTLY:g} or more)."
+
+
+def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> list[str]:
+    """Say with which encodings position is read at the embedding, and where the others reach it: one or two items.
 
     Args:
         layers: R² by setting and encoding, a column per layer.
@@ -211,7 +230,7 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
     def told(values: pd.Series, names: list[str]) -> str:
         return between(values[values.index.get_level_values("pe").isin(names)], ".2f")
 
-    sentences, token = [], f"; from the token alone {alone:.2f}" * bool(np.isfinite(alone))
+    first, later, token = list[str](), list[str](), f"; from the token alone {alone:.2f}" * bool(np.isfinite(alone))
     if len(sure):
         settings: dict[str, list[str]] = {}
         for setting, pe in sure.index:
@@ -219,7 +238,11 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         partly = set(unsure.index.get_level_values("pe"))
         names = joined([f"{joined(where)} " * (pe in partly) + f"`{pe}`" for pe, where in settings.items()])
         value = f"R² {between(sure, '.2f')}{token}"
-        sentences.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
+        first.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
+    for (setting, pe), value in unsure.items():
+        where = f"{setting} " * bool(setting)
+        interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
+        first.append(f"With {where}`{pe}` that is undecided ({interval_words}).")
     if built:
         names = joined([f"`{pe}`" for pe in built])
         of_built = layers[layers.index.get_level_values("pe").isin(built)] >= MOSTLY
@@ -228,15 +251,11 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> str:
         but = f", not with {joined(never)}" * bool(never)
         by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}{but}"
         start_words = f"With {names} it is not read there (R² {told(start, built)}{'' if len(sure) else token})"
-        sentences.append(f"{start_words}{by if len(reach) else ''}.")
+        later.append(f"{start_words}{by if len(reach) else ''}.")
     falls = (layers.max(axis=1) - layers.iloc[:, -1]).round(2)
     if falls.max() > 0:
-        sentences.append(f"Towards the last layer R² falls again, by up to {falls.max():.2f}.")
-    for (setting, pe), value in unsure.items():
-        where = f"{setting} " * bool(setting)
-        interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
-        sentences.append(f"With {where}`{pe}` that is undecided ({interval_words}).")
-    return " ".join(sentences)
+        later.append(f"Towards the last layer R² falls again, by up to {falls.max():.2f}.")
+    return [" ".join(sentences) for sentences in (first, later) if sentences]
 
 
 def _alike(layers: pd.DataFrame, seeds: pd.DataFrame) -> tuple[str, str]:

@@ -22,7 +22,8 @@ MAX_OPEN_ROWS = 30  # rows of a table that is not folded
 MAX_COLUMNS = 40  # of a table that can hold texts
 MAX_UNWRAPPED_LETTERS = 20  # letters of a column of texts up to which these stay in one line
 MIN_SENTENCE_LETTERS = 40  # letters of a text from which its column is wide, also on a narrow screen
-MAX_WIDTH_BESIDE_TEXT = 6.0  # inches: a wider figure of an opening section stands below its text
+MAX_WIDTH_BESIDE_TEXT = 6.0  # inches: a wider figure of an opening section stands below its answer
+MAX_WIDTH_BELOW_ANSWER = 8.0  # inches: a wider one has the whole width, also below what stands beside the answer
 
 
 def html(title: str, sections: list[Section]) -> str:
@@ -33,6 +34,8 @@ def html(title: str, sections: list[Section]) -> str:
     drawn = tqdm(sections, "drawing sections", mininterval=0.1 if sys.stderr.isatty() else 10.0)
     shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in drawn]
     opening = shown.pop(0) if sections and sections[0].opening else None
+    if opening is not None:
+        opening["place"] = _place(opening["parts"])
     page: str = _template().render(
         title=title, opening=opening, sections=shown, marks=_looks(), longest=MAX_OPEN_ROWS, columns=MAX_COLUMNS
     )
@@ -72,11 +75,20 @@ def _part(part: Part) -> dict[str, Any]:
         figure = part.plot.figure
         drawn = {"kind": "figure", "svg": inline_svg(figure, part.caption), "table": _table(part.plot.data)}
         return drawn | {
-            "wide": figure.get_figwidth() > MAX_WIDTH_BESIDE_TEXT,
+            "width": figure.get_figwidth(),
             "caption": part.caption,
             "code": part.code,
         }
     return {"kind": "table", "table": _table(part.data), "caption": part.caption, "code": part.code}
+
+
+def _place(parts: list[dict[str, Any]]) -> str:
+    """Return where the first screen has its figures and tables: "beside" or "below" the answer, or below all text."""
+    widest = max((part["width"] for part in parts if part["kind"] == "figure"), default=0.0)
+    if widest > MAX_WIDTH_BELOW_ANSWER:
+        return "last"
+    below = widest > MAX_WIDTH_BESIDE_TEXT or any(part["kind"] == "table" for part in parts)
+    return "below" if below else "beside"
 
 
 def _table(data: pd.DataFrame) -> dict[str, Any]:
@@ -92,7 +104,8 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
             classes[column] = f"{kind} long"
         elif kind == "text" and max(width, len(heads[column])) <= MAX_UNWRAPPED_LETTERS:
             classes[column] = "text short"
-    return {"heads": heads, "classes": classes, "lines": lines}
+    stacks = len(heads) > 1 and any("long" in kind or kind == "text" for kind in classes)
+    return {"heads": heads, "classes": classes, "lines": lines, "stacks": stacks}
 
 
 def _looks() -> dict[str, dict[str, str]]:

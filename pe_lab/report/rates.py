@@ -5,7 +5,7 @@ import pandas as pd
 from scipy import stats
 
 from pe_lab.config import LR
-from pe_lab.report.best_candidates import amount, capitalised, joined
+from pe_lab.report.best_candidates import amount, capitalised, joined, last_word
 from pe_lab.report.overview_figures import count_of_seeds
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, varied_columns
@@ -13,7 +13,7 @@ from pe_lab.report.training_setup import searched_rates
 from pe_lab.results import plots, tuned_rates
 from pe_lab.results.columns import setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
-from pe_lab.statistics import LEVEL, interval
+from pe_lab.statistics import LEVEL, MIN_SEEDS, interval
 from pe_lab.statistics.correction import holm
 
 
@@ -29,9 +29,10 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     """Return what is asked first of a study of rates: the best of each encoding in each setting, and a table."""
     tuning, settings = tuned_rates.tuned(subject.results), _settings(subject)
     best = sort_by_setting(tuning.rates, settings)
-    tried = subject.results.cells[LR]
+    tried, varied = subject.results.cells[LR], varied_columns(best, settings)
+    cases = f"combinations of encoding and {joined([last_word(name) for name in varied])}" if varied else "encodings"
     ends = [
-        f"{rate:g}, the {what} tried, in {(best[LR] == rate).sum()} of {len(best)} cases"
+        f"{rate:g}, the {what} tried, for {(best[LR] == rate).sum()} of {len(best)} {cases}"
         for rate, what in ((tried.min(), "lowest"), (tried.max(), "highest"))
         if (best[LR] == rate).any()
     ]
@@ -49,7 +50,9 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
         f"{joined(ends)}: the best may lie beyond." if ends else "nowhere the lowest or highest tried."
     )
     lead += f" The next best is significantly worse {f'only for {joined(worse)}' if worse else 'for no encoding'}."
-    items.append(_one_for_all(subject.results.cells, best, settings))
+    one_for_all, others = _one_for_all(subject.results.cells, best, settings)
+    items.append(one_for_all)
+    details += [others] * bool(others)
     values = zip(best["next"], best["low_next"], best["high_next"], strict=True)
     paired = [f"{more:.3g} [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "" for more, low, high in values]
     told = best[[*varied_columns(best, settings), "pe", LR, "at_edge", "test_loss", "low", "high"]]
@@ -83,22 +86,29 @@ def _losses(cells: pd.DataFrame, line: pd.Series, settings: list[str]) -> pd.Dat
     return here.pivot_table(index="seed", columns=LR, values="test_loss")
 
 
-def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> str:
+def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> tuple[str, str]:
     """Say how much higher the mean test loss of an encoding is at most at one rate for all than at its best rate.
 
     Where the largest difference is not significant, the largest one that is stands beside it.
+
+    Returns:
+        A sentence on the rate at which that is least, and one on the other rates, empty if there are none.
     """
     losses = {number: _losses(cells, line, settings) for number, line in best.iterrows()}
     paired = {number: values.rsub(values[best.loc[number, LR]], axis=0).mul(-1) for number, values in losses.items()}
-    told = []
-    for rate, amounts in pd.DataFrame({number: more.mean() for number, more in paired.items()}).iterrows():
+    means, told = pd.DataFrame({number: more.mean() for number, more in paired.items()}), dict[float, str]()
+    for rate in means.max(axis=1).sort_values(kind="stable").index:
+        amounts = means.loc[rate]
         ends = {number: interval(paired[number][rate].dropna()) for number in amounts.dropna().index}
         low, high = ends[amounts.idxmax()]
         sure = amounts[[number for number, (lowest, _) in ends.items() if lowest > 0]]
         less = f"not significant; {sure.max():.2f} is" if len(sure) else "not significant"
         extent = f"95 % interval {low:.2f} to {high:.2f}" if low > 0 else less
-        told.append(f"{amounts.max():.2f} nats at {rate:g}" + f" ({extent})" * bool(np.isfinite(low)))
-    return f"**One rate for all** costs an encoding up to {joined(told)}; intervals are not corrected."
+        told[rate] = f"{amounts.max():.2f} nats at {rate:g}" + f" ({extent})" * bool(np.isfinite(low))
+    (least, *others), text = told.values(), "costs an encoding up to"
+    not_corrected = "; intervals are not corrected"
+    other_rates = f"**Another rate for all** {text} {joined(others)}{not_corrected}." if others else ""
+    return f"**One rate for all** {text} {least}{not_corrected}.", other_rates
 
 
 def _next_rates(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> dict[str, list[float]]:
@@ -142,10 +152,8 @@ def rates(subject: ReportSubject) -> Section:
     if LR not in setting_columns(results.cells) or results.curves.empty:
         return Section(title)
     tuning = tuned_rates.tuned(results)
-    parts: list[Part] = [
-        "Each encoding at the learning rate with the lowest validation loss, and how much the ranking by test loss at "
-        "one rate for all agrees with the ranking at those (Kendall's tau: 1 the same, 0 unrelated)."
-    ]
+    ranked = results.cells["seed"].nunique() >= MIN_SEEDS  # with fewer, ranks are mostly noise
+    parts = list[Part]()
     if edge := int(tuning.rates["at_edge"].sum()):
         parts.append(
             f"**Note.** {edge} of {len(tuning.rates)} tuned rates are the lowest or the highest that was tried: the "
@@ -158,10 +166,11 @@ def rates(subject: ReportSubject) -> Section:
     code = "tuned_rates.tuned(results)"
     if not tries_rates(subject):  # otherwise it stands on the first screen
         parts.append(ReportTable(best, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
-    if len(agreement):
+    if len(agreement) and ranked:
         agreement = agreement.assign(tau=[f"{tau:.2g}" if np.isfinite(tau) else "–" for tau in agreement["tau"]])
-    caption = "Rankings at one rate against tuned; –: the rate is the tuned one of every encoding"
-    parts.append(ReportTable(agreement, caption, f"{code}.agreement"))
+        caption = "How much the ranking by test loss at one rate for all agrees with that at the rates with the lowest "
+        caption += "validation loss (Kendall's tau: 1 the same, 0 unrelated; –: the tuned rate of every encoding)"
+        parts.append(ReportTable(agreement, caption, f"{code}.agreement"))
     return Section(title, parts)
 
 

@@ -110,6 +110,11 @@ class ReportSubject:
         """Tables of the first screen."""
         return []
 
+    @property
+    def unlearned(self) -> str:
+        """A sentence on comparisons that were asked for in settings that no encoding has learned, or nothing."""
+        return ""
+
     def doubts(self, candidates: BestCandidates) -> str:
         """Say what else may explain that encodings are worse than others in a setting, see `BestCandidates.decided`."""
         return ""

@@ -9,6 +9,7 @@ from pe_lab.report import comparing, tuned
 from pe_lab.report.answer import answer, compares_losses, is_control
 from pe_lab.report.attention import attention
 from pe_lab.report.best_candidates import joined, listed
+from pe_lab.report.cautions import above_validation
 from pe_lab.report.layers import probed
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, shaded
 from pe_lab.report.rates import rates
@@ -25,6 +26,7 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.summary_table import by_task, summarise
 
+MAX_PANELS = 6  # of learning curves that are not folded
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
 
 
@@ -106,7 +108,9 @@ def _curves(subject: ReportSubject) -> Section:
     caption = f"Validation {in_words(subject.metric)}; in colour: the best at the end (all, if they are eight or fewer)"
     code = f"plots.learning_curves(results.curves, {subject.metric!r}, rows=results.cells)"
     drawn = plots.learning_curves(curves, subject.metric, rows=subject.results.cells)
-    return Section("Learning curves", [CaptionedFigure(drawn, caption, code)])
+    figure, panels = CaptionedFigure(drawn, caption, code), drawn.data["setting"].nunique()
+    folded = [Collapsible(f"{panels} panels, one for each setting", [figure])] if panels > MAX_PANELS else [figure]
+    return Section("Learning curves", [*above_validation(subject), *folded])
 
 
 def _lengths(subject: ReportSubject) -> Section:

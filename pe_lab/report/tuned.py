@@ -32,6 +32,7 @@ from pe_lab.results.columns import (
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, not_learned_note, partly_learned
 from pe_lab.results.panels import settings_in_words
+from pe_lab.results.study_declaration import read_declared
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS, Endpoint, Families, Verdict
 from pe_lab.statistics.comparisons import counted, exchange_pairs
@@ -255,7 +256,7 @@ class TunedSubject(ReportSubject):
 
     @property
     def first_tables(self) -> list[Part]:
-        """What each encoding was tried at, and how many seeds of each setting chose an edge; none where few did.
+        """What each encoding was tried at, and what the seeds of each setting chose; none where few chose an edge.
 
         Outcomes that did not solve their task are left out, see `edge_note`.
         """
@@ -267,21 +268,20 @@ class TunedSubject(ReportSubject):
         names = tuned_settings(outcomes)
         outcomes = sort_by_setting(outcomes, names)
         words = pd.Series(settings_in_words(outcomes, names), outcomes.index)
-        shares = outcomes["edge"].astype(int).groupby([outcomes["pe"], words], sort=False).agg(["sum", "size"])
-        table = (shares["sum"].map(str) + "/" + shares["size"].map(str)).unstack(1).reindex(columns=words.unique())
         scaled = self.outcomes["start_scale"].notna().groupby(self.outcomes["pe"], sort=False).any()
         pairs = [tuple(map(float, pair)) for pair in (self.results.declared.tune or {}).get("scaled") or []]
-        for pe, rates in tried.items():
-            if len(rates) == 2 and pe in table.index:
-                table.loc[pe] = "of 2"
-        caption = "Seeds whose best learning rate is the lowest or highest tried; a better one may lie beyond"
-        caption += " (of 2: only two were tried, so each is an edge)" * bool(table.eq("of 2").any(axis=None))
-        if len(set(tried.values())) > 1 or len({scale for _, scale in pairs}) > 1:
+        one_scale = len({scale for _, scale in pairs}) < 2
+        chosen = outcomes.assign(start_scale=np.nan) if one_scale else outcomes
+        table = chosen.groupby(["pe", words], sort=False)[[*CHOSEN, "edge"]].apply(_choices_in_words)
+        table = table.unstack(1).reindex(columns=words.unique())
+        caption = "Learning rates that seeds chose, by validation; ×: by so many of them"
+        caption += ". *: the lowest or highest tried; a better one may lie beyond" * bool(outcomes["edge"].any())
+        if len(set(tried.values())) > 1 or not one_scale:
             ladder = [f"{rate:g}" for rate in ladders(self.results)[0]]
             table["tried"] = [
                 ", ".join([_choice(*pair) for pair in pairs] if scaled[pe] else ladder) for pe in table.index
             ]
-            caption = f"{caption}. Tried: learning rates, with the scale of the start where that was tried too"
+            caption += "; the scale is that of the start, where it was tried too" * bool(pairs)
         return [ReportTable(table.rename_axis(None, axis=1).reset_index(), caption)]
 
     def _chosen_early(self) -> str:
@@ -305,22 +305,51 @@ class TunedSubject(ReportSubject):
             return ""
         return f"{said}: mean validation losses were {between(means, '.3g')} nats, above {level:.3g} without position."
 
+    @property
+    def unlearned(self) -> str:
+        others = self.compared.total - self.compared.size()
+        if not self.compared.declared or not others:
+            return ""
+        return f"The study asked for {self.compared.total}; in the other {others} no encoding has learned the task."
+
     def doubts(self, candidates: BestCandidates) -> str:
         tried = tried_rates(self.outcomes, *ladders(self.results))
         cells = filter_learned_cells(self.results.cells)
         words = pd.Series(settings_in_words(cells, setting_columns(cells)), cells.index)
         here = (words == candidates.setting.partition(" ")[2]) if candidates.setting else pd.Series(True, cells.index)
         explained: dict[str, tuple[list[str], list[str]]] = {}  # by how many seeds chose which rates
+        elsewhere: set[str] | None = None
         for worse, better in candidates.decided:
             chosen = cells.loc[here & (cells["pe"] == better), LR].astype(float)
             unshared = chosen[~chosen.isin(tried[worse])]
             if len(unshared) > len(chosen) / 2:
                 rates = joined([f"{rate:g}" for rate in sorted(unshared.unique())])
+                found = self._studies_that_tried(worse, set(unshared), cells[here])
+                elsewhere = found if elsewhere is None else elsewhere & found
                 pairs = explained.setdefault(f"{len(unshared)} of {len(chosen)} seeds of {{}} chose {rates}", ([], []))
                 for names, name in zip(pairs, (f"`{better}`", f"`{worse}`"), strict=True):
                     names += [name] * (name not in names)
         told = [f"{how.format(joined(one))}, not tried with {joined(other)}" for how, (one, other) in explained.items()]
-        return f"The learning rate may explain what is worse: {'; '.join(told)}." if told else ""
+        known = f"; see {joined([f'`{name}`' for name in sorted(elsewhere)])}, which tried it" if elsewhere else ""
+        return f"The learning rate may explain what is worse: {'; '.join(told)}{known}." if told else ""
+
+    def _studies_that_tried(self, pe: str, rates: set[float], cells: pd.DataFrame) -> set[str]:
+        """Return the studies beside this one that tried rates with an encoding in the settings of some cells."""
+        found, keys = set[str](), [name for name in setting_columns(cells) if name != "epochs"]
+        for path in self.results.folder.parent.glob(f"*/{FILE}"):
+            try:
+                tune = read_declared(path.parent).tune or {}
+                outcomes = read_csv(path, dtype={"pe": str, "data": str})
+            except (ValueError, OSError):  # a damaged study has a report of its own that says so
+                continue
+            if path.parent == self.results.folder or not {*keys, *NEEDED, "start_scale"} <= set(outcomes):
+                continue
+            scaled = [rate for rate, _ in tune.get("scaled") or []]
+            tried = tried_rates(outcomes, tune.get("rates") or outcomes[LR].unique(), scaled).get(pe, ())
+            there = merge_tables(outcomes[outcomes["pe"] == pe], cells[keys].drop_duplicates(), keys)
+            if len(there) and rates <= set(tried):
+                found.add(path.parent.name)
+        return found
 
 
 def values(subject: TunedSubject) -> Section:
@@ -383,6 +412,15 @@ def rates(subject: TunedSubject) -> Section:
 
 def _choice(rate: float, scale: float) -> str:
     return f"{rate:g}" if np.isnan(scale) else f"{rate:g}{SCALE}{scale:g})"
+
+
+def _choices_in_words(chosen: pd.DataFrame) -> str:
+    """Return the rates and scales of seeds in ascending order, the lowest and highest tried with a star."""
+    told = [
+        _choice(rate, scale) + "*" * bool(part["edge"].any()) + f" ×{len(part)}" * (len(part) < len(chosen))
+        for (rate, scale), part in chosen.groupby(list(CHOSEN), dropna=False)
+    ]
+    return ", ".join(told)
 
 
 def methods(subject: TunedSubject) -> Section:

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from helpers.frames import results_of
-from pe_lab.report import overview_figures
+from pe_lab.report import cautions, overview_figures
 from pe_lab.report.answer import MAX_NOTES, answer, sentences, title
 from pe_lab.report.best_candidates import SettingCounts, by_setting, overall
-from pe_lab.report.cautions import apart, margin_of_loss, not_learned_position, runs_apart
+from pe_lab.report.cautions import above_validation, apart, margin_of_loss, not_learned_position, runs_apart
 from pe_lab.report.overview_figures import MAX_DRAWN, forest, from_the_best
 from pe_lab.report.parts import CaptionedFigure, Collapsible
 from pe_lab.report.report_subject import ReportSubject
@@ -177,7 +177,7 @@ def test_where_position_cannot_help_the_answer_is_that_of_a_control() -> None:
     blind = none.drop(columns="floor_bayes_loss").assign(floor_position_blind_split_known_loss=0.0)
     assert "control" not in sentences(asked(blind))[0]  # what is possible is unknown
     noise = cells(dict.fromkeys(LOSSES, 1.0), (4,), noise=0.5).assign(floor_position_blind_loss=0.0)
-    assert "not contradicted" in sentences(asked(noise))[0]
+    assert "No encoding is shown to help or to hurt" in sentences(asked(noise))[0]
     assert "pass" not in sentences(asked(none[none["seed"] == 0]))[0]  # nothing is decided with one seed
 
 
@@ -372,24 +372,33 @@ def test_a_run_that_lies_apart_is_named_with_the_mean_and_difference_without_it(
     assert "seed 3" in note
     assert "did not learn" in note
     assert "0.602, not 1.02" in note
-    assert "from `rope` -0.4, not +0.0194" in note
+    assert "from `rope` -0.40, not +0.02" in note
     (note,) = runs_apart(declaring(rows.assign(test_loss=rows["test_loss"].mask(far, 0.8))))
     assert "did not learn" not in note
-    assert not runs_apart(asked(rows.assign(test_loss=rows["test_loss"].mask(far, 0.65))))  # within the margin of 0.1
+    other = (rows["pe"] == "rope") & rows["seed"].isin([0, 1]) & (rows["depth"] == 1)
+    both = rows["test_loss"].mask(far, 2.7).mask(other, 1.5 + 0.01 * rows["seed"])
+    (note,) = runs_apart(asked(rows.assign(test_loss=both)))
+    first, *items = note.split("\n- ")
+    assert first.startswith("3 runs lie apart")
+    assert ["`alibi`" in items[0], "1.51 nats (seed 1) and 1.5 nats (seed 0); the other 3" in items[1]] == [True, True]
+    assert not runs_apart(asked(rows.assign(test_loss=rows["test_loss"].mask(far, 0.64))))  # margin: 0.1, half is small
     assert not runs_apart(asked(rows[rows["seed"] > 0].assign(test_loss=rows["test_loss"].mask(far, 2.7))))  # 4 runs
 
 
 @pytest.mark.parametrize(
-    ("runs", "seed"),
+    ("runs", "seeds"),
     [
-        ([0.347, 0.0097, 0.0801, 0.0055, 0.0253], 0),
-        ([0.0005, 0.0003, 0.0004, 0.0739, 0.0005], 3),
-        ([1.0, 1.1, 1.2, 1.3, 1.6], None),
-        ([1.0, 3.0, 3.1, 3.2, 3.1], 0),
+        ([0.347, 0.0097, 0.0801, 0.0055, 0.0253], [0]),
+        ([0.0005, 0.0003, 0.0004, 0.0739, 0.0005], [3]),
+        ([1.0, 1.1, 1.2, 1.3, 1.6], []),
+        ([1.0, 3.0, 3.1, 3.2, 3.1], [0]),
+        ([0.0221, 0.0253, 0.0036, 0.0026, 0.0036], [1, 0]),
+        ([1.8, 1.9, 1.0, 1.1, 1.2], []),  # of two the distance is less than twice as many ranges
+        ([9.0, 9.0, 9.0, 1.0, 1.0], [3, 4]),  # not those of which there are more
     ],
 )
-def test_a_run_lies_apart_by_the_range_of_the_others(runs, seed) -> None:
-    assert apart(pd.Series(runs)) == seed
+def test_a_run_lies_apart_by_the_range_of_the_others(runs, seeds) -> None:
+    assert sorted(apart(pd.Series(runs))) == sorted(seeds)
 
 
 def test_a_margin_beyond_the_lowest_loss_is_noted() -> None:
@@ -455,6 +464,55 @@ def test_notes_beyond_the_gravest_are_folded() -> None:
     assert "not finite" in notes[0]
     assert len(folded.parts) > 0
     assert not {note.removeprefix("**Note.** ") for note in notes} & set(folded.parts)
+
+
+def test_nothing_but_the_answer_stands_before_the_figure() -> None:
+    rows = cells(depths=(1,), noise=0.0)
+    rows["test_loss"] = rows["pe"].map(LOSSES) + 0.001 * rows["seed"]
+    rows.loc[(rows["pe"] == "none") & (rows["seed"] == 0), "test_loss"] = 1.9
+    said = [str(part) for part in answer(asked(rows)).parts]
+    figure = next(number for number, part in enumerate(said) if part.startswith("CaptionedFigure"))
+    assert figure == 1
+    assert any("1 run lies apart" in part for part in said[figure:])
+
+
+def test_what_intervals_of_undecided_comparisons_exclude_is_said() -> None:
+    subject = declaring(cells({"rope": 1.0, "alibi": 1.0, "t5": 1.02}, noise=0.1))
+    lines = subject.compared.compare()
+    assert set(lines["verdict"]) == {"undecided"}
+    said, _ = sentences(subject)
+    for depth, here in lines.groupby("depth"):
+        (item,) = (line for line in said.split("\n") if f"depth {depth}" in line)
+        assert f"more than {-here['low'].min():.2g} nats better and {here['high'].max():.2g} nats worse" in item
+
+
+def test_a_control_says_how_surely_it_passed_and_how_accurate_models_are() -> None:
+    rows = cells({"rope": 0.1, "alibi": 0.1, "none": 0.1}, (4,), noise=0.0).assign(floor_position_blind_loss=0.0)
+    rows["test_loss"] = 0.1 + 1e-6 * rows["seed"] * (rows["pe"] == "rope")
+    rows.loc[(rows["pe"] == "none") & (rows["seed"] == 2), "test_loss"] = 0.3
+    rows = rows.assign(test_accuracy=0.5 + 0.1 * (rows["pe"] == "rope"))
+    curves = rows[["pe", "data", "depth", "epochs", "seed"]]
+    curves = pd.concat([curves.assign(epoch=epoch, metric="loss", value=0.7 - 0.1 * epoch) for epoch in (1, 2, 4)])
+    subject = asked(rows, curves=curves)
+    assert title(subject).startswith("A control: ")
+    said, _ = sentences(subject)
+    assert "1 of 3 pairs are equivalent and 2 undecided" in said
+    assert "In each undecided pair an encoding has a run that lies apart" in said
+    assert "fell by 0.2 nats from epoch 2 to 4" in said
+    assert "50–60 %" in said
+
+
+def test_test_losses_of_text_above_those_of_validation_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = cells(depths=(1,), noise=0.0)
+    curves = rows[["pe", "data", "depth", "epochs", "seed"]].assign(
+        epoch=4, metric="loss", value=rows["test_loss"] - 0.5
+    )
+    subject = asked(rows, curves=curves)
+    assert not above_validation(subject)
+    monkeypatch.setattr(cautions, "identity_of", lambda results: {"data.corpus": "x"})
+    (note,) = above_validation(subject)
+    assert "0.50 nats above" in note
+    assert not above_validation(asked(rows, curves=curves.assign(value=rows["test_loss"])))
 
 
 @pytest.mark.parametrize(("seeds", "named"), [(2, True), (3, True), (4, False)])

@@ -6,14 +6,15 @@ import subprocess
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from helpers.paged import text_of
 from helpers.reports import made_cells, made_curves, made_records, question, run, store
 from pe_lab.report import page as page_module
 from pe_lab.report.page import as_text, html
-from pe_lab.report.parts import ReportTable, Section
+from pe_lab.report.parts import CaptionedFigure, ReportTable, Section
 from pe_lab.report.sections import sections
-from pe_lab.results import frame
+from pe_lab.results import frame, plots
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +99,18 @@ def test_a_browser_shows_the_page_without_complaint(study, monkeypatch, tmp_path
 def test_columns_of_sentences_are_wide():
     table = ReportTable(pd.DataFrame({"pe": ["rope"], "how sure": ["better than " * 5]}), "choice")
     assert page_module._part(table)["table"]["classes"] == ["text short", "text long"]
+
+
+def test_rows_with_sentences_are_blocks_that_name_their_columns_on_a_narrow_screen():
+    rows = pd.DataFrame({"need": ["x" * 50], "encoding": ["rope"], "value": [1.0]})
+    page = html(
+        "page", [Section("one", [ReportTable(rows, "wide"), ReportTable(rows[["encoding", "value"]], "short")])]
+    )
+    assert page.count('class="stacks ') == 1
+    assert page.count('data-head="value"') == 1
+
+
+@pytest.mark.parametrize(("width", "place"), [(4.0, "beside"), (8.0, "below"), (12.0, "last")])
+def test_a_figure_of_the_first_screen_stands_where_it_has_room(width, place):
+    figure = CaptionedFigure(plots.Plot(Figure(figsize=(width, 3)), pd.DataFrame()), "caption", "code")
+    assert f'<header class="{place}">' in html("page", [Section("question", ["answer", figure], opening=True)])

@@ -129,7 +129,7 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
     assert list(summary.data.iloc[0]) == ["none", f"0.30 ± {first:.2f}", "never", f"0.80 ± {half:.2f}"]
     assert said == (
         "Means over 2 seeds of models of depth 4:\n- With `none` a linear probe reads position at the embedding "
-        "(R² 0.30). Towards the last layer R² falls again, by up to 0.70."
+        "(R² 0.30).\n- Towards the last layer R² falls again, by up to 0.70."
     )
     assert figure.plot.data["layer"].tolist() == [0, 2, 4]  # of the deepest models alone
     token = rows.head(1).assign(depth=4, layer=np.nan, metric="r2_from_token", value=0.28)
@@ -140,5 +140,9 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
     lower = rows.assign(pe="rope", value=[0.2, 0.9, 0.3, 0.5, 0.8])
     said, *_ = layer_parts(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), lower, token]))
     assert "to 0.9 by layer 2 of 4, not with `rope`." in said
+    assert "With every encoding" not in said
+    also = pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), lower.assign(value=[0.2, 0.9, 0.3, 0.5, 0.95])])
+    said, *_ = layer_parts(pd.concat([also, token]))
+    assert said.startswith("With every encoding, position can be read off the states by layer 4 of 4 (R² of 0.9 or")
     _, other = layer_parts(rows.assign(probe="mine", metric="height"))
     assert other.parts[0].data.to_dict("records") == [{"pe": "none", "height": "0.20 → 0.00"}]

@@ -11,6 +11,7 @@ from helpers.frames import results_of
 from helpers.reports import PES, learned, made_curves, made_records, question, store
 from pe_lab import statistics
 from pe_lab.report import answer, recommendations
+from pe_lab.report import sections as sections_module
 from pe_lab.report.comparing import methods
 from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.recommendations import choices
@@ -212,3 +213,10 @@ def test_settings_that_were_not_learned_are_not_compared(cells) -> None:
 def test_no_figure_of_the_first_screen_is_repeated(study):
     drawn = [figure.code for section in sections(question(frame.load(study))) for figure in figures(section.parts)]
     assert len(drawn) == len(set(drawn))
+
+
+@pytest.mark.parametrize("depths", [2, 8])
+def test_learning_curves_of_many_settings_are_folded(cells, depths):
+    rows = pd.concat([cells[cells["depth"] == 1].assign(depth=1 + depth) for depth in range(depths)], ignore_index=True)
+    (part,) = sections_module._curves(question(results_of(rows, curves=made_curves(rows)))).parts
+    assert isinstance(part, Collapsible) == (depths == 8)

@@ -95,6 +95,9 @@ def test_verdicts_beside_the_values_are_those_of_the_family() -> None:
     """In this study no encoding has learned the task after 71 and 284 steps; the declared family has them all."""
     study = TunedSubject.of(frame.load(Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe_tuned"))
     assert (study.compared.size(), study.compared.family_size) == (12, 36)
+    assert "36" in study.unlearned
+    assert "other 24" in study.unlearned
+    assert study.unlearned in sentences(study)[0]
     assert set(study.compared.lines["each setting"]["steps"]) == {1136}
     verdicts = study.compared.compare().set_index(["depth", "pe"])["verdict"]
     shown = study.summary.query("steps == 1136").set_index(["depth", "pe"])["than rope"]
@@ -150,8 +153,8 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     (tried,) = (part for part in next(iter(found.values())) if isinstance(part, ReportTable))
     told = tried.data.set_index("pe")
     assert told["tried"]["learnable"] == "0.001 (scale 1), 0.003 (scale 0.14), 0.003 (scale 1)"
-    assert told.loc["alibi", "depth 4, steps 400"] == "5/5"
-    assert told.loc["rope", "depth 4, steps 400"] == "0/5"
+    assert told.loc["alibi", "depth 4, steps 400"] == "0.01*"
+    assert told.loc["rope", "depth 4, steps 400"] == "0.003"
     declared["tune"]["baseline"] = None
     (folder / "declared.json").write_text(json.dumps(declared))
     study, _ = parts(folder)
@@ -162,6 +165,11 @@ def test_the_question_has_the_numbers_of_rates_that_were_tried(tmp_path: Path) -
     assert best.decided == [("learnable", "alibi")]  # alibi chose 0.01
     assert "5 of 5 seeds of `alibi` chose 0.01, not tried with `learnable`." in study.doubts(best)
     assert study.doubts(replace(best, open=["alibi", "learnable"])) == ""
+    other = written(tmp_path / "other", solvable=False)  # which tried 0.01 with all
+    assert "; see `other`, which tried it." in study.doubts(best)
+    outcomes = pd.read_csv(other / "outcomes.csv").query("depth == 4")
+    outcomes.to_csv(other / "outcomes.csv", index=False)
+    assert "other" not in study.doubts(best)  # which is of depth 1
     declared["tune"]["scaled"] = [[rate, 1.0] for rate in RATES]
     (folder / "declared.json").write_text(json.dumps(declared))
     assert title(parts(folder)[0]).endswith("at the best of 3 learning rates?")
@@ -188,8 +196,8 @@ def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None
     assert counts.loc["alibi", ["0.003", "0.01", "edge"]].tolist() == [0, 10, "100%"]
     (edges,) = [part for part in next(iter(found.values())) if isinstance(part, ReportTable)]
     of_edges = edges.data.set_index("pe")
-    assert set(of_edges.loc["alibi"]) == {"5/5"}
-    assert set(of_edges.loc["rope"]) == {"0/5"}
+    assert set(of_edges.loc["alibi"]) == {"0.01*"}
+    assert set(of_edges.loc["rope"]) == {"0.003"}
     assert counts["0.001"].tolist() == [0] * len(LOSS)  # tried, and never the best
 
 
@@ -211,7 +219,7 @@ def test_of_two_rates_each_is_an_edge_and_the_answer_says_so(tmp_path: Path) -> 
     outcomes.assign(edge=True).to_csv(folder / "outcomes.csv", index=False)
     _, found = parts(folder)
     (edges,) = [part for part in next(iter(found.values())) if isinstance(part, ReportTable)]
-    assert set(edges.data.iloc[:, -1]) == {"of 2"}
+    assert set(edges.data.set_index("pe").loc["rope"]) == {"0.003*"}
 
 
 @pytest.mark.parametrize("baseline", ["rope", None])

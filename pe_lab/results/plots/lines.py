@@ -8,7 +8,8 @@ from pe_lab.results.panels import GREY, MAX_COLOURED_LINES
 from pe_lab.results.plots.dots import draw_dots
 from pe_lab.results.styles import style
 
-BAND, BANDS = 0.12, 0.3  # the most opaque that a band is, and all bands together
+BAND, BANDS = 0.2, 0.6  # the most opaque that a band is, and all bands together
+EDGE = 0.5  # how opaque the edges of a band are
 SPREAD = 0.5  # share of the distance between two points over which the encodings of one point stand side by side
 
 
@@ -38,6 +39,8 @@ def draw_lines(
         if bands and (count := data["pe"].nunique()) <= MAX_COLOURED_LINES:
             alpha = min(BAND, BANDS / count)
             axes.fill_between(line[along], line["low"], line["high"], color=colour, alpha=alpha, linewidth=0)
+            for end in ("low", "high"):
+                axes.plot(line[along], line[end], color=colour, alpha=EDGE, linewidth=0.8, zorder=1.4, label="_end")
     axes.tick_params(labelsize=8)
 
 
