@@ -48,8 +48,8 @@ from pe_lab.report.cautions import (
 )
 from pe_lab.report.layers import layer_parts, probed
 from pe_lab.report.lengths import at_longer_lengths, length_parts
-from pe_lab.report.overview_figures import count_of_seeds, only_tasks_vary, overview_figures
-from pe_lab.report.parts import Collapsible, Part, ReportTable, Section, between
+from pe_lab.report.overview_figures import only_tasks_vary, overview_figures
+from pe_lab.report.parts import Collapsible, Part, ReportTable, Section
 from pe_lab.report.rates import rate_parts, tries_rates
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import decision_notes, sequential
@@ -67,6 +67,7 @@ from pe_lab.results.learned import (
     not_learned_note,
     partly_learned,
 )
+from pe_lab.results.number_text import between, count_of_seeds
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdict_marks import VERDICT_MARKS
 from pe_lab.statistics import DIFFERENT_VERDICTS, EQUIVALENT_VERDICTS, GRID_TABLE, Verdict, interval

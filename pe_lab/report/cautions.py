@@ -10,7 +10,6 @@ from pe_lab import config
 from pe_lab.config import LR
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.report.best_candidates import amount, joined
-from pe_lab.report.parts import between
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.training_setup import identity_of, searched_rates
 from pe_lab.results.columns import (
@@ -23,7 +22,7 @@ from pe_lab.results.columns import (
     setting_columns,
 )
 from pe_lab.results.learned import GUESS_METRICS, filter_learned_cells
-from pe_lab.results.number_text import signed
+from pe_lab.results.number_text import between, signed
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import GRID_TABLE, MIN_SEEDS
 from pe_lab.statistics.comparisons import counted

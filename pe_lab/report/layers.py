@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.best_candidates import capitalised, joined
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, between, shaded
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, shaded
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, probes_as_trained, record_settings, sort_by_setting
+from pe_lab.results.number_text import between
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import interval
 from pe_lab.statistics.comparisons import counted

@@ -3,13 +3,13 @@
 import pandas as pd
 
 from pe_lab.report.best_candidates import BestCandidates, in_each_setting, joined
-from pe_lab.report.overview_figures import count_of_seeds
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, between, shaded
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, shaded
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.training_setup import identity_of
 from pe_lab.results import plots
 from pe_lab.results.columns import in_words, lower_is_better
 from pe_lab.results.learned import MIN_RIGHT
+from pe_lab.results.number_text import between, count_of_seeds
 from pe_lab.results.study_comparisons import Longest, longest
 from pe_lab.statistics import interval
 

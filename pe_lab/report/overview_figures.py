@@ -16,6 +16,7 @@ from pe_lab.results.columns import (
     setting_columns,
     sort_by_setting,
 )
+from pe_lab.results.number_text import count_of_seeds
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.study_comparisons import POOLED
 from pe_lab.statistics import GRID_TABLE, Families, Verdict
@@ -188,9 +189,3 @@ def over_training(metric: str) -> str:
 def only_tasks_vary(cells: pd.DataFrame) -> bool:
     """Return whether settings differ in nothing but their task."""
     return [name for name in setting_columns(cells) if cells[name].nunique(dropna=False) > 1] == ["data"]
-
-
-def count_of_seeds(counts: pd.Series) -> str:
-    """Return the number of seeds in words, or its range."""
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low if low == high else f'{low} to {high}'} seed{'s' * (high != 1)}"

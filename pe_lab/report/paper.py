@@ -35,6 +35,7 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import not_learned_note
+from pe_lab.results.number_text import between
 from pe_lab.results.summary_table import summarise
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tuned_settings
 from pe_lab.results.verdict_marks import few_runs
@@ -276,12 +277,12 @@ def _training(results: Results, cells: pd.DataFrame, counts: pd.Series) -> dict[
         "encodings": [escaped(name) for name in cells["pe"].unique()],
         "tasks": [_task(str(name)) for name in cells["data"].unique()] if "data" in cells else ["unknown"],
         "model": {name: identity[f"model.{name}"] for name in ("width", "num_heads")} if identity else None,
-        "parameters": _range(cells["parameters"]),
+        "parameters": between(cells["parameters"], ",.0f", " to "),
         "optimizer": OPTIMIZERS.get(name := str(identity.get("optimizer.name")), escaped(name)) if identity else None,
         "batch_size": identity.get("trainer.batch_size"),
         "sequences": None if identity.get("trainer.fresh") else identity.get("data.train"),
         "settings": {escaped(name): [escaped(value) for value in values] for name, values in settings.items()},
-        "seeds": f"{counts.min()}" if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}",
+        "seeds": between(counts, "g", " to "),
         "seed_names": escaped(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
         "failed": len(results.failed),
         "versions": _versions(cells),
@@ -300,11 +301,6 @@ def _inside(sentence: str) -> str:
     """Return a sentence as it stands in brackets: without its full stop, and its first word as within a sentence."""
     first, rest = sentence[:1], sentence[1:].removesuffix(".")
     return f"{first.lower() if rest[:1].islower() or rest[:1] == ' ' else first}{rest}"
-
-
-def _range(column: pd.Series) -> str:
-    low, high = (f"{int(value):,}" for value in (column.min(), column.max()))
-    return low if low == high else f"{low} to {high}"
 
 
 def unit(metric: str) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from pe_lab.results.columns import possible_range
+from pe_lab.results.number_text import count_of_seeds
 from pe_lab.results.plots import Plot
 from pe_lab.statistics import COMPARISON_COLUMNS
-from pe_lab.statistics.comparisons import counted
 
 # columns of a table of comparisons, whose caption names the baseline: p values as the verdicts take them
 COMPARISON = [name for name in COMPARISON_COLUMNS if name not in ("baseline", "p", "p_equivalent")]
@@ -66,8 +66,7 @@ class Section:
 
 def shaded(drawn: Plot, metric: str) -> str:
     """Say what lines and bands of a figure are."""
-    low, high = int(drawn.data["seeds"].min()), int(drawn.data["seeds"].max())
-    text = f"lines are means over {counted(high, 'seed') if low == high else f'{low} to {high} seeds'}"
+    text = f"lines are means over {count_of_seeds(drawn.data['seeds'])}"
     if drawn.data["low"].isna().all() or not drawn.bands:
         return text
     return f"{text}, bands their 95 % t intervals{cut_in_words(drawn, metric)}"
@@ -78,9 +77,3 @@ def cut_in_words(drawn: Plot, metric: str) -> str:
     least, most = possible_range(metric)
     ends = (drawn.data["low"] == least).any() or (drawn.data["high"] == most).any()
     return ", cut at what is possible" * bool(ends)
-
-
-def between(values: pd.Series, form: str) -> str:
-    """Return the range of values, in a format."""
-    low, high = format(values.min(), form), format(values.max(), form)
-    return low if low == high else f"{low}–{high}"

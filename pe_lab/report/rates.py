@@ -6,12 +6,12 @@ from scipy import stats
 
 from pe_lab.config import LR
 from pe_lab.report.best_candidates import amount, capitalised, joined, last_word
-from pe_lab.report.overview_figures import count_of_seeds
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.report.training_setup import searched_rates
 from pe_lab.results import plots, tuned_rates
 from pe_lab.results.columns import setting_columns, sort_by_setting
+from pe_lab.results.number_text import count_of_seeds
 from pe_lab.results.panels import settings_in_words
 from pe_lab.statistics import LEVEL, MIN_SEEDS, interval
 from pe_lab.statistics.correction import holm

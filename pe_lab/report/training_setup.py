@@ -11,6 +11,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import merge_tables, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import settings_of_identity
+from pe_lab.results.number_text import between
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import LedgerError, digest, read_json
 
@@ -75,7 +76,7 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
     if LR in setting_columns(cells):
         tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))
         same = "" if tried.nunique() == 1 else ", not the same for all"
-        return f"{'' if alone else 'each '}at {_range(tried.map(len))} learning rates{same}"
+        return f"{'' if alone else 'each '}at {between(tried.map(len), 'g', ' to ')} learning rates{same}"
     searched = searched_rates(results)
     if searched is not None:
         edge = int(searched["at_edge"].astype(str).str.lower().eq("true").sum())
@@ -83,7 +84,7 @@ def rates_in_words(results: Results, rate: float | None = None) -> str:
         scales = "start_scale" in searched and searched["start_scale"].notna().any()
         what = "at learning rates and starting scales" if scales else "at learning rates"
         whose = f"{what} from a search" if alone else f"each {what} from a search of its own"
-        return f"{whose} ({_range(searched['tried'])} tried, {where})"
+        return f"{whose} ({between(searched['tried'], 'g', ' to ')} tried, {where})"
     if LR in cells:
         if alone:
             return "at learning rates, with no record of how they were chosen"
@@ -178,8 +179,3 @@ def searched_rates(results: Results) -> pd.DataFrame | None:
         return None
     both = merge_tables(cells[[*keys, LR]], rates[[*keys, LR]], keys, how="left", suffixes=("", "_searched"))
     return rates if np.isclose(both[LR], both[f"{LR}_searched"], rtol=1e-6, atol=0).all() else None
-
-
-def _range(counts: pd.Series) -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low}" if low == high else f"{low} to {high}"

@@ -15,7 +15,7 @@ from pe_lab.config import LR
 from pe_lab.data.score import BLIND_FLOORS
 from pe_lab.report.best_candidates import BestCandidates, joined, measured
 from pe_lab.report.comparing import floors_in_words
-from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, between
+from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, made_with, missing, surroundings
 from pe_lab.report.training_setup import ladders
 from pe_lab.results import plots, tuned_outcomes
@@ -31,6 +31,7 @@ from pe_lab.results.columns import (
 )
 from pe_lab.results.frame import Results
 from pe_lab.results.learned import filter_learned_cells, filter_learned_comparisons, not_learned_note, partly_learned
+from pe_lab.results.number_text import between
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.study_declaration import read_declared
 from pe_lab.results.tuned_outcomes import edge_note, seed_note, tried_rates, tuned_settings

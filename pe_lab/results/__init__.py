@@ -15,5 +15,6 @@ Showing:
     summary_table, study                         tables as text; the files of a study
     plots, panels, styles                        figures; what they share; the colour and marker of each encoding
     specification, verdict_marks                 the figure of a sensitivity; how verdicts are drawn
+    number_text                                  numbers and their ranges as texts
     sync                                         runs of W&B, made again from a ledger
 """

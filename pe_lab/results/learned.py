@@ -5,6 +5,7 @@ import pandas as pd
 
 from pe_lab.data.score import BEST_FLOOR, BLIND_FLOORS, NO_GAP
 from pe_lab.results.columns import merge_tables, setting_columns
+from pe_lab.results.number_text import between
 
 GUESS_METRICS = ("prior", "unigram")  # losses of models that do not look at the sequence
 MIN_RIGHT = 0.05  # share of right answers below which no encoding counts as one that can do a task
@@ -77,10 +78,9 @@ def level_in_words(rows: pd.DataFrame) -> str:
     level = _first_floor_loss(rows, BLIND_FLOORS).dropna()
     if level.empty:
         return ""
-    low, high = f"{level.min():.3g}", f"{level.max():.3g}"
     known = f"floor_{BLIND_FLOORS[0]}_loss"
     split = ", even knowing which sequences are held out" if known in rows and rows[known].notna().any() else ""
-    return f"{low if low == high else f'{low} to {high}'} nats{split}"
+    return f"{between(level, '.3g', ' to ')} nats{split}"
 
 
 def over_seeds(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:

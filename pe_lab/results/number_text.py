@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 
 
 def signed(value: float, scale: float) -> str:
@@ -15,3 +16,19 @@ def signed(value: float, scale: float) -> str:
         return f"{value:+.2g}"
     text = f"{value:+.{max(0, 1 - math.floor(math.log10(scale)))}f}"
     return text if float(text) else text[1:]
+
+
+def between(values: pd.Series, form: str, to: str = "–") -> str:
+    """Return the range of values, or their only value.
+
+    Args:
+        form: the format of a value.
+        to: what stands between the lowest and the highest.
+    """
+    low, high = format(values.min(), form), format(values.max(), form)
+    return low if low == high else f"{low}{to}{high}"
+
+
+def count_of_seeds(counts: pd.Series) -> str:
+    """Return the number of seeds in words, or its range."""
+    return f"{between(counts, '.0f', ' to ')} seed{'s' * bool(counts.max() != 1)}"

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from pe_lab.results.number_text import between
 from pe_lab.results.styles import style
 from pe_lab.system.drawing import INK
 
@@ -60,9 +61,8 @@ def seed_handles(data: pd.DataFrame, seeds: pd.DataFrame, band: bool = False, ba
     """
     handles: list[Artist] = []
     if len(seeds):
-        low, high = data["seeds"].min(), data["seeds"].max()
-        count = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        handles.append(Line2D([], [], marker="o", color=DOT_COLOUR, label=f"one of {count} seeds", **DOT))
+        label = f"one of {between(data['seeds'], 'g', ' to ')} seeds"
+        handles.append(Line2D([], [], marker="o", color=DOT_COLOUR, label=label, **DOT))
     if data["low"].notna().any():
         handles += [Patch(color=(DOT_COLOUR, 0.25), label=INTERVAL)] * band
         handles += [Line2D([], [], color=DOT_COLOUR, marker="|", ms=7, linestyle="none", label=INTERVAL)] * bar
