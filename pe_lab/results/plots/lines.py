@@ -49,6 +49,8 @@ def draw_with_intervals(
 ) -> None:
     """Draw means with marks and intervals side by side; encodings not in `lines` are grey, and have none.
 
+    Lines meet at the point itself, so that of two lines the lower one is the better at every point between.
+
     Args:
         seeds: the table of `seed_values`: dots around the means.
         spread: share of the distance between two points over which encodings stand side by side.
@@ -62,7 +64,7 @@ def draw_with_intervals(
         ends = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
         drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "elinewidth": 1, "label": name}
         x = side_by_side(axes, line[along], name, lines, data[along], spread=spread)
-        axes.plot(x, line["mean"], look.dash, color=look.colour, linewidth=1)
+        axes.plot(line[along], line["mean"], look.dash, color=look.colour, linewidth=1)
         axes.errorbar(x, line["mean"], ends, linestyle="none", capsize=2, **drawn)
 
 
