@@ -22,7 +22,8 @@ def findings() -> dict[str, Any]:
 
 def of_claim(finding: Any) -> tuple[str, str]:
     """Return the verdict on a claim as the gallery has it, and how many of its parts are in which state."""
-    from pe_lab.gallery.claim_parts import states, unseen_lengths, verdict_of_claim, without_room
+    from pe_lab.gallery.claim_tests import unseen_lengths, verdict_of_claim, without_room
+    from pe_lab.gallery.claim_text import states
 
     room = without_room(finding, benchmark_results(), unseen_lengths(finding.entry, ROOT / "sweeps/results"))
     return verdict_of_claim(finding, room), states(finding, room)
@@ -71,7 +72,7 @@ def verdicts_of(found: list[Any]) -> str:
 
 def papers() -> str:
     """Return a table of the claims of papers on the benchmark's rows, each with the part that supports it least."""
-    from pe_lab.gallery.claim_parts import by_support, weakest
+    from pe_lab.gallery.claim_tests import by_support, weakest
 
     found = by_support({name: finding for name, finding in findings().items() if finding.entry.tasks})
     lines = ["| claim | paper | verdict | the part that supports it least | ours, 95 % interval |", f"|{' :--- |' * 5}"]
@@ -170,7 +171,7 @@ def claims() -> str:
 
 def not_learned(found: dict[str, Any]) -> list[str]:
     """Return a paragraph on the judged claims whose models have not learned their task; none if there are none."""
-    from pe_lab.gallery.claim_parts import unlearned
+    from pe_lab.gallery.claim_tests import unlearned
 
     said: dict[str, list[str]] = {}
     for name, finding in found.items():

@@ -6,7 +6,8 @@ What pages are made of:
     portrait, kernels                            class, properties and picture of an encoding; its curves
     samples                                      a sequence of a task and its sizes
     extrapolation, pairwise                      what holds at longer lengths; an encoding against another one
-    need_recommendations, claim_parts            what to use for a need; what was measured on a claim
+    need_recommendations                         what to use for a need
+    claim_tests, claim_text, claim_figure        the parts of a claim: tests and verdicts, words and tables, drawings
 Pages:
     encoding_page, task_page                     one for each encoding and task
     leaderboard_page, needs_page, claims_page    all encodings on all tasks; needs; claims

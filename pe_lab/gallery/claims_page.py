@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from pe_lab.gallery import claim_parts
+from pe_lab.gallery import claim_figure, claim_tests, claim_text
 from pe_lab.gallery.gallery_data import GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.shared_values import shared_values
@@ -16,27 +16,25 @@ SIGNS = {Agreement.REPRODUCED: "✓", Agreement.NOT_REPRODUCED: "✗", Agreement
 def claims_page(content: GalleryData) -> Page:
     """Return the claims of the literature with their verdicts."""
     judged = {name: finding for name, finding in content.numbers.items() if finding.compared}
-    supported = claim_parts.by_support(content.claims)
+    supported = claim_tests.by_support(content.claims)
     overviews, groups = [], []
     for papers in (True, False):
         of_papers = {
-            name: claim for name, claim in supported.items() if (claim.entry.paper != claim_parts.UNPUBLISHED) == papers
+            name: claim for name, claim in supported.items() if (claim.entry.paper != claim_text.UNPUBLISHED) == papers
         }
-        overviews.append(claim_parts.by_verdict(of_papers, content.roomless))
+        overviews.append(claim_tests.by_verdict(of_papers, content.roomless))
         groups.append({name: of_papers[name] for names in overviews[-1].values() for name in names})
     claims = groups[0] | groups[1]
     verdicts = {name: word for overview in overviews for word, names in overview.items() for name in names}
-    encodings = {name: sorted(claim_parts.encodings_of(claim.entry)) for name, claim in claims.items()}
+    encodings = {name: sorted(claim_tests.encodings_of(claim.entry)) for name, claim in claims.items()}
     choices = {
         "encoding": sorted({pe for name in groups[0] for pe in encodings[name]}),
-        "paper": sorted({claim_parts.paper_in_words(claim.entry.paper) for claim in groups[0].values()}),
+        "paper": sorted({claim_text.paper_in_words(claim.entry.paper) for claim in groups[0].values()}),
         "verdict": list(overviews[0]),
     }
     says = Counter(claim.entry.says for claim in claims.values())
     by_table = {
-        bool(rows): claim_parts.shared_notes(
-            claim.entry for claim in claims.values() if bool(claim.entry.tasks) == rows
-        )
+        bool(rows): claim_text.shared_notes(claim.entry for claim in claims.values() if bool(claim.entry.tasks) == rows)
         for rows in (True, False)
     }
     notes = {name: claim.entry.chosen[len(by_table[bool(claim.entry.tasks)]) :] for name, claim in claims.items()}
@@ -50,22 +48,24 @@ def claims_page(content: GalleryData) -> Page:
         choices=choices,
         edged={name for name, parts in content.edges.items() if parts},
         facets={facet: facet for facet in choices},
-        exact={name: claim_parts.exact_parts(claim) for name, claim in claims.items()},
+        exact={name: claim_tests.exact_parts(claim) for name, claim in claims.items()},
         sizes=_sizes(content),
         judged=judged,
-        published={name: each for name, each in judged.items() if each.entry.paper != claim_parts.UNPUBLISHED},
-        unpublished={name: each for name, each in judged.items() if each.entry.paper == claim_parts.UNPUBLISHED},
-        conditions=claim_parts.conditions(content.numbers),
-        listed=sum(each.entry.paper != claim_parts.UNPUBLISHED for each in content.numbers.values()),
-        listed_unpublished=sum(each.entry.paper == claim_parts.UNPUBLISHED for each in content.numbers.values()),
+        published={name: each for name, each in judged.items() if each.entry.paper != claim_text.UNPUBLISHED},
+        unpublished={name: each for name, each in judged.items() if each.entry.paper == claim_text.UNPUBLISHED},
+        conditions=claim_text.conditions(content.numbers),
+        listed=sum(each.entry.paper != claim_text.UNPUBLISHED for each in content.numbers.values()),
+        listed_unpublished=sum(each.entry.paper == claim_text.UNPUBLISHED for each in content.numbers.values()),
         shared=by_table,
         notes=notes,
         differs={name: notes[name][0] for name in notes if says[claims[name].entry.says] > 1 and notes[name]},
         commands={name: benchmark_commands(claim.entry) for name, claim in claims.items() if claim.entry.tasks},
-        levels={name: claim_parts.levels(claim.entry, content.results) for name, claim in claims.items()},
+        levels={name: claim_text.levels(claim.entry, content.results) for name, claim in claims.items()},
         words=PARTS,
         signs=SIGNS,
-        parts=claim_parts,
+        figure=claim_figure,
+        tests=claim_tests,
+        text=claim_text,
     )
     return Page("claims", "Claims and their verdicts", [PageSection("", html)], wide=True)
 

@@ -6,7 +6,8 @@ from typing import Any
 from pe_lab.benchmark.fresh_seeds import FreshSeeds
 from pe_lab.benchmark.task_results import USE, end_at_cap
 from pe_lab.benchmark.tasks import benchmark_tasks, task_named
-from pe_lab.gallery.claim_parts import by_support, conditions, encodings_of, ours, states
+from pe_lab.gallery.claim_tests import by_support, encodings_of
+from pe_lab.gallery.claim_text import conditions, ours, states
 from pe_lab.gallery.definitions import Definition
 from pe_lab.gallery.extrapolation import SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.formulas import mathml
@@ -129,16 +130,18 @@ def _parts(content: GalleryData, name: str, definition: Definition) -> dict[str,
     replicated = {"claims": claims, "judged": judged, "again": again, "states": states, "ours": ours}
     replicated |= {"not_run": len(reported) - len(judged), "conditions": conditions(content.numbers)}
     return {
-        "Results": ("" if on_tasks else "none", results),
+        "Results": ("" if on_tasks else "not measured", results),
         "Untrained curve": ("", {}),
         "Replication": (_counted(content, claims, judged, len(again)), replicated),
         "Known failures": (
-            _number(len(definition.failures) + len(failing), "published or measured here"),
+            _number(len(definition.failures) + len(failing), "published or measured here", "no failure is known"),
             {"failing": failing},
         ),
         "Equal to": (
             _number(
-                len(definition.equals) + len(definition.published) + len(equal), "by another name or under a condition"
+                len(definition.equals) + len(definition.published) + len(equal),
+                "by another name or under a condition",
+                "no other encoding",
             ),
             {"equal_runs": equal},
         ),
@@ -177,10 +180,9 @@ def _class_name(code: str) -> str:
     return code.partition("class ")[2].partition("(")[0].partition(":")[0]
 
 
-def _number(count: int, what: str, thing: str = "") -> str:
-    """Return a number of things and what they are."""
-    name = f" {thing}{'s' * (count > 1)}" if thing else ""
-    return f"{count}{name}, {what}" if count else "none"
+def _number(count: int, what: str, nothing: str) -> str:
+    """Return a number of things and what they are; or that there is nothing."""
+    return f"{count}, {what}" if count else nothing
 
 
 def _counted(content: GalleryData, claims: dict[str, Finding], numbers: dict[str, Finding], again: int) -> str:
@@ -194,7 +196,7 @@ def _counted(content: GalleryData, claims: dict[str, Finding], numbers: dict[str
         counts = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         parts += [f"{what}: {counts}"] if counts else []
     parts += [f"{again} {'tasks' if again > 1 else 'task'} trained again with fresh seeds"] if again else []
-    return "; ".join(parts) or "none"
+    return "; ".join(parts) or "no claim and no number"
 
 
 def _file(title: str) -> str:

@@ -20,15 +20,8 @@ from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.task_statistics import equal_encodings
 from pe_lab.benchmark.tasks import BenchmarkTask, benchmark_tasks
 from pe_lab.benchmark.undefined_encodings import undefined_reasons
-from pe_lab.gallery.claim_parts import (
-    UnseenLengths,
-    at_edge,
-    unlearned,
-    unseen_lengths,
-    verdict_in_words,
-    within_windows,
-    without_room,
-)
+from pe_lab.gallery.claim_tests import UnseenLengths, at_edge, unlearned, unseen_lengths, without_room
+from pe_lab.gallery.claim_text import verdict_in_words
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.encoding_families import family_of
 from pe_lab.gallery.gallery_page import fixed
@@ -178,15 +171,9 @@ class GalleryData:
         """The encodings whose learning rate was at an edge, by claim and part; see `at_edge`."""
         return {name: at_edge(claim, self.results) for name, claim in self.claims.items()}
 
-    @cached_property
-    def same_windows(self) -> dict[str, list[str]]:
-        """The parts that may be due to the different bytes of windows, by the name of the claim."""
-        return {name: within_windows(claim, LONGER_TEXT[0]) for name, claim in self.claims.items()}
-
     def claim_verdict(self, name: str) -> str:
         """Return the verdict on a claim as pages show it."""
-        limits = bool(self.unlearned.get(name)), self.roomless[name], self.same_windows[name]
-        return verdict_in_words(self.claims[name], *limits)
+        return verdict_in_words(self.claims[name], bool(self.unlearned.get(name)), self.roomless[name])
 
     @property
     def has_larger_model(self) -> bool:

@@ -31,8 +31,9 @@ def leaderboard_page(content: GalleryData) -> Page:
     counts = Counter(pe for results in compared for pe in results.table["pe"])
     several = [pe for pe in names if counts[pe] > min(1, len(compared) - 1)]
     groups = {max(group, key=lambda pe: counts[pe]): group for group in twins(content, several)}
-    won = wins(compared, list(groups))
-    order = sorted(groups, key=lambda pe: -won[pe][0] / max(1, won[pe][1]))
+    on_all = [results for results in compared if set(groups) <= set(results.table["pe"])]
+    won = wins(on_all, list(groups))
+    order = sorted(groups, key=lambda pe: -won[pe][0])
     # of the others, those of the fullest task stand together, in its order
     others = [pe for pe in names if pe not in several]
     asking = [each for each in compared if asks_at_longest(each)]
@@ -42,6 +43,7 @@ def leaderboard_page(content: GalleryData) -> Page:
             "twins": [other for other in groups.get(pe, []) if other != pe],
             "facets": content.facets(pe),
             "at": {name: _line(table, pe) for name, table in tables.items()},
+            "only": {name for name, table in tables.items() if not set(groups.get(pe, [])) <= set(table.index)},
         }
         for pe in (*order, *others)
     ]
@@ -57,7 +59,9 @@ def leaderboard_page(content: GalleryData) -> Page:
         longest_alone={line["name"]: line for line in _at_longest(asking, others)},
         asking=[each.task for each in asking],
         alone_on=sorted({name for line in alone for name, at in line["at"].items() if at}, key=list(tables).index),
-        wins=won,
+        wins={pe: count for pe, (count, _) in won.items()},
+        comparisons=max((total for _, total in won.values()), default=0),
+        on_all=[results.task.name for results in on_all],
         shades={name: results.quality() for name, results in fullest},
         best={name: results.best if results.beaten else [] for name, results in fullest},
         choices=facet_choices(content),

@@ -10,13 +10,16 @@ from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.extrapolation import MIN_HELD, mean_right
 from pe_lab.gallery.gallery_page import fixed
 from pe_lab.gallery.markers import SHAPES
+from pe_lab.gallery.need_recommendations import grouped
 from pe_lab.gallery.samples import data_of
 from pe_lab.results.columns import cut_interval
 from pe_lab.results.styles import style
 from pe_lab.statistics import MIN_SEEDS, interval
 
-BASELINES = ("rope", "sinusoidal", "learnable", "none")  # always drawn, where they are measured
-MAX_BEST, MAX_LOWEST = 3, 5  # encodings that are drawn as the best at a length, by shares and by losses
+BASELINES = ("rope", "none")  # always drawn, where they are measured
+BEST_AT_LENGTH = 2  # encodings with the best means at a length that are drawn
+MAX_DRAWN = 10  # beyond the best and BASELINES, encodings are drawn up to so many
+MIN_CUT = 0.01  # of a share, or nats: an interval that is cut by more has an arrow
 LINEAR = 0.05  # nats above the lowest loss up to which the axis of losses is about linear; beyond, it is logarithmic
 WIDTH, HEIGHT = 400, 310
 LEFT, RIGHT, TOP, BOTTOM = 44, 142, 26, 58  # margins; the labels of lines stand at the right
@@ -31,11 +34,28 @@ class Curve:
 
     Attributes:
         means, lows, highs: over seeds, with the 95 % interval of the mean, by length in training lengths.
+        cut: the ends of intervals that are cut at what is possible: the length, and whether it is the high end.
     """
 
     means: dict[float, float]
     lows: dict[float, float]
     highs: dict[float, float]
+    cut: list[tuple[float, bool]]
+
+
+@dataclass(frozen=True)
+class LengthFigure:
+    """The figure of a task.
+
+    Attributes:
+        svg: empty where no encoding is measured at all lengths.
+        drawn: its encodings.
+        is_cut: whether an interval has an arrow, as it is cut at what is possible.
+    """
+
+    svg: Markup
+    drawn: list[str]
+    is_cut: bool
 
 
 def length_curves(results: TaskResults) -> dict[str, Curve]:
@@ -54,29 +74,53 @@ def length_curves(results: TaskResults) -> dict[str, Curve]:
             continue
         ends = {length: interval(each) for length, each in values.items()}
         means = {length: float(each.mean()) for length, each in values.items()}
-        lows, highs = (np.array([ends[length][side] for length in lengths]) for side in (0, 1))
-        lows, highs = cut_interval("accuracy" if solvable else "loss", np.array([*means.values()]), lows, highs)
-        curves[str(pe)] = Curve(means, dict(zip(lengths, lows, strict=True)), dict(zip(lengths, highs, strict=True)))
+        low, high = (np.array([ends[length][side] for length in lengths]) for side in (0, 1))
+        lows, highs = cut_interval("accuracy" if solvable else "loss", np.array([*means.values()]), low, high)
+        cut = [
+            (length, is_high)
+            for is_high, side, shown in ((False, low, lows), (True, high, highs))
+            for length, full, end in zip(lengths, side, shown, strict=True)
+            if abs(full - end) > MIN_CUT
+        ]
+        lows_at, highs_at = (dict(zip(lengths, map(float, side), strict=True)) for side in (lows, highs))
+        curves[str(pe)] = Curve(means, lows_at, highs_at, cut)
     sign = -1 if solvable else 1
     return dict(sorted(curves.items(), key=lambda item: [sign * item[1].means[length] for length in lengths]))
 
 
 def drawn_encodings(results: TaskResults) -> list[str]:
-    """Return the encodings of the figure: the best at the longest test and at the training length, and BASELINES."""
-    curves = length_curves(results)
-    names = [*list(curves)[: MAX_BEST if results.task.solvable else MAX_LOWEST], *results.best[:MAX_BEST], *BASELINES]
-    return [pe for pe in dict.fromkeys(names) if pe in curves]
+    """Return the encodings of the figure, in the order of `length_curves`.
 
-
-def length_figure(results: TaskResults) -> Markup:
-    """Return the figure, which takes the colours of text from the page and fits a width of 360 pixels.
-
-    Empty where no encoding is measured at all lengths.
+    These are the best at the training length, of the same runs one, the BEST_AT_LENGTH best means at each longer test
+    and BASELINES. Up to MAX_DRAWN follow those that differ most from all of these, in colours that are free.
     """
+    curves, sign = length_curves(results), -1 if results.task.solvable else 1
+    lengths = next(iter(curves.values())).means if curves else {}
+    names = [*(group[0] for group in grouped(results, results.best) if results.beaten), *BASELINES]
+    for length in lengths:
+        if length > 1 or not results.beaten:
+            names += sorted(curves, key=lambda pe: sign * curves[pe].means[length])[:BEST_AT_LENGTH]
+    drawn = [pe for pe in curves if pe in names]
+    while len(drawn) < MAX_DRAWN:
+        colours = {style(pe).colour for pe in drawn}
+        others = [pe for pe in curves if style(pe).colour not in colours]
+        if not others:
+            break
+        drawn.append(max(others, key=lambda pe: min(_apart(curves[pe], curves[other]) for other in drawn)))
+    return [pe for pe in curves if pe in drawn]
+
+
+def _apart(curve: Curve, other: Curve) -> float:
+    """Return the largest difference of two curves at a length."""
+    return max(abs(mean - other.means[length]) for length, mean in curve.means.items())
+
+
+def length_figure(results: TaskResults) -> LengthFigure:
+    """Return the figure, which takes the colours of text from the page and fits a width of 360 pixels."""
     solvable, names = results.task.solvable, drawn_encodings(results)
     curves = {pe: length_curves(results)[pe] for pe in names}
     if not curves:
-        return Markup()
+        return LengthFigure(Markup(), [], False)
     lengths = sorted(next(iter(curves.values())).means)
     scale, low, high, ticks = _axis(list(curves.values()), solvable)
 
@@ -118,6 +162,9 @@ def length_figure(results: TaskResults) -> Markup:
         bars = "".join(
             f"M{x(length) + shift:.1f} {y(curve.lows[length]):.1f}V{y(curve.highs[length]):.1f}" for length in lengths
         )
+        for length, is_high in curve.cut:
+            end, back = y((curve.highs if is_high else curve.lows)[length]), 5 if is_high else -5
+            bars += f"M{x(length) + shift - 3:.1f} {end + back:.1f}l3 {-back}l3 {back}"
         path = "L".join(f"{across:.1f} {down:.1f}" for across, down in points)
         look, (across, down) = style(pe), points[-1]
         shapes = Markup().join(
@@ -136,7 +183,8 @@ def length_figure(results: TaskResults) -> Markup:
             )
         )
     svg = '<svg class="gallery-lengths" viewBox="0 0 {} {}" role="img" aria-label="{} against test length">{}</svg>'
-    return Markup(svg).format(WIDTH, HEIGHT, title, Markup().join(parts))
+    drawing = Markup(svg).format(WIDTH, HEIGHT, title, Markup().join(parts))
+    return LengthFigure(drawing, names, any(curve.cut for curve in curves.values()))
 
 
 def _axis(curves: list[Curve], shares: bool) -> tuple[Callable[[float], float], float, float, list[float]]:

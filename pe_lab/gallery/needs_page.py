@@ -8,7 +8,7 @@ from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_right, mean_whole, value_at_lengths
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, percent, rendered
-from pe_lab.gallery.length_figure import drawn_encodings, length_figure
+from pe_lab.gallery.length_figure import length_figure
 from pe_lab.gallery.need_recommendations import Need, grouped
 from pe_lab.gallery.samples import data_of
 from pe_lab.gallery.shared_values import (
@@ -24,6 +24,7 @@ from pe_lab.results.styles import COMMON_NAMES
 from pe_lab.statistics import Verdict
 
 LEARNED = "learnable"  # the encoding that has a trained vector for each position
+NOT_RELATIVE = ("none", "sinusoidal")  # references without relative position, beside LEARNED
 MAX_ALWAYS_SHOWN = 8  # of the encodings in COMMON_NAMES, those that a list to avoid always shows
 
 
@@ -57,7 +58,6 @@ def _answer(content: GalleryData) -> dict[str, Any] | None:
         "losses": [min(losses), max(losses)],
         "alike": len(use) > 1 and not any(Verdict(word).direction for word in verdicts),
         "figure": length_figure(content.results[need.task.name]),
-        "drawn": len(drawn_encodings(content.results[need.task.name])),
         "measured": len(need.lines),
         **_in_other_studies(content, use),
         "cheapest": min(steps, key=lambda pe: steps[pe]) if len(steps) == len(use) > 1 else None,
@@ -144,18 +144,21 @@ def _no_better_than_none(results: TaskResults, length: float) -> list[str]:
     return sorted(worse, key=lambda pe: COMMON_NAMES.index(pe) if pe in COMMON_NAMES else len(COMMON_NAMES))
 
 
-def _learned_vectors(content: GalleryData) -> dict[str, float] | None:
+def _learned_vectors(content: GalleryData) -> dict[str, Any] | None:
     """Return what is right with LEARNED at LONGEST on tasks that ask for new positions.
 
     Returns:
-        low, high: the lowest and the highest share of answers of a task; whole: the highest of whole sequences. None
-        where that is not measured, or at least MIN_RIGHT.
+        right: the lowest and the highest share of answers of a task, of LEARNED and of NOT_RELATIVE; whole: the highest
+        of whole sequences with LEARNED. None where that is not measured, or at least MIN_RIGHT.
     """
     new = [each for each in content.results.values() if each.task.cfg.data.name not in SAME_POSITIONS]
     whole = {each.task.name: mean_whole(each).get(LONGEST, {}).get(LEARNED) for each in new}
     most = max((share for share in whole.values() if share is not None), default=MIN_RIGHT)
-    right = [mean_right(each)[LONGEST][LEARNED] for each in new if whole[each.task.name] is not None]
-    return {"low": min(right), "high": max(right), "whole": most} if most < MIN_RIGHT else None
+    if most >= MIN_RIGHT:
+        return None
+    shares = [mean_right(each)[LONGEST] for each in new if whole[each.task.name] is not None]
+    right = {pe: [each[pe] for each in shares if pe in each] for pe in (LEARNED, *NOT_RELATIVE)}
+    return {"right": {pe: (min(each), max(each)) for pe, each in right.items() if each}, "whole": most}
 
 
 def _shares(shares: dict[str, float], group: list[str]) -> list[str]:

@@ -1,6 +1,8 @@
 """The pages of the gallery: the lists, and all of them."""
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from pe_lab.benchmark.tasks import benchmark_tasks
 from pe_lab.gallery.claims_page import claims_page
@@ -11,7 +13,14 @@ from pe_lab.gallery.gallery_page import Page, PageSection, rendered
 from pe_lab.gallery.leaderboard_page import leaderboard_page
 from pe_lab.gallery.need_recommendations import grouped
 from pe_lab.gallery.needs_page import needs_page
-from pe_lab.gallery.shared_values import asks_at_longest, facet_choices, held_at_longest, not_every_seed, shared_values
+from pe_lab.gallery.shared_values import (
+    asks_at_longest,
+    facet_choices,
+    held_at_longest,
+    not_every_seed,
+    shared_values,
+    twins,
+)
 from pe_lab.gallery.task_page import task_page
 
 
@@ -55,10 +64,20 @@ def encodings_page(content: GalleryData) -> Page:
         "encodings.html",
         **shared_values(content, ""),
         lines=lines,
+        measured=sum(line["tasks"] > 0 for line in lines),
+        unbeaten=_most(content, {line["name"]: len(line["needs"]) for line in lines}),
+        holders=_most(content, {line["name"]: len(line["holds"]) for line in lines}),
+        asking=max((line["asking"] for line in lines), default=0),
         choices=facet_choices(content),
         count=len(definitions()),
     )
     return Page("encodings", "Encodings", [PageSection("", html)], wide=True)
+
+
+def _most(content: GalleryData, counts: Mapping[str, int]) -> tuple[list[list[str]], int]:
+    """Return the encodings with the highest count as `twins`, and the count; none if it is 0."""
+    most = max(counts.values(), default=0)
+    return twins(content, [name for name, count in counts.items() if count == most > 0]), most
 
 
 def tasks_page(content: GalleryData) -> Page:
@@ -66,7 +85,12 @@ def tasks_page(content: GalleryData) -> Page:
     best = {name: grouped(results, results.best) for name, results in content.results.items()}
     asking = {name: results for name, results in content.results.items() if asks_at_longest(results)}
     held = {name: list(held_at_longest(results)) for name, results in asking.items()}
-    values = {"tasks": benchmark_tasks(), "best": {each.name: best.get(each.name, []) for each in benchmark_tasks()}}
+    values: dict[str, Any] = {"tasks": benchmark_tasks()}
+    values |= {"best": {each.name: best.get(each.name, []) for each in benchmark_tasks()}}
+    compared = [best[name] for name, results in content.results.items() if not results.is_control and results.beaten]
+    firsts = Counter(pe for groups in compared if groups for pe in groups[0])
+    values |= {"compared": len(compared), "most": _most(content, firsts)}
+    values |= {"most_held": max(Counter(pe for names in held.values() for pe in names).values(), default=0)}
     html = rendered("tasks.html", **shared_values(content, ""), **values, held=held)
     return Page("tasks", "Tasks", [PageSection("", html)], wide=True)
 

@@ -11,7 +11,7 @@ from pe_lab.benchmark.tasks import BenchmarkTask
 from pe_lab.gallery.extrapolation import NOT_ASKED, SAME_POSITIONS, mean_whole, value_at_lengths
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
 from pe_lab.gallery.gallery_page import Page, PageSection, fixed, number, rendered
-from pe_lab.gallery.length_figure import drawn_encodings, length_figure
+from pe_lab.gallery.length_figure import length_figure
 from pe_lab.gallery.markers import axis, beyond, strip
 from pe_lab.gallery.need_recommendations import grouped
 from pe_lab.gallery.samples import blind_accuracy, data_of
@@ -39,7 +39,6 @@ def task_page(content: GalleryData, task: BenchmarkTask) -> Page:
         values |= {"choices": facet_choices(content), "best": grouped(results, results.best)}
         values |= beyond_training(results)
         values |= {"note": NOT_ASKED * (task.cfg.data.name in SAME_POSITIONS), "figure": length_figure(results)}
-        values |= {"drawn": len(drawn_encodings(results))}
         values |= dict(zip(("strips", "axis"), _strips(results), strict=True))
     html = rendered("task.html", **shared_values(content, "../"), **values)
     return Page(f"tasks/{task.name}", f"Task: {task.name}", [PageSection("", html)], wide=True)

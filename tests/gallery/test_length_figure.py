@@ -8,9 +8,21 @@ import pandas as pd
 import pytest
 
 from helpers import tuned
-from pe_lab.benchmark.task_results import TaskResults
+from pe_lab.benchmark.task_results import TaskResults, read_results
 from pe_lab.benchmark.tasks import task_named
-from pe_lab.gallery.length_figure import BASELINES, BOTTOM, HEIGHT, LEFT, LINE, RIGHT, TOP, WIDTH, length_figure
+from pe_lab.gallery.length_figure import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    LINE,
+    MAX_DRAWN,
+    RIGHT,
+    TOP,
+    WIDTH,
+    drawn_encodings,
+    length_curves,
+    length_figure,
+)
 from pe_lab.gallery.samples import data_of
 from pe_lab.results.styles import style
 from pe_lab.statistics import interval
@@ -38,7 +50,7 @@ def results() -> TaskResults:
 
 
 def test_curves_are_means_over_seeds_with_the_interval_of_the_mean(results: TaskResults) -> None:
-    curves = {pe: (colour, points, bars) for colour, pe, points, bars in CURVE.findall(length_figure(results))}
+    curves = {pe: (colour, points, bars) for colour, pe, points, bars in CURVE.findall(length_figure(results).svg)}
     for pe, (colour, points, bars) in curves.items():
         assert colour == style(pe).colour
         seeds = results.rows[results.rows["pe"] == pe]
@@ -51,7 +63,7 @@ def test_curves_are_means_over_seeds_with_the_interval_of_the_mean(results: Task
 
 
 def test_lengths_are_ticks_at_equal_distances(results: TaskResults) -> None:
-    figure = length_figure(results)
+    figure = length_figure(results).svg
     ticks = re.findall(r'<text x="([\d.]+)"[^>]*>([124]) ×</text><text x="[\d.]+"[^>]*>(\d+)</text>', figure)
     assert [(float(length), int(tokens)) for _, length, tokens in ticks] == [*data_of(results.task).lengths.items()]
     across = [float(x) for x, _, _ in ticks]
@@ -59,18 +71,56 @@ def test_lengths_are_ticks_at_equal_distances(results: TaskResults) -> None:
     assert LEFT < across[0] < across[2] < WIDTH - RIGHT
 
 
-def test_the_best_at_the_longest_test_the_fastest_and_baselines_are_drawn(results: TaskResults) -> None:
-    drawn = [pe for _, pe, _, _ in CURVE.findall(length_figure(results))]
-    assert drawn == ["alibi", "fire", "t5", *(pe for pe in BASELINES if pe in MEANS)]  # rope is the fastest
-    slower = results.rows.assign(y=results.rows["y"] + 3.0 * results.rows["pe"].isin(["rope", *drawn]))
-    fastest = TaskResults(results.task, slower)
-    assert fastest.best[0] in ("cope", "dape")
-    assert [pe for _, pe, _, _ in CURVE.findall(length_figure(fastest))][3] == fastest.best[0]
+def test_the_best_at_each_length_and_baselines_are_drawn_then_those_that_differ_most() -> None:
+    """Of 20 encodings; those that fill the figure have colours that are free."""
+    names = ["rope", "none", "alibi", "fire", "t5", "cope", "sinusoidal", "dape", "learnable", "xpos", "canon", "path"]
+    names += ["rse", "shape", "kerple_log", "forgetting", "stick_breaking", "yarn", "p_rope", "longrope"]
+    steps = {pe: 5.0 if pe == "path" else 7.5 if pe in ("rse", "rope") else 9.0 for pe in names}
+    rows = tuned.table("induction", steps, 0.01)
+    at_2 = dict.fromkeys(names, 0.5) | {"cope": 0.9, "dape": 0.8}
+    at_4 = dict.fromkeys(names, 0.5) | {"alibi": 0.9, "fire": 0.8, "longrope": 0.0, "p_rope": 0.1}
+    for length, shares in ((1, dict.fromkeys(names, 1.0)), (2, at_2), (4, at_4)):
+        rows[f"accuracy_x{length}"] = rows["pe"].map(shares)
+    drawn = drawn_encodings(TaskResults(task_named("induction"), rows))
+    assert {"path", "rope", "none", "cope", "dape", "alibi", "fire", "longrope"} <= set(drawn)
+    assert "p_rope" not in drawn  # the colour of longrope
+    assert len(drawn) == MAX_DRAWN
+    assert list(length_curves(TaskResults(task_named("induction"), rows))) != drawn
+
+
+@pytest.mark.parametrize("results", read_results(), ids=lambda results: results.task.name)
+def test_encodings_of_a_figure_differ_in_colour_or_marker(results: TaskResults) -> None:
+    looks = [(style(pe).colour, style(pe).marker) for pe in drawn_encodings(results)]
+    assert len(looks) == len(set(looks)) > 5
+
+
+def test_intervals_that_are_cut_have_an_arrow(results: TaskResults) -> None:
+    """0.8 and 0.2 with intervals of ±0.3 at twice the length; intervals that end at 1 by little have none."""
+    rows = results.rows[results.rows["pe"].isin(["rope", "none"])].copy()
+    spread = (rows["seed"] - 2) * 0.15
+    rows["accuracy_x1"] = 0.999 + spread / 1000
+    rows["accuracy_x2"] = rows["pe"].map({"rope": 0.8, "none": 0.2}) + spread
+    rows["accuracy_x4"] = 0.5
+    each = TaskResults(results.task, rows)
+    assert {pe: curve.cut for pe, curve in length_curves(each).items()} == {
+        "rope": [(2.0, True)],
+        "none": [(2.0, False)],
+    }
+    figure = length_figure(each)
+    arrows = {
+        pe: re.findall(r"V[\d.]+M[\d.]+ ([\d.]+)l3 (-?5)l3 (-?5)", bars) for _, pe, _, bars in CURVE.findall(figure.svg)
+    }
+    assert arrows == {
+        "rope": [(f"{height(1) + 5:.1f}", "-5", "5")],
+        "none": [(f"{height(0) - 5:.1f}", "5", "-5")],
+    }
+    assert figure.is_cut
+    assert not length_figure(TaskResults(results.task, rows.assign(accuracy_x2=0.5))).is_cut
 
 
 def test_labels_stand_in_the_order_of_their_lines_and_do_not_overlap(results: TaskResults) -> None:
     for each in (results, TaskResults(results.task, results.rows.assign(accuracy_x4=0.0))):
-        figure = length_figure(each)
+        figure = length_figure(each).svg
         labels = sorted((float(y), pe) for y, pe in LABEL.findall(figure))
         assert {pe for _, pe in labels} == {pe for _, pe, _, _ in CURVE.findall(figure)}
         assert all(below - above >= LINE for (above, _), (below, _) in pairwise(labels))
@@ -83,7 +133,7 @@ def test_labels_stand_in_the_order_of_their_lines_and_do_not_overlap(results: Ta
 def test_losses_have_the_lowest_first_and_an_axis_around_them() -> None:
     losses = {"rope": 1.5, "alibi": 1.55, "t5": 1.6, "fire": 1.9, "none": 2.2}
     results = TaskResults(task_named("causal_text"), tuned.table("causal_text", losses, 0.001))
-    figure = length_figure(results)
+    figure = length_figure(results).svg
     assert [pe for _, pe, _, _ in CURVE.findall(figure)] == ["rope", "alibi", "t5", "fire", "none"]
     ticks = [float(tick) for tick in re.findall(r'text-anchor="end">([\d.]+)</text>', figure)]
     assert 3 <= len(ticks) <= 9
@@ -100,7 +150,7 @@ def test_losses_that_are_close_to_the_lowest_are_told_apart_beside_far_ones() ->
     for far in (3.0, 1.6):
         rows = tuned.table("causal_text", losses | {"none": far}, 0.001)
         rows[["loss_x2", "loss_x4"]] = rows[["loss_x1", "loss_x1"]].to_numpy()
-        figure = length_figure(TaskResults(task_named("causal_text"), rows))
+        figure = length_figure(TaskResults(task_named("causal_text"), rows)).svg
         places[far] = {pe: float(points.split("L")[0].split()[1]) for _, pe, points, _ in CURVE.findall(figure)}
         ticks = [float(y) - 4 for y in re.findall(r'y="([\d.]+)" text-anchor="end"', figure)]
         assert all(TOP - 0.1 <= y <= HEIGHT - BOTTOM + 0.1 for y in ticks)
@@ -111,4 +161,4 @@ def test_losses_that_are_close_to_the_lowest_are_told_apart_beside_far_ones() ->
 
 def test_there_is_no_figure_where_what_is_right_is_not_measured() -> None:
     rows = tuned.table("induction", MEANS).assign(accuracy_x4=np.nan)
-    assert length_figure(TaskResults(task_named("induction"), rows)) == ""
+    assert length_figure(TaskResults(task_named("induction"), rows)).svg == ""
