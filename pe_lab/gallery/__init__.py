@@ -14,5 +14,6 @@ Pages:
     pages, shared_values                         lists and all pages together; what every template may need
 Form:
     gallery_page, site                           a page as Markdown and HTML; the files of a site
-    formulas, markers, length_figure             LaTeX as browsers show it; markers and figures as SVG
+    formulas, markers                            LaTeX as browsers show it; markers of encodings as SVG
+    length_figure, cost_figure                   results against the length of the test; loss against CPU time
 """

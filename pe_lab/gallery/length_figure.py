@@ -155,7 +155,7 @@ def length_figure(results: TaskResults) -> LengthFigure:
             (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8
         )
     )
-    labels = _spread({pe: y(curve.means[lengths[-1]]) for pe, curve in curves.items()})
+    labels = spread_labels({pe: y(curve.means[lengths[-1]]) for pe, curve in curves.items()})
     for place, (pe, curve) in enumerate(curves.items()):
         shift = DODGE * (place - (len(curves) - 1) / 2)
         points = [(x(length) + shift, y(curve.means[length])) for length in lengths]
@@ -196,7 +196,7 @@ def _axis(curves: list[Curve], shares: bool) -> tuple[Callable[[float], float], 
         return float, 0.0, 1.0, [0, 0.25, 0.5, 0.75, MIN_HELD, 1]
     ends = [value for curve in curves for side in (curve.lows, curve.highs) for value in side.values()]
     lowest = min(value for curve in curves for value in curve.means.values())
-    low, high, ticks = _ticks(min(ends), max(ends))
+    low, high, ticks = axis_ticks(min(ends), max(ends))
     if high - lowest < 10 * LINEAR:
         return float, low, high, ticks
     first = np.ceil(lowest / LINEAR / 2) * LINEAR * 2
@@ -211,7 +211,7 @@ def _axis(curves: list[Curve], shares: bool) -> tuple[Callable[[float], float], 
     return scale, min(ends), high, near
 
 
-def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:
+def axis_ticks(low: float, high: float) -> tuple[float, float, list[float]]:
     """Return the ends of an axis around two values, which are ticks, and all of its ticks: three to seven."""
     power = 10.0 ** np.floor(np.log10((high - low) / 3))
     step = next(factor * power for factor in (1, 2, 5, 10) if (high - low) / (factor * power) <= 5)
@@ -220,7 +220,7 @@ def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:
     return ticks[0], ticks[-1], ticks
 
 
-def _spread(places: dict[str, float]) -> dict[str, float]:
+def spread_labels(places: dict[str, float]) -> dict[str, float]:
     """Return places of labels, in the order of those asked for, that are at least LINE apart and within the figure."""
     names = sorted(places, key=lambda name: places[name])
     spread: list[float] = []

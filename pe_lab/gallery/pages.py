@@ -6,6 +6,7 @@ from typing import Any
 
 from pe_lab.benchmark.tasks import benchmark_tasks
 from pe_lab.gallery.claims_page import claims_page
+from pe_lab.gallery.cost_figure import cost_figure
 from pe_lab.gallery.definitions import definitions
 from pe_lab.gallery.encoding_page import encoding_page, holds_on
 from pe_lab.gallery.gallery_data import LONGER_TEXT, GalleryData
@@ -41,9 +42,8 @@ def encodings_page(content: GalleryData) -> Page:
     """Return the list of all encodings, those that are measured on most tasks first."""
     counts = Counter(pe for results in content.results.values() for pe in results.table["pe"])
     task, length = LONGER_TEXT
-    text = (
-        content.results[task].longer[length].table.set_index("pe")["mean"].to_dict() if task in content.results else {}
-    )
+    tables = [content.results[task].longer[length].table.set_index("pe")] if task in content.results else []
+    ends = {str(pe): tuple(line) for table in tables for pe, *line in table[["low", "mean", "high"]].itertuples()}
     unsolved = {task: not_every_seed(results) for task, results in content.results.items() if not results.is_control}
     lines = [
         {
@@ -56,7 +56,7 @@ def encodings_page(content: GalleryData) -> Page:
             "needs": [need for need in content.needs if name in need.advice.use],
             "not_solved": [task for task, names in unsolved.items() if name in names],
             **holds_on(content, name),
-            "text": text.get(name),
+            "text": ends[name][1] if name in ends else None,
         }
         for name, definition in sorted(content.definitions.items(), key=lambda item: (-counts[item[0]], item[0]))
     ]
@@ -67,6 +67,7 @@ def encodings_page(content: GalleryData) -> Page:
         measured=sum(line["tasks"] > 0 for line in lines),
         unbeaten=_most(content, {line["name"]: len(line["needs"]) for line in lines}),
         holders=_most(content, {line["name"]: len(line["holds"]) for line in lines}),
+        figure=cost_figure(content.steps, ends),
         asking=max((line["asking"] for line in lines), default=0),
         choices=facet_choices(content),
         count=len(definitions()),
