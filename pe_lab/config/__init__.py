@@ -13,6 +13,7 @@ from pe_lab.config.config_folders import (
     find_folders,
     register_search_path,
 )
+from pe_lab.config.errors import describe_hydra_error
 from pe_lab.config.overrides import (
     LauncherTraits,
     as_lists,
@@ -33,6 +34,9 @@ from pe_lab.config.schema import (
     study_settings,
     without_study_settings,
 )
+from pe_lab.system.errors import DESCRIBE
+
+DESCRIBE.append(describe_hydra_error)
 
 __all__ = [
     "DECAY_FRACTION",

@@ -10,6 +10,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.config_folders import ConfigFolders, add_import_paths, find_folders, is_package
+from pe_lab.config.errors import unknown_setting
 from pe_lab.config.option_declarations import declared_ranges
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME
@@ -18,7 +19,6 @@ from pe_lab.config.seed_looks import study_looks
 from pe_lab.config.trainer_arguments import check_trainer
 from pe_lab.encodings import options
 from pe_lab.encodings.options import show_value
-from pe_lab.system.errors import unknown_setting
 from pe_lab.system.plain import plain_data_error
 
 DECAY_FRACTION = 0.2  # the default of optimizer.decay_fraction

@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from pe_lab.config import DECAY_FRACTION, resolve_config
+from pe_lab.config.errors import unknown_setting
 from pe_lab.encodings.learning_rates import learning_rates
 from pe_lab.encodings.options import show_value
 from pe_lab.model.transformer import Transformer
-from pe_lab.system.errors import unknown_setting
 
 # settings of every optimizer
 LAB_SETTINGS = ("name", "lr", "weight_decay", "schedule", "warmup_steps", "min_lr", "decay_fraction")
