@@ -19,20 +19,16 @@ def ran(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, cwd=cwd)
 
 
-def test_without_a_command_all_are_listed(capsys, monkeypatch) -> None:
+def test_without_a_command_all_are_listed(program) -> None:
     for arguments in ([], ["--help"], ["-h"]):
-        monkeypatch.setattr("sys.argv", ["pe-lab", *arguments])
-        cli.main()
-        printed = capsys.readouterr().out
-        assert all(f"\n  {name} " in printed for name in cli.COMMANDS)
+        status, printed, _ = program(cli.main, *arguments)
+        assert status == 0
+        assert all(any(line.startswith(f"  {name} ") for line in printed) for name in cli.COMMANDS)
 
 
-def test_an_unknown_command_is_refused_in_one_line(capsys, monkeypatch) -> None:
-    monkeypatch.setattr("sys.argv", ["pe-lab", "nothing\n"])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 1
-    error = capsys.readouterr().err
+def test_an_unknown_command_is_refused_in_one_line(program) -> None:
+    status, _, error = program(cli.main, "nothing\n")
+    assert status == 1
     assert error.startswith("error: COMMAND must be one of run, evaluate, ")
     assert error.count("\n") == 1
 

@@ -156,12 +156,11 @@ def test_a_program_that_torchrun_has_started_is_refused(program: Lab, monkeypatc
     ],
 )
 def test_a_shell_completes_what_is_typed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, choice: str
+    program: Callable[..., tuple[int, list[str], str]], monkeypatch: pytest.MonkeyPatch, line: str, choice: str
 ) -> None:
     monkeypatch.setenv("COMP_LINE", line)
-    monkeypatch.setattr("sys.argv", ["pe-lab", "-sc", "query=bash"])
-    cli.main()
-    assert choice in capsys.readouterr().out.split()
+    _, lines, _ = program(cli.main, "-sc", "query=bash")
+    assert choice in " ".join(lines).split()
 
 
 def trained(ledger: str = "ledger") -> list[dict]:

@@ -1,7 +1,5 @@
 """What comes from files cannot command the terminal, and what is too deep to be read is refused."""
 
-import sys
-
 import pytest
 
 from pe_lab.ledger.__main__ import main
@@ -20,16 +18,14 @@ def test_control_characters_are_shown_escaped():
     assert in_one_line(ValueError(f"{TITLE}\nx")) == "\\x1b]0;mine\\x07 x"
 
 
-def test_a_ledger_that_is_verified_does_not_command_the_terminal(tmp_path, monkeypatch, capsys):
+def test_a_ledger_that_is_verified_does_not_command_the_terminal(tmp_path, program):
     Ledger(tmp_path).prepare()
     run = tmp_path / f"run{TITLE}"
     (run / "checkpoints").mkdir(parents=True)
     (run / "run.json").write_text("{}")
-    monkeypatch.setattr(sys, "argv", ["pe_lab.ledger", "verify", str(tmp_path)])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    out, err = capsys.readouterr()
-    assert stop.value.code == 1
+    status, lines, err = program(main, "verify", tmp_path)
+    out = "\n".join(lines)
+    assert status == 1
     assert "run\\x1b]0;mine\\x07" in out
     assert "\x1b" not in out + err
 

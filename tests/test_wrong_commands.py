@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,28 +92,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_command_is_refused_in_one_line_before_anything_is_computed(
-    folder: Path, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, line: str, program: Callable[..., tuple[int, list[str], str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("sys.argv", ["pe-lab", *shlex.split(line)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    said = capsys.readouterr()
-    assert (end.value.code, said.out, said.err.count("\n")) == (1, "", 1)
-    assert said.err.startswith("error: ")
-    assert all(part in said.err for part in WRONG[line]), said.err
-    hint = said.err.find("did you mean")
+    status, lines, error = program(cli.main, *shlex.split(line))
+    assert (status, lines, error.count("\n")) == (1, [], 1)
+    assert error.startswith("error: ")
+    assert all(part in error for part in WRONG[line]), error
+    hint = error.find("did you mean")
     assert hint < 250, "the nearest name comes after a list"
     assert not [*folder.glob("ledger/*/run.json")]
 
 
-def test_an_option_that_is_like_none_is_given_no_guess(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_option_that_is_like_none_is_given_no_guess(program: Callable[..., tuple[int, list[str], str]]) -> None:
     """What two options have in common is more than their dashes."""
-    monkeypatch.setattr("sys.argv", ["pe-lab", "benchmark", "--task", "copy"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    error = capsys.readouterr().err
+    _, _, error = program(cli.main, "benchmark", "--task", "copy")
     assert "--task" in error
     assert "did you mean" not in error

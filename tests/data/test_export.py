@@ -18,7 +18,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_lab import config
-from pe_lab.data import __main__ as program
+from pe_lab.data.__main__ import main
 from pe_lab.data.base import IGNORE, Batch, Dataset, InMemoryDataset, Task
 from pe_lab.data.export import split_sizes, write_dataset
 from pe_lab.data.pattern import Pattern
@@ -56,16 +56,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 def make(*overrides: str) -> tuple[Dataset, dict]:
     cfg = config.expand_overrides(list(overrides), False)[0]
     return hydra.utils.instantiate(cfg.data)(seed=cfg.seed), OmegaConf.to_container(cfg.data)
-
-
-def run(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["pe_lab.data", *words])
-    status = 0
-    try:
-        program.main()
-    except SystemExit as end:
-        status = end.code
-    return status, *capsys.readouterr()
 
 
 def table(file: Path) -> list[dict[str, str]]:
@@ -207,14 +197,14 @@ def test_too_much_is_refused_before_any_is_made(data: Dataset, got: str, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_writes_the_same_bytes_twice_and_leaves_nothing_else(tmp_path, capsys, monkeypatch) -> None:
+def test_the_command_writes_the_same_bytes_twice_and_leaves_nothing_else(tmp_path, program) -> None:
     words = ["data=bag", "data.train=50", "data.vocabulary=4", "seed=5"]
     content = []
     for folder in ("once", "twice", "twice"):
-        status, out, err = run(capsys, monkeypatch, "export", *words, f"out={tmp_path / folder}")
+        status, out, err = program(main, "export", *words, f"out={tmp_path / folder}")
         assert (status, err) == (0, "")
-        assert out.splitlines()[-1] == "train 50, validation 1,000, test 1,000, demo 100"
-        files = [Path(line) for line in out.splitlines()[:-1]]
+        assert out[-1] == "train 50, validation 1,000, test 1,000, demo 100"
+        files = [Path(line) for line in out[:-1]]
         assert [file.name for file in files] == ["bag.csv", "bag.npz", "schema.json"]
         assert sorted((tmp_path / folder / "bag").iterdir()) == sorted(files)
         content.append([file.read_bytes() for file in files])
@@ -248,9 +238,9 @@ def test_the_command_writes_the_same_bytes_twice_and_leaves_nothing_else(tmp_pat
         ),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(words, message, tmp_path, capsys, monkeypatch) -> None:
+def test_a_wrong_word_is_answered_in_one_line(words, message, tmp_path, monkeypatch, program) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(capsys, monkeypatch, *words) == (1, "", f"error: {message}\n")
+    assert program(main, *words) == (1, [], f"error: {message}\n")
 
 
 @pytest.mark.parametrize(
@@ -264,18 +254,18 @@ def test_a_wrong_word_is_answered_in_one_line(words, message, tmp_path, capsys, 
         (["data=bag", "data.train=[3]"], "data.train must be an integer of at least 1, got [3]"),
     ],
 )
-def test_what_hydra_refuses_is_one_line_too(words, part, tmp_path, capsys, monkeypatch) -> None:
+def test_what_hydra_refuses_is_one_line_too(words, part, tmp_path, monkeypatch, program) -> None:
     monkeypatch.chdir(tmp_path)
-    status, out, err = run(capsys, monkeypatch, "export", *words)
-    assert (status, out) == (1, "")
+    status, out, err = program(main, "export", *words)
+    assert (status, out) == (1, [])
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert part in err
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, capsys, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, program) -> None:
     (tmp_path / "file").write_text("")
-    status, _, err = run(capsys, monkeypatch, "export", "data=bag", f"out={tmp_path / 'file'}")
+    status, _, err = program(main, "export", "data=bag", f"out={tmp_path / 'file'}")
     assert (status, err.count("\n")) == (1, 1)
     assert err.startswith(f"error: out must be a folder that can be written to, got {str(tmp_path / 'file')!r}")
 

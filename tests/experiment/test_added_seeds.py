@@ -92,8 +92,8 @@ def test_status_says_the_look_and_what_is_undecided(done, program):
     assert line.strip().startswith("ended at look 3 of 3: 1 of 2 comparisons decided; undecided: pe sinusoidal; 17 ")
 
 
-def test_a_finished_study_is_replayed_without_training(done, monkeypatch, capsys):
-    monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained again"))
+def test_a_finished_study_is_replayed_without_training(done, no_training, capsys):
+    no_training()
     before = (done / "studies" / "s" / "decisions.csv").read_text()
     sweep.run_cells(in_ledger(done, *STUDY), train=False)
     assert (done / "studies" / "s" / "decisions.csv").read_text() == before
@@ -153,18 +153,18 @@ def goes_on(done: Path, ledger: Path) -> None:
 
 
 @pytest.mark.long
-def test_cells_that_others_trained_are_used_up_to_the_look_that_decides(done, tmp_path, monkeypatch):
+def test_cells_that_others_trained_are_used_up_to_the_look_that_decides(done, tmp_path, no_training):
     """As several machines on one ledger: what is there is not trained, and further seeds do not change a verdict."""
     more = [word for word in STUDY if not word.startswith(("decide.", "margin", "study_name"))]
     sweep.run_cells(config.expand_overrides([*more, f"ledger={tmp_path}", "seed=range(6)"], multirun=True))
-    monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained again"))
+    no_training()
     start(tmp_path)
     decided = [(ledger / "studies" / "s" / "decisions.csv").read_text() for ledger in (done, tmp_path)]
     assert decided[0] == decided[1]
 
 
 @pytest.mark.long
-def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_path, monkeypatch, no_training, capsys):
     train, reason = Job._train, "no number"
 
     def diverges(job: Job) -> None:
@@ -182,7 +182,7 @@ def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_pa
     assert found.loc["rope", "note"] == f"seed 1 of rope failed: {reason}"
     assert found.loc["sinusoidal", "seeds"] == 6
     assert f"missing: rope-bag-d1-e1-s1: {reason}" in capsys.readouterr().err
-    monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained"))
+    no_training()
     for train_missing in (True, False):  # that it diverged is its outcome
         with pytest.raises(sweep_report.CellsMissingError, match=message):
             sweep.run_cells(in_ledger(tmp_path, *STUDY), train=train_missing)

@@ -104,23 +104,20 @@ def unbroken(tmp_path_factory):
         ),
     ],
 )
-def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monkeypatch, unbroken, step, dropout):
+def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, before_steps, unbroken, step, dropout):
     overrides, whole = (*WAY, f"model.dropout={dropout}"), unbroken(dropout)
 
     class PowerCutError(BaseException):
         pass
 
-    training_step = Training.training_step
-
-    def cut(self, *arguments):
-        if self.step == step:
+    def cut(training, _):
+        if training.step == step:
             raise PowerCutError
-        return training_step(self, *arguments)
 
-    monkeypatch.setattr(Training, "training_step", cut)
+    before_steps(cut)
     with pytest.raises(PowerCutError):
         serve(tmp_path / "broken", *overrides)
-    monkeypatch.setattr(Training, "training_step", training_step)
+    before_steps(None)
     (broken,) = jobs(tmp_path / "broken", *overrides)
     assert broken.run.states.newest()[0] == step
     assert outcome(serve(tmp_path / "broken", *overrides)) == whole
@@ -172,15 +169,9 @@ def test_a_checkpoint_holds_what_is_needed_to_use_it(tmp_path):
         ["steps=13", "trainer.limit_train_batches=5", "trainer.accumulate_grad_batches=2"],
     ],
 )
-def test_the_tokens_per_second_of_a_checkpoint_are_of_the_tokens_that_were_read(overrides, tmp_path, monkeypatch):
+def test_the_tokens_per_second_of_a_checkpoint_are_of_the_tokens_that_were_read(overrides, tmp_path, before_steps):
     read = []
-    training_step = Training.training_step
-
-    def counted(self, batch, *arguments):
-        read.append(batch.tokens.numel())
-        return training_step(self, batch, *arguments)
-
-    monkeypatch.setattr(Training, "training_step", counted)
+    before_steps(lambda _, batch: read.append(batch.tokens.numel()))
     job = serve(tmp_path, *overrides)
     summary = job.run.summary(job.cell.target)
     assert summary["tokens_per_second"] * summary["seconds"] == pytest.approx(sum(read))
@@ -239,15 +230,14 @@ def test_an_evaluation_of_the_last_checkpoint_that_is_not_finite_ends_the_cell(t
         serve(tmp_path, "epochs=1")
 
 
-def test_an_error_that_may_not_come_again_leaves_later_checkpoints_to_their_cells(tmp_path, monkeypatch):
-    training_step, failures = Training.training_step, iter([OSError("no space")])
+def test_an_error_that_may_not_come_again_leaves_later_checkpoints_to_their_cells(tmp_path, before_steps):
+    failures = iter([OSError("no space")])
 
-    def fail(self, *arguments):
-        if self.step == 13 and (error := next(failures, None)):
+    def fail(training, _):
+        if training.step == 13 and (error := next(failures, None)):
             raise error
-        return training_step(self, *arguments)
 
-    monkeypatch.setattr(Training, "training_step", fail)
+    before_steps(fail)
     first, second = made = jobs(tmp_path, "epochs=1,2")
     for job in made:
         job.request()
@@ -294,29 +284,20 @@ def test_an_update_that_leaves_no_numbers_is_a_failure_too(tmp_path):
 
 
 @pytest.mark.long
-def test_a_shorter_and_a_longer_training_start_from_the_newest_state_before_them(tmp_path):
+def test_a_shorter_and_a_longer_training_start_from_the_newest_state_before_them(tmp_path, before_steps):
     job = serve(tmp_path, "epochs=4")
     steps = []
-    training_step = Training.training_step
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Training, "training_step", lambda self, *a: (steps.append(self.step), training_step(self, *a))[1])
-        serve(tmp_path, "epochs=1,5")
+    before_steps(lambda training, _: steps.append(training.step))
+    serve(tmp_path, "epochs=1,5")
     assert steps == [*range(9), *range(36, 45)]
     assert job.run.checkpoints() == [1, 4, 5]
     seconds = [job.run.summary(epochs)["seconds"] for epochs in (1, 5)]
     assert sum(seconds) == pytest.approx(job.run.cost()["steps"])  # each from the start of the run
 
 
-def test_a_checkpoint_that_is_requested_once_training_is_past_it_costs_what_reaching_it_does(tmp_path, monkeypatch):
+def test_a_checkpoint_that_is_requested_once_training_is_past_it_costs_what_reaching_it_does(tmp_path, before_steps):
     long, short = jobs(tmp_path, "epochs=3,1")
-    training_step = Training.training_step
-
-    def ask(self, *arguments):
-        if self.step == 20:
-            short.request()
-        return training_step(self, *arguments)
-
-    monkeypatch.setattr(Training, "training_step", ask)
+    before_steps(lambda training, _: training.step == 20 and short.request())
     long.request()
     long.complete(wait=True)
     assert long.run.checkpoints() == [1, 3]

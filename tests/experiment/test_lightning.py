@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,7 @@ def test_arguments_have_the_bits_of_a_trainer_with_them(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_early_stopping_ends_a_run_once_and_at_the_same_step_after_any_break(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, before_steps: Callable
 ) -> None:
     """It ends after the third epoch: of three evaluations without a gain of 10, two count."""
     whole = serve(tmp_path / "whole", *STOPS, "epochs=6")
@@ -243,19 +244,17 @@ def test_early_stopping_ends_a_run_once_and_at_the_same_step_after_any_break(
     class PowerCutError(BaseException):
         pass
 
-    step = Training.training_step
     for at in (9, 10, 18, 19):
         broken = tmp_path / f"broken {at}"
 
-        def cut(self: Training, *arguments: Any, at: int = at) -> Any:
-            if self.step == at:
+        def cut(training: Training, _: object, at: int = at) -> None:
+            if training.step == at:
                 raise PowerCutError
-            return step(self, *arguments)
 
-        monkeypatch.setattr(Training, "training_step", cut)
+        before_steps(cut)
         with pytest.raises(PowerCutError):
             serve(broken, *STOPS, "epochs=6", "trainer.save_every=0")
-        monkeypatch.setattr(Training, "training_step", step)
+        before_steps(None)
         again = serve(broken, *STOPS, "epochs=6", "trainer.save_every=0")
         assert again.run.summary(6)["steps"] == 27
         assert same(weights(again), weights(whole))

@@ -19,7 +19,6 @@ from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.sweep import run_cells
 from pe_lab.results.frame import load
-from pe_lab.training.module import Training
 
 TINY = [*TINY_MODEL, "trainer.device=cpu", "logger=none"]
 TASK = ["data=induction", "data.train=320", "data.validation=50", "data.test=50", "trainer.batch_size=32"]  # 10 steps
@@ -106,12 +105,12 @@ def test_it_stops_at_the_second_evaluation_in_a_row_at_the_level(tmp_path, monke
     assert {name: w.tolist() for name, w in weights(job).items()} == {n: w.tolist() for n, w in weights(plain).items()}
 
 
-def test_what_is_solved_is_not_trained_on_for_a_later_checkpoint(tmp_path, monkeypatch):
+def test_what_is_solved_is_not_trained_on_for_a_later_checkpoint(tmp_path, monkeypatch, no_training):
     scores(monkeypatch, 0.95)
     first = serve(tmp_path, "steps=10", *GRID)
     assert first.run.summary(10)["solved"] == 4
     spent = first.run.cost()["steps"]
-    monkeypatch.setattr(Training, "training_step", lambda *_: pytest.fail("it was trained"))
+    no_training()
     later = serve(tmp_path, "steps=30", *GRID)
     assert (later.run.name, later.run.summary(30)["solved"]) == (first.run.name, 4)
     assert later.run.cost()["steps"] == spent
@@ -154,11 +153,11 @@ def test_a_length_that_is_given_twice_or_not_at_all_is_refused(overrides, named)
     assert "\n" not in str(error.value)
 
 
-def test_a_level_needs_a_task_with_exact_floors(tmp_path, monkeypatch):
+def test_a_level_needs_a_task_with_exact_floors(tmp_path, no_training):
     (cfg,) = in_ledger(tmp_path, *TINY, "data=digits", "pe=none", "steps=90", "solve.level=0.9", multirun=False)
     job = Job.from_config(cfg)
     job.request()
-    monkeypatch.setattr(Training, "training_step", lambda *_: pytest.fail("it was trained"))
+    no_training()
     with pytest.raises(ValueError, match=r"solve\.level.*data=digits"):
         job.complete(wait=True)
 

@@ -292,14 +292,13 @@ def test_another_grid_on_the_same_ledger_is_another_study(tmp_path):
 
 
 @pytest.mark.long
-def test_no_losses_are_compared_where_steps_are(tmp_path, monkeypatch, scores):
+def test_no_losses_are_compared_where_steps_are(tmp_path, program, scores):
     scores({3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
     run_cells(cells(tmp_path, "pe=rope,none"))
     folder = tmp_path / "studies" / "tuned"
     assert {path.name for path in folder.glob("*.csv")} >= {"rows.csv", "outcomes.csv", "tries.csv"}
     assert not list(folder.glob("table.*"))
-    monkeypatch.setattr("sys.argv", ["report", str(folder)])
-    report()
+    assert program(report, folder)[0] == 0
     titles = re.findall("<h2[^>]*>([^<]*)</h2>", (folder / "report.html").read_text())
     assert "Values" in titles
     assert "During training" not in titles

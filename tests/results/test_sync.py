@@ -1,7 +1,6 @@
 """W&B runs that are rebuilt from the ledger equal those that training logged."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -51,13 +50,6 @@ def copy(logged, tmp_path, monkeypatch) -> Path:
     return tmp_path / "ledger"
 
 
-def program(monkeypatch, capsys, *words: object) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["sync", *map(str, words)])
-    with pytest.raises(SystemExit) as status:
-        sync.main()
-    return status.value.code, *capsys.readouterr()
-
-
 def of_run(inside: dict[str, list[dict]]) -> dict:
     """Return the settings and the metrics of a W&B run."""
     ((run,), (end,)) = inside["run"], inside["exit"]
@@ -74,9 +66,9 @@ def of_run(inside: dict[str, list[dict]]) -> dict:
 
 
 @pytest.mark.long
-def test_rebuilt_runs_equal_the_runs_of_training(logged, copy, monkeypatch, capsys, offline_runs, curves):
-    status, out, _ = program(monkeypatch, capsys, copy)
-    assert (status, out) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n")
+def test_rebuilt_runs_equal_the_runs_of_training(logged, copy, program, offline_runs, curves):
+    status, out, _ = program(sync.main, copy)
+    assert (status, out) == (0, ["2 of 2 runs are in W&B, offline, project pe_lab"])
     trained, rebuilt = offline_runs(logged), offline_runs(copy)
     assert set(rebuilt) == set(trained)
     assert len(trained) == 2
@@ -93,9 +85,9 @@ def test_rebuilt_runs_equal_the_runs_of_training(logged, copy, monkeypatch, caps
     assert {"length/raw/loss", "length/raw+8/loss", "probe/attention/entropy/head1", "test/way_to_bayes"} <= set(points)
 
 
-def test_only_the_cells_of_a_study_are_rebuilt_in_a_group_of_its_name(copy, monkeypatch, capsys, offline_runs):
-    status, out, _ = program(monkeypatch, capsys, copy, "--study", "other", "--project", "mine")
-    assert (status, out) == (0, "1 of 1 runs are in W&B, offline, project mine\n")
+def test_only_the_cells_of_a_study_are_rebuilt_in_a_group_of_its_name(copy, program, offline_runs):
+    status, out, _ = program(sync.main, copy, "--study", "other", "--project", "mine")
+    assert (status, out) == (0, ["1 of 1 runs are in W&B, offline, project mine"])
     ((name, inside),) = offline_runs(copy).items()
     assert name.endswith("-2")
     found = of_run(inside)
@@ -103,18 +95,18 @@ def test_only_the_cells_of_a_study_are_rebuilt_in_a_group_of_its_name(copy, monk
     assert found["tags"] == ["other", "structured", "rope"]
 
 
-def test_a_damaged_checkpoint_is_skipped_and_the_others_are_rebuilt(copy, monkeypatch, capsys, offline_runs):
+def test_a_damaged_checkpoint_is_skipped_and_the_others_are_rebuilt(copy, program, offline_runs):
     (training_run,) = Ledger(copy).runs()
     summary = training_run.checkpoint(1) / "summary.json"
     summary.write_text(summary.read_text().replace("sdpa", "magic"))
-    status, out, err = program(monkeypatch, capsys, copy)
-    assert (status, out) == (1, "1 of 2 runs are in W&B, offline, project pe_lab\n")
+    status, out, err = program(sync.main, copy)
+    assert (status, out) == (1, ["1 of 2 runs are in W&B, offline, project pe_lab"])
     (line,) = err.splitlines()
     assert line.startswith(f"skipped: {training_run.name}, 1 epochs: ledger entry {summary} must have the digest")
     assert set(offline_runs(copy)) == {f"{training_run.name}-2"}
 
 
-def test_a_class_of_the_users_own_is_not_imported(copy, monkeypatch, capsys, offline_runs, sign, tmp_path):
+def test_a_class_of_the_users_own_is_not_imported(copy, monkeypatch, program, offline_runs, sign, tmp_path):
     """Its module may be missing; the W&B run is complete, other lengths included."""
     (training_run,) = Ledger(copy).runs()
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')\n")
@@ -124,31 +116,31 @@ def test_a_class_of_the_users_own_is_not_imported(copy, monkeypatch, capsys, off
         file.write_text(file.read_text().replace("pe_lab.data.structured.Structured", "mine.Data"))
         file.write_text(file.read_text().replace("name: structured", "name: mine"))
         sign(training_run.checkpoint(epochs))
-    status, out, err = program(monkeypatch, capsys, copy)
-    assert (status, out, err) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n", "")
+    status, out, err = program(sync.main, copy)
+    assert (status, out, err) == (0, ["2 of 2 runs are in W&B, offline, project pe_lab"], "")
     for inside in offline_runs(copy).values():
         data = of_run(inside)["config"]["data"]
         assert (data["name"], data["_target_"], data["length"]) == ("mine", "mine.Data", 16)
 
 
-def test_a_missing_cell_of_a_study_is_skipped_in_one_line(copy, monkeypatch, capsys):
+def test_a_missing_cell_of_a_study_is_skipped_in_one_line(copy, program):
     rows = copy / "studies" / "other" / "rows.csv"
     rows.write_text(rows.read_text().replace(",2,", ",3,"))
-    status, out, err = program(monkeypatch, capsys, copy, "--study", "other")
-    assert (status, out.split(",")[0]) == (1, "0 of 1 runs are in W&B")
+    status, out, err = program(sync.main, copy, "--study", "other")
+    assert (status, out[0].split(",")[0]) == (1, "0 of 1 runs are in W&B")
     assert "3 epochs: the ledger must have the cell, got none in " in err
 
 
-def test_a_run_that_cannot_be_opened_is_counted(copy, monkeypatch, capsys):
+def test_a_run_that_cannot_be_opened_is_counted(copy, monkeypatch, program):
     monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(wandb.errors.CommError("deleted")))
-    status, out, err = program(monkeypatch, capsys, copy)
-    assert (status, out.split(",")[0]) == (1, "0 of 2 runs are in W&B")
+    status, out, err = program(sync.main, copy)
+    assert (status, out[0].split(",")[0]) == (1, "0 of 2 runs are in W&B")
     assert err.count("W&B did not start, the ledger has the run: deleted") == 2
 
 
-def test_a_run_that_was_logged_in_part_is_closed_as_failed(copy, monkeypatch, capsys, offline_runs):
+def test_a_run_that_was_logged_in_part_is_closed_as_failed(copy, monkeypatch, program, offline_runs):
     monkeypatch.setattr(wandb_run.WandbRun, "log_rows", lambda *_: (_ for _ in ()).throw(OSError("no space")))
-    status, _, err = program(monkeypatch, capsys, copy)
+    status, _, err = program(sync.main, copy)
     assert status == 1
     assert err.count("no space") == 2
     assert {end["exit_code"] for inside in offline_runs(copy).values() for end in inside["exit"]} == {1}
@@ -164,14 +156,14 @@ def test_a_run_that_was_logged_in_part_is_closed_as_failed(copy, monkeypatch, ca
         (["{copy}", "--colour"], "unrecognized arguments: --colour"),
     ],
 )
-def test_bad_input_gets_one_line(words, expected, copy, monkeypatch, capsys):
-    status, out, err = program(monkeypatch, capsys, *(word.format(copy=copy) for word in words))
-    assert (status, out) == (1, "")
+def test_bad_input_gets_one_line(words, expected, copy, program):
+    status, out, err = program(sync.main, *(word.format(copy=copy) for word in words))
+    assert (status, out) == (1, [])
     assert len(err.splitlines()) == 1
     assert err.startswith(f"error: {expected.format(copy=copy)}")
 
 
-def test_rebuilding_with_wandb_off_is_refused(copy, monkeypatch, capsys):
+def test_rebuilding_with_wandb_off_is_refused(copy, monkeypatch, program):
     monkeypatch.setenv("WANDB_MODE", "disabled")
-    status, _, err = program(monkeypatch, capsys, copy)
+    status, _, err = program(sync.main, copy)
     assert (status, err) == (1, "error: WANDB_MODE must be online or offline to rebuild W&B runs, got 'disabled'\n")

@@ -12,7 +12,7 @@ from helpers.configs import TINY
 from helpers.paged import text_of
 from pe_lab import config
 from pe_lab.experiment.job import Job
-from pe_lab.report import __main__ as program
+from pe_lab.report import __main__ as report
 from pe_lab.results import frame, wandb_project
 from pe_lab.results.columns import ENVIRONMENT
 
@@ -127,24 +127,20 @@ def test_a_project_without_a_finished_cell_is_refused():
         wandb_project.load("mine", [])
 
 
-def test_a_report_of_a_project_is_written(cells, monkeypatch, tmp_path):
+def test_a_report_of_a_project_is_written(cells, monkeypatch, program, tmp_path):
     ledger = Path(cells[0].cell.cfg.ledger)
     made = wandb_project.load("mine", [run_of(ledger, job) for job in cells])
     monkeypatch.setattr(wandb_project, "load", lambda project: made)
-    monkeypatch.setattr("sys.argv", ["pe_lab.report", "wandb:me/mine", "--out", str(tmp_path)])
-    program.main()
+    assert program(report.main, "wandb:me/mine", "--out", tmp_path)[0] == 0
     assert "wandb_project.load('me/mine')" in text_of((tmp_path / "report.html").read_text())
 
 
-def test_a_server_that_does_not_answer_is_one_line(monkeypatch, capsys):
+def test_a_server_that_does_not_answer_is_one_line(monkeypatch, program):
     import wandb
 
     def refuse(*_, **__):
         raise wandb.errors.CommError("no\nserver")
 
     monkeypatch.setattr(wandb, "Api", refuse)
-    monkeypatch.setattr("sys.argv", ["pe_lab.report", "wandb:me/mine"])
-    with pytest.raises(SystemExit):
-        program.main()
-    error = capsys.readouterr().err
+    _, _, error = program(report.main, "wandb:me/mine")
     assert error == "error: the W&B project must be one that can be read, got 'me/mine': no server\n"

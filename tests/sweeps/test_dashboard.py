@@ -309,32 +309,20 @@ def test_pushed_it_is_a_view_and_a_report_of_the_project(dashboard, monkeypatch,
         ),
     ],
 )
-def test_bad_input_gets_one_line(words, expected, dashboard, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["dashboard.py", *words])
-    with pytest.raises(SystemExit) as status:
-        dashboard.main()
-    assert (status.value.code, *capsys.readouterr()) == (1, "", f"error: {expected}\n")
+def test_bad_input_gets_one_line(words, expected, dashboard, program):
+    assert program(dashboard.main, *words) == (1, [], f"error: {expected}\n")
 
 
-def test_pushing_without_a_key_is_refused_and_nothing_is_asked(dashboard, monkeypatch, capsys, tmp_path):
+def test_pushing_without_a_key_is_refused_and_nothing_is_asked(dashboard, monkeypatch, program, tmp_path):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    monkeypatch.setattr(sys, "argv", ["dashboard.py", "--push", "--entity", "team"])
-    with pytest.raises(SystemExit) as status:
-        dashboard.main()
-    assert (status.value.code, *capsys.readouterr()) == (
-        1,
-        "",
-        "error: --push needs a W&B key, got none: wandb login\n",
-    )
+    refusal = "error: --push needs a W&B key, got none: wandb login\n"
+    assert program(dashboard.main, "--push", "--entity", "team") == (1, [], refusal)
 
 
-def test_without_the_package_it_says_what_to_install(dashboard, monkeypatch, capsys):
+def test_without_the_package_it_says_what_to_install(dashboard, monkeypatch, program):
     for name in [name for name in sys.modules if name.partition(".")[0] == "wandb_workspaces"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    monkeypatch.setattr(sys, "argv", ["dashboard.py", "epochs=1"])
-    with pytest.raises(SystemExit) as status:
-        dashboard.main()
     expected = 'error: the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"\n'
-    assert (status.value.code, *capsys.readouterr()) == (1, "", expected)
+    assert program(dashboard.main, "epochs=1") == (1, [], expected)

@@ -66,6 +66,24 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
 
 
 @pytest.fixture
+def with_blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
+    """Has kernels take tiles of m queries and n keys, or those of their name; returns the names of who asks."""
+
+    def use(m: int, n: int, **of_kernels: tuple[int, int]) -> set[str]:
+        kernels: set[str] = set()
+
+        def choose(_: str, kernel: str, *rest: object) -> Blocks:
+            kernels.add(kernel)
+            return Blocks(*of_kernels.get(kernel, (m, n)), warps=4, stages=1)
+
+        for module in (operators, stick_operators):
+            monkeypatch.setattr(module, "choose_blocks", choose)
+        return kernels
+
+    return use
+
+
+@pytest.fixture
 def looked_up(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Kernels whose blocks were looked up: with any head, on every GPU of the table and some that are not in it."""
     asked: set[str] = set()

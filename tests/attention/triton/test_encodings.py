@@ -1,6 +1,7 @@
 """A training step of every encoding in the kernels: a new file in conf/pe is tested by existing."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -12,8 +13,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pe_lab.attention import attend, triton
-from pe_lab.attention.triton import operators
-from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.check.case import MAX_MARK, marked_layout
 from pe_lab.config import Model, config_folder, expand_overrides
 from pe_lab.data.base import Task
@@ -91,7 +90,7 @@ def no_place_in_the_kernels(terms: Terms, layout: Layout) -> bool:
 
 @pytest.mark.parametrize(("name", "causal"), MASKED, ids=[f"{n}-{'causal' if c else 'both'}" for n, c in MASKED])
 def test_a_training_step_is_that_of_the_reference_or_refused(
-    name: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, causal: bool, with_blocks: Callable[..., set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32, loss and gradients err by no more than four times what the reference does, and some roundings.
 
@@ -104,9 +103,7 @@ def test_a_training_step_is_that_of_the_reference_or_refused(
         return attend(q, k, v, terms, layout, *rest)
 
     monkeypatch.setattr(blocks, "attend", spy)
-    monkeypatch.setattr(
-        operators, "choose_blocks", lambda *asked: Blocks(32, 32, warps=4, stages=1)
-    )  # tiles take their time
+    with_blocks(32, 32)  # tiles take their time
     layout = Layout.of_lengths(torch.tensor([T, 12] if causal else [14]), T, causal, grid(name)).to(DEVICE)
     layout = replace(marked_layout(layout), seed=3)  # the same shifts in every step
     truth = step(build(name, causal, torch.float64), "reference", layout)

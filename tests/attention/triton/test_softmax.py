@@ -12,7 +12,6 @@ from helpers.layouts import layout_of
 from pe_lab.attention import IMPLEMENTATIONS, attend, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import operators
-from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.config import Model
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
@@ -383,22 +382,16 @@ def test_the_upstream_gradient_may_be_expanded(reduce: Callable[[Tensor], Tensor
 @pytest.mark.parametrize(("m", "n"), [(16, 64), (64, 16), (32, 32)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_blocks_change_the_result_within_rounding_only(
-    m: int, n: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+    m: int, n: int, causal: bool, with_blocks: Callable[..., set[str]]
 ) -> None:
     """At T = 130, tiles of all sizes are whole, cut by the mask, and cut by the length."""
-    requests = []
-
-    def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
-        requests.append(kernel)
-        return Blocks(m, m if kernel == "backward_tables" else n, warps=4, stages=1)
-
-    monkeypatch.setattr(operators, "choose_blocks", choose)
+    kernels = with_blocks(m, n, backward_tables=(m, m))
     T = 130
     inputs, options = drawn({"distance_bias": (1, 2 * T - 1)}, T, 16)
     single = {name: x[:1, :1] if name in "qkv" else x for name, x in inputs.items()}
     layout = Layout.of_lengths(torch.tensor([T]), T, causal).to(DEVICE)
     assert_equal_but_for_rounding(single, options, layout)
-    assert set(requests) == {"forward", "backward_keys", "backward_queries", "backward_tables"}
+    assert kernels == {"forward", "backward_keys", "backward_queries", "backward_tables"}
 
 
 # -- packed documents --------------------------------------------------------------------------------------------------
@@ -447,13 +440,11 @@ def test_tiles_of_other_documents_are_not_computed(causal: bool) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("m", "n"), [(32, 16), (16, 32)])
-def test_windows_at_the_edges_of_tiles_are_right(m: int, n: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_at_the_edges_of_tiles_are_right(
+    m: int, n: int, causal: bool, with_blocks: Callable[..., set[str]]
+) -> None:
     """Whole sequences have tiles without a mask, packed ones have documents that end within the window."""
-
-    def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
-        return Blocks(m, m if kernel == "backward_tables" else n, warps=4, stages=1)
-
-    monkeypatch.setattr(operators, "choose_blocks", choose)
+    with_blocks(m, n, backward_tables=(m, m))
     T, d = 97, 16
     for window in ((18, 33), (49, 63)):  # 18: the last key of a tile is the first that a block sees
         given, options = drawn({"distance_bias": (1, 2 * T - 1), "window": window}, T, d)

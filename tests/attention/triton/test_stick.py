@@ -22,7 +22,6 @@ from pe_lab.attention import attend, reference, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import stick as kernels
 from pe_lab.attention.triton import stick_operators
-from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.attention.triton.stick_operators import stick_attention, stick_attention_backward
 from pe_lab.config import Model, expand_overrides
 from pe_lab.data.base import IGNORE, Task
@@ -453,12 +452,12 @@ def test_it_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(
         assert 0 < error <= 2 * reference_error, f"{name} errs by {error}, the reference by {reference_error}"
 
 
-def test_in_bfloat16_too_many_equal_shares_add_up_with_what_they_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_bfloat16_too_many_equal_shares_add_up_with_what_they_leave(with_blocks: Callable[..., set[str]]) -> None:
     """log2 (1 - beta) lies between two numbers of bfloat16: 127 of it in a tile would all be rounded the same way.
 
     Weights are rounded each on its own: four standard deviations of that.
     """
-    monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(128, 128, 4, 1))
+    with_blocks(128, 128)
     T, leave = 127, 2**-5 * (1 + 2**-8)
     bias = torch.full((1, 2 * T - 1), math.log(2**leave - 1), device=DEVICE)
     nothing = torch.zeros(1, 1, T, T, dtype=torch.bfloat16, device=DEVICE)
@@ -571,18 +570,12 @@ def test_rows_may_lie_more_than_two_gigabytes_apart(axis: int) -> None:
     ],
 )
 def test_blocks_change_the_result_within_rounding_only(
-    m: int, n: int, m_keys: int, stick: Stick, causal: bool, monkeypatch: pytest.MonkeyPatch
+    m: int, n: int, m_keys: int, stick: Stick, causal: bool, with_blocks: Callable[..., set[str]]
 ) -> None:
-    requests = []
-
-    def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
-        requests.append(kernel)
-        return Blocks(m_keys, 128, 4, 1) if kernel == "stick_backward_keys" else Blocks(m, n, 4, 1)
-
-    monkeypatch.setattr(stick_operators, "choose_blocks", choose)
+    kernels = with_blocks(m, n, stick_backward_keys=(m_keys, 128))
     inputs, options = drawn({"distance_bias": (H, 89), "normalizer": stick}, whole_layout(45, causal), 16)
     assert_equal_but_for_rounding(inputs, options, whole_layout(45, causal))
-    assert {"stick_forward", "stick_backward_queries", "stick_backward_keys"} <= set(requests)
+    assert {"stick_forward", "stick_backward_queries", "stick_backward_keys"} <= kernels
 
 
 @pytest.mark.parametrize(
@@ -594,10 +587,10 @@ def test_blocks_change_the_result_within_rounding_only(
     ],
 )
 def test_marks_held_a_few_queries_at_a_time_change_the_result_within_rounding_only(
-    stick: Stick, causal: bool, monkeypatch: pytest.MonkeyPatch
+    stick: Stick, causal: bool, with_blocks: Callable[..., set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two chunks of 32 queries, and one of 6."""
-    monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(32, 32, 4, 1))
+    with_blocks(32, 32)
     monkeypatch.setattr(stick_operators, "CHUNK_QUERIES", 32)
     where = whole_layout(70, causal)
     assert_equal_but_for_rounding(*drawn({"distance_bias": (H, 139), "normalizer": stick}, where, 16), where)
@@ -844,10 +837,10 @@ def compared_steps(pe: str, causal: bool, logits: list[Tensor]) -> tuple[Given, 
     ("pe", "causal"), [("rse", True), ("rse_literal", True), ("stick_breaking", True), ("rse", False)]
 )
 def test_training_follows_the_reference_within_rounding(
-    pe: str, causal: bool, logits: list[Tensor], monkeypatch: pytest.MonkeyPatch
+    pe: str, causal: bool, logits: list[Tensor], with_blocks: Callable[..., set[str]]
 ) -> None:
     """The losses, step by step; and the gradients of all weights, lambda among them, wherever it has come to."""
-    monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(32, 32, 4, 1))
+    with_blocks(32, 32)
     got, *others = compared_steps(pe, causal, logits)
     assert_errs_as_little(got, *others)
     judges = (model_of(pe, causal, "reference", dtype) for dtype in (torch.float32, torch.float64))
@@ -859,7 +852,11 @@ def test_training_follows_the_reference_within_rounding(
     "planted", ["1.0001 * dz", "dz.to(tl.bfloat16).to(tl.float32)", "tl.where(i - j == 16, 0.0, dz)"]
 )
 def test_an_error_in_the_gradient_of_lambda_is_seen(
-    planted: str, logits: list[Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planted: str,
+    logits: list[Tensor],
+    with_blocks: Callable[..., set[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A kernel whose terms are off by 1e-4, have 8 bits, or lack the farthest pair."""
     text = Path(kernels.__file__).read_text(encoding="utf-8")
@@ -868,7 +865,7 @@ def test_an_error_in_the_gradient_of_lambda_is_seen(
     spec = spec_from_file_location("planted", tmp_path / "planted.py")
     mutant = module_from_spec(spec)
     spec.loader.exec_module(mutant)
-    monkeypatch.setattr(stick_operators, "choose_blocks", lambda *_: Blocks(32, 32, 4, 1))
+    with_blocks(32, 32)
     monkeypatch.setattr(stick_operators, "stick", mutant)
     steps = compared_steps("rse", True, logits)
     with pytest.raises(AssertionError, match="raw errs by"):

@@ -1,6 +1,7 @@
 """Windows in the softmax kernels: which tiles are computed and which of them need no mask, for every window."""
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -13,7 +14,6 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from pe_lab.attention import attend
 from pe_lab.attention.triton import operators, softmax
-from pe_lab.attention.triton.launch_parameters import Blocks
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Terms
 
@@ -112,7 +112,7 @@ PRODUCTS = {"forward": 2, "backward_keys": 4, "backward_queries": 3, "backward_t
 
 
 @pytest.fixture
-def products(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def products(monkeypatch: pytest.MonkeyPatch, with_blocks: Callable[..., set[str]]) -> Counter[str]:
     """The matrix products that each kernel computes in the interpreter, counted."""
     if DEVICE != "cpu":
         pytest.skip("products are counted in the interpreter")
@@ -131,7 +131,7 @@ def products(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(operators._Call, "launch", launch)
     monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
-    monkeypatch.setattr(operators, "choose_blocks", lambda *asked: Blocks(16, 16, warps=4, stages=1))
+    with_blocks(16, 16)
     return counted
 
 
