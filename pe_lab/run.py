@@ -2,6 +2,8 @@
 
 The program is Hydra's: a cell is a job, and a sweep is run by `hydra/sweeper=pe_lab`, in hydra_plugins. Torch,
 Lightning and pandas are not imported at the top, so that a wrong config is answered before they are loaded.
+
+CONTRIBUTING.md, "From a command to a row", follows a command from `main` to the rows of a report.
 """
 
 import os

@@ -122,22 +122,22 @@ def _measure(cells: dict[str, Any], subject: AuditedEncoding, none: AuditedEncod
     cells["extra_flops"] = (flops[0] - flops[1]) / depth
     elements = [_run_metered(attention_layers(s, depth, FLOPS_LENGTH, "reference")).elements for s in (subject, none)]
     cells["extra_elements"] = (elements[0] - elements[1]) / FLOPS_LENGTH / depth
-    end, took, peak = perf_counter() + seconds, 0.0, 0
+    end, elapsed, peak = perf_counter() + seconds, 0.0, 0
     for index, length in enumerate(LENGTHS):
         remaining = end - perf_counter()
         # the cost of T x T: four times the cost of half the length, and more for cache misses
-        if 5 * took > remaining:
+        if 5 * elapsed > remaining:
             return f"beyond {seconds:g} s"
         if 4 * peak > MAX_MEMORY:
             return f"beyond {MAX_MEMORY / 2**30:g} GB"
         pair, start = [attention_layers(s, depth, length, "auto") for s in (subject, none)], perf_counter()
         meters = [_run_metered(forward) for forward in pair]
-        took, peak = perf_counter() - start, meters[0].peak
+        elapsed, peak = perf_counter() - start, meters[0].peak
         cells[f"memory_{length}"] = peak / meters[1].peak
-        if REPETITIONS[0] * took > end - perf_counter():
+        if REPETITIONS[0] * elapsed > end - perf_counter():
             return f"beyond {seconds:g} s"
         times = _median_seconds(pair, until=perf_counter() + remaining / (len(LENGTHS) - index))
-        took = sum(times)
+        elapsed = sum(times)
         cells[f"time_{length}"] = times[0] / times[1]
     return ""
 

@@ -71,10 +71,10 @@ def order_bidirectional(subject: AuditedEncoding) -> float:
 def _order(subject: AuditedEncoding, causal: bool) -> float:
     """Return the effect of shuffling over that of replacing."""
     model, draw = subject.model(depth=2, causal=causal), make_generator(SEED, "order")
-    tokens, others = torch.randint(VOCABULARY, (2, 16, LENGTH), generator=draw)
-    others[:, -1] = tokens[:, -1]
+    tokens, replacements = torch.randint(VOCABULARY, (2, 16, LENGTH), generator=draw)
+    replacements[:, -1] = tokens[:, -1]
     shuffled = tokens[:, [*torch.randperm(LENGTH - 1, generator=draw), LENGTH - 1]]
-    last, after_shuffle, replaced = (subject.run(model, t, causal)[:, -1] for t in (tokens, shuffled, others))
+    last, after_shuffle, replaced = (subject.run(model, t, causal)[:, -1] for t in (tokens, shuffled, replacements))
     return float((after_shuffle - last).norm() / (replaced - last).norm())
 
 

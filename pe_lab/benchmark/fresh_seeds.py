@@ -118,9 +118,9 @@ class FreshSeeds:
     @property
     def contradicted(self) -> Share:
         """Published verdicts of which the fresh seeds say the contrary, see `are_contrary`."""
-        said = self.pairs[self.pairs["verdict"].isin([*DIFFERENT_VERDICTS, Verdict.EQUIVALENT])]
-        pairs = zip(said["verdict"], said["fresh_verdict"], strict=True)
-        return Share(sum(are_contrary(Verdict(first), Verdict(other)) for first, other in pairs), len(said))
+        decided = self.pairs[self.pairs["verdict"].isin([*DIFFERENT_VERDICTS, Verdict.EQUIVALENT])]
+        pairs = zip(decided["verdict"], decided["fresh_verdict"], strict=True)
+        return Share(sum(are_contrary(Verdict(first), Verdict(other)) for first, other in pairs), len(decided))
 
 
 def _share_inside(lines: pd.DataFrame, low: str, high: str) -> Share:
@@ -148,12 +148,12 @@ def compare_fresh_seeds(results: Mapping[str, pd.DataFrame]) -> FreshSeeds:
         before, again = runs(published_rows(rows), benchmark_task), runs(fresh_rows(rows), benchmark_task)
         names = [pe for pe in before["pe"].unique() if pe in set(again["pe"])]
         for pe in names:
-            sample, others = before[before["pe"] == pe], again[again["pe"] == pe]
+            sample, fresh = before[before["pe"] == pe], again[again["pe"] == pe]
             low, high = interval(sample["y"])
             line = {"task": name, "pe": pe, "mean": sample["y"].mean(), "low": low, "high": high}
-            failed = [int((~each["solved"]).sum()) if benchmark_task.solvable else 0 for each in (sample, others)]
-            line |= {"fresh": others["y"].mean(), "failed": failed[0], "fresh_failed": failed[1]}
-            means.append(line | {"seeds": len(sample), "fresh_seeds": len(others)})
+            failed = [int((~each["solved"]).sum()) if benchmark_task.solvable else 0 for each in (sample, fresh)]
+            line |= {"fresh": fresh["y"].mean(), "failed": failed[0], "fresh_failed": failed[1]}
+            means.append(line | {"seeds": len(sample), "fresh_seeds": len(fresh)})
         if len(names) > 1:
             again = again[again["pe"].isin(names)]
             pairs.append(_compare_pairs(before, again, names, benchmark_task).assign(task=name))

@@ -199,11 +199,11 @@ def scores(rows: pd.DataFrame, task: BenchmarkTask) -> pd.DataFrame:
 def count_verdicts(verdicts: pd.DataFrame) -> dict[str, int]:
     """Return how many pairs differ, are equivalent, equal, both unsolved or undecided, and have too few seeds."""
     words = verdicts["verdict"]
-    others = (
+    other_verdicts = (
         *(Verdict.EQUIVALENT, Verdict.EQUAL, Verdict.BOTH_UNSOLVED, Verdict.UNDECIDED),
         Verdict.TOO_FEW_SEEDS,
     )
-    counts = {"differ": words.isin(DIFFERENT_VERDICTS)} | {str(word): words == word for word in others}
+    counts = {"differ": words.isin(DIFFERENT_VERDICTS)} | {str(word): words == word for word in other_verdicts}
     return {word: int(mask.sum()) for word, mask in counts.items()}
 
 

@@ -42,8 +42,8 @@ def replace_lines(file: Path, lines: pd.DataFrame, names: list[str] | None, orde
         order: the names of the tasks, in the order of the lines.
     """
     if names is not None:
-        kept = read_csv(file, keep_default_na=False)
-        lines = pd.concat([kept[~kept["pe"].isin(names)], lines])
+        existing = read_csv(file, keep_default_na=False)
+        lines = pd.concat([existing[~existing["pe"].isin(names)], lines])
         lines = lines.iloc[np.lexsort([lines["pe"], lines["task"].map(order.index)])]
     write_text(file, lines.to_csv(index=False, lineterminator="\n"))
 

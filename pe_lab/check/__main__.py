@@ -50,18 +50,19 @@ def read_overrides(overrides: list[str]) -> tuple[str, list[DictConfig]]:
     if len(chosen) != 1:
         raise ValueError(f"one of pe=NAME and data=NAME must be given, got {' '.join(chosen) or 'neither'}")
     kind, _, names = chosen[0].partition("=")
-    others = [override for override in overrides if override not in chosen]
-    for override in others:
+    remaining = [override for override in overrides if override not in chosen]
+    for override in remaining:
         key, equals, _ = override.lstrip("+").partition("=")
         if not equals or not (key in CHECKED_SETTINGS[kind] or key.startswith(f"{kind}.")):
             taken = ", ".join([f"{kind}.<option>", *CHECKED_SETTINGS[kind][1:]])
             raise ValueError(f"a check of {kind} takes {taken}, got {override!r}")
-    listed, names_of_kind = list(dict.fromkeys(names.split(","))), config.find_folders().names(kind)
-    for name in listed:
+    chosen_names, names_of_kind = list(dict.fromkeys(names.split(","))), config.find_folders().names(kind)
+    for name in chosen_names:
         if name not in names_of_kind:
             raise ValueError(unknown_name_message(kind, names_of_kind, name, listing=HELP_COMMAND))
     return kind, [
-        config.expand_overrides([*SMALL_MODEL, f"{kind}={name}", *others], multirun=False)[0] for name in listed
+        config.expand_overrides([*SMALL_MODEL, f"{kind}={name}", *remaining], multirun=False)[0]
+        for name in chosen_names
     ]
 
 

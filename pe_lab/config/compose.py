@@ -233,8 +233,8 @@ def _compose(overrides: list[Any], conf: ConfigFolders, state: State) -> Compose
     settings = [override for override in overrides if override not in files]
     while settings and not all(setting.type is OverrideType.CHANGE and setting.package is None for setting in settings):
         files.append(settings.pop(0))  # up to the last that does more than to change a value, in order
-    kept, params = _compose_cached(tuple(override.input_line for override in files), state)
-    cfg = deepcopy(kept)
+    cached, params = _compose_cached(tuple(override.input_line for override in files), state)
+    cfg = deepcopy(cached)
     try:
         for setting in settings:
             OmegaConf.update(cfg, setting.key_or_group, setting.value(), merge=True)

@@ -30,12 +30,12 @@ MAX_SWEEP_CELLS = 100_000  # cells of a sweep
 
 def as_lists(overrides: list[str]) -> list[str]:
     """Return overrides with brackets around the values of LIST_SETTINGS."""
-    listed = []
+    converted = []
     for override in overrides:
         key, equals, value = override.partition("=")
         bare = key.lstrip("+") in LIST_SETTINGS and equals and "[" not in value and "(" not in value
-        listed.append(f"{key}=[{value.rstrip(',')}]" if bare else override)
-    return listed
+        converted.append(f"{key}=[{value.rstrip(',')}]" if bare else override)
+    return converted
 
 
 def expand_checkpoint_override(overrides: list[str]) -> list[str]:
@@ -57,10 +57,10 @@ def expand_checkpoint_override(overrides: list[str]) -> list[str]:
         raise ValueError(f"{CHECKPOINT_OVERRIDE} needs pe.path=DIR, a folder with a config.json: got none")
     with prefix_errors("pe"):
         name, options = read_encoding(paths[-1].strip("'\""))
-    others = [
+    remaining = [
         override for override in overrides if override != CHECKPOINT_OVERRIDE and not override.startswith("pe.path=")
     ]
-    return [f"pe={name}", *(f"pe.{option}={_override_text(value)}" for option, value in options.items()), *others]
+    return [f"pe={name}", *(f"pe.{option}={_override_text(value)}" for option, value in options.items()), *remaining]
 
 
 def _override_text(value: Any) -> str:
@@ -88,7 +88,7 @@ def study_overrides(arguments: list[str]) -> list[list[str]]:
     if {"-m", "--multirun"}.isdisjoint(arguments):
         raise ValueError(f"{chosen[0]} is made of sweeps: add -m, got no -m")
     size = "small"
-    others = []
+    remaining = []
     for argument in arguments:
         if argument.startswith("size="):
             size = argument.partition("=")[2]
@@ -97,10 +97,10 @@ def study_overrides(arguments: list[str]) -> list[list[str]]:
                 f"budget must be a number of core-hours, got {argument}: did you mean size={argument[7:]}?"
             )
         elif argument not in (*chosen, "-m", "--multirun"):
-            others.append(argument)
+            remaining.append(argument)
     if size not in made_of:
         raise ValueError(unknown_name_message("size", made_of, size))
-    return [[*as_lists(line.split()), *others] for line in made_of[size]]
+    return [[*as_lists(line.split()), *remaining] for line in made_of[size]]
 
 
 NULL_SWEEP = "null,null"  # how a sweep has null as its only value

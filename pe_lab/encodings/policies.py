@@ -40,7 +40,7 @@ def apply_policy(policy: str, trained: PositionalEncoding, factor: float) -> Pos
         return Randomized(trained.sizes, f"randomized {trained.name}", lambda sizes: trained, rows)
     length = trained.sizes.length
     window = default_window(length)
-    others: dict[str, Callable[..., PositionalEncoding]] = {
+    factories: dict[str, Callable[..., PositionalEncoding]] = {
         "pi": partial(InterpolatedRoPE, factor=factor),
         "ntk": partial(NTKRoPE, factor=factor),
         "dynamic_ntk": DynamicNTKRoPE,
@@ -57,4 +57,4 @@ def apply_policy(policy: str, trained: PositionalEncoding, factor: float) -> Pos
     option_names = map(str.lower, FAR_POLICIES.get(name, ()))
     options: dict[str, int | None] = dict(zip(option_names, numbers, strict=False))  # all are given, or none
     options["rotary_dim"] = None if trained.rotary_dim == trained.sizes.head_dim else trained.rotary_dim
-    return others[name](trained.sizes, theta=trained.theta, pairing=trained.pairing, **options)
+    return factories[name](trained.sizes, theta=trained.theta, pairing=trained.pairing, **options)

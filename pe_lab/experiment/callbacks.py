@@ -19,8 +19,8 @@ HEARTBEAT_SECONDS = 1.0  # seconds between two heartbeats
 class NotFiniteError(ArithmeticError):
     """A loss is not finite."""
 
-    def __init__(self, which: str, step: int, value: float) -> None:
-        super().__init__(f"the {which} loss must be finite, got {value} at step {step}")
+    def __init__(self, split: str, step: int, value: float) -> None:
+        super().__init__(f"the {split} loss must be finite, got {value} at step {step}")
         self.step = step
 
 
@@ -49,10 +49,10 @@ class StepTime(L.Callback):
         self.began = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, training: L.LightningModule, *_: Any) -> None:
-        took = time.perf_counter() - self.began
+        elapsed = time.perf_counter() - self.began
         self.stepped, self.steps = trainer.global_step > self.steps, trainer.global_step
-        self.seconds += took
-        self.spent += took
+        self.seconds += elapsed
+        self.spent += elapsed
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "seconds": self.seconds} | ({"ended": True} if self.ended else {})

@@ -47,16 +47,16 @@ def identity_options(leaf: DictConfig, implementation: type[Revised]) -> dict[st
     """
     settings = {key: value for key, value in resolve_config(leaf).items() if key[0] != "_"}
     neutral = implementation.neutral
-    kept = {key: value for key, value in settings.items() if key not in neutral or value != neutral[key]}
-    for key in kept:
+    options = {key: value for key, value in settings.items() if key not in neutral or value != neutral[key]}
+    for key in options:
         if is_encoding(leaf[key]):
-            kept[key] = identity_options(leaf[key], get_class(leaf[key]._target_))
+            options[key] = identity_options(leaf[key], get_class(leaf[key]._target_))
         elif OmegaConf.is_list(leaf[key]) and any(map(is_encoding, leaf[key])):
-            kept[key] = [identity_options(part, get_class(part._target_)) for part in leaf[key]]
+            options[key] = [identity_options(part, get_class(part._target_)) for part in leaf[key]]
     target = leaf.get("_target_")
     default = getattr(implementation, "defaults", {}).get(leaf.get("name"))
     makers = [] if target in (None, default) else [get_object(target)]  # the class, or a function that makes one
-    return kept | {"revision": implementation.revision} | source_digests(implementation, *makers)
+    return options | {"revision": implementation.revision} | source_digests(implementation, *makers)
 
 
 def source_digests(*makers: Callable[..., Any]) -> dict[str, str]:

@@ -148,7 +148,7 @@ def _wait_for_others(jobs: list[Job], left: list[Job]) -> bool:
     def served() -> bool:  # a worker holds no lease between two cells, and not that of a run while it measures
         return has_workers(ledger) or bool(progress.snapshot().running)
 
-    others = served()
+    was_served = served()
     while served():
         time.sleep(POLL_SECONDS)
-    return others or any(not job.missing for job in left)
+    return was_served or any(not job.missing for job in left)

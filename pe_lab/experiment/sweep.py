@@ -69,8 +69,8 @@ def run_cells(
         LedgerError: `train` is false and an entry of the ledger is damaged.
         CellsMissingError: cells failed or were not reached.
     """
-    kept, unfit = split_fitting(cfgs)
-    cfgs, cells = [cfg for cfg, _ in kept], [cell for _, cell in kept]
+    fitting, unfit = split_fitting(cfgs)
+    cfgs, cells = [cfg for cfg, _ in fitting], [cell for _, cell in fitting]
     study, ledger, name = study_settings(cfgs[0]), Path(cfgs[0].ledger), cfgs[0].study_name
     if name:
         LedgerFiles(ledger).refuse_links(ledger / "studies" / name)
@@ -85,7 +85,7 @@ def run_cells(
         require_margin(study.margin, cells)
     write_declaration(cfgs[0])
     settle_wandb(cfgs[0])
-    study_jobs = _RoundRunner(overrides, kept, unfit, _Workers(launch, workers, remote), train)
+    study_jobs = _RoundRunner(overrides, fitting, unfit, _Workers(launch, workers, remote), train)
     jobs = study_jobs.jobs_of(drive_stage(study_rounds(cfgs), study_jobs.complete_round))
     report_jobs(jobs, evaluated=not train, tuned=tunes)
     return jobs
@@ -126,12 +126,17 @@ class _RoundRunner:
     """
 
     def __init__(
-        self, overrides: Sequence[str], kept: list[FittingCell], unfit: list[UnfitPair], workers: _Workers, train: bool
+        self,
+        overrides: Sequence[str],
+        fitting: list[FittingCell],
+        unfit: list[UnfitPair],
+        workers: _Workers,
+        train: bool,
     ) -> None:
         self.overrides, self.unfit, self.workers, self.train = overrides, unfit, workers, train
-        self.cells = dict(kept)
+        self.cells = dict(fitting)
         self.jobs: dict[DictConfig, Job] = {}
-        (first, _), *_ = kept
+        (first, _), *_ = fitting
         self.ledger, self.study = Path(first.ledger), first.study_name
         self.rounds, self.watched = 0, False
 
@@ -217,16 +222,16 @@ def split_fitting(cfgs: list[DictConfig]) -> tuple[list[FittingCell], list[Unfit
     Raises:
         ValueError: a cell cannot be built for another reason; or no cell fits, with the first one's reason.
     """
-    kept, unfit = [], []
+    fitting, unfit = [], []
     for cfg in cfgs:
         try:
-            kept.append((cfg, Cell.from_config(cfg)))
+            fitting.append((cfg, Cell.from_config(cfg)))
         except UnfitError as error:
             unfit.append(UnfitPair(cfg.pe.name, cfg.data.name, in_one_line(error)))
-    if not kept:
+    if not fitting:
         pe, data, reason = unfit[0]
         raise UnfitError(f"pe={pe} data={data}: {reason}")
-    return kept, list(dict.fromkeys(unfit))
+    return fitting, list(dict.fromkeys(unfit))
 
 
 def _write_unfit(unfit: list[UnfitPair], ledger: Path, study: str | None) -> None:

@@ -31,8 +31,8 @@ class _Replaced:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **options: Any) -> Any:
-        kept = {key: value for key, value in config_dict.items() if key != ATTENTION_KEY}
-        return super().from_dict(kept, **options)  # type: ignore[misc]
+        settings = {key: value for key, value in config_dict.items() if key != ATTENTION_KEY}
+        return super().from_dict(settings, **options)  # type: ignore[misc]
 
 
 REPLACED_CONFIGS: dict[type[PretrainedConfig], type[PretrainedConfig]] = {}

@@ -144,8 +144,8 @@ def _config(described: Description) -> PretrainedConfig:
     if not isinstance(model_type, str) or model_type not in CONFIG_TYPES:
         raise ValueError(f"model_type in {CONFIG} must be one of {', '.join(CONFIG_TYPES)}, got {model_type!r}")
     left_out = ("model_type", "pe_lab", "auto_map", ATTENTION_KEY, "attn_implementation")
-    kept = {key: value for key, value in described.items() if key not in left_out}
-    config: PretrainedConfig = _checked(CONFIG, CONFIG_TYPES[model_type].from_dict, kept)
+    options = {key: value for key, value in described.items() if key not in left_out}
+    config: PretrainedConfig = _checked(CONFIG, CONFIG_TYPES[model_type].from_dict, options)
     dtype = getattr(config, "dtype", None)
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype in {CONFIG} must be that of floating-point numbers, got {dtype!r}")
@@ -207,10 +207,10 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     """Return the weights in the files of a folder."""
     names: list[Any] = [WEIGHTS]
     if (folder / INDEX).exists():
-        listed = _json(folder / INDEX).get("weight_map")
-        if not isinstance(listed, dict) or not listed:
-            raise ValueError(f"weight_map in {folder / INDEX} must be an object with files, got {listed!r:.100}")
-        names = list(dict.fromkeys(str(name) for name in listed.values()))
+        weight_map = _json(folder / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ValueError(f"weight_map in {folder / INDEX} must be an object with files, got {weight_map!r:.100}")
+        names = list(dict.fromkeys(str(name) for name in weight_map.values()))
     weights: dict[str, Tensor] = {}
     for name in names:
         if not name or Path(name).name != name or "\\" in name or name[0] == "." or not name.isprintable():

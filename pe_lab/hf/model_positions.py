@@ -180,9 +180,9 @@ class RotaryPositions(ModelPositions):
 
     def _refuse(self, name: str) -> None:
         represented = {"rope_type", "type", "rope_theta", *READ_PARAMETERS.get(self.type, ())}
-        left = {key: x for key, x in self.parameters.items() if key not in represented and x is not None}
-        listed = ", ".join(f"{key}={x}" for key, x in (left or self.parameters).items())
-        raise ValueError(f"rope parameters of the model must be such that {name} can represent them, got {listed}")
+        unrepresented = {key: x for key, x in self.parameters.items() if key not in represented and x is not None}
+        text = ", ".join(f"{key}={x}" for key, x in (unrepresented or self.parameters).items())
+        raise ValueError(f"rope parameters of the model must be such that {name} can represent them, got {text}")
 
 
 class NoPositions(ModelPositions):

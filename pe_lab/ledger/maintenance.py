@@ -239,10 +239,10 @@ def removable_entries(folder: Path, keep: list[str], forget: bool = False) -> It
         ValueError: there is no such ledger or study; a study's table is damaged.
     """
     ledger = open_ledger(folder)
-    kept = _runs_of(folder, keep)
+    kept_runs = _runs_of(folder, keep)
     for run in ledger.runs():
         with suppress(LedgerError, PermissionError):  # damaged, behind a link or not ours: `verify` reports it
-            yield from _removable_of_run(run, run.name in kept)
+            yield from _removable_of_run(run, run.name in kept_runs)
     processes = (path for path in folder.glob(f"{PROCESSES_FOLDER}/*") if is_file(path))
     dead = [path for path in processes if not is_alive(folder, worker_of(path), clean=False)]
     yield from _entries(ledger.tree, "files of dead processes", *dead)

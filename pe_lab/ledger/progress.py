@@ -355,10 +355,10 @@ def write_command(
     key = {"overrides": list(overrides), "study": study} if text else {"cells": requested}
     path = ledger / COMMANDS_FOLDER / f"{digest(key)}.json"
     try:
-        others = [str(process) for process in read_json(path)["processes"] if is_alive(ledger, str(process))]
+        alive = [str(process) for process in read_json(path)["processes"] if is_alive(ledger, str(process))]
     except (LedgerError, TypeError, KeyError):  # the first such command, or a damaged file
-        others = []
-    processes = list(dict.fromkeys([*others, register_process(ledger)]))
+        alive = []
+    processes = list(dict.fromkeys([*alive, register_process(ledger)]))
     content = {"overrides": list(overrides), "study": study, "since": time.time(), "processes": processes}
     rounds: dict[str, Any] = ({"text": text} if text else {}) | ({"later": asdict(later)} if later else {})
     LedgerFiles(ledger).write_json(path, content | {"cells": requested} | rounds)

@@ -1,4 +1,4 @@
-"""The transformer."""
+"""The transformer: embeddings, layers with an encoding, and the logits of the answers."""
 
 from collections.abc import Callable
 from dataclasses import fields

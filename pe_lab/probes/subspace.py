@@ -64,14 +64,14 @@ class SubspaceProbe(Probe):
 def _parts(states: HiddenStates, seed: int) -> list[ProbeRow]:
     """Return all rows except those of shifted positions."""
     tokens, positions = states.tokens, states.pos.unique(dim=0, return_inverse=True)[1]
-    kept = comparable_tokens(tokens, positions)
-    if not kept.any():
+    comparable = comparable_tokens(tokens, positions)
+    if not comparable.any():
         return []
-    tokens, positions = (ids[kept].unique(return_inverse=True)[1] for ids in (tokens, positions))
-    permuted = permute_tokens(positions, states.sequence[kept], seed)
+    tokens, positions = (ids[comparable].unique(return_inverse=True)[1] for ids in (tokens, positions))
+    permuted = permute_tokens(positions, states.sequence[comparable], seed)
     rows = []
     for layer, hidden in enumerate(states.hidden):
-        hidden = hidden[kept].double()
+        hidden = hidden[comparable].double()
         total = _variance(hidden)
         if not total > MIN_POSITION_SHARE * hidden.square().mean():
             continue

@@ -86,16 +86,16 @@ def replicate(arguments: argparse.Namespace) -> int:
 
     where = tuple(word for word in overrides if word.partition("=")[0] in MACHINE_SETTINGS)
     table = arguments.out / "values.csv" if arguments.out else None
-    kept = values_of(table) if table and table.exists() else {}
+    written = values_of(table) if table and table.exists() else {}
     shipped = {} if where else values_of(SHIPPED_FILE)
     findings, judged = [], []
     for entry in chosen:
         values = read_values(entry, ledger, arguments.seeds or entry.seeds, where)
         measured = values
         if not entry.tasks:
-            if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
-                kept[entry.name] = values
-            measured = kept.get(entry.name, values)
+            if values.seeds and (entry.name not in written or len(values.seeds) >= len(written[entry.name].seeds)):
+                written[entry.name] = values
+            measured = written.get(entry.name, values)
         used = shipped[entry.name] if entry.name in shipped and len(measured.seeds) < entry.seeds else measured
         findings.append(judge_entry(entry, used.by_label, values.why))
         text = finding_text(findings[-1], ", shipped" if entry.tasks or used is not measured else "")
@@ -112,7 +112,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         if finding.entry.everywhere and finding.compared:
             show_universe(finding, arguments.out)
     if table:
-        write_text(table, table_of({name: kept[name] for name in entries if name in kept}))
+        write_text(table, table_of({name: written[name] for name in entries if name in written}))
     return int(failed > 0)
 
 
@@ -184,9 +184,9 @@ def finding_text(finding: Finding, source: str) -> str:
     """Return a finding as lines of text: the verdict, and each value, with its source, beside the published one."""
     lines = [f"{finding.entry.name}: {finding}"]
     for label, value in finding.entry.values.items():
-        said = f"    {label}: {'published' if isinstance(value, Reported) else 'claimed'} {value}"
+        statement = f"    {label}: {'published' if isinstance(value, Reported) else 'claimed'} {value}"
         if label not in finding.compared:
-            lines += [said] * isinstance(value, Reported)
+            lines += [statement] * isinstance(value, Reported)
             continue
         comparison = finding.compared[label]
         sign = "+" * (isinstance(value, Reported) or value.is_difference)
@@ -197,7 +197,7 @@ def finding_text(finding: Finding, source: str) -> str:
         else:
             measured = f"{measured} ({finding.seeds} seeds{source})"
         agreement = comparison.agreement if isinstance(value, Reported) else PARTS[Agreement(str(comparison.agreement))]
-        lines.append(f"{said}, ours {measured}: {agreement}")
+        lines.append(f"{statement}, ours {measured}: {agreement}")
     return "\n".join(lines)
 
 

@@ -82,7 +82,7 @@ def _accepted_texts(condition: Condition) -> tuple[str, ...]:
     return tuple(map(str, condition)) if isinstance(condition, tuple) else (str(condition),)
 
 
-def _require_known(where: str, key: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _require_known(where: str, key: str, names: Iterable[str], allowed: Iterable[str]) -> None:
     for name in names:
-        if name not in known:
-            raise ValueError(f"{where}: {unknown_name_message(key, known, name)}")
+        if name not in allowed:
+            raise ValueError(f"{where}: {unknown_name_message(key, allowed, name)}")

@@ -130,5 +130,5 @@ def _meets_condition(values: pd.Series, condition: Condition) -> pd.Series:
 
 
 def _conditions_text(conditions: Mapping[str, Condition], metric: str) -> str:
-    told = {key: value for key, value in conditions.items() if key != "metric" and key not in RAW_CONDITIONS}
-    return ", ".join([metric, *(f"{key} {value}" for key, value in told.items())])
+    shown = {key: value for key, value in conditions.items() if key != "metric" and key not in RAW_CONDITIONS}
+    return ", ".join([metric, *(f"{key} {value}" for key, value in shown.items())])

@@ -82,9 +82,9 @@ def turning_points(finding: Finding) -> list[str]:
     table, lines = setting_states(finding), []
     state = dict(zip(table[list(grid)].itertuples(index=False, name=None), table["state"], strict=True))
     for key, values in grid.items():
-        others = {name: several for name, several in grid.items() if name != key}
-        for choice in product(*others.values()):
-            rest = dict(zip(others, choice, strict=True))
+        fixed = {name: several for name, several in grid.items() if name != key}
+        for choice in product(*fixed.values()):
+            rest = dict(zip(fixed, choice, strict=True))
             for current, next_ in pairwise(values):
                 both = [state[tuple({**rest, key: value}[name] for name in grid)] for value in (current, next_)]
                 if set(both) == {HOLDS, FAILS}:

@@ -13,9 +13,9 @@ def gpus() -> list[str]:
     there = [node for node in DEVICE_FOLDER.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)]
     if not there or VISIBLE_VARIABLE not in os.environ:
         return [str(number) for number in range(len(there))]
-    listed = [name.strip() for name in os.environ[VISIBLE_VARIABLE].split(",")]
-    end = next((number for number, name in enumerate(listed) if name in ("", "-1")), len(listed))  # as CUDA reads it
-    return listed[:end]
+    visible = [name.strip() for name in os.environ[VISIBLE_VARIABLE].split(",")]
+    end = next((number for number, name in enumerate(visible) if name in ("", "-1")), len(visible))  # as CUDA reads it
+    return visible[:end]
 
 
 def gpu_groups(shared: list[str], devices: int) -> list[str]:

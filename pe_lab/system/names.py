@@ -24,14 +24,14 @@ def unknown_name_message(what: str, choices: Iterable[str], name: object, where:
     choices = list(choices)
     text = repr(name) if len(repr(name)) <= MAX_NAME_CHARACTERS else f"{repr(name)[:MAX_NAME_CHARACTERS]}..."
     near = nearest_names(name, choices)
-    names, listed = ", ".join(choices) or "none yet", ""
+    names, hint = ", ".join(choices) or "none yet", ""
     if near and len(choices) > MAX_LISTED_NAMES:
-        names, listed = (
+        names, hint = (
             f"{', '.join(choices[:SHORTENED_NAMES])} and {len(choices) - SHORTENED_NAMES} others",
             listing and f"; {listing} lists all",
         )
     rule = f"{what} must be one of {names}{where}"
-    return f"{what}={text}: did you mean {' or '.join(near)}? {rule}{listed}" if near else f"{rule}, got {text}"
+    return f"{what}={text}: did you mean {' or '.join(near)}? {rule}{hint}" if near else f"{rule}, got {text}"
 
 
 def did_you_mean(name: object, choices: Iterable[str], elsewhere: Iterable[str] = ()) -> str:

@@ -137,19 +137,19 @@ class NpyWriter:
 def divide_text(corpus: Corpus) -> Iterator[tuple[str, bytes, bool]]:
     """Yield all text: its split, a piece of it, and whether a document ends there."""
     documents = corpus.documents
-    kept = np.zeros(len(documents.sizes), bool)
-    kept[np.unique(documents.hashes, return_index=True)[1]] = True
-    kept &= documents.sizes > 0
-    text = ((number, piece, ends) for number, piece, ends in corpus.pieces() if kept[number])
-    total = int(documents.sizes[kept].sum())
-    small = kept & (documents.sizes * 20 <= total)  # no larger than a held-out split
+    included = np.zeros(len(documents.sizes), bool)
+    included[np.unique(documents.hashes, return_index=True)[1]] = True
+    included &= documents.sizes > 0
+    text = ((number, piece, ends) for number, piece, ends in corpus.pieces() if included[number])
+    total = int(documents.sizes[included].sum())
+    small = included & (documents.sizes * 20 <= total)  # no larger than a held-out split
     if small.sum() < MIN_WHOLE_DOCUMENTS or documents.sizes[small].sum() * 2 < total:
         yield from _at_cuts(text, [total * part // 20 for part in SPLIT_TWENTIETHS])
         return
-    chosen = kept.nonzero()[0]
+    chosen = included.nonzero()[0]
     chosen = chosen[np.lexsort((documents.hashes[chosen], small[chosen]))]  # large ones first: to the training split
     begins = documents.sizes[chosen].cumsum() - documents.sizes[chosen]
-    split_of = np.zeros(len(kept), np.int8)
+    split_of = np.zeros(len(included), np.int8)
     split_of[chosen] = np.searchsorted(SPLIT_TWENTIETHS, begins * 20 // total, side="right")
     for number, piece, ends in text:
         yield SPLITS[split_of[number]], piece, ends
