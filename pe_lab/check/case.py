@@ -38,7 +38,8 @@ class EncodingCase:
         width, num_heads: D and H of the models.
 
     Attributes:
-        on_grid, causal_only, contiguous_only, reads_marks, reads_content, reads_positions: what the encoding declares.
+        on_grid, causal_only, contiguous_only, absolute, reads_marks, reads_content, reads_positions: what the encoding
+            declares.
         cls: the class of the encoding.
         depth: the number of layers of the models.
 
@@ -62,7 +63,7 @@ class EncodingCase:
         self.cls = type(encoding)
         self.depth = max(MIN_DEPTH, encoding.period)
         self.on_grid, self.causal_only, self.reads_marks = encoding.on_grid, encoding.causal_only, encoding.reads_marks
-        self.contiguous_only = encoding.contiguous_only
+        self.contiguous_only, self.absolute = encoding.contiguous_only, encoding.absolute
         self.reads_content, self.reads_positions = encoding.reads_content, encoding.reads_positions
 
     @property

@@ -135,28 +135,35 @@ def _together(case: EncodingCase, causal: bool, trained: int) -> float:
 
 
 def sees_distances_alone_anywhere(case: EncodingCase) -> float:
-    """Check that where a shift of all positions by 3 changes nothing in float64, one by 2^24 does not in float32."""
-    if case.draws:
+    """Check that a shift of all positions by 3 changes nothing in float64, and one by 2^24 nothing in float32.
+
+    Where `absolute` is declared, check that it changes something.
+    """
+    if case.draws or case.encoding().draws_positions:
         raise InapplicableError("it draws at random for each layout")
-    worst, tested = 0.0, False
+    worst, shifts = 0.0, []
     for causal in case.masks:
         model, tokens, layout = case.model().eval(), random_tokens(B, T), whole_layout(B, T, causal)
-        encoding = model.encodings.first
-        if encoding.draws_positions or _marks_positions(encoding, layout):
-            continue
         with torch.no_grad():
             difference = (model(tokens, layout.shifted(3)) - model(tokens, layout)).abs().max().item()
-            if difference > LOGIT_TOLERANCE:
+            shifts.append(difference > LOGIT_TOLERANCE or _marks_positions(model.encodings.first, layout))
+            if case.absolute:
                 continue
-            tested, at_start = True, model.float()(tokens, layout)
+            require(
+                not shifts[-1],
+                f"a shift of all positions by 3 changes vectors, or logits by {difference:.1e}, and the class does not "
+                f"declare absolute",
+            )
+            at_start = model.float()(tokens, layout)
             for offset in OFFSETS:
                 logits = model(tokens, layout.shifted(offset))
                 worst = max(
                     worst,
                     largest_difference(logits, at_start, f"logits at positions from {offset} on and from 0", 1e-5),
                 )
-    if not tested:
-        raise InapplicableError("it has absolute positions")
+    if case.absolute:
+        require(any(shifts), "the class declares absolute, and a shift of all positions changes nothing")
+        raise InapplicableError("the class declares absolute")
     return worst
 
 
@@ -366,7 +373,7 @@ PROMISES: dict[str, Check[EncodingCase]] = {
     "gradients are finite in mixed precision": has_finite_gradients_in_mixed_precision,
     "padding on the left equals padding on the right": takes_padding_on_the_left,
     "sequences of several lengths in a batch equal each alone": takes_lengths_together,
-    "at any offset up to 2^24 it is as at 0, if it sees distances alone": sees_distances_alone_anywhere,
+    "at any offset up to 2^24 it is as at 0, unless declared absolute": sees_distances_alone_anywhere,
     "packed documents equal each alone": takes_packed_documents,
     "scattered documents equal each alone, or are refused as declared": takes_or_refuses_scattered_documents,
     "what advance changes are parameters or buffers, in place": keeps_its_phase_in_tensors,

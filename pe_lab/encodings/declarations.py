@@ -22,6 +22,7 @@ class Declarations:
     Attributes:
         reads_content: whether `terms` depends on h; if not, layers that share an encoding call it once.
         reads_positions: whether positions matter; if not, only the order of the tokens does.
+        absolute: whether it sees more of positions than distances, so that a shift of all of them changes attention.
         reads_marks: whether it needs the marks of tokens.
         per_layer: whether each layer has its own encoding, made with the layer's index in `sizes`.
         period: the number of layers after which its pattern repeats; a model needs at least so many.
@@ -42,6 +43,7 @@ class Declarations:
 
     reads_content: Annotated[bool, any] = False
     reads_positions: Annotated[bool, any] = True
+    absolute: Annotated[bool, any] = False
     reads_marks: Annotated[bool, any] = False
     per_layer: Annotated[bool, any] = False
     period: Annotated[int, _common_multiple] = 1

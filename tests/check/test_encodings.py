@@ -182,12 +182,22 @@ class HalfTerms(Sound):
 class Vectors(Sound):
     """Adds 0.3 sin(p / 10) times a fixed vector, which a norm does not remove."""
 
+    absolute = True
+
     def vectors(self, x, layout):
         dtype = torch.promote_types(x.dtype, torch.float32)
         return 0.3 * torch.sin(layout.pos.to(dtype) / 10)[..., None]
 
     def embed(self, x, layout):
         return x + (self.vectors(x, layout) * torch.linspace(-1, 1, self.sizes.width, dtype=torch.float32)).to(x.dtype)
+
+
+class UndeclaredVectors(Vectors):
+    absolute = False
+
+
+class DeclaredDistances(Sound):
+    absolute = True
 
 
 class LowPrecisionVectors(Vectors):
@@ -430,7 +440,17 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
         "cast to low precision, it keeps its numbers in float32",
         "(2, 1) bfloat16 in place of (2, 1) float32",
     ),
-    (InFloat32, "at any offset up to 2^24 it is as at 0, if it sees distances alone", "from 0 differ by"),
+    (InFloat32, "at any offset up to 2^24 it is as at 0, unless declared absolute", "from 0 differ by"),
+    (
+        UndeclaredVectors,
+        "at any offset up to 2^24 it is as at 0, unless declared absolute",
+        "the class does not declare absolute",
+    ),
+    (
+        DeclaredDistances,
+        "at any offset up to 2^24 it is as at 0, unless declared absolute",
+        "declares absolute, and a shift of all positions changes nothing",
+    ),
     (TakesAll, "what it is not defined for is refused", "a bidirectional task must be refused by UnfitError"),
     (RefusesLate, "what it is not defined for is refused", "a bidirectional task must be refused by locate"),
     (Clamps, "a forward pass changes no parameter, and uses it in its range", "changes encodings.0.slope"),
@@ -526,7 +546,7 @@ def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[Positional
     assert {outcome.promise: outcome.reason for outcome in outcomes if outcome.holds is False} == {}
     inapplicable = ["what it is not defined for is refused"]
     if cls is Vectors:
-        inapplicable.append("at any offset up to 2^24 it is as at 0, if it sees distances alone")
+        inapplicable.append("at any offset up to 2^24 it is as at 0, unless declared absolute")
     assert [outcome.promise for outcome in outcomes if outcome.holds is None] == inapplicable
     assert [outcome.promise for outcome in outcomes] == list(PROMISES)
 

@@ -46,36 +46,8 @@ MASKED = [(name, causal) for name in NAMES for causal in (True, False) if causal
 D, H = 16, 2
 PROMISES = encodings.PROMISES | models.PROMISES
 SDPA = "PyTorch's attention computes what the definition says"
-# encodings that see more than distances
-ABSOLUTE = {
-    "continuous",
-    "exposb",
-    "exposb_literal",
-    "fire",
-    "fourier",
-    "integer",
-    "learnable",
-    "learnable_2d",
-    "learnable_per_layer",
-    "longrope",
-    "normalized",
-    "random",
-    "randomized_alibi",
-    "randomized_learnable",
-    "randomized_rope",
-    "randomized_sinusoidal",
-    "rope_dynamic_ntk",
-    "shape",
-    "sininit",
-    "sinusoidal",
-    "sinusoidal_2d",
-    "sinusoidal_qk",
-    "temperature",
-    "tupe",
-}
 # promises that do not apply to an encoding, beside those that its class declares not to
 INAPPLICABLE = {
-    "at any offset up to 2^24 it is as at 0, if it sees distances alone": ABSOLUTE,
     "a grid is read row by row": {"cpe"},  # has a kernel of its own on a grid
     "positions beyond 256 stay distinct in bfloat16": {
         "none",
@@ -86,12 +58,6 @@ INAPPLICABLE = {
         "temperature",  # these positions have the same factor
     },
 }
-# classes without a paper: variants of this package, and of code without one
-WITHOUT_PAPER = {
-    *("continuous", "exposb", "exposb_literal", "inkling", "integer", "key_offset", "lrope", "normalized", "random"),
-    *("relative_bias", "sininit", "temperature", "wall"),
-}
-
 # slow but for a few: tests/attention has the one for each kind of term, tests/model the other for each encoding
 LONG = (
     "token by token, with a cache, equals the whole sequence",
@@ -121,6 +87,8 @@ def applies(promise: str, name: str) -> bool:
         "terms depend on the tokens only if that is declared": declared.reads_content,
         "what it is not defined for is refused": not (declared.causal_only or declared.on_grid or declared.reads_marks),
         "a grid is read row by row": declared.on_grid,
+        "at any offset up to 2^24 it is as at 0, unless declared absolute": case(name).absolute
+        or declared.draws_positions,
         "token by token, with a cache, equals the whole sequence": declared.whole_sequence is not None,
     }
     return not excluded.get(promise, False) and name not in INAPPLICABLE.get(promise, ())
@@ -177,9 +145,9 @@ def test_gradients_reach_every_parameter_of_the_model(name: str, causal: bool) -
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_class_and_file_name_their_source(path) -> None:
     # __dict__: a docstring that the parent wrote does not count
-    text = type(case(path.stem).encoding()).__dict__["__doc__"]
-    assert bool(re.search(r"arXiv:\d{4}\.\d{4,5}", text)) == (path.stem not in WITHOUT_PAPER)
-    assert re.match(r"# \S", path.read_text())
+    docstring, text = type(case(path.stem).encoding()).__dict__["__doc__"], path.read_text()
+    assert set(re.findall(r"arXiv:[\d.]+\d", text)) <= set(re.findall(r"arXiv:[\d.]+\d", docstring))
+    assert re.match(r"# \S.*\n# \S", text)
 
 
 def drawn_with(name: str, *overrides: str, **options: float) -> PositionalEncoding:
@@ -247,11 +215,10 @@ def test_every_vector_and_table_of_fixed_size_has_a_setting_for_it() -> None:
     with_std = set(WITH_STD)
     with_size = set(WITH_SIZE)
     assert not with_std & with_size
-    assert {name for name in NAMES if issubclass(CLASSES[name], Absolute)} <= with_std | with_size
-    assert with_std == {
-        *("learnable", "learnable_per_layer", "learnable_2d", "relative_bias", "t5", "shaw", "transformer_xl"),
-        *("deberta", "cope", "cpe", "path", "abacus", "coupled", "inkling"),
-    }
+    for name in NAMES:
+        if CLASSES[name].start_scale or issubclass(CLASSES[name], Absolute):
+            assert CLASSES[name].start_scale in inspect.signature(CLASSES[name]).parameters, name
+            assert name in with_std | with_size
 
 
 @pytest.mark.parametrize("name", WITH_SIZE)

@@ -29,6 +29,7 @@ class Absolute(PositionalEncoding, ABC):
         ValueError: at, combine or size out of range.
     """
 
+    absolute = True
     neutral = {"at": "input", "combine": "add", "size": 1.0}
     start_scale: ClassVar[str | None] = "size"
 

@@ -206,6 +206,7 @@ class Fire(PositionalEncoding):
     """
 
     revision = 2
+    absolute = True
     per_layer = True
     weight_decay = False
     eps = 1e-6

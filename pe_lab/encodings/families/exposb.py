@@ -35,6 +35,7 @@ class ExpoSB(RoPE):
         ValueError: the cases of `RoPE`; form out of range.
     """
 
+    absolute = True
     per_layer = True
     weight_decay = False
 

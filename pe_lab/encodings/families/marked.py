@@ -33,6 +33,7 @@ class Marked(Absolute):
     start_scale = "std"
     reads_marks = True
     reads_positions = False
+    absolute = False
     draws_each_pass = True
 
     def __init__(self, sizes: Sizes, name: str, rows: int, std: float) -> None:

@@ -107,6 +107,7 @@ class DynamicNTKRoPE(RoPE):
         ValueError: the cases of `RoPE`; factor or original_length out of range; head_dim below 4.
     """
 
+    absolute = True
     whole_sequence = "its frequencies depend on the length of the sequence"
 
     def __init__(
@@ -279,6 +280,7 @@ class LongRoPE(RoPE):
         ValueError: the cases of `RoPE`; an option out of range; not a factor for each rotated pair.
     """
 
+    absolute = True
     whole_sequence = "its frequencies depend on the length of the sequence"
 
     def __init__(

@@ -86,6 +86,8 @@ class Temperature(PositionalEncoding):
         ValueError: an option out of range.
     """
 
+    absolute = True
+
     def __init__(
         self,
         sizes: Sizes,

@@ -38,6 +38,7 @@ class Tupe(PositionalEncoding):
     """
 
     revision = 2
+    absolute = True
     matrices = ("weight",)
     fallback = "t5"
     STD = 0.02
