@@ -1,6 +1,5 @@
 """GRAPE: rotations and biases by distance whose size depends on the content."""
 
-import math
 from typing import Literal
 
 import torch
@@ -12,6 +11,7 @@ from pe_lab.encodings.families.bias import alibi_slopes
 from pe_lab.encodings.families.rotary import RoPE, frequencies
 from pe_lab.encodings.families.rotary_content import cumulative_sums, rotation
 from pe_lab.encodings.families.rotary_scaled import on_device
+from pe_lab.encodings.families.stick import inverse_softplus
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.projection import project
@@ -75,7 +75,7 @@ class GrapeM(RoPE):
         with torch.no_grad():
             self.beta.copy_(frequencies(self.sizes.head_dim, self.theta).log())
         nn.init.zeros_(self.weight)
-        nn.init.constant_(self.bias, math.log(math.expm1(INITIAL_STEP)))
+        nn.init.constant_(self.bias, inverse_softplus(INITIAL_STEP))
 
     def omega(self, device: torch.device) -> Tensor:
         return self.beta.double().exp()
@@ -120,7 +120,7 @@ class GrapeA(PositionalEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.constant_(self.rate, math.log(math.expm1(1)))
+        nn.init.constant_(self.rate, inverse_softplus(1))
         for vector in (self.query, self.key):
             if vector is not None:
                 nn.init.normal_(vector, std=self.sizes.head_dim**-0.5)

@@ -10,6 +10,7 @@ from pe_lab.encodings.angles import round_angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.families.convolution import convolve_documents
 from pe_lab.encodings.families.rotary import RoPE, require_pairs
+from pe_lab.encodings.families.stick import inverse_softplus
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Positive, Range, Units, is_number
 from pe_lab.encodings.projection import project
@@ -94,8 +95,7 @@ class CARoPE(RoPE):
     @property
     def shift(self) -> float:
         """The number whose softplus is theta ** (2 / d) - 1."""
-        above = math.expm1(2 * math.log(self.theta) / self.sizes.head_dim)
-        return above + math.log(-math.expm1(-above))
+        return inverse_softplus(math.expm1(2 * math.log(self.theta) / self.sizes.head_dim))
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         z = project(h.to(at_least_float32(h)), self.weight) + self.shift
