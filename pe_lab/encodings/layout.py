@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from pe_lab.encodings.layout_properties import PADDING, PROPERTY_NAMES, UNMARKED
 from pe_lab.encodings.memory import Carried, Memory
 
 __all__ = ["PADDING", "PROPERTY_NAMES", "UNMARKED", "CpuCopy", "Layout"]
+
+K = TypeVar("K", bound="Layout")
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,14 @@ class Layout(LayoutProperties):
     def source(self) -> "Layout":
         """The layout that computes facts: the copy on the CPU, if there is one."""
         return self if self.origin is None else self.origin.layout
+
+    def as_kind(self, kind: type[K], **attributes: Any) -> K:
+        """Return this layout as one of a subclass.
+
+        Args:
+            attributes: those that the subclass adds.
+        """
+        return kind(**{part.name: getattr(self, part.name) for part in fields(Layout)}, **attributes)
 
     def with_source(self, source: "Layout") -> "Layout":
         """Return this layout with another one of equal content, which computes its facts."""

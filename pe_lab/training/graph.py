@@ -57,7 +57,7 @@ def refusal_reason(encodings: nn.Module, optimizer: type[torch.optim.Optimizer],
         return f"needs an optimizer whose steps can be captured, {names}, got {optimizer.__name__}"
     for module in encodings.modules():
         if isinstance(module, PositionalEncoding) and (module.draws_positions or module.draws_each_pass):
-            return "needs steps without random draws on the CPU, and the encoding draws its positions there"
+            return "needs steps without random draws on the CPU, and the encoding draws positions or shifts there"
     return None
 
 

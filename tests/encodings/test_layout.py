@@ -1,12 +1,14 @@
 """A layout that was copied to a device answers from the CPU: on the meta device a tensor has no values to be read."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 
+from pe_lab.encodings.families.randomized import ShiftedLayout
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
+from pe_lab.encodings.memory import Carried, Memory
 
 FACTS = ("pos_range", "max_distance", "packed", "contiguous", "right_padded", "one_segment", "runs_on")
 NO_VALUES = (RuntimeError, NotImplementedError)
@@ -171,3 +173,15 @@ def test_the_largest_mark_is_read_on_the_cpu_unless_marks_are_others() -> None:
 def test_marks_that_are_none_are_refused(marks: torch.Tensor, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         replace(packed(True), marks=marks)
+
+
+def test_a_layout_of_another_kind_has_all_that_it_was_made_of() -> None:
+    keys = Layout.whole(2, 5, True)
+    layout = replace(keys.last(2), keys=keys, start=1, seed=3, memory=Memory(), marks=torch.zeros(2, 2).long())
+    layout = layout.carrying(Carried(torch.zeros(2, 2, 1, 4)))
+    for part in fields(Layout):
+        value = getattr(layout, part.name)
+        assert value is not None or part.name in ("origin", "structure")
+        assert getattr(layout.as_kind(ShiftedLayout, drawn=True), part.name) is value
+    assert layout.as_kind(ShiftedLayout, shift=4).shift == 4
+    assert keys.to("cpu").as_kind(ShiftedLayout).structure is not None
