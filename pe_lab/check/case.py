@@ -13,8 +13,6 @@ from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise_parameters
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
-from pe_lab.encodings.families.marked import Marked
-from pe_lab.encodings.families.randomized import Randomized, Shape
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
@@ -25,8 +23,6 @@ GRID_WIDTH = 3  # columns of the grid that T tokens make
 MIN_DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
 MAX_MARK = 3  # the largest mark of a token
 LAYOUT_SEED = 4  # the seed of the layouts: what is drawn is the same in every pass
-POSITION_SHIFT = 3  # the shift of positions, in place of random ones
-MIN_RANDOM_POSITIONS = 500  # shorter random draws of positions are replaced by every third position
 
 
 class EncodingCase:
@@ -144,18 +140,9 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
         return locate(layout)
 
     encoding.locate = located  # type: ignore[method-assign]
-    if isinstance(encoding, Randomized):
-        draw = encoding.draw
-
-        def drawn(count: int, seed: int | None = None) -> Tensor:
-            return 3 * torch.arange(count) if count < MIN_RANDOM_POSITIONS else draw(count, seed)
-
-        encoding.draw = drawn  # type: ignore[method-assign]
     for module in encoding.modules():
-        if isinstance(module, Marked):
-            module.draw = lambda count, seed=None: torch.zeros(count).long()  # type: ignore[method-assign]
-    if isinstance(encoding, Shape):
-        encoding.draw = lambda count, seed=None: torch.full((count,), POSITION_SHIFT)  # type: ignore[method-assign]
+        if isinstance(module, PositionalEncoding):
+            module.fix_draws()
     return encoding
 
 

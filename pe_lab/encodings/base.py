@@ -153,6 +153,12 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
     def reset_parameters(self) -> None:
         """Draw the parameters of this module, not of its children, from torch's global generator."""
 
+    def fix_draws(self) -> None:
+        """Take fixed numbers from now on in place of those that `locate` and other hooks draw.
+
+        `pe-lab check` calls it before it compares layouts, each of which has draws of its own otherwise.
+        """
+
     def constrain(self) -> None:
         """Move parameters back into their range; called after every optimizer step."""
 
@@ -203,8 +209,8 @@ class PositionalEncoding(Declarations, CheckedOptions, nn.Module):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         """Return the terms of attention for a layer's attention input h [B, T, D], as in `mix`.
 
-        With neither `reads_content` nor `per_layer`, layers that share the encoding share one call, whose h is that of
-        the first of them.
+        With neither `reads_content` nor `per_layer`, layers that share the encoding share one call, whose h are the
+        token embeddings after `embed`.
         """
         return Terms()
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pe_lab.check import encodings, models
-from pe_lab.check.case import EncodingCase
+from pe_lab.check.case import B, EncodingCase, T, whole_layout
 from pe_lab.check.promise import (
     BrokenError,
     InapplicableError,
@@ -654,3 +654,23 @@ def test_a_refusal_is_a_value_error_in_one_line() -> None:
     for error in (ValueError("a\nb"), IndexError("a")):
         with pytest.raises(BrokenError):
             refusal_message(partial(refuse, error))
+
+
+class FixedJitter(Jitter):
+    """Its random positions may be fixed."""
+
+    fixed = False
+
+    def fix_draws(self):
+        self.fixed = True
+
+    def locate(self, layout):
+        return PositionalEncoding.locate(self, layout) if self.fixed else super().locate(layout)
+
+
+def test_layouts_are_compared_where_draws_can_be_fixed() -> None:
+    promise = "padding on the left equals padding on the right"
+    drawn, fixed = (EncodingCase("mine", partial(cls, name="mine")) for cls in (Jitter, FixedJitter))
+    assert check_promise(promise, PROMISES[promise], drawn).holds is None
+    assert check_promise(promise, PROMISES[promise], fixed).holds is True
+    assert fixed.depends_on_the_seed(fixed.started(fixed.sizes()), whole_layout(B, T))

@@ -136,6 +136,15 @@ class Randomized(AtDrawnPositions):
         super().__init__(sizes, name, encoding, max_len)
         self.max_len = max_len
 
+    def fix_draws(self) -> None:
+        """Take every third position, as far as there are so many."""
+        draw = self.draw
+
+        def fixed(count: int, seed: int | None = None) -> Tensor:
+            return 3 * torch.arange(count) if 3 * count <= self.max_len else draw(count, seed)
+
+        self.draw = fixed  # type: ignore[method-assign]
+
     def draw(self, count: int, seed: int | None = None) -> Tensor:
         """Draw increasing positions [count] from the seed; None: from torch's global generator."""
         generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -149,16 +158,7 @@ class Randomized(AtDrawnPositions):
         if layout.structure is not None:
             structure = layout.structure.at(moved_layout.pos, moved_layout.segment, (0, self.max_len - 1))
             moved_layout = replace(moved_layout, structure=structure)
-        located = self.encoding.locate(moved_layout)
-        return RandomizedLayout(
-            located.pos,
-            located.segment,
-            located.causal,
-            located.seed,
-            marks=located.marks,
-            origin=located.origin,
-            structure=located.structure,
-        )
+        return self.encoding.locate(moved_layout).as_kind(RandomizedLayout)
 
 
 class Shape(AtDrawnPositions):
@@ -220,6 +220,11 @@ class Shape(AtDrawnPositions):
         self.max_shift = largest
         self.evaluated_at = {"max": largest, "middle": largest // 2, "zero": 0}[evaluate]
 
+    def fix_draws(self) -> None:
+        """Shift every sequence by 3, or by the largest shift if that is less."""
+        shift = min(3, self.max_shift)
+        self.draw = lambda count, seed=None: torch.full((count,), shift)  # type: ignore[method-assign]
+
     def draw(self, count: int, seed: int | None = None) -> Tensor:
         """Draw the shifts [count] of sequences from the seed; None: from torch's global generator."""
         generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -245,19 +250,8 @@ class Shape(AtDrawnPositions):
             if drawn and self.span is not None:
                 bounds = (low, self.span - 1)
             shifted = replace(shifted, structure=layout.structure.at(shifted.pos, shifted.segment, bounds))
-        shifted = self.encoding.locate(shifted)
-        return ShiftedLayout(
-            shifted.pos,
-            shifted.segment,
-            shifted.causal,
-            shifted.seed,
-            keys=shifted.keys,
-            marks=shifted.marks,
-            origin=shifted.origin,
-            structure=shifted.structure,
-            drawn=drawn,
-            shift=0 if drawn else self.evaluated_at,
-        )
+        shift_of_all = 0 if drawn else self.evaluated_at
+        return self.encoding.locate(shifted).as_kind(ShiftedLayout, drawn=drawn, shift=shift_of_all)
 
     def _within(self, shift: Tensor, layout: Layout) -> Tensor:
         """Return shifts [B] for which the last token of each sequence is still in the span; `shift` is any number."""
