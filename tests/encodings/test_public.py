@@ -27,6 +27,21 @@ def test_star_and_dir_have_the_public_names() -> None:
     assert names.keys() - {"__builtins__"} == {*public.__all__, "make"} <= set(dir(pe_lab.encodings))
 
 
+def test_the_path_that_a_config_has_can_be_imported() -> None:
+    """In a new process, in which nothing has asked for the module yet; it is not made twice."""
+    lines = (
+        "from pe_lab.encodings.rotary import RoPE",
+        "import pe_lab.encodings.bias as bias",
+        "from pe_lab.encodings import families, Alibi",
+        "import pe_lab.encodings.families.rotary as rotary",
+        "assert rotary.RoPE is RoPE and bias.Alibi is Alibi",
+        "assert rotary.__name__ == rotary.__spec__.name == RoPE.__module__ == 'pe_lab.encodings.families.rotary'",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'pe_lab\.encodings\.nothing'$"):
+        import_module("pe_lab.encodings.nothing")
+
+
 def test_families_are_attributes_by_which_configs_name_their_classes() -> None:
     for path in (Path(pe_lab.encodings.__file__).parent / "families").glob("[a-z]*.py"):
         assert getattr(pe_lab.encodings, path.stem) is import_module(f"pe_lab.encodings.families.{path.stem}")
