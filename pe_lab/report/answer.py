@@ -50,9 +50,9 @@ from pe_lab.report.layers import layer_parts, probed
 from pe_lab.report.lengths import at_longer_lengths, length_parts
 from pe_lab.report.overview_figures import only_tasks_vary, overview_figures
 from pe_lab.report.parts import Collapsible, Part, ReportTable, Section
-from pe_lab.report.rates import rate_parts, tries_rates
 from pe_lab.report.report_subject import ReportSubject
 from pe_lab.report.sequential_verdicts import decision_notes, sequential
+from pe_lab.report.swept_rates import rate_parts, tries_rates
 from pe_lab.report.training_setup import identity_of, rates_in_words, rates_of_seeds, setting_in_words
 from pe_lab.results.columns import (
     STEPS_METRIC,

@@ -20,7 +20,7 @@ from pe_lab.system.names import unknown_name_message
 IMPORTS = """\
 from pe_lab import statistics
 from pe_lab.report import attention, layers, overview_figures, recommendations, sequential_verdicts, tuned
-from pe_lab.results import columns, frame, learned, plots, sensitivity, specification, study_comparisons, tuned_rates
+from pe_lab.results import columns, frame, learned, plots, sensitivity, specification, study_comparisons, swept_rates
 from pe_lab.results import wandb_project
 """
 

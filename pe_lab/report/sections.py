@@ -12,9 +12,9 @@ from pe_lab.report.best_candidates import joined, listed
 from pe_lab.report.cautions import above_validation
 from pe_lab.report.layers import probed
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section, shaded
-from pe_lab.report.rates import rates
 from pe_lab.report.report_subject import ReportSubject, cells_and_comparisons, code, failed, varied_columns
 from pe_lab.report.setting_sensitivity import sensitivity_section
+from pe_lab.report.swept_rates import rates
 from pe_lab.report.tuned import COSTS, TunedSubject
 from pe_lab.results import plots
 from pe_lab.results.columns import (

@@ -8,7 +8,7 @@ Reading:
     trained_cell                                 one cell with its model: `pe_lab.load`
 Computing:
     pooling, learned                             the mean over settings; whether any model has learned the task
-    tuned_rates, tuned_outcomes                  rates by validation; outcomes of seeds that tune for themselves
+    swept_rates, tuned_outcomes                  rates by validation; outcomes of seeds that tune for themselves
     study_comparisons, sensitivity               all comparisons of a study; in which settings a difference holds
     measurement_tables                           curves over length and over layers
 Showing:

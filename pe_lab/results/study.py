@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pe_lab.config import LR
-from pe_lab.results import measurement_tables, plots, tuned_rates
+from pe_lab.results import measurement_tables, plots, swept_rates
 from pe_lab.results.columns import (
     CURVE_METRICS,
     GENERATED_METRIC,
@@ -56,11 +56,11 @@ def study_tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str
     if cells["data"].nunique() > 1:
         wide["tasks"] = by_task(table), [name for name in settings if name != "data"], ""
     if LR in settings and len(results.curves):
-        frames["rates"] = tuned_rates.tuned(results).rates
+        frames["rates"] = swept_rates.choose_rates(results).rates
         wide["rates"] = (
             frames["rates"],
             [name for name in settings if name != LR],
-            tuned_rates.edges_line(frames["rates"]),
+            swept_rates.edges_line(frames["rates"]),
         )
     if len(records):
         frames["records"] = records

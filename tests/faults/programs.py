@@ -17,7 +17,7 @@ from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["pe_lab.run", "pe_lab.status", "pe_lab.experiment.executor", "pe_lab.results.tuned_rates", "pe_lab.probes"]
+    ["pe_lab.run", "pe_lab.status", "pe_lab.experiment.executor", "pe_lab.results.swept_rates", "pe_lab.probes"]
 )
 
 

@@ -17,7 +17,7 @@ from pe_lab.report.parts import CaptionedFigure, Code, Collapsible, ReportTable
 from pe_lab.report.recommendations import choices
 from pe_lab.report.report_subject import cautions
 from pe_lab.report.sections import figures, sections
-from pe_lab.results import columns, frame, plots, sensitivity, specification, study_comparisons, tuned_rates
+from pe_lab.results import columns, frame, plots, sensitivity, specification, study_comparisons, swept_rates
 from pe_lab.results import learned as learned_module
 from pe_lab.results.learned import filter_learned_comparisons
 from pe_lab.results.study import study_tables
@@ -90,7 +90,7 @@ def test_every_line_that_a_figure_names_draws_it_again(study):
         "results": results,
         "plots": plots,
         "statistics": statistics,
-        "tuned_rates": tuned_rates,
+        "swept_rates": swept_rates,
         "recommendations": recommendations,
         "study_comparisons": study_comparisons,
     }

@@ -14,7 +14,7 @@ from pe_lab.report.sequential_verdicts import decisions
 from pe_lab.report.training_setup import CORPORA, rates_in_words, setting_in_words
 from pe_lab.results import frame
 from pe_lab.results.frame import Results, StudyFolderResults
-from pe_lab.results.tuned_rates import LR
+from pe_lab.results.swept_rates import LR
 from pe_lab.system.files import digest
 
 

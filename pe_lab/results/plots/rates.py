@@ -33,7 +33,7 @@ def over_rates(rows: pd.DataFrame, rates: pd.DataFrame, metric: str = "loss") ->
 
     Args:
         rows: cells of several rates.
-        rates: the chosen rates, see `tuned_rates.TunedRates`; encodings without one in a setting are not drawn there.
+        rates: the chosen rates, see `swept_rates.SweptRates`; encodings without one in a setting are not drawn there.
     """
     names = [name for name in setting_columns(rows) if name != LR]
     rows = _add_excess(sort_by_setting(rows, [*names, LR]), rates, names, metric)

@@ -8,9 +8,9 @@ from helpers.frames import results_of
 from helpers.reports import question
 from pe_lab.report import answer
 from pe_lab.report.parts import ReportTable
-from pe_lab.report.rates import rates
 from pe_lab.report.sections import sections
-from pe_lab.results import tuned_rates
+from pe_lab.report.swept_rates import rates
+from pe_lab.results import swept_rates
 
 
 @pytest.mark.usefixtures("unplaced")
@@ -29,7 +29,7 @@ def test_learning_rates_are_compared(cells):
     longest = both.groupby("run")["epochs"].transform("max")  # of whose checkpoint a run's validations are
     curves = both[columns].assign(epoch=both["epochs"], epochs=longest, metric="loss", value=both["test_loss"])
     results = results_of(both, curves=curves)
-    found = tuned_rates.tuned(results)
+    found = swept_rates.choose_rates(results)
     chosen = found.rates.set_index(["pe", "depth", "epochs"])["optimizer.lr"]
     assert (chosen.loc["none"] == 1e-2).all()
     assert (chosen.loc["rope"] == 1e-3).all()

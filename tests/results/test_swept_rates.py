@@ -8,7 +8,7 @@ import pytest
 
 from pe_lab.ledger.run import DIVERGED, ERROR
 from pe_lab.results.frame import Results
-from pe_lab.results.tuned_rates import LR, edges_line, tuned
+from pe_lab.results.swept_rates import LR, choose_rates, edges_line
 
 RATES = (1e-4, 1e-3, 1e-2)
 # validation and test losses by rate: the lowest of the one is not the lowest of the other
@@ -47,7 +47,7 @@ def results(
 
 
 def test_the_rate_is_that_of_the_lowest_validation_loss_and_not_of_the_lowest_test_loss():
-    found = tuned(results()).rates.set_index("pe")
+    found = choose_rates(results()).rates.set_index("pe")
     assert found[LR].to_dict() == {"rope": 1e-3, "none": 1e-2}
     assert found["validation_loss"].to_dict() == pytest.approx({"rope": 0.5, "none": 0.7})
     assert found["test_loss"].to_dict() == pytest.approx({"rope": 0.6, "none": 0.9})
@@ -57,14 +57,14 @@ def test_the_rate_is_that_of_the_lowest_validation_loss_and_not_of_the_lowest_te
 
 
 def test_rankings_at_one_rate_are_held_against_test_losses_at_the_tuned_ones():
-    found = tuned(results()).agreement.set_index(LR)
+    found = choose_rates(results()).agreement.set_index(LR)
     assert found["best here"].to_dict() == {1e-4: "none", 1e-3: "rope", 1e-2: "rope"}
     assert set(found["best when tuned"]) == {"rope"}
     assert found["tau"].to_dict() == {1e-4: -1, 1e-3: 1, 1e-2: 1}
 
 
 def test_the_number_of_rates_at_the_edge_is_one_line():
-    found = tuned(results()).rates
+    found = choose_rates(results()).rates
     assert edges_line(found) == "1 of 2 tuned rates stand at the edge of those that were tried: the best may lie beyond"
     inside = found[~found["at_edge"]]
     assert edges_line(inside) == "0 of 1 tuned rates stand at the edge of those that were tried"
@@ -72,15 +72,17 @@ def test_the_number_of_rates_at_the_edge_is_one_line():
 
 def test_a_rate_of_which_nothing_is_known_is_not_chosen_and_shifts_the_edge():
     failed = TEST | {"none": (0.6, 0.8, np.nan)}
-    found = tuned(results(test=failed)).rates.set_index("pe")
+    found = choose_rates(results(test=failed)).rates.set_index("pe")
     assert found[LR].to_dict() == {"rope": 1e-3, "none": 1e-4}
     assert found["at_edge"].to_dict() == {"rope": False, "none": True}
-    assert list(tuned(results(test=TEST | {"none": (np.nan,) * 3})).rates["pe"]) == ["rope"]
+    assert list(choose_rates(results(test=TEST | {"none": (np.nan,) * 3})).rates["pe"]) == ["rope"]
 
 
 def test_a_rate_at_which_every_seed_diverged_was_tried():
     failed = tuple(("none", 1e-2, seed, DIVERGED) for seed in range(3))
-    found = tuned(results({"rope": (0.9, 0.5, 0.6), "none": (0.8, 0.7, 0.1)}, failed=failed)).rates.set_index("pe")
+    found = choose_rates(results({"rope": (0.9, 0.5, 0.6), "none": (0.8, 0.7, 0.1)}, failed=failed)).rates.set_index(
+        "pe"
+    )
     assert found[LR].to_dict() == {"rope": 1e-3, "none": 1e-3}
     assert found["at_edge"].to_dict() == {"rope": False, "none": False}
     assert found["seeds"].to_dict() == {"rope": 3, "none": 3}
@@ -89,7 +91,7 @@ def test_a_rate_at_which_every_seed_diverged_was_tried():
 @pytest.mark.parametrize(("kind", "rate"), [(DIVERGED, 1e-3), (ERROR, 1e-2)])
 def test_the_seeds_that_did_not_diverge_do_not_speak_for_their_rate(kind: str, rate: float):
     made = results({"rope": (0.9, 0.5, 0.1), "none": (0.8, 0.7, 0.9)}, failed=(("rope", 1e-2, 2, kind),))
-    found = tuned(made)
+    found = choose_rates(made)
     assert found.rates.set_index("pe").loc["rope", LR] == rate
     assert found.agreement.set_index(LR).loc[1e-2, "best here"] == ("none" if kind == DIVERGED else "rope")
 
@@ -97,25 +99,25 @@ def test_the_seeds_that_did_not_diverge_do_not_speak_for_their_rate(kind: str, r
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_an_encoding_that_diverged_at_every_rate_has_no_line(seeds: int):
     failed = tuple(("none", rate, seed, DIVERGED) for rate in RATES for seed in range(seeds))
-    assert list(tuned(results(failed=failed)).rates["pe"]) == ["rope"]
+    assert list(choose_rates(results(failed=failed)).rates["pe"]) == ["rope"]
 
 
 def test_a_table_of_failures_that_does_not_say_which_diverged_is_refused():
     made = results(failed=(("none", 1e-2, 0, DIVERGED),))
     del made.failed["kind"]
     with pytest.raises(ValueError, match=r"^failed\.csv must say in a column kind"):
-        tuned(made)
+        choose_rates(made)
 
 
 def test_a_rate_at_which_all_encodings_diverged_ranks_nothing():
     failed = tuple((pe, 1e-2, seed, DIVERGED) for pe in TEST for seed in range(3))
-    found = tuned(results(failed=failed))
+    found = choose_rates(results(failed=failed))
     assert list(found.agreement[LR]) == [1e-4, 1e-3]
 
 
 def test_a_missing_value_is_a_setting_of_a_failed_cell_too():
     made = results({"rope": (0.9, 0.5, 0.1), "none": (0.8, 0.7, 0.9)}, failed=(("rope", 1e-2, 2, DIVERGED),), clip=None)
-    assert tuned(made).rates.set_index("pe").loc["rope", LR] == 1e-3
+    assert choose_rates(made).rates.set_index("pe").loc["rope", LR] == 1e-3
 
 
 def test_each_number_of_epochs_has_its_own_rate_though_one_run_has_several_checkpoints():
@@ -129,7 +131,7 @@ def test_each_number_of_epochs_has_its_own_rate_though_one_run_has_several_check
     ]
     curves = pd.concat([long.assign(epoch=row["epoch"], metric="loss", value=long[LR].map(row["by"])) for row in rows])
     made.__dict__["curves"] = curves.drop(columns=["run", "test_loss"])
-    found = tuned(made).rates.set_index(["pe", "epochs"])
+    found = choose_rates(made).rates.set_index(["pe", "epochs"])
     assert found[LR].to_dict() == {("rope", 4): 1e-3, ("none", 4): 1e-3, ("rope", 2): 1e-4, ("none", 2): 1e-4}
     assert found["validation_loss"].to_dict() == pytest.approx(
         dict.fromkeys((("rope", 4), ("none", 4)), 0.4) | dict.fromkeys((("rope", 2), ("none", 2)), 0.5)
@@ -137,25 +139,25 @@ def test_each_number_of_epochs_has_its_own_rate_though_one_run_has_several_check
 
 
 def test_a_validation_that_is_not_finite_is_not_the_lowest():
-    found = tuned(results(VALIDATION | {"rope": (0.9, np.nan, 0.6)})).rates.set_index("pe")
+    found = choose_rates(results(VALIDATION | {"rope": (0.9, np.nan, 0.6)})).rates.set_index("pe")
     assert found.loc["rope", LR] == 1e-2
 
 
 def test_a_missing_value_is_a_setting_of_its_own():
-    found = tuned(results(**{"trainer.clip": None})).rates
+    found = choose_rates(results(**{"trainer.clip": None})).rates
     assert list(found[LR]) == [1e-3, 1e-2]
     assert found["low"].notna().all()
 
 
 def test_one_seed_has_no_interval():
-    found = tuned(results(seeds=1)).rates
+    found = choose_rates(results(seeds=1)).rates
     assert found[["low", "high"]].isna().all(axis=None)
 
 
 def test_rates_need_several_of_them_and_a_validation():
     one = results()
     with pytest.raises(ValueError, match=r"several values of optimizer.lr, got one in somewhere"):
-        tuned(Results(one.source, None, one.cells.drop(columns=LR)))
+        choose_rates(Results(one.source, None, one.cells.drop(columns=LR)))
     one.__dict__["curves"] = one.curves.head(0)
     with pytest.raises(ValueError, match="tuning needs validation curves, got none in somewhere"):
-        tuned(one)
+        choose_rates(one)

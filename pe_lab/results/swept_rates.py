@@ -1,4 +1,4 @@
-"""Learning rates tuned on validation loss, and how much a ranking depends on them."""
+"""Learning rates chosen from a sweep by validation loss, and how much a ranking depends on them."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from pe_lab.statistics.intervals import interval
 
 
 @dataclass(frozen=True)
-class TunedRates:
+class SweptRates:
     """The best learning rates of a study.
 
     Attributes:
@@ -30,7 +30,7 @@ class TunedRates:
     agreement: pd.DataFrame
 
 
-def tuned(results: Results) -> TunedRates:
+def choose_rates(results: Results) -> SweptRates:
     """Choose the learning rate of each encoding in each setting by validation loss.
 
     Raises:
@@ -57,7 +57,7 @@ def tuned(results: Results) -> TunedRates:
     spread = both.groupby(keys, sort=False, dropna=False)["test_loss"].agg(interval).iloc[best.index]
     best = best.assign(at_edge=edge, low=[low for low, _ in spread], high=[high for _, high in spread])
     columns = ["pe", *settings, LR, "at_edge", "validation_loss", "test_loss", "low", "high", "seeds"]
-    return TunedRates(best[columns].reset_index(drop=True), _compare_rankings(means, best, settings))
+    return SweptRates(best[columns].reset_index(drop=True), _compare_rankings(means, best, settings))
 
 
 def _with_validation(cells: pd.DataFrame, curves: pd.DataFrame, settings: list[str]) -> pd.DataFrame:

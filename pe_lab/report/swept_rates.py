@@ -9,7 +9,7 @@ from pe_lab.report.best_candidates import amount, capitalised, joined, last_word
 from pe_lab.report.parts import CaptionedFigure, Collapsible, Part, ReportTable, Section
 from pe_lab.report.report_subject import ReportSubject, varied_columns
 from pe_lab.report.training_setup import searched_rates
-from pe_lab.results import plots, tuned_rates
+from pe_lab.results import plots, swept_rates
 from pe_lab.results.columns import setting_columns, sort_by_setting
 from pe_lab.results.number_text import count_of_seeds
 from pe_lab.results.panels import settings_in_words
@@ -27,7 +27,7 @@ def tries_rates(subject: ReportSubject) -> bool:
 
 def rate_parts(subject: ReportSubject) -> list[Part]:
     """Return what is asked first of a study of rates: the best of each encoding in each setting, and a table."""
-    tuning, settings = tuned_rates.tuned(subject.results), _settings(subject)
+    tuning, settings = swept_rates.choose_rates(subject.results), _settings(subject)
     best = sort_by_setting(tuning.rates, settings)
     tried, varied = subject.results.cells[LR], varied_columns(best, settings)
     cases = f"combinations of encoding and {joined([last_word(name) for name in varied])}" if varied else "encodings"
@@ -62,13 +62,13 @@ def rate_parts(subject: ReportSubject) -> list[Part]:
     names |= {"more": "more at the next best rate", "sure": "the next best rate is"}
     caption = "Mean test loss at the best rate, and how much more at the next best, paired by seeds, with 95 % t "
     caption += f"intervals. Significant: p < 0.05 by paired t tests with Holm's correction over {len(best)}"
-    code = f"columns.sort_by_setting(tuned_rates.tuned(results).rates, {settings})"
+    code = f"columns.sort_by_setting(swept_rates.choose_rates(results).rates, {settings})"
     drawn = plots.over_rates(subject.results.cells, tuning.rates)
     words = (
         f"By how much the test loss is above that at the chosen rate, paired by seed: means over {seeds}, with 95 % t "
     )
     words += "intervals. A ring marks the rate with the lowest validation loss; hatched rates were not tried"
-    source = "plots.over_rates(results.cells, tuned_rates.tuned(results).rates)"
+    source = "plots.over_rates(results.cells, swept_rates.choose_rates(results).rates)"
     figure, table = CaptionedFigure(drawn, words, source), told.rename(columns=names)
     folded: list[Part] = [ReportTable(table, caption, code), "".join(f"\n- {detail}" for detail in details)]
     return [
@@ -151,7 +151,7 @@ def rates(subject: ReportSubject) -> Section:
         return _searched(searched)
     if LR not in setting_columns(results.cells) or results.curves.empty:
         return Section(title)
-    tuning = tuned_rates.tuned(results)
+    tuning = swept_rates.choose_rates(results)
     ranked = results.cells["seed"].nunique() >= MIN_SEEDS  # with fewer, ranks are mostly noise
     parts = list[Part]()
     if edge := int(tuning.rates["at_edge"].sum()):
@@ -163,7 +163,7 @@ def rates(subject: ReportSubject) -> Section:
     best, agreement = sort_by_setting(tuning.rates, settings), tuning.agreement
     best = best[[*varied_columns(best, settings), *(name for name in best if name not in settings)]]
     agreement = agreement[[*varied_columns(agreement, settings), *(name for name in agreement if name not in settings)]]
-    code = "tuned_rates.tuned(results)"
+    code = "swept_rates.choose_rates(results)"
     if not tries_rates(subject):  # otherwise it stands on the first screen
         parts.append(ReportTable(best, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
     if len(agreement) and ranked:
