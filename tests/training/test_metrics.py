@@ -121,7 +121,7 @@ def test_slots_where_nothing_is_asked_do_not_count() -> None:
     for value in (1e4, torch.inf, torch.nan):
         changed = logits.clone()
         changed[silent] = value
-        changed[silent, 0] = -value
+        changed[..., 0][silent] = -value
         assert batch_metrics(changed, batch, ROLES) == before
     assert torch.equal(slot_losses(logits, batch.targets)[silent], torch.zeros(int(silent.sum())))
 
