@@ -31,13 +31,13 @@ def require_question(cfgs: list[DictConfig]) -> None:
 
 
 def add_seeds(cfgs: list[DictConfig]) -> Stage:
-    """Train the cells of a look, decide, and go on with what is undecided until nothing is, or the budget ends.
+    """Train the cells of a look, take verdicts, and repeat for undecided comparisons until the seeds or budget end.
 
     Args:
-        cfgs: the configs, one for each encoding in each setting; their seed is not used.
+        cfgs: one config for each encoding in each setting; the seed in it is not used.
 
     Returns:
-        The configs of all cells that were asked for.
+        The configs of all cells that were requested.
 
     Raises:
         ValueError: the baseline is not among the encodings, or there is only one.

@@ -153,11 +153,11 @@ class Validation(L.Callback):
 class AfterStep(Checkpoint):
     """Acts at the end of a step.
 
-    It is a Checkpoint so that Lightning calls it after all other callbacks, those of the user among them.
+    It is a Checkpoint, because Lightning calls checkpoints after all other callbacks, including the user's.
 
     Args:
-        late: whether to act after callbacks of the user, of which Lightning's save and stop at the end of a validation
-            or an epoch. Otherwise a state that is saved at the end of an epoch would not hold what they do there.
+        late: whether to act after callbacks of the user. Callbacks that save or stop act at the end of a validation or
+            an epoch; a state that is saved before them would not contain their effect.
     """
 
     def __init__(self, act: Callable[[L.Trainer], None], clock: StepTime, late: bool) -> None:

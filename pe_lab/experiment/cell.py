@@ -165,7 +165,7 @@ class Cell:
         return target * (self.steps_per_epoch if self.unit == "epochs" else 1)
 
     def sequences_in(self, steps: int) -> int:
-        """Return how many sequences the first steps train on, each counted as often as it is read."""
+        """Return the number of sequences of the first steps. A sequence counts each time it is used."""
         settings, size = self.cfg.trainer, self.dataset.size("train")
         epochs, rest = divmod(steps, self.steps_per_epoch)
         batches = epochs * self.batches_per_epoch + rest * (settings.accumulate_grad_batches or 1)
@@ -184,7 +184,7 @@ class Cell:
 
     @cached_property
     def requests(self) -> list[dict[str, Any]]:
-        """Measurements that are asked for beyond the test, each as all that determines it."""
+        """The requested measurements besides the test, each described by everything that determines it."""
         return requested_measurements(self.cfg)
 
     @property
@@ -272,7 +272,7 @@ class Cell:
         return Sequences(self.cfg, dataset)
 
     def trainer_arguments(self) -> dict[str, Any]:
-        """Return the arguments of a Lightning Trainer that trains this cell, made anew."""
+        """Return new arguments of a Lightning Trainer that trains this cell."""
         precision = "bf16-mixed" if self.cfg.trainer.precision == "bf16-mixed" else "32-true"
         length = (
             {"max_epochs": self.cfg.epochs} if self.unit == "epochs" else {"max_epochs": -1, "max_steps": self.target}
@@ -288,7 +288,7 @@ class Cell:
         }
 
     def make_dataset(self) -> Dataset:
-        """Return the dataset anew, without its sequences, which it makes when they are asked for."""
+        """Return a new dataset. Its sequences are made when they are first used."""
         return _make_dataset(self.cfg)
 
     def autocast(self) -> torch.autocast:

@@ -61,35 +61,35 @@ class TimeOverError(RuntimeError):
 
 
 class Executor:
-    """Trains one run to its requested checkpoints, from its newest state, while this process owns its lease.
+    """Trains a run from its newest state to its requested checkpoints, while this process holds the lease of the run.
 
-    A cell is a checkpoint of the run. It goes through these states, from one to the next by the method in brackets:
+    A cell is a checkpoint of the run. It goes through these states; the method in brackets leads to the state:
 
-    1. requested: a living process wants it, and it is neither done nor failed.
+    1. requested: a live process waits for it, and it is neither done nor failed.
     2. started [_start]: the run is at its newest stored state before the first requested checkpoint, or at step 0.
-    3. target [_set_target]: the checkpoint that is trained to. Its loggers are open, and heartbeats name it.
+    3. target [_set_target]: the run is being trained to this checkpoint. Its loggers are open, and heartbeats name it.
     4. reached [_fit]: the run is at the target's step, or has ended before it: the task is solved, or a callback of the
        user stopped Lightning.
     5. done [_complete_checkpoint]: it is evaluated, written and measured, and its loggers are closed.
 
-    `_finish_reached` does 5 for each checkpoint that is reached and 3 for the next. It is called after 2, and by
-    Lightning's loop whenever a target is reached, so that one `_fit` makes all checkpoints ahead of it.
-    `_train_requested` starts again at 2 for one that is requested meanwhile, behind the run. A cell that does not get
-    to 5 is either failed [_fail], with the reason on record, or still requested: the run was abandoned or killed, and
-    its newest state stays.
+    `_finish_reached` does step 5 for each checkpoint that is reached, and step 3 for the next checkpoint. It is called
+    after step 2, and by Lightning's loop whenever a target is reached, so one `_fit` makes all later checkpoints. If an
+    earlier checkpoint is requested meanwhile, `_train_requested` starts again at step 2. A cell that does not reach
+    step 5 has failed [_fail], with a recorded reason, or is still requested, because the run was abandoned or killed.
+    In that case its newest state is kept.
 
     Args:
-        cell: a cell of the run; its checkpoint need not be the next.
-        run: the run, whose lease is held by this process, or by the one that started it.
-        ranks: the processes that train it; only the first writes to the ledger and to loggers.
+        cell: any cell of the run, not necessarily its next checkpoint.
+        run: the run. This process, or the process that started it, holds its lease.
+        ranks: the processes that train the run. Only the first process writes to the ledger and to loggers.
 
     Attributes:
-        target: the checkpoint that is trained to; None: not yet chosen.
-        clock, curve: the step counter and the metrics of the training that is under way.
-        state: the file of the stored state that it goes on from; None: it begins at step 0.
-        solved: whether its last evaluations have reached the level at which the task counts as solved.
+        target: the next checkpoint; None: not yet chosen.
+        clock, curve: the step counter and the metrics of the current training.
+        state: the file of the stored state from which the training continues; None: it begins at step 0.
+        solved: whether the last evaluations have solved the task.
         training, trainer, flops_per_token: the model with its optimizer, Lightning's Trainer, and FLOPs of a training
-            step per token; from `_start` and `_fit` on.
+            step per token. They are set by `_start` and `_fit`.
     """
 
     def __init__(self, cell: Cell, run: Run, ranks: Ranks = Ranks()) -> None:  # noqa: B008 it is frozen
@@ -279,7 +279,7 @@ class Executor:
             self.logs.delivered = True
 
     def _complete_checkpoint(self, target: int) -> None:
-        """Evaluate at a checkpoint, write it, and measure what is asked for."""
+        """Evaluate a checkpoint, write it, and make the requested measurements."""
         self._evaluate_and_write(target)
         if self.ranks.is_rank_zero:
             measure_cell(self.cell, self.run, target, self.training.model, self.datasets)

@@ -1,7 +1,7 @@
-"""The identity of a group of the config: all that determines what it makes, as data that can be hashed.
+"""The identity of a group of the config: data to hash that determine the object which the group describes.
 
-A class of this package is known by its name and its `revision`. A user's class has no revision that we could trust, so
-its import path and a digest of its source stand in the identity instead: an edited class is trained anew.
+A class of this package is identified by its name and `revision`. A class of a user has no trusted revision, so it is
+identified by its import path and a digest of its source: after an edit, its cells are trained again.
 """
 
 import ast
@@ -60,11 +60,11 @@ def identity_options(leaf: DictConfig, implementation: type[Revised]) -> dict[st
 
 
 def source_digests(*makers: Callable[..., Any]) -> dict[str, str]:
-    """Return import paths and source digests of classes and functions, for an identity; not of this package's own.
+    """Return import paths and source digests of classes and functions of users, for an identity.
 
-    The digest covers the files in which they and their base classes are defined, and the files that those import, at
-    once or in a function, without installed packages other than their own. A class from a notebook is known by its
-    definition in its cell and by what that refers to.
+    The digest covers the files that define these classes and their base classes, and all files that those import, also
+    within functions. Of installed packages, only the package of the class is included. For a class in a notebook, the
+    digest covers its definition and everything that the definition refers to.
 
     Returns:
         A dict with "class", import paths, and "source", 16 hexadecimal digits (not for classes of torch and lightning);

@@ -129,16 +129,16 @@ class Job:
                 self.records.fail(request, reason)
 
     def complete(self, wait: bool) -> None:
-        """Train the cell, if a living process requests it, and measure it.
+        """Train and measure the cell, if a live process requests it.
 
-        Whoever holds the run's lease trains every requested checkpoint of it, so that a request made before the lease
-        is tried is never lost.
+        The process with the lease of a run trains all of its requested checkpoints. A request that is made before
+        trying to take the lease is therefore never lost.
 
         Args:
             wait: whether to wait while another process holds the lease; otherwise return at once.
 
         Raises:
-            Exception: what ended the training; it is recorded with the checkpoints that it keeps from being reached.
+            Exception: the error that ended the training. It is recorded for all checkpoints that were not reached.
         """
         if self.refused is not None:
             return

@@ -35,7 +35,7 @@ def prepare_cpu(device: torch.device) -> None:
 
 
 class Datasets:
-    """A cell's dataset at its training length and at others, made when asked for and freed together."""
+    """The datasets of a cell at its training length and other lengths, made on first use and freed together."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell

@@ -23,12 +23,12 @@ LOG_FIRST = 10  # seconds before the first of these
 
 
 class ProgressDisplay:
-    """Shows the progress of cells on standard error within the block: a bar, or lines where it is no terminal.
+    """A context manager that shows the progress of cells on standard error: a bar on a terminal, otherwise lines.
 
     Args:
         ledger: the folder of the ledger.
         cells: all cells that a study has requested so far.
-        later: the trainings that it may request later; None: nothing is known of them.
+        later: the trainings that the study may request later; None: unknown.
         quiet: whether to leave out how many cells are in the ledger already.
     """
 
@@ -122,7 +122,7 @@ def _progress_line(state: Snapshot, cells: int, later: Upcoming | None = None) -
 
 
 def _count_ended(state: Snapshot, later: Upcoming | None) -> int:
-    """Return how many cells are done; in a study that goes on after a failure, those that failed too."""
+    """Return the number of cells that are done. In a study that continues after a failure, failed cells count too."""
     return len(state.done) + (len(state.failed) if later else 0)
 
 

@@ -1,4 +1,4 @@
-"""The processes that train a run on one or several devices: what they agree on, and what they cost."""
+"""The processes that train a run on one or several devices: communication between them, and their core-seconds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Ranks:
         return self.rank == 0
 
     def broadcast(self, ask: Callable[[], T]) -> T:
-        """Return on all ranks what the first gets."""
+        """Return the value of the first rank on all ranks."""
         if self.size == 1:
             return ask()
         answer = [ask() if self.is_rank_zero else None]

@@ -98,12 +98,12 @@ class SplitBatches(torch.utils.data.Dataset[Batch]):
 
 
 class Loader(DataLoader[Batch]):
-    """A DataLoader that starts where the training stands: also in the middle of an epoch, and after a checkpoint.
+    """A DataLoader that starts at the current batch of the training, also within an epoch or after a checkpoint.
 
     Args:
-        trained_batches: a function that returns the number of batches that were trained on; None: it starts as the
-            order does.
-        workers: the number of processes that make batches ahead; 0: this process makes each when it is asked for.
+        trained_batches: a function that returns the number of batches trained so far; None: start at the first batch of
+            the order.
+        workers: the number of processes that prepare batches; 0: this process makes each batch when it is needed.
     """
 
     def __init__(
@@ -206,6 +206,6 @@ def as_config(settings: Settings) -> DictConfig:
 
 
 def make_dataset(cfg: DictConfig) -> Dataset:
-    """Return the dataset of a cell, without its sequences, which it makes when they are asked for."""
+    """Return the dataset of a cell. Its sequences are made when they are first used."""
     dataset: Dataset = instantiate(cfg.data)(seed=cfg.seed)
     return dataset

@@ -81,11 +81,11 @@ def decide_graph(cfg: DictConfig, *obstacles: str | None) -> tuple[bool, str]:
 
 
 def capture_on_cuda(function: Callable[[], None]) -> Replay:
-    """Capture the CUDA work of a function, which is not run, and return what runs it.
+    """Capture the CUDA work of a function without running it, and return a function that runs the captured work.
 
     Raises:
-        RuntimeError: the function does what a graph cannot hold. The device's random generator and the current stream
-            are then those of before; PyTorch leaves both as if the capture went on, and refuses every later draw.
+        RuntimeError: the function does something that a graph cannot contain. The random generator of the device and
+        the current stream are then restored, because PyTorch leaves both in a capturing state and refuses later draws.
     """
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.current_stream()
@@ -102,20 +102,20 @@ def capture_on_cuda(function: Callable[[], None]) -> Replay:
 
 
 class CapturedStep:
-    """Runs training steps; those like the captured one as a graph, others as usual.
+    """Runs training steps: as a graph if they are like the captured step, otherwise as usual.
 
-    A step is like the captured one if its batch has the same shapes, and its layout the same facts: all that Python
-    code has read of it.
+    A step is like the captured step if its batch has the same shapes and its layout the same properties, as far as
+    Python code has read them.
 
     Args:
-        training: the training whose model and optimizer are stepped. Its parameters must not be replaced.
-        capture: a function that captures another one and returns what runs that again.
-        check: whether to run the first captured step as usual too, and to go on without the graph if the two differ in
-            a bit, or if the step cannot be captured. Otherwise the latter is an error.
+        training: the training whose steps are run. Its parameters must not be replaced.
+        capture: a function that captures another function and returns a function that replays it.
+        check: whether to also run the first captured step as usual, and to continue without the graph if the results
+            differ in a bit or the step cannot be captured. If False, a step that cannot be captured is an error.
 
     Attributes:
         replayed: the number of steps that ran as a graph.
-        given_up: the reason why no step runs as a graph after a check; otherwise empty.
+        given_up: the reason why steps do not run as a graph after a check; otherwise empty.
     """
 
     def __init__(

@@ -33,22 +33,23 @@ class Training(L.LightningModule):
     Batches, dropout, random draws of an encoding and the learning rate are functions of (seed, step). So a run that is
     interrupted at any step continues from a checkpoint with the same bits, and dropout is the same for every encoding.
 
-    Logged are `train/...` every `log_every_n_steps` of the Trainer and at the end of an epoch, `validation/...` and
-    `test/...`. A prediction is the most likely answer of every slot.
+    It logs `train/...` every `log_every_n_steps` of the Trainer and at the end of an epoch, `validation/...` and
+    `test/...`. A prediction is the most likely answer at every slot.
 
     Args:
         settings: the settings of a cell, resolved; they are the hyperparameters of checkpoints.
         attention: the implementation of attention; None: the one in the settings.
-        dataset: the dataset, in place of a new one that the settings describe.
+        dataset: the dataset to use; None: a new dataset, from the settings.
 
     Attributes:
         step: the number of the current batch, counted from the start of the training.
-        steps_before: the number of optimizer steps before that batch; fewer where gradients are accumulated.
+        steps_before: the number of optimizer steps before this batch, which is lower than `step` if gradients are
+            accumulated.
         losses: the losses of the batches of this epoch so far.
         metrics: the metrics of the last batch that was logged.
-        to_loggers: False if what is logged goes to the callbacks of the Trainer alone; None if to its loggers too.
-        clip: the largest norm of the gradient; None: it is not clipped.
-        graph: whether steps are replayed as a CUDA graph, and `graph_reason` why; known when it is fitted.
+        to_loggers: False: metrics are logged only for callbacks of the Trainer; None: also for its loggers.
+        clip: the largest norm of the gradient; None: no clipping.
+        graph: whether steps are replayed as a CUDA graph, set by fit. `graph_reason` says why.
     """
 
     def __init__(self, settings: Settings, attention: str | None = None, dataset: Dataset | None = None) -> None:
@@ -120,7 +121,7 @@ class Training(L.LightningModule):
         self.loaded = None
 
     def configure_model(self) -> None:
-        """Split the parameters over the devices, for ModelParallelStrategy: those of a layer are a group."""
+        """Split the parameters over the devices, for ModelParallelStrategy. The parameters of a layer form a group."""
         if self._trainer is None:  # loaded from a checkpoint
             return
         if not isinstance(self.trainer.strategy, ModelParallelStrategy) or isinstance(self.model, FSDPModule):
@@ -213,7 +214,7 @@ class Training(L.LightningModule):
         self._log("test", self.measured.metrics())
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the most likely answer of every slot, [B, S]; without a meaning where nothing is asked."""
+        """Return the most likely answer at every slot, [B, S]; meaningless at slots without a question."""
         batch = seeded_batch(batch, "test", batch_idx)
         likeliest: Tensor = self.model(batch.tokens, batch.layout).argmax(-1)
         return likeliest
@@ -248,12 +249,12 @@ class Training(L.LightningModule):
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's other arguments by name only
         cls, checkpoint_path: Any, map_location: Any = None, **kwargs: Any
     ) -> Self:
-        """Return the module of a checkpoint, Lightning's own or one of `SafeTensorsIO`.
+        """Return the module of a checkpoint that Lightning or `SafeTensorsIO` wrote.
 
-        The settings in it name the classes that are made: load only checkpoints that you trust.
+        The settings in a checkpoint name classes that are instantiated: load only checkpoints that you trust.
 
         Args:
-            kwargs: arguments of the constructor, in place of those in the checkpoint.
+            kwargs: arguments of the constructor, which replace those in the checkpoint.
         """
         if not is_safetensors(checkpoint_path):
             return super().load_from_checkpoint(checkpoint_path, map_location, **kwargs)

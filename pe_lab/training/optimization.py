@@ -27,21 +27,21 @@ FUSED_CLASSES = (torch.optim.Adam, torch.optim.AdamW)  # classes whose fused imp
 class Optimization:
     """An optimizer whose learning rate is a function of the step.
 
-    Parameters of an encoding get the learning rate and the weight decay that the encoding asks for. A model with
-    `rate_factors` has its rates multiplied by them, and weight decay divided: AdamW multiplies the one by the other.
+    Parameters of an encoding get the learning rate and weight decay that the encoding sets. The `rate_factors` of a
+    model multiply its rates and divide its weight decay, because AdamW multiplies weight decay by the rate.
 
-    With torch.optim.Muon, which is for matrices, AdamW takes all other parameters: see `MuonWithAdamW`.
+    With torch.optim.Muon, which is for matrices, AdamW trains all other parameters: see `MuonWithAdamW`.
 
     Args:
-        settings: `_target_`, the class of the optimizer; name, lr, weight_decay, schedule, warmup_steps, and maybe
-            min_lr and decay_fraction. Any others are arguments of the class.
+        settings: `_target_`, the class of the optimizer; name, lr, weight_decay, schedule, warmup_steps; optionally
+            min_lr and decay_fraction. All others are arguments of the class.
         total_steps: the number of steps of the whole training, for schedules that depend on its end.
 
     Attributes:
-        defaults: classes by the name that stands for them in identities.
+        defaults: classes, by their names in identities.
 
     Raises:
-        ValueError: the class is not there or no optimizer, or does not take the settings.
+        ValueError: the class does not exist, is no optimizer, or does not accept the settings.
     """
 
     revision: ClassVar[int] = 1
@@ -137,7 +137,7 @@ class Optimization:
             raise ValueError(f"optimizer={self.settings.name} must have settings of its class: {error}") from None
 
     def _adamw(self) -> dict[str, Any]:
-        """Return the arguments of AdamW beside Muon; those that are not given are torch's."""
+        """Return the arguments of AdamW; missing ones have torch's defaults."""
         settings = resolve_config(self.settings)
         arguments: dict[str, Any] = {"fused": True}
         if settings.get("adamw_betas") is not None:
@@ -167,14 +167,14 @@ class Optimization:
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices and AdamW for the rest, both torch's.
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices and AdamW for the rest, as in torch.
 
-    They are one optimizer, with one list of groups and one state, so that schedules and checkpoints see no difference.
+    Both form one optimizer with one list of groups and one state, so schedules and checkpoints work as usual.
 
     Args:
-        groups: groups of parameters, each with a key `muon` that says whether Muon takes it.
-        muon: arguments of torch.optim.Muon beside learning rates.
-        adamw: arguments of torch.optim.AdamW beside learning rates.
+        groups: groups of parameters, each with a key `muon`: whether Muon trains it.
+        muon: arguments of torch.optim.Muon, without learning rates.
+        adamw: arguments of torch.optim.AdamW, without learning rates.
     """
 
     def __init__(self, groups: list[dict[str, Any]], muon: dict[str, Any], adamw: dict[str, Any]) -> None:
