@@ -1,4 +1,4 @@
-"""Studies in rounds: which cells are trained next depends on the results of those before.
+"""Studies in rounds: the results of the cells so far determine which cells are trained next.
 
 A stage of such a study is a generator. It yields a `Round`, the cells that it needs now. It is resumed when each of
 them is in the ledger or has failed, and is sent their outcomes, in the order of the configs. It returns the configs
@@ -34,16 +34,15 @@ from pe_lab.results.from_ledger import summary_and_environment
 
 @dataclass(frozen=True)
 class Round:
-    """Cells that a stage needs before it can go on.
+    """Cells that a stage needs before it can continue.
 
     Attributes:
         cfgs: the configs of the cells; empty: only the text is new.
-        text: the progress of the study in one line, for pe_lab.status and for the terminal.
+        text: the progress of the study in one line, shown by pe_lab.status and on the terminal.
         awaited: whether the stage goes on with the outcomes. A divergence is then an outcome like others, and a failure
             does not end the program. If not, these are the last cells, and the stage is sent no outcomes.
-        varied: the settings that belong to the names of cells in lines of progress: they distinguish cells of the
-            study.
-        later: the trainings that later rounds may need, where that is known.
+        varied: the settings that distinguish cells of the study, shown in progress lines.
+        later: the trainings that later rounds may need, if known.
     """
 
     cfgs: list[DictConfig]
@@ -55,13 +54,13 @@ class Round:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: it is in the ledger, or it failed.
+    """The outcome of a cell: it is in the ledger, or it failed.
 
     Attributes:
         cfg: the config of the cell.
         run: the name of its run.
         checkpoint: the folder of its checkpoint, which exists unless the cell failed.
-        failure: the reason why it is not in the ledger; None: it is.
+        failure: the reason why the cell is not in the ledger; None: the cell is there.
         test: the metrics on the test split; empty if it failed.
         floors: the floors of the metrics, by floor and metric; empty if it failed.
         core_seconds: the core-seconds spent in training steps, from the start of its run to this checkpoint, or to

@@ -29,7 +29,7 @@ def complete_cells(cfgs: list[DictConfig], sweep: str | None = None) -> None:
 
     Args:
         cfgs: the configs of the cells.
-        sweep: the name in the ledger of the process that may have to wait for this one.
+        sweep: the ledger's name of the process that waits for this one.
     """
     with working_for(Path(cfgs[0].ledger), sweep) if sweep else nullcontext():
         for cfg in cfgs:
@@ -61,11 +61,11 @@ def requested_cell(cell: Cell, varied: Sequence[str] = ()) -> RequestedCell:
 
 
 def start_workers(jobs: list[Job], launch: Launch, workers: int, remote: bool) -> None:
-    """Start workers for what is missing, and again when one of them dies and takes the others with it.
+    """Start workers for the missing cells, and start them again if one dies and ends the others.
 
-    A run on which workers died twice, without anything finished in between, is then served alone. If its worker dies
-    again, its cells fail: they would kill this process too. Remote workers are started once: if one dies, this
-    process waits for the others.
+    If workers died twice on a run, and nothing was finished in between, a single worker trains only this run. If it
+    dies too, the cells of the run fail, because they would also kill this process. Remote workers are started once: if
+    one dies, this process waits for the others.
 
     Raises:
         ValueError: the launcher refuses its settings.

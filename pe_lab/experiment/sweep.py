@@ -141,7 +141,7 @@ class _RoundRunner:
         self.rounds, self.watched = 0, False
 
     def jobs_of(self, cfgs: list[DictConfig]) -> list[Job]:
-        """Return the jobs of configs; those that are new are made."""
+        """Return the jobs of configs; jobs that do not exist are created."""
         for cfg in cfgs:
             if cfg not in self.jobs:
                 self.jobs[cfg] = Job(self.cells.get(cfg) or Cell.from_config(cfg))
@@ -200,7 +200,7 @@ def _requesting(jobs: list[Job]) -> Iterator[None]:
 
 
 def _complete_jobs(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
-    """Train and measure what is missing: by workers, then in this process what they left.
+    """Train and measure the missing cells with workers, and then in this process what they left.
 
     Args:
         in_rounds: whether the next round needs these cells. A failure then does not end the program, and a cell whose

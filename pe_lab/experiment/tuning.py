@@ -1,4 +1,4 @@
-"""Let every seed of a study tune for itself, so that the choice of a learning rate is part of what is repeated.
+"""Tune the learning rate of every seed of a study, so that seeds repeat the choice of the rate too.
 
 Each cell of the study is a seed with several tries: `pe_lab.statistics.tuning_plan` says which of them is trained
 next, and how far. Try by try, so that a later one is not trained beyond the steps at which an earlier one solved the
@@ -93,7 +93,7 @@ class TunedSeed:
 
     Attributes:
         cfg: the config of the cell, whose learning rate and starting scale are not used.
-        scale: the setting of the starting scale, if its encoding has one.
+        scale: the setting of the initial scale, if the encoding has one.
         plan: the tuning plan of this seed alone.
         progress: the known progress of each try.
         curves: the validation score, or minus the loss, by step, for each try.
@@ -195,7 +195,7 @@ class TunedSeed:
 
     @property
     def chosen(self) -> TryOfSeed | None:
-        """The chosen try; None: all tries failed, or it is not known yet."""
+        """The chosen try; None: all tries failed, or no try is chosen yet."""
         outcome = self.outcome
         if outcome.chosen is None:
             return None
@@ -234,7 +234,7 @@ class TunedSeed:
 
 
 def _fraction_to_choice(cfg: DictConfig, grid: tuple[int, ...]) -> float:
-    """Return the part of the steps of a cell after which only its best try goes on.
+    """Return the part of the steps of a cell after which only its best try continues.
 
     Raises:
         ValueError: no evaluation is made then.

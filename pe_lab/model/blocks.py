@@ -162,7 +162,7 @@ class MultiHeadAttention(nn.Module):
         rows: Rows = ALL_ROWS,
         output_rows: Rows = ALL_ROWS,
     ) -> Tensor:
-        """Return the states of the rows `output_rows`, for those of `rows`."""
+        """Return the states of the rows `output_rows`, given the states of `rows`."""
         out = attend(*self.project(h_qk, h_v, rows), terms, layout, implementation, dropout)
         states: Tensor = self.out(output_rows.join(out))
         return states

@@ -90,7 +90,7 @@ class Transformer(nn.Module):
                     linear.weight.mul_(self.residual_scale)
 
     def matrices(self) -> set[nn.Parameter]:
-        """Return the weights of the linear maps in the layers, without those of encodings."""
+        """Return the weights of the linear layers in all blocks, without the weights of encodings."""
         return {part.get_parameter("weight") for part in self.layers.modules() if isinstance(part, nn.Linear)}
 
     def rate_factors(self) -> dict[nn.Parameter, float]:

@@ -36,8 +36,8 @@ class Published:
 
     Args:
         mean: the published mean, in the unit of our values.
-        sd: the standard deviation between seeds; None: not stated, and taken to be ours.
-        seeds: the number of seeds; None: not stated, and taken to be 1.
+        sd: the standard deviation between seeds; None: not stated, ours is used.
+        seeds: the number of seeds; None: not stated, 1 is assumed.
     """
 
     mean: float

@@ -16,9 +16,9 @@ FACTORS = ("pe", "depth", "epochs")
 def effects(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
     """Return the share of the variation that is due to encoding, depth and epochs, alone and together.
 
-    Each seed is a grid of its own. An analysis of variance splits its sum of squares into effects; the shares are
-    averaged over seeds, with their t interval. So cells of one seed do not count as independent. The highest
-    interaction contains the noise.
+    For each seed, an analysis of variance of its grid splits the sum of squares into effects. The shares are averaged
+    over seeds, with their t interval, so cells of one seed do not count as independent. The highest interaction
+    contains the noise.
 
     Returns:
         A line per effect: effect, share (0 to 1), low, high, seeds. Empty where fewer than two factors vary, something

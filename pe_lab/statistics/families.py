@@ -28,17 +28,16 @@ GRID_TABLE = "each setting"  # name of the table of the cells themselves
 class Families:
     """All comparisons of a report; every verdict in the report is one of these.
 
-    Those that the study asks about are one family, corrected by Holm's method: comparisons with the baseline that it
-    declared, or all pairs if it declared none. All tables are in it. Pairs outside it have a difference and an
-    interval, and the verdict `not asked`. Tests of differences and tests of equivalence are corrected each on their
-    own.
+    The comparisons that the study asks about are one family over all tables, corrected by Holm's method: comparisons
+    with the declared baseline, or all pairs if no baseline was declared. Other pairs have a difference, an interval and
+    the verdict `not asked`. Tests of differences and tests of equivalence are corrected separately.
 
     Attributes:
-        baseline: an encoding.
+        baseline: the encoding that others are compared with.
         tables: the rows that are compared, with their metric, by name.
         lines: the comparisons of each table, a line per setting and pair, as in `differences` and `add_verdicts`.
         margins: the margin of each table in words.
-        declared: whether the family is the comparisons with the baseline; otherwise it is all pairs.
+        declared: True: the family consists of the comparisons with the baseline; False: of all pairs.
     """
 
     baseline: str

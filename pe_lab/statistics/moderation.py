@@ -1,18 +1,18 @@
-"""Moderated variances: the variance of each difference is moved towards those of its family.
+"""Moderated variances: the variance of each difference is moved towards the other variances of its family.
 
 With five seeds the variance of one pair has four degrees of freedom. All pairs of a task together say how large
 variances are and how far they spread (Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3(1),
 article 3: posterior variances in section 3, estimators of the prior in section 6.2; `squeezeVar` of limma).
 
-Pairs share encodings and say less than as many independent samples, so half of the estimated degrees of freedom are
-used, at most half the number of encodings. Small variances are dealt with in one of two ways:
+Pairs share encodings, so they have less information than as many independent samples. Therefore half of the estimated
+degrees of freedom are used, and at most half the number of encodings. There are two rules for small variances:
 
-- In studies in which every seed tunes for itself (docs/protocol.md), every sample variance is first raised by that of a
-  measurement error, so that none is 0, and none counts as less than the median of the family: five runs that happen to
-  be alike, of an encoding whose runs are fast or slow, would otherwise look certain.
-- In tables of cells (docs/statistics.md), pairs with a variance so small that chance does not explain it are left out
-  and keep their own: they compute nearly the same function, such as one with other rounding. Only where all differences
-  are equal, the variance is that of the measurement error.
+- In studies with tuned rates (docs/protocol.md), the variance of a measurement error is added to every sample variance,
+  so none is 0, and every variance is at least the median of the family. Otherwise five runs that are alike by chance,
+  of an encoding whose runs are fast or slow, would look certain.
+- In tables of cells (docs/statistics.md), pairs whose variance is too small to be due to chance keep their own
+  variance: they compute nearly the same function, for example with other rounding. If all differences of a pair are
+  equal, the variance of the measurement error is used.
 """
 
 from dataclasses import dataclass, replace
@@ -33,9 +33,9 @@ class VariancePrior:
 
     Attributes:
         variance: the scale of the distribution [...].
-        dof: the degrees of freedom of the distribution [...]; 0: nothing is known beforehand.
+        dof: the degrees of freedom of the distribution [...]; 0: no prior information.
         min_variance: the lower bound of moderated variances [...].
-        chance: the chance that a sample variance is so small that it is not moved [...]; 0: all are moved.
+        chance: the probability below which a small sample variance is not moved [...]; 0: all are moved.
     """
 
     variance: np.ndarray

@@ -122,13 +122,13 @@ def paired_tests(
 ) -> Tests:
     """Test the paired differences of some pairs of encodings.
 
-    Variances are moderated by those of all pairs, also those that are not tested, so a test depends on the other
-    encodings of `y`. Fewer than five encodings share nothing.
+    The variance of each pair is moderated by the variances of all pairs, tested or not, so a test depends on the other
+    encodings in `y`. With fewer than five encodings, variances are not moderated.
 
     Args:
         y: values of the endpoint [..., seeds, encodings]; NaN where there is no run.
         pairs: the columns of y that make each pair.
-        solved: runs that solved the task [..., seeds, encodings]; None: the endpoint has no level.
+        solved: whether each run solved the task [..., seeds, encodings]; None: the endpoint has no level.
         prior: the prior of the variances; None: estimated from y; NO_PRIOR: each pair's own variance, as in a paired t
             test.
         confidence: the confidence level of the intervals [..., pairs].
@@ -150,8 +150,8 @@ def t_tests(
     """Test paired differences as `paired_tests` does, with a margin in the unit of y; NaN: no margin.
 
     Args:
-        keep_small: whether variances that chance does not explain are kept, and the measurement error is that of equal
-            differences alone; otherwise no variance counts as less than the median, see `moderation`.
+        keep_small: True: pairs whose variance is too small to be due to chance keep it, and only equal differences get
+            a measurement error; False: variances are at least the median. See `moderation`.
     """
     noise_std = noise_std * (margin if np.isfinite(margin) else 0.0)
     seeds, mean, variance = sample_differences(y, pairs, noise_std, keep_small)

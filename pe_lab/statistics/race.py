@@ -34,8 +34,8 @@ class Race:
     def settle(self) -> None:
         """Drop encodings beaten by as many others as there are places, and choose those that are sure of a place.
 
-        One that beats another beats all that the other beats. Where comparisons of several looks contradict each other,
-        so that fewer would be left than there are places, none is dropped.
+        Beating is transitive: if A beats B and B beats C, A beats C. If comparisons of different looks contradict each
+        other such that fewer encodings than places would be left, none is dropped.
         """
         for cells in self.settings.values():
             for between, cell in product(cells, cells):

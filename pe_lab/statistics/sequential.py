@@ -1,9 +1,9 @@
 """Studies that add seeds: which cells are needed next and what is decided, from the results alone.
 
-Each look tests what is still undecided: p values divided by the part of the level that the look spends are valid at
-whatever look a comparison stops, and Holm's method over them under any stopping rule. All looks are gone through anew
-each time, so that a study decides the same wherever and however often it is continued. Results that no look asked for
-are not used.
+Each look tests the undecided comparisons. Its p values are divided by the part of the level that the look uses, so they
+are valid at whichever look a comparison stops, and Holm's method over them is valid under any stopping rule. All looks
+are computed again each time, so a study gives the same verdicts wherever and however often it is continued. Results
+that no look requested are not used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -209,7 +209,7 @@ class _Study:
         return list(dict.fromkeys((setting, pe) for setting, *pair in chosen for pe in reversed(pair)))
 
     def take(self, number: int, values: Values, margins: Mapping[Setting, float]) -> None:
-        """Look at all open comparisons, each with the seeds of this look, and close those that are decided."""
+        """Test all open comparisons with the seeds of this look, and close the decided ones."""
         reasons = {cell: self._keep_results(cell, self.looks[number], values) for cell in self.cells_of_open()}
         for index in np.flatnonzero(self.open):
             setting, *pair = self.comparisons[index]

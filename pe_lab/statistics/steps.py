@@ -38,10 +38,10 @@ def steps_to_solve(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return log2 of the steps to solve, and whether the task was solved.
 
-    The pass is the first evaluation whose score is at or above the level, as the next one's is too, both at or before
-    the cap. Its time is interpolated on a log2 scale between the evaluation before, which is below the level, and the
-    pass. A pass at the first evaluation counts as that evaluation. If the last evaluation alone is at or above the
-    level, none is left to confirm it: the task is solved at the cap. No pass counts as the cap.
+    The pass is the first of two evaluations in a row, at or before the cap, whose scores are at or above the level. Its
+    time is interpolated on a log2 scale between the previous evaluation, which is below the level, and the pass. A pass
+    at the first evaluation is not interpolated. If only the last evaluation is at or above the level, the task is
+    solved at the cap. A run without a pass counts as the cap.
 
     Args:
         steps: the steps of the evaluations, increasing.

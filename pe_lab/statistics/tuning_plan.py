@@ -1,11 +1,11 @@
-"""Studies in which every seed tunes for itself: which tries are needed next, and the outcomes.
+"""Studies that tune the learning rate of every seed: which tries are needed next, and the outcomes.
 
-For each encoding, task and seed all tries of the ladder are trained in step to a fraction of the cap; when one passes
-the level, all stop. If none has passed by then, only the best by validation goes on, to its pass or to the cap. A task
-without a level has no pass: its best goes on to the cap, a fixed number of steps.
+For each encoding, task and seed, all tries are trained side by side to a fraction of the cap. When one passes the
+level, all stop. If none has passed by then, only the best try by validation continues, to its pass or to the cap. On a
+task without a level, the best try continues to the cap, a fixed number of steps.
 
-Everything follows from the declared plan and the validation scores so far. So the order in which tries are trained
-does not matter, scores after the step at which a seed is decided are not used, and a study that was killed goes on.
+Everything follows from the declared plan and the validation scores so far. The order in which tries are trained does
+not matter, scores after the deciding step of a seed are not used, and a killed study can continue.
 """
 
 from collections.abc import Mapping, Sequence

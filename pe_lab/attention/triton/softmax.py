@@ -6,11 +6,17 @@ are no atomics: one program computes each sum, so that the same inputs give the 
 
 Legend: B batch, H heads, T length, d head_dim; i query, j key; M = BLOCK_M queries and N = BLOCK_N keys make a tile.
 Logits are in base 2: z = q . k * scale * log2(e) * gate[i - j] + (bias[i - j] + c_i - c_j) * log2(e); `bias` and
-`decay` are given multiplied by log2(e). Tables [1|H, 2R + 1] have every i - j of a tile, at i - j + R.
+`decay` are given multiplied by log2(e). Tables [1|H, 2R + 1] have the entry for i - j at i - j + R, for every i - j of
+a tile.
 
-Every kernel has the same options: CAUSAL; SEGMENTED: i attends to j if segment[i] == segment[j], otherwise to all;
-BIAS, GATE, DECAY: the term is there; DROPOUT: weights whose hash is below `threshold` are dropped (see dropout.py);
-WINDOW: i attends to j only if |i - j| < window[head] <= 2^30; tiles without such a pair are neither read nor computed.
+Strides in numbers: q_batch, q_head and q_time lead to the next sequence, head and token (k, v and grad likewise); the
+last dimension has stride 1. bias_head and gate_head lead to the next row of a table, 0 if all heads share one row;
+bias_reach and gate_reach are its R.
+
+Every kernel has the same options: CAUSAL; SEGMENTED: i attends to j only if segment[i] == segment[j]; BIAS, GATE,
+DECAY: the logits have this term; DROPOUT: weights whose hash is below `threshold` are dropped (see dropout.py), and the
+others are multiplied by `enlarge` = 1 / (1 - p); WINDOW: i attends to j only if |i - j| < window[head] <= 2^30; tiles
+without such a pair are neither read nor computed.
 """
 
 import triton
@@ -46,7 +52,7 @@ def _mix(x):
 
 @triton.jit
 def _key(seed, batch, head):
-    """Return the key of a head's random numbers, as Dropout.keys."""
+    """Return the key of the random numbers of a head, as `Dropout.keys` does."""
     row = _mix(tl.load(seed).to(tl.uint32) + batch.to(tl.uint32) * ROW)
     return _mix(row + head.to(tl.uint32) * COLUMN)
 
