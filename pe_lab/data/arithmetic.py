@@ -110,7 +110,7 @@ class Addition(RandomProblems):
         return expected
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor | None:
-        """Enumerate all problems, and count those with each multiset of digits by the next token."""
+        """Enumerate all problems, and count the next tokens after each multiset of digits."""
         if self.n[-1] > MAX_LISTED_DIGITS:
             return None
         base = 16 ** torch.arange(PLUS_SYMBOL)  # a digit occurs at most 3 MAX_LISTED_DIGITS + 1 times

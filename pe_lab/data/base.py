@@ -43,7 +43,7 @@ class Task:
     marks: int | None = None
 
     def sizes(self, width: int, num_heads: int, head_dim: int | None = None) -> Sizes:
-        """Return the sizes that an encoding is made for, in a model of this width; head_dim as in Sizes."""
+        """Return the sizes of an encoding for a model of this width; head_dim as in Sizes."""
         return Sizes(
             width, num_heads, self.length, self.causal, self.grid_width, marks=self.marks, given_head_dim=head_dim
         )
@@ -116,16 +116,15 @@ class Dataset(CheckedOptions, ABC):
 
     Attributes:
         revision: the version number of the sequences, raised whenever they change; part of a cell's identity.
-        neutral: options added later and their value that means "as before", as in PositionalEncoding.
-        floors_revision: the version number of the floors, raised whenever those of the same sequences change.
+        neutral: options that were added later, with the value that keeps the old results, as in PositionalEncoding.
+        floors_revision: the version number of the floors, raised whenever floors change while sequences do not.
         name: the file stem in conf/data, used in messages.
         task: the properties that a model must know.
         roles: names of the kinds of answers.
         own_metrics: the metrics that `metrics` returns.
-        generates: whether the headline answers of a sequence are its next tokens, one after the other, so that a model
-            can write them itself.
-        seeded: whether the seed changes the sequences or what is asked; of a fixed text it may change nothing.
-        draws: whether its training sequences are drawn, so that there are others: see `with_epoch`.
+        generates: whether the headline answers of a sequence are its next tokens, so that a model can generate them.
+        seeded: whether the seed changes the sequences or the questions; for a fixed text it may change nothing.
+        draws: whether training sequences are drawn at random, so that new ones can be drawn: see `with_epoch`.
     """
 
     revision: ClassVar[int] = 1
@@ -260,11 +259,11 @@ class InMemoryDataset(Dataset):
 def surprisal(batch: Batch, ordered: bool = True) -> Tensor:
     """Return [B, T], -ln P(target | prefix) for equally likely sequences of the batch; 0 where nothing is asked.
 
-    Its mean over the batch is the lowest loss that any function of the prefix can have on it.
+    The mean over the batch is the lowest loss that any function of the prefix can have on this batch.
 
     Args:
         batch: a batch in which a slot is asked about the tokens up to it, and nothing is asked at padding.
-        ordered: whether a prefix is the sequence of its tokens, or the multiset of them.
+        ordered: True: a prefix is the sequence of its tokens; False: the multiset of its tokens.
     """
     loss = torch.zeros(batch.tokens.shape, dtype=torch.float64)
     vocabulary = 1 + int(max(batch.tokens.max(), batch.targets.max()))
@@ -295,7 +294,7 @@ def unseen_rows(rows: Tensor, seen: set[bytes]) -> Tensor:
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> Tensor:
-    """Return [size], the order of the training sequences in an epoch; it depends on seed and epoch alone."""
+    """Return [size], the order of the training sequences in an epoch, which depends only on the seed and the epoch."""
     return torch.randperm(size, generator=make_generator(seed, "order", epoch))
 
 

@@ -70,7 +70,7 @@ class UniqueCopy(Copy):
 
 
 class UniqueSort(UniqueCopy):
-    """Write n symbols that are all different in ascending order; otherwise as UniqueCopy (arXiv:2410.02140).
+    """Write n different symbols in ascending order; otherwise like UniqueCopy (arXiv:2410.02140).
 
     With n = 3, for instance `START 3 1 4 SEP 1 3 4 END PAD PAD ...`. Prompts with the same symbols in another order are
     in the same split. Order does not matter here: the symbols that occur once in a prefix are those to come, and the
@@ -102,7 +102,8 @@ class SelectiveCopy(Copy):
     the splits. The place of a symbol is the number of symbols before it, not of tokens. The published numbers of
     blanks in docs/tasks.md are from its abstract and from a table that quotes it; its section on the task was not read.
 
-    The position-blind predictor knows n, if the number of blanks says it. Its floor is left out where n is above 128.
+    The position-blind predictor knows n if n follows from the number of blanks. The floor is left out if n is above
+    128.
 
     Args:
         symbols: the number of different symbols, >= 2, each equally likely; the blank is one more.

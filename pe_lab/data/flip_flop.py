@@ -34,9 +34,9 @@ class FlipFlop(HashSplitDataset):
     A hash of (seed, sequence) decides the split: a tenth of the sequences go to the test, a tenth to validation; there
     none comes twice. `longer` has more instructions: T = 64 becomes 128 at 2.
 
-    The prefix determines every answer. The position-blind floor sees the multiset of its tokens, in which the bits that
-    were written and read weigh more than one bit in two: with 256 instructions and `ignore` = 0.8 it errs in 42 of 100
-    reads.
+    The prefix determines every answer. The position-blind predictor sees only the multiset of the tokens. Bits that
+    were written and read are more frequent in it, so it is better than chance: with 256 instructions and `ignore` = 0.8
+    it is wrong in 42 of 100 reads.
 
     Args:
         length: T, even, >= 12: twice the number of instructions.

@@ -59,11 +59,11 @@ class HashSplitDataset(InMemoryDataset):
 
         Args:
             total: the number of different sequences.
-            option: the name of an option that makes more of them.
+            option: the name of an option that gives more different sequences.
             value: the value of that option.
 
         Raises:
-            OptionError: fewer than 500, or fewer than 20 times as many as are asked for in validation or test.
+            OptionError: fewer than 500 different sequences, or fewer than 20 times the size of validation or test.
         """
         if total < MIN_PROBLEMS:
             raise OptionError(f"{option} must leave at least {MIN_PROBLEMS} different sequences to split, got {value}")
