@@ -54,7 +54,7 @@ class PeLabSweeper(Sweeper):
             ValueError: the program is not that of pe_lab.
         """
         if not hasattr(self.task_function, "sweep"):
-            raise ValueError("hydra/sweeper=pe_lab needs a program that sweeps, python -m pe_lab.run: got another")
+            raise ValueError("hydra/sweeper=pe_lab needs a program that sweeps, pe-lab run: got another")
         params = OmegaConf.to_container(self.config.hydra.sweeper.params)
         return self.task_function.sweep(self.config.hydra, params, arguments, self.launch)
 

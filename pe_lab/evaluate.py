@@ -1,4 +1,4 @@
-"""Measure trained cells, without training: python -m pe_lab.evaluate, with the overrides that pe_lab.run was given.
+"""Measure trained cells, without training: pe-lab evaluate, with the overrides that pe_lab.run was given.
 
 `evaluate.lengths=1,2,4 evaluate.policy=raw,yarn evaluate.offset=0,64 probe=position,rank` choose the measurements.
 """

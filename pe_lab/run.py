@@ -1,4 +1,4 @@
-"""Train cells: python -m pe_lab.run trains one, python -m pe_lab.run -m a sweep.
+"""Train cells: pe-lab run trains one, pe-lab run -m a sweep.
 
 The program is Hydra's: a cell is a job, and a sweep is run by `hydra/sweeper=pe_lab`, in hydra_plugins. Torch,
 Lightning and pandas are not imported at the top, so that a wrong config is answered before they are loaded.
@@ -31,6 +31,7 @@ from pe_lab.system.arguments import Parser, unrecognized_message
 from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.system.gpus import gpu_groups, gpus, use_gpu_of
 from pe_lab.system.paths import SAFE_PATH_VARIABLE, safe_path
+from pe_lab.system.raised_places import raised_in
 from pe_lab.system.termination import ProgramExit, TerminatedError, end_with_process, no_exit, raising_handler
 from pe_lab.tracking.wandb_agent import agent_run
 
@@ -215,7 +216,8 @@ def main(train: bool = True) -> None:
                 sys.exit(128 + received[0])
             if full_trace:
                 raise
-            print(f"error: {in_one_line(error)}", file=sys.stderr)
+            trace = "" if raised_in(error) is None else " (HYDRA_FULL_ERROR=1 shows the traceback)"
+            print(f"error: {in_one_line(error)}{trace}", file=sys.stderr)
             if agent_run() and isinstance(error, TerminatedError):
                 # stopped early: a W&B agent gives up after several processes with status 1
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -286,10 +288,9 @@ def _run(command_line: list[str], train: bool) -> None:
     flags = [argument for argument in command_line if argument not in overrides]
     multirun = arguments.multirun or "hydra.mode=MULTIRUN" in overrides
     if arguments.help:
-        shown = [argument for argument in overrides if argument != "all"]
-        if shown:
-            config.single_valued_overrides(shown, multirun)
-        print(help_text(config.find_folders(), shown, every=shown != overrides))
+        conf, shown = config.find_folders(), [argument for argument in overrides if argument != "all"]
+        config.single_valued_overrides([word for word in shown if word not in conf.files], multirun)
+        print(help_text(conf, shown, every=shown != overrides, train=train))
         return
     if not shows:
         config.single_valued_overrides(overrides, multirun)

@@ -1,4 +1,4 @@
-"""How far the cells of a ledger are: python -m pe_lab.status [LEDGER] [--study NAME] [--follow] [--all].
+"""How far the cells of a ledger are: pe-lab status [LEDGER] [--study NAME] [--follow] [--all].
 
 Lists, for each command, how many of its cells are done, which run (where, since when, at which epoch), which failed and
 why, which wait, which are missing, and the time left. Only reads, while sweeps run on this machine or on others.

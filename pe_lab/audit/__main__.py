@@ -1,6 +1,6 @@
 """Measure properties of encodings without training; write a table and pictures.
 
-python -m pe_lab.audit [pe=rope,alibi] [pe.<option>=<value>] [out=audit] [pictures=true] [seconds=4] [--config-dir DIR]
+pe-lab audit [pe=rope,alibi] [pe.<option>=<value>] [out=audit] [pictures=true] [seconds=4] [--config-dir DIR]
 
 pe: names in conf/pe (default: all). pe.<option>: an option of each of them, as in pe_lab.run. out: the folder of
 table.csv, table.md and pictures/<name>.png. seconds: time limit for timing one encoding.

@@ -1,7 +1,7 @@
 """Check an encoding or a dataset, your own or one of the package, against its contract.
 
-python -m pe_lab.check pe=NAME[,NAME] [pe.<option>=<value>] [model.width=16] [model.num_heads=2] [--config-dir DIR]
-python -m pe_lab.check data=NAME[,NAME] [data.<option>=<value>] [seed=0] [--config-dir DIR]
+pe-lab check pe=NAME[,NAME] [pe.<option>=<value>] [model.width=16] [model.num_heads=2] [--config-dir DIR]
+pe-lab check data=NAME[,NAME] [data.<option>=<value>] [seed=0] [--config-dir DIR]
 
 Prints a line per promise: holds, BROKEN, or n/a where it does not apply; the largest difference that was measured; the
 reason. The exit status is 1 if a promise is broken.
@@ -9,9 +9,7 @@ reason. The exit status is 1 if a promise is broken.
 
 import sys
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
@@ -36,7 +34,7 @@ def main() -> None:
             sound = [print_check(kind, cfg) for cfg in cfgs]
             return int(not all(sound))
 
-    run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
+    run_program(program)
 
 
 def read_overrides(overrides: list[str]) -> tuple[str, list[DictConfig]]:

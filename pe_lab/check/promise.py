@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.raised_places import Place, raised_in, raised_line
 
 S = TypeVar("S")
 Check = Callable[[S], float | None]  # returns the largest difference that it found, None where it compares no numbers
@@ -19,11 +20,12 @@ class BrokenError(Exception):
     Args:
         reason: what was found, in one line.
         difference: the largest difference, if numbers were compared.
+        place: where what is checked raised an exception, if that was found.
     """
 
-    def __init__(self, reason: str, difference: float | None = None) -> None:
+    def __init__(self, reason: str, difference: float | None = None, place: Place | None = None) -> None:
         super().__init__(reason)
-        self.difference = difference
+        self.difference, self.place = difference, place
 
 
 class InapplicableError(Exception):
@@ -39,12 +41,14 @@ class PromiseOutcome:
         holds: whether the promise holds; None: it does not apply.
         difference: the largest difference that was measured; None: no numbers were compared.
         reason: why the promise is broken or does not apply; empty where it holds.
+        place: where what is checked raised the exception that breaks it; None: it raised none, or the reason says all.
     """
 
     promise: str
     holds: bool | None
     difference: float | None = None
     reason: str = ""
+    place: Place | None = None
 
 
 def check_promises(promises: Mapping[str, Check[S]], subject: S) -> Iterator[PromiseOutcome]:
@@ -62,9 +66,10 @@ def check_promise(sentence: str, check: Check[S], subject: S) -> PromiseOutcome:
         except InapplicableError as why:
             return PromiseOutcome(sentence, None, reason=str(why))
         except BrokenError as why:
-            return PromiseOutcome(sentence, False, why.difference, str(why))
+            return PromiseOutcome(sentence, False, why.difference, str(why), why.place)
         except Exception as error:  # whatever a user's class raises
-            return PromiseOutcome(sentence, False, reason=f"raised {type(error).__name__}: {in_one_line(error)}")
+            line = raised_line(error, unnamed=True) or f"raised {type(error).__name__}: {in_one_line(error)}"
+            return PromiseOutcome(sentence, False, reason=line, place=raised_in(error, unnamed=True))
 
 
 def require(condition: object, reason: str) -> None:
@@ -107,5 +112,7 @@ def refusal_message(call: Callable[[], object]) -> str | None:
         require("\n" not in str(error), f"the refusal has several lines: {in_one_line(error)}")
         return str(error)
     except Exception as error:
-        raise BrokenError(f"raised {type(error).__name__} in place of a ValueError: {in_one_line(error)}") from None
+        line = raised_line(error, unnamed=True) or in_one_line(error)
+        reason = f"raised {type(error).__name__} in place of a ValueError: {line}"
+        raise BrokenError(reason, place=raised_in(error, unnamed=True)) from None
     return None

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
 
 from pe_lab.system.names import HELP_COMMAND, nearest_names, unknown_name_message
+from pe_lab.system.raised_places import raised_line
 
 TYPE_NAMES = {"Integer": "an integer", "Float": "a number", "Boolean": "true or false", "String": "text"}
 TYPE_NAMES |= {
@@ -42,7 +43,8 @@ def describe_hydra_error(error: BaseException) -> str:
     if (file := COMPOSING_PATTERN.match(str(error))) and (line := _of_setting(error.__context__)):
         return f"{file[1]}.yaml: {line}"
     if cause is not None and (located := LOCATING_PATTERN.match(str(error))):
-        reason = (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
+        reason = raised_line(cause.__cause__, unnamed=True) if cause.__cause__ is not None else ""
+        reason = reason or (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
         return f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}"
     appended = APPEND_PATTERN.search(str(error))
     if line := _of_setting(error) or _of_setting(cause, *(appended.groups() if appended else ())):

@@ -1,50 +1,85 @@
 """The text of --help: usage, and the settings with a few words on each."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from textwrap import fill
 
 from pe_lab.config.config_folders import ConfigFolders
-from pe_lab.config.reference import Setting, common_settings, read_settings, settings_of_config
+from pe_lab.config.reference import Setting, common_settings, first_comment, read_settings, settings_of_config
+from pe_lab.system.names import HELP_COMMAND, unknown_name_message
 
 WIDTH = 100
+EVALUATE_SETTINGS = ("evaluate", "ledger", "study_name")  # that pe-lab evaluate is for, beside probe
 REGISTRY = "replication"  # its files are tables of published numbers, and no choices
 USAGE = """usage: pe-lab run [key=value ...]                     train one cell
        pe-lab run -m pe=rope,alibi model.depth=1,4    a sweep: all combinations
        pe-lab run -m +study=depth_epochs_pe           a study: a sweep with a name
        pe-lab run --config-dir conf pe=mine           with configs of your own
        pe-lab run --help all                          every setting
+       pe-lab run --help pe                           the choices of a group, a line on each
        pe-lab run --help pe=yarn                      the settings of a choice
        pe-lab run --cfg job pe=yarn                   the config of a command"""
 
+EVALUATE_USAGE = """usage: pe-lab evaluate [key=value ...]         measure a cell that pe-lab run has trained
+       pe-lab evaluate -m [key=value ...]      those of a sweep
+       pe-lab evaluate --help all              every setting
 
-def help_text(conf: ConfigFolders, overrides: list[str], every: bool) -> str:
+Nothing is trained. Give the overrides of the training, and what to measure:
+
+       pe-lab run -m pe=rope,alibi epochs=16
+       pe-lab evaluate -m pe=rope,alibi epochs=16 evaluate.lengths=1,2,4 probe=position"""
+
+
+def help_text(conf: ConfigFolders, overrides: list[str], every: bool, train: bool = True) -> str:
     """Return the text of --help.
 
     Args:
         conf: the files that can be chosen.
         overrides: the overrides of the command line; the settings of what they choose are shown.
         every: whether all settings are shown, and not only the ones that are changed most.
+        train: whether it is the help of pe-lab run, and not that of pe-lab evaluate.
+
+    Raises:
+        ValueError: an override chooses what does not exist.
     """
     choices = [override.lstrip("+").partition("=") for override in overrides]
     named = [(group, name.strip()) for group, _, names in choices for name in names.strip("[]").split(",")]
+    for group, name in named:
+        if group in conf.files and name and name not in (names := conf.names(group)):
+            raise ValueError(unknown_name_message(group, names, name, listing=HELP_COMMAND))
     chosen = [(group, name) for group, name in named if conf.file(group, name)]
-    parts = [USAGE]
+    groups = [group for group, name in named if group in conf.files and not name]
+    parts = [USAGE if train else EVALUATE_USAGE]
+    parts += ["\n".join([f"{group}=NAME:", *_choice_lines(conf.files[group])]) for group in groups]
     for group, name in chosen:
         file = conf.files[group][name]
         lines = file.read_text(encoding="utf-8").splitlines()
         title = next((line.removeprefix("# ") for line in lines if line[:2] == "# " and "@package" not in line), "")
         parts.append("\n".join([f"{group}={name}: {title}", *_lines(read_settings(file, group))]))
-    if not chosen:
-        title = "Settings" if every else "The settings that are changed most"
-        parts.append(
-            "\n".join([f"{title}, with their defaults:", *_lines(settings_of_config() if every else common_settings())])
-        )
-        groups = [group for group in sorted(conf.files) if group and "hydra" not in group and group != REGISTRY]
+    if not (chosen or groups):
+        title = "Settings" if every else "The settings that are changed most" if train else "What is measured"
+        parts.append("\n".join([f"{title}, with their defaults:", *_lines(_shown_settings(every, train))]))
+        listed = [group for group in sorted(conf.files) if group and "hydra" not in group and group != REGISTRY]
         lines = [
-            fill(f"{group}: {', '.join(conf.names(group))}", WIDTH - 2, subsequent_indent="    ") for group in groups
+            fill(f"{group}: {', '.join(conf.names(group))}", WIDTH - 2, subsequent_indent="    ") for group in listed
         ]
-        parts.append("\n".join(["Choices, group=name:", *(f"  {line}" for line in lines)]))
+        title = "Choices, group=name (--help pe: a line on each; --help pe=NAME: its settings):"
+        parts.append("\n".join([title, *(f"  {line}" for line in lines)]))
     return "\n\n".join(parts)
+
+
+def _shown_settings(every: bool, train: bool) -> list[Setting]:
+    if every or train:
+        return settings_of_config() if every else common_settings()
+    read = [setting for setting in settings_of_config() if setting.name.partition(".")[0] in EVALUATE_SETTINGS]
+    return [setting for setting in common_settings() if setting.name == "probe"] + read
+
+
+def _choice_lines(files: Mapping[str, Path]) -> list[str]:
+    return [
+        fill(f"  {name:<22}  {first_comment(file)}", WIDTH, subsequent_indent=" " * 26)
+        for name, file in sorted(files.items())
+    ]
 
 
 def _lines(shown: Iterable[Setting]) -> list[str]:

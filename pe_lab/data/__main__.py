@@ -1,10 +1,10 @@
 """Export a dataset as files, for other programs and for people.
 
-python -m pe_lab.data export data=pattern [data.<option>=<value>] [seed=0] [out=exports] [--config-dir DIR]
+pe-lab data export data=pattern [data.<option>=<value>] [seed=0] [out=exports] [--config-dir DIR]
 
 Writes OUT/<name>/<name>.csv (split, tokens, and a label or a target per token), the same as <name>.npz (no pickle) and
 schema.json, which describes them and has the floors. A CSV in the format of a dataset with labels can be trained on:
-python -m pe_lab.run data=pattern data.path=OUT/pattern/pattern.csv
+pe-lab run data=pattern data.path=OUT/pattern/pattern.csv
 """
 
 import sys

@@ -27,7 +27,7 @@ class Labelled(InMemoryDataset):
     is a fourth split, for inspection: nothing is trained or measured on it.
 
     With a path, the sequences are read from a CSV file with the columns split, tokens, label, as
-    `python -m pe_lab.data export` writes it:
+    `pe-lab data export` writes it:
 
         split,tokens,label
         train,13 2 19 5 0,0

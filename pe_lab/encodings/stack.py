@@ -39,6 +39,14 @@ def require_depth(encoding: PositionalEncoding, depth: int) -> None:
         )
 
 
+def require_returned(value: object, kind: type | tuple[type, ...], words: str, method: Callable[..., object]) -> None:
+    """Raise ValueError if a method of an encoding returned something else than its contract says, as None."""
+    members = value if isinstance(value, tuple) and isinstance(kind, tuple) else (value,)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if len(members) != len(kinds) or not all(map(isinstance, members, kinds)):
+        raise ValueError(f"{method.__qualname__} must return {words}, got {type(value).__name__}")
+
+
 class Stack(nn.ModuleList):
     """The encodings of all layers of a model. Your model calls it once, and once in each layer.
 
@@ -176,11 +184,13 @@ class Stack(nn.ModuleList):
                 f"layout must be that of x, [B, T] = {list(x.shape[:2])}, got {list(layout.segment.shape)}"
             )
         located = self.locate(layout)
+        require_returned(located, Layout, "a Layout", first.locate)
         if cache is not None:
             located = cache.add(located, first.require_contiguous)
         else:
             first.require_contiguous(layout)
         embedded = first.embed(x, located if cache is None else located.remembering(cache.embedding))
+        require_returned(embedded, Tensor, "a tensor", first.embed)
         _require_shape("embed", embedded, x)
         return embedded, PassPositions(self, located, cache, embedded)
 
@@ -239,8 +249,11 @@ class PassPositions:
         if index in self.carried:
             layout = layout.carrying(self.carried[index])
         version = _version(h)
-        query_key, value = encoding.mix(h, layout)
-        terms = self.shared or encoding.terms(h, layout)
+        mixed = encoding.mix(h, layout)
+        require_returned(mixed, (Tensor, Tensor), "two tensors", encoding.mix)
+        query_key, value = mixed
+        terms = encoding.terms(h, layout) if self.shared is None else self.shared
+        require_returned(terms, Terms, "Terms", encoding.terms)
         _require_unchanged(h, version)
         _require_shape("mix", query_key, h)
         _require_shape("mix", value, h)

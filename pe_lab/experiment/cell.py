@@ -27,6 +27,7 @@ from pe_lab.experiment import trainer
 from pe_lab.experiment.identity import identity_options
 from pe_lab.experiment.measurement_requests import check_requests, requested_measurements
 from pe_lab.experiment.memory_errors import explain_memory_errors
+from pe_lab.experiment.own_classes import naming_own_encoding, naming_settings
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
 from pe_lab.model.parametrization import MUP, STANDARD
@@ -98,6 +99,11 @@ class Cell:
             ValueError: the parts do not fit each other otherwise.
         """
         cfg = without_study_settings(cfg)
+        with naming_settings(cfg):
+            return cls._built(cfg)
+
+    @classmethod
+    def _built(cls, cfg: DictConfig) -> "Cell":
         device = torch.device(_resolve_device(cfg.trainer.device))
         dataset = _make_dataset(cfg)
         if cfg.trainer.batch_size > dataset.size("train"):
@@ -114,9 +120,10 @@ class Cell:
         sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads, cfg.model.head_dim)
         encoding = _partial_of_group(cfg, "pe", sizes)
         with explain_memory_errors(cfg, dataset.task.length):
-            with prefix_errors("pe"):
+            with prefix_errors("pe"), naming_own_encoding(cfg):
                 stack = Stack.build(encoding, sizes, cfg.model.depth, whole=False)
-            attention = _choose_attention(cfg, dataset, stack.to(device))
+            with naming_own_encoding(cfg):
+                attention = _choose_attention(cfg, dataset, stack.to(device))
         first = stack.first
         devices = devices_of(cfg.trainer)
         require_split(dataset.size("train"), cfg.trainer.batch_size, devices)

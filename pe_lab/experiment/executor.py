@@ -28,6 +28,7 @@ from pe_lab.experiment.cell import Cell, grid_of_steps
 from pe_lab.experiment.checkpoint_loggers import CheckpointLoggers
 from pe_lab.experiment.measurement import Datasets, measure_cell, prepare_cpu
 from pe_lab.experiment.memory_errors import explain_memory_errors
+from pe_lab.experiment.own_classes import naming_own_encoding, naming_settings
 from pe_lab.experiment.ranks import Ranks, core_seconds
 from pe_lab.experiment.trainer import silence_lightning
 from pe_lab.ledger.run import DIVERGED, ERROR, WEIGHTS_FILE, Run
@@ -35,6 +36,7 @@ from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError, write_json
+from pe_lab.system.raised_places import raised_trace
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.cell_logs import log_checkpoint, log_curve, log_floors
 from pe_lab.tracking.loggers import ForwardingLogger, is_delivered
@@ -151,7 +153,12 @@ class Executor:
         while requested := self.ranks.broadcast(self.run.requested):
             started = False
             try:
-                with no_exit(), explain_memory_errors(self.cell.cfg, self.cell.dataset.task.length):
+                with (
+                    naming_settings(self.cell.cfg),
+                    naming_own_encoding(self.cell.cfg),
+                    no_exit(),
+                    explain_memory_errors(self.cell.cfg, self.cell.dataset.task.length),
+                ):
                     self._start(requested[0])
                     started = True
                     if self._finish_reached():
@@ -178,7 +185,7 @@ class Executor:
         kind = DIVERGED if isinstance(error, NotFiniteError) else ERROR
         cost = core_seconds(self.clock.seconds, torch.get_num_threads(), self.ranks.size)
         for target in checkpoints:
-            self.run.fail(target, in_one_line(error), step, cost, kind)
+            self.run.fail(target, in_one_line(error), step, cost, kind, raised_trace(error))
 
     # -- from one checkpoint to the next -------------------------------------------------------------------------------
 

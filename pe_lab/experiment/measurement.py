@@ -13,6 +13,7 @@ from pe_lab.encodings.policies import apply_policy
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.memory_errors import explain_memory_errors
+from pe_lab.experiment.own_classes import naming_settings
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -21,6 +22,7 @@ from pe_lab.probes import Probe
 from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.raised_places import raised_trace
 from pe_lab.system.termination import TerminatedError, no_exit
 from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
@@ -76,12 +78,13 @@ def measure_cell(cell: Cell, run: Run, target: int, model: Transformer, datasets
             factor = request.get("length", 1)
             purpose = f"probe={request['probe']}" if request["kind"] == "probe" else f"evaluate.lengths={factor:g}"
             try:
-                with explain_memory_errors(cell.cfg, datasets.at(factor).task.length, purpose):
+                length = datasets.at(factor).task.length
+                with naming_settings(cell.cfg), explain_memory_errors(cell.cfg, length, purpose):
                     rows = _measure_request(cell, model, request, datasets)
             except TerminatedError:
                 raise
             except Exception as error:
-                records.fail(request, in_one_line(error))
+                records.fail(request, in_one_line(error), raised_trace(error))
             else:
                 records.add(request, pd.DataFrame(rows), environment(cell.device))
 

@@ -30,13 +30,20 @@ class ProgressDisplay:
         cells: all cells that a study has requested so far.
         later: the trainings that the study may request later; None: unknown.
         quiet: whether to leave out how many cells are in the ledger already.
+        train: whether cells are trained, and not only measured.
     """
 
     def __init__(
-        self, ledger: Path, cells: list[RequestedCell], later: Upcoming | None = None, quiet: bool = False
+        self,
+        ledger: Path,
+        cells: list[RequestedCell],
+        later: Upcoming | None = None,
+        quiet: bool = False,
+        train: bool = True,
     ) -> None:
         self.progress = Progress(ledger, cells, later or Upcoming())
         self.later, self.quiet = later, quiet
+        self.outcome = "done" if train else "measured"
         self.printed = time.monotonic() - LOG_EVERY + LOG_FIRST
         self.started = False
         self.stopping, self.began, self.ended = threading.Event(), threading.Event(), threading.Event()
@@ -90,7 +97,7 @@ class ProgressDisplay:
         for count, cell in enumerate(new, _count_ended(self.state, self.later) - len(new) + 1):
             measured = self._loss_text(cell)
             ended = _count_text(count, len(self.progress.cells), self.later)
-            bar.write(f"{cell.name:28} done   {measured}{ended}", file=sys.stderr)
+            bar.write(f"{cell.name:28} {self.outcome}   {measured}{ended}", file=sys.stderr)
         bar.n = self.state.fraction_done
         bar.set_postfix_str(line)
         if bar.disable and time.monotonic() - self.printed > LOG_EVERY:

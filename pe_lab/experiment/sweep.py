@@ -181,7 +181,7 @@ class _RoundRunner:
         if jobs:
             whole = current.later is not None
             shown = [*requested.values()] if whole else [requested[job] for job in jobs]
-            with ProgressDisplay(self.ledger, shown, current.later, quiet=self.watched):
+            with ProgressDisplay(self.ledger, shown, current.later, quiet=self.watched, train=self.train):
                 _complete_jobs(jobs, self.workers, in_rounds=current.awaited)
             self.watched = True
 

@@ -57,7 +57,8 @@ def _print_missing(absent: list[Job]) -> list[Job]:
     for job in absent:
         failure = job.failure
         reason = failure["reason"] if failure else "not reached"
-        print(f"missing: {job.cell.name()}: {reason}", file=sys.stderr)
+        trace = f" (traceback: {failure['file']})" if failure and "file" in failure else ""
+        print(f"missing: {job.cell.name()}: {reason}{trace}", file=sys.stderr)
     return absent
 
 

@@ -1,6 +1,6 @@
 """Write the gallery as a static site: a page per encoding and task, a leaderboard, needs, claims.
 
-python -m pe_lab.gallery [--pe NAME,...] [--out build/gallery] [--results FOLDER] [--studies FOLDER] [--cache FOLDER]
+pe-lab gallery [--pe NAME,...] [--out build/gallery] [--results FOLDER] [--studies FOLDER] [--cache FOLDER]
 
 The first run draws every encoding, which takes minutes; later ones read the cache. --pe draws a few. Open
 OUT/index.html in a browser: it needs no server and no network. `mkdocs build` makes the same pages as a part of the

@@ -1,1 +1,1 @@
-"""The ledger: training runs, checkpoints and records as files. `python -m pe_lab.ledger verify | prune`."""
+"""The ledger: training runs, checkpoints and records as files. `pe-lab ledger verify | prune`."""

@@ -1,4 +1,4 @@
-"""Verify or prune a ledger: python -m pe_lab.ledger verify [--repair] | prune [LEDGER]."""
+"""Verify or prune a ledger: pe-lab ledger verify [--repair] | prune [LEDGER]."""
 
 import argparse
 import sys

@@ -6,7 +6,7 @@
                    records/<target>/        what was measured on the checkpoint later, a folder per request; a lease
                    state-<step>-<digest>.safetensors   the newest training state: weights, optimizer, metric rows
                    requested/<target>.<process>        a request for a checkpoint; it counts while its process lives
-                   failed/<target>.json     why a checkpoint could not be reached
+                   failed/<target>.json     why a checkpoint could not be reached, perhaps with a traceback
                    lock, owner.json         the lease: which process trains the run, and how far it is
                    cost.json                seconds spent on it
              floors/<digest>.json           reference results, shared by the runs of one dataset

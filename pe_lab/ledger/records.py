@@ -120,9 +120,14 @@ class Records(LeasedFolder):
             )
         return request, rows
 
-    def fail(self, request: dict[str, Any], reason: str) -> None:
-        """Record why a request could not be measured."""
-        self.tree.write_json(self._failure_file(request), {"reason": reason})
+    def fail(self, request: dict[str, Any], reason: str, traceback: list[str] | None = None) -> None:
+        """Record why a request could not be measured.
+
+        Args:
+            reason, traceback: as in `Run.fail`.
+        """
+        failure = {"reason": reason} | ({} if traceback is None else {"traceback": traceback})
+        self.tree.write_json(self._failure_file(request), failure)
 
     def failure(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Return the record of a failure, or None."""

@@ -82,7 +82,13 @@ class Run(LeasedFolder):
         return sorted(target for target in requested if not self.done(target) and self.failure(target) is None)
 
     def fail(
-        self, target: int, reason: str, step: int | None, core_seconds: float | None = None, kind: str = ERROR
+        self,
+        target: int,
+        reason: str,
+        step: int | None,
+        core_seconds: float | None = None,
+        kind: str = ERROR,
+        traceback: list[str] | None = None,
     ) -> None:
         """Record why a checkpoint could not be reached.
 
@@ -93,9 +99,17 @@ class Run(LeasedFolder):
             core_seconds: the core-seconds spent in training steps, from the start of the run to there; repeated steps
                 count once.
             kind: the kind of failure: ERROR, or DIVERGED: a loss was not finite, and would be so again.
+            traceback: the lines of the traceback; None: the reason says all.
         """
-        failure = {"kind": kind, "reason": reason, "step": step, "time": time.time(), "host": socket.gethostname()}
+        failure: dict[str, Any] = {
+            "kind": kind,
+            "reason": reason,
+            "step": step,
+            "time": time.time(),
+            "host": socket.gethostname(),
+        }
         failure |= {} if core_seconds is None else {"core_seconds": core_seconds}
+        failure |= {} if traceback is None else {"traceback": traceback}
         self.tree.write_json(self._failure_file(target), failure)
 
     def failure(self, target: int) -> dict[str, Any] | None:
@@ -226,11 +240,16 @@ def read_cost(path: Path) -> dict[str, float]:
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:
-    """Return the record of a failure, or None. A damaged record counts as a failure until the next request."""
+    """Return the record of a failure, with its file if that has a traceback; or None.
+
+    A damaged record counts as a failure until the next request.
+    """
     try:
         failure = read_json(path)
     except LedgerError as error:
         return {"reason": str(error)}
-    if failure is None or (isinstance(failure, dict) and isinstance(failure.get("reason"), str)):
-        return failure
+    if failure is None:
+        return None
+    if isinstance(failure, dict) and isinstance(failure.get("reason"), str):
+        return failure | ({"file": str(path)} if "traceback" in failure else {})
     return {"reason": f"ledger entry {path} must be the record of a failure: {NOT_READ}"}

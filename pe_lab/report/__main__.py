@@ -1,9 +1,9 @@
 """Write a report of a ledger, of one of its studies, or of a study's folder.
 
-python -m pe_lab.report depth_epochs_pe                   a study of the ledger in ./ledger
-python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's folder with rows.csv
-python -m pe_lab.report wandb:ENTITY/PROJECT              the runs of a W&B project
-python -m pe_lab.report STUDY --paper DIR                 LaTeX tables, figures and a methods paragraph as well
+pe-lab report depth_epochs_pe                   a study of the ledger in ./ledger
+pe-lab report FOLDER [--study NAME]             a ledger, or a study's folder with rows.csv
+pe-lab report wandb:ENTITY/PROJECT              the runs of a W&B project
+pe-lab report STUDY --paper DIR                 LaTeX tables, figures and a methods paragraph as well
 
 Writes report.html, one file that needs no network.
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pe_lab import config
+from pe_lab.ledger.format import FORMAT_FILE
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.exact_csv import read_csv
 from pe_lab.system.files import require_writable, write_text
@@ -72,6 +73,7 @@ def report(arguments: argparse.Namespace) -> None:
         paper.require_new(Path(arguments.paper))
     from pe_lab.results import frame, wandb_project
     from pe_lab.results.required_columns import require_costs
+    from pe_lab.statistics.cells import metric_column
 
     began = time.perf_counter()
     if arguments.source.startswith(wandb_project.SOURCE_PREFIX):
@@ -97,6 +99,7 @@ def report(arguments: argparse.Namespace) -> None:
 
         margin = Margin.parse(arguments.margin)
     if len(results.cells):
+        metric_column(results.cells, arguments.metric)  # refuses an unknown one before torch is loaded
         names = list(results.cells["pe"].unique())
         others = [name for name in names if name != baseline]
         for setting, choices, name in (("baseline", names, baseline), ("against", others, arguments.against)):
@@ -149,9 +152,11 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
     Raises:
         ValueError: the source is neither a folder nor a study of the ledger.
     """
-    if Path(source).is_dir():
+    known = Path(source).name == source and (Path(ledger) / "studies" / source).is_dir()
+    # a folder of that name may be the text that a study was trained on
+    if Path(source).is_dir() and not (known and _is_without_results(Path(source))):
         return Path(source), study
-    if (Path(ledger) / "studies" / source).is_dir():
+    if known:
         if study not in (None, source):
             raise ValueError(f"--study needs a ledger's folder as the source, got --study {study} and {source!r}")
         return Path(ledger), source
@@ -164,6 +169,10 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
             f"source must be a folder, or a study in {ledger}, which has none, got {source!r}: {train} trains one"
         )
     raise ValueError(unknown_name_message("source", studies, source, f" (studies in {ledger}), or a folder"))
+
+
+def _is_without_results(folder: Path) -> bool:
+    return not any((folder / name).exists() for name in (FORMAT_FILE, "rows.csv"))
 
 
 def command(name: str) -> str:

@@ -10,6 +10,8 @@ from pe_lab.results.number_text import between
 GUESS_METRICS = ("prior", "unigram")  # losses of models that do not look at the sequence
 MIN_RIGHT = 0.05  # share of right answers below which no encoding counts as one that can do a task
 MIN_LEARNED_SHARE = 0.1  # share of the way from a guess to the best possible loss, below which little is learned
+COUNTING_METRICS = ("ngram", "neighbours")  # losses of models that count the tokens beside one, of texts
+MIN_COUNTED_SHARE = 0.5  # the same share of the way to such a loss, which a language model can beat
 
 
 def uses_position(rows: pd.DataFrame) -> pd.Series:
@@ -26,16 +28,20 @@ def not_learned_note(rows: pd.DataFrame, advice: bool = True) -> str:
     """Return sentences that say on which tasks no model uses position, or has learned much; empty if on none.
 
     Where the best loss without position is unknown or the best possible one, models are compared with a guess instead:
-    see `learned_share`.
+    see `learned_share`. On texts little is learned by models that are nearer to it than to the loss of counting.
 
     Args:
         rows: cells.
         advice: whether a last sentence says what to do.
     """
-    used, share = uses_position(rows), learned_share(rows)
+    used, share, counted = uses_position(rows), learned_share(rows), _counted_share(rows)
     tasks = rows["data"] if "data" in rows else pd.Series("", rows.index)
-    best, most = (shares.dropna().groupby(tasks, sort=False).max() for shares in (used, share.where(used.isna())))
+    best, most, of_counts = (
+        shares.dropna().groupby(tasks, sort=False).max()
+        for shares in (used, share.where(used.isna()), counted.where(used.isna() & (share > 0)))
+    )
     without, little = list(best.index[best == 0]), most[most < MIN_LEARNED_SHARE]
+    near_guess = of_counts[of_counts < MIN_COUNTED_SHARE].drop(little.index, errors="ignore")
     sentences, count = [], len(best) + len(most)
     if without:
         where = "" if len(without) == count else f" on {', '.join(without)}"
@@ -51,6 +57,12 @@ def not_learned_note(rows: pd.DataFrame, advice: bool = True) -> str:
             if most_of_task <= 0
             else f"These models have learned little{where}: the lowest test loss is {most_of_task:.0%} of the way from "
             f"that of {to} to the best possible."
+        )
+    for task, most_of_task in near_guess.items():
+        where = "" if count == 1 else f" on {task}"
+        sentences.append(
+            f"These models have learned little{where}: the lowest test loss is {most_of_task:.0%} of the way from "
+            f"that of a guess without the sequence to that of counting the tokens beside each."
         )
     if sentences and advice:
         sentences.append("Train longer before you compare encodings.")
@@ -156,6 +168,14 @@ def learned_share(rows: pd.DataFrame) -> pd.Series:
     gained = guess - rows["test_loss"].astype(float)
     share = (gained / (guess - best)).where(guess - best > NO_GAP)
     return share.where(best.notna(), (gained > 0).astype(float).where(gained.notna()))
+
+
+def _counted_share(rows: pd.DataFrame) -> pd.Series:
+    """Return how much of the way from a guess to the loss of counting each cell has gone; NaN without that loss."""
+    guess, counting = _first_floor_loss(rows, GUESS_METRICS), _first_floor_loss(rows, COUNTING_METRICS)
+    if "test_loss" not in rows:
+        return pd.Series(np.nan, rows.index)
+    return ((guess - rows["test_loss"].astype(float)) / (guess - counting)).where(guess - counting > NO_GAP)
 
 
 def _first_floor_loss(rows: pd.DataFrame, floors: tuple[str, ...]) -> pd.Series:

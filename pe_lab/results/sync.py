@@ -1,4 +1,4 @@
-"""Rebuild W&B runs from a ledger: python -m pe_lab.results.sync LEDGER [--study NAME] [--project pe_lab].
+"""Rebuild W&B runs from a ledger: pe-lab sync LEDGER [--study NAME] [--project pe_lab].
 
 Makes one W&B run per checkpoint, with the id, name, group, config, axes and metrics that it had in training: curves,
 floors, test, cost, other lengths, probes. Online it replaces the W&B run with that id. Pictures are not redrawn.

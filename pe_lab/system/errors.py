@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from pe_lab.system.escaping import escape_control
+from pe_lab.system.raised_places import raised_line
 
 DESCRIBE: list[Callable[[BaseException], str]] = []  # lines about errors of libraries, "" for others: see pe_lab.config
 
@@ -15,6 +16,8 @@ def refuse(reason: str) -> NoReturn:
 
 def in_one_line(error: BaseException) -> str:
     """Return an error as one printable line that names the setting, the requirement and the value."""
+    if line := raised_line(error):
+        return line
     described = (describe(error) for describe in DESCRIBE)
     line = next(filter(None, described), "") or " ".join(str(error).split())
     if not line:

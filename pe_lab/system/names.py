@@ -6,13 +6,21 @@ from difflib import get_close_matches
 MAX_NAME_CHARACTERS = 80  # characters of a name in a message
 MAX_LISTED_NAMES = 20  # names that are all listed beside the one that may be meant; of more, SHORTENED_NAMES are
 SHORTENED_NAMES = 3
+ALIASES = {  # what encodings are called elsewhere, and ours
+    **dict.fromkeys(("nope", "no_pe"), ("none",)),
+    "absolute": ("sinusoidal", "learnable"),
+    "learned": ("learnable",),
+    **dict.fromkeys(("sin", "sine"), ("sinusoidal",)),
+    "rotary": ("rope",),
+    "relative": ("relative_bias", "shaw"),
+}
 HELP_COMMAND = "pe-lab run --help"  # lists the names of encodings, tasks and all other groups
 
 
 def unknown_name_message(what: str, choices: Iterable[str], name: object, where: str = "", listing: str = "") -> str:
     """Return a message about a name that is not one of those that can stand there; the nearest comes first.
 
-    Where one is near, a long list is cut after its first names.
+    A long list is cut after its first names where one is near, or a command lists all.
 
     Args:
         what: the setting or argument.
@@ -23,15 +31,17 @@ def unknown_name_message(what: str, choices: Iterable[str], name: object, where:
     """
     choices = list(choices)
     text = repr(name) if len(repr(name)) <= MAX_NAME_CHARACTERS else f"{repr(name)[:MAX_NAME_CHARACTERS]}..."
-    near = nearest_names(name, choices)
+    near = [] if name == "all" else nearest_names(name, choices)
     names, hint = ", ".join(choices) or "none yet", ""
-    if near and len(choices) > MAX_LISTED_NAMES:
+    if (near or listing) and len(choices) > MAX_LISTED_NAMES:
         names, hint = (
             f"{', '.join(choices[:SHORTENED_NAMES])} and {len(choices) - SHORTENED_NAMES} others",
             listing and f"; {listing} lists all",
         )
     rule = f"{what} must be one of {names}{where}"
-    return f"{what}={text}: did you mean {' or '.join(near)}? {rule}{hint}" if near else f"{rule}, got {text}"
+    if name == "all" and listing:
+        hint += f"; pe-lab run -m '{what}=glob(*)' takes all"
+    return f"{what}={text}: did you mean {' or '.join(near)}? {rule}{hint}" if near else f"{rule}, got {text}{hint}"
 
 
 def did_you_mean(name: object, choices: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
@@ -45,7 +55,7 @@ def did_you_mean(name: object, choices: Iterable[str], elsewhere: Iterable[str] 
 
 
 def nearest_names(name: object, choices: Iterable[str], elsewhere: Iterable[str] = ()) -> list[str]:
-    """Return what a name may stand for: one name, or two that differ from it only in letter case; or none.
+    """Return what a name may stand for: one name, or two, if they differ from it only in letter case or share it.
 
     Args:
         name: the name that was given.
@@ -56,6 +66,8 @@ def nearest_names(name: object, choices: Iterable[str], elsewhere: Iterable[str]
     if not isinstance(name, str):
         return []
     lower, choices = _letters(name), list(choices)
+    if (meant := ALIASES.get(lower)) and lower not in choices and set(meant) <= set(choices):
+        return list(meant)
     word = lower.rpartition(".")[2]
     same = [choice for choice in choices if _letters(choice) == lower]
     same = same or [choice for choice in elsewhere if _letters(choice).rpartition(".")[2] == word]

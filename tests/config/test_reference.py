@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from pe_lab import config
+from pe_lab import config, run
 from pe_lab.config import help, reference
 from pe_lab.config.schema import LIST_GROUPS, RANGES, TYPED_GROUPS, Config
 from pe_lab.config.trainer_arguments import ALIASES, DECIDED_ARGUMENTS, TAKEN_ARGUMENTS
@@ -92,6 +92,25 @@ def test_help_shows_the_common_settings_and_every_choice() -> None:
         for name in names
     } <= set(words)
     assert max(map(len, text.splitlines())) <= help.WIDTH
+
+
+def test_help_of_evaluate_is_its_own() -> None:
+    text = help.help_text(config.find_folders(), [], every=False, train=False)
+    assert text.startswith("usage: pe-lab evaluate")
+    assert all(f"  {one.name}" in text for one in reference.settings_of_config() if one.name.startswith("evaluate"))
+    assert "  optimizer.lr=" not in text
+
+
+def test_help_on_a_name_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="pe must be one of .*'foo'"):
+        help.help_text(config.find_folders(), ["pe=foo"], every=False)
+
+
+def test_help_on_a_group_describes_every_choice(program) -> None:
+    status, lines, errors = program(run.main, "--help", "pe")
+    assert (status, errors) == (0, "")
+    described = {line.split()[0] for line in lines if line.startswith("  ") and len(line.split()) > 1}
+    assert set(config.find_folders().names("pe")) <= described
 
 
 def test_all_help_shows_every_setting() -> None:

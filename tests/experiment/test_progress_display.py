@@ -20,3 +20,10 @@ def test_a_try_of_tuning_ends_with_the_loss_that_decides(tmp_path, capsys, later
     with ProgressDisplay(tmp_path, [RequestedCell(run.name, 4, "rope-s0", 1)], later):
         record_checkpoint(run, 4, 0.6)
     assert said in capsys.readouterr().err
+
+
+def test_a_cell_that_is_only_measured_is_not_said_to_be_trained(tmp_path, capsys):
+    run = Ledger(tmp_path).run(identity({"name": "rope"}, 1))
+    with ProgressDisplay(tmp_path, [RequestedCell(run.name, 4, "rope-s0", 1)], train=False):
+        record_checkpoint(run, 4, 0.6)
+    assert "measured   test loss 0.6" in capsys.readouterr().err

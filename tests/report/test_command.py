@@ -1,12 +1,14 @@
 """The command `python -m pe_lab.report`: what it writes, and what it says of bad input."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from helpers.frames import results_of
 from helpers.paged import text_of
 from helpers.reports import learned, made_cells, made_curves, made_records, run, store
-from pe_lab.report.__main__ import command_of
+from pe_lab.report.__main__ import command_of, locate, main
 
 
 def test_the_command_writes_one_page_without_a_twin(study, monkeypatch, capsys):
@@ -17,6 +19,21 @@ def test_the_command_writes_one_page_without_a_twin(study, monkeypatch, capsys):
     assert "## Which encoding for which need" in text
     assert "comparisons with none (each setting: " in text
     assert "80 cells" in capsys.readouterr().out
+
+
+def test_a_study_is_preferred_to_a_folder_of_its_name_that_holds_no_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("ledger/studies/mytext", "mytext"):
+        Path(folder).mkdir(parents=True)
+    assert locate("mytext", "ledger", None) == (Path("ledger"), "mytext")
+    Path("mytext", "rows.csv").touch()
+    assert locate("mytext", "ledger", None) == (Path("mytext"), None)
+
+
+def test_an_unknown_metric_is_refused_before_anything_is_drawn(study, program):
+    status, lines, errors = program(main, study, "--metric", "acc")
+    assert (status, lines) == (1, [])
+    assert "accuracy" in errors
 
 
 @pytest.mark.long

@@ -47,6 +47,14 @@ def test_where_position_wins_nothing_nothing_has_to_be_learned() -> None:
     assert learned.not_learned_note(rows(bag=0.5).assign(floor_bayes_loss=0.3)) == ""
 
 
+def test_a_text_model_that_is_nearer_to_a_guess_than_to_counting_has_learned_little() -> None:
+    text = rows(clm=2.9).drop(columns=[f"floor_{name}_loss" for name in FLOORS])
+    text = text.assign(floor_unigram_loss=3.27, floor_ngram_loss=1.55)
+    assert "22%" in learned.not_learned_note(text)
+    assert learned.not_learned_note(text.assign(test_loss=2.0)) == ""
+    assert learned.not_learned_note(text.drop(columns="floor_ngram_loss")) == ""
+
+
 def test_it_is_said_first_and_for_the_tasks_where_no_cell_has_learned() -> None:
     assert learned.not_learned_note(rows(copy=0.1)) == ""
     only = learned.not_learned_note(rows(copy=0.1, sort=0.4))
