@@ -121,7 +121,8 @@ def _outcomes(subject: TunedSubject) -> dict[str, str]:
     varied = varied_columns(summary, tuned_settings(subject.outcomes))
     shown = summary[[*varied, "pe", "runs"]].rename(columns={"pe": "encoding"})
     if steps:
-        shown = shown.assign(solved=summary["solved"], steps=[f"${value}$" for value in summary["steps"]])
+        counts = summary["steps"].str.replace("≥", r"\ge")
+        shown = shown.assign(solved=summary["solved"], steps="$" + counts + "$")
     else:
         shown = shown.assign(loss=[f"${value:.4f}$" for value in summary["loss"]])  # digits of the interval
     shown = shown.assign(interval=[f"${text}$" if text else "" for text in summary["95 % interval"]])
@@ -293,6 +294,8 @@ def _task(name: str) -> str:
     """Return a task with what it is, the first comment of its file, if there is one."""
     file = config.find_folders().file("data", name)
     comment = "" if file is None else reference.first_comment(file)
+    if comment.lower().startswith(f"{name}, "):  # the comment begins with the name
+        comment = comment[len(name) + 2 :]
     what = f" ({_inside(comment)})" if comment else ""
     return escaped(f"{name}{what}")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.data.score import NO_GAP
-from pe_lab.results.columns import floors, levels, metric_column, setting_columns
+from pe_lab.results.columns import displayed_settings, floors, levels, metric_column, setting_columns
 from pe_lab.results.learned import not_learned_note
 from pe_lab.results.verdict_marks import few_runs
 from pe_lab.statistics import Families
@@ -124,8 +124,12 @@ def without_constants(table: pd.DataFrame, names: Sequence[str]) -> tuple[str, p
 
 
 def as_text(table: pd.DataFrame, names: Sequence[str]) -> str:
-    """Return a table for the terminal, constant columns in a line above; missing values are left empty."""
-    line, table = without_constants(table, names)
+    """Return a table for the terminal, constant columns in a line above; missing values are left empty.
+
+    Epochs are left out where trainings are counted in steps.
+    """
+    settings = displayed_settings(table, names)
+    line, table = without_constants(table.drop(columns=[name for name in names if name not in settings]), settings)
     shown = table.apply(lambda column: column if pd.api.types.is_numeric_dtype(column) else column.map(_cell_text))
     text = shown.to_string(index=False, na_rep="")
     return f"{line}\n{text}" if line else text

@@ -47,8 +47,9 @@ def endpoint_of(cfg: DictConfig) -> Endpoint:
 def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
     """Return a line per setting and encoding: settings, pe, runs, solved, steps or loss, 95 % interval, floors, ranks.
 
-    Losses have their floors beside them, means over seeds, where they are known. Ranks follow from `compare_all_pairs`;
-    with a baseline, the verdicts of `compare_with_baseline` stand in their place.
+    Steps begin with ≥ where a run did not solve the task. Losses have their floors beside them, means over seeds, where
+    they are known. Ranks follow from `compare_all_pairs`; with a baseline, the verdicts of `compare_with_baseline`
+    stand in their place.
 
     Args:
         outcomes: see `outcome_table`; with the columns of `with_floors`, or without.
@@ -68,7 +69,8 @@ def summary(outcomes: pd.DataFrame, endpoint: Endpoint, baseline: str | None = N
         if endpoint.kind == "steps":
             solved = int(runs["solved"].sum())
             low, high = share_interval(np.array([solved]), np.array([len(runs)]))
-            line |= {"solved": f"{solved} [{low[0]:.2f}, {high[0]:.2f}]", "steps": round(2**mean)}
+            steps = f"≥ {2**mean:.0f}" if solved < len(runs) else f"{2**mean:.0f}"  # others end at the last step
+            line |= {"solved": f"{solved} [{low[0]:.2f}, {high[0]:.2f}]", "steps": steps}
             line["95 % interval"] = _interval_text(2 ** ends[0], 2 ** ends[1], ".0f")
         else:
             low, high = cut_interval("loss", mean, *ends)
