@@ -237,13 +237,14 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> list
         for setting, pe in sure.index:
             settings.setdefault(pe, []).append(setting)
         partly = set(unsure.index.get_level_values("pe"))
-        names = joined([f"{joined(where)} " * (pe in partly) + f"`{pe}`" for pe, where in settings.items()])
+        names = joined([f"`{pe}`" + f" ({joined(where)})" * (pe in partly) for pe, where in settings.items()])
         value = f"R² {between(sure, '.2f')}{token}"
         first.append(f"With {names} a linear probe reads position at {_first(layers)} ({value}).")
     for (setting, pe), value in unsure.items():
-        where = f"{setting} " * bool(setting)
+        where = f" ({setting})" * bool(setting)
         interval_words = f"R² {value:.2f}, with an interval from {lowest[setting, pe]:.2f}"
-        first.append(f"With {where}`{pe}` that is undecided ({interval_words}).")
+        reads = "it does" if first else f"a linear probe reads position at {_first(layers)}"
+        first.append(f"Whether {reads} with `{pe}`{where} is undecided ({interval_words}).")
     if built:
         names = joined([f"`{pe}`" for pe in built])
         of_built = layers[layers.index.get_level_values("pe").isin(built)] >= MOSTLY
@@ -251,7 +252,8 @@ def _where_read(layers: pd.DataFrame, seeds: pd.DataFrame, alone: float) -> list
         never = [f"`{pe}`" for pe in built if not of_built.xs(pe, level="pe").any(axis=None)]
         but = f", not with {joined(never)}" * bool(never)
         by = f": layers build it up, to {MOSTLY:g} by layer {between(reach, 'g')} of {layers.columns.max():g}{but}"
-        start_words = f"With {names} it is not read there (R² {told(start, built)}{'' if len(sure) else token})"
+        there = "there" if first else f"at {_first(layers)}"
+        start_words = f"With {names} position is not read {there} (R² {told(start, built)}{'' if len(sure) else token})"
         later.append(f"{start_words}{by if len(reach) else ''}.")
     falls = (layers.max(axis=1) - layers.iloc[:, -1]).round(2)
     if falls.max() > 0:
@@ -294,7 +296,7 @@ def _one_direction(layers: pd.DataFrame) -> str:
         layers: the stable rank by setting and encoding, a column per layer.
     """
     most, first = _in_settings(100 / layers.min(axis=1)), between(100 / layers.iloc[:, 0], ".0f")
-    return f"One direction has up to {most} of the variance in a layer, after {first} % at {_first(layers)}"
+    return f"One direction has at most {most} of the variance of a layer's states; at {_first(layers)}, {first} %"
 
 
 def _where_shallow(layered: pd.DataFrame, deep: pd.DataFrame) -> str:

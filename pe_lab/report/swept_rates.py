@@ -102,7 +102,8 @@ def _one_for_all(cells: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -
         ends = {number: interval(paired[number][rate].dropna()) for number in amounts.dropna().index}
         low, high = ends[amounts.idxmax()]
         sure = amounts[[number for number, (lowest, _) in ends.items() if lowest > 0]]
-        less = f"not significant; {sure.max():.2f} is" if len(sure) else "not significant"
+        largest = f"; the largest significant loss is {sure.max():.2f} nats" if len(sure) else ""
+        less = f"not significant{largest}"
         extent = f"95 % interval {low:.2f} to {high:.2f}" if low > 0 else less
         told[rate] = f"{amounts.max():.2f} nats at {rate:g}" + f" ({extent})" * bool(np.isfinite(low))
     (least, *others), text = told.values(), "costs an encoding up to"

@@ -63,12 +63,12 @@ def test_ranks_of_states_are_told_for_each_of_a_few_settings():
     assert isinstance(both[2], Collapsible)
     assert both[2].parts[0].plot.data.equals(drawn.plot.data)
     assert sorted(drawn.plot.data["mean"]) == pytest.approx([1 / 9, 1 / 9, 1 / 4, 1 / 2])  # shares of the variance
-    one = "One direction has up to 50 % with norm pre and 25 % with norm post of the variance in a layer, after 11 % at"
-    assert f"{one} the embedding." in said
+    assert "at most 50 % with norm pre and 25 % with norm post of the variance" in said
+    assert "at the embedding, 11 %." in said
     shares = dict(zip(table.data["setting"], table.data.iloc[:, -1], strict=True))
     assert shares == {"norm pre": "50", "norm post": "25"}
     deep, _ = layer_parts(pd.concat([rows, rows.assign(depth=2, value=rows["value"].replace({2: 1.25}))]))[:2]
-    assert "has up to 80 % with norm pre and 25 % with norm post of the variance in a layer" in deep
+    assert "has at most 80 % with norm pre and 25 % with norm post of the variance" in deep
     assert deep.endswith("depth 2 adds at most 30 points to depth 1.")
     same, *_ = layer_parts(pd.concat([rows, rows.assign(depth=2)]))
     assert "points to depth 1" not in same
@@ -107,13 +107,13 @@ def test_where_an_interval_reaches_the_level_of_the_token_it_is_not_said_that_po
     said, *_ = layer_parts(pd.concat([rows, token]))
     assert "With `rope` a linear probe reads position at the embedding (R² 0.60; from the token alone 0.30)" in said
     said, *_ = layer_parts(pd.concat([rows, token.assign(value=0.4)]))
-    assert "With `rope` that is undecided (R² 0.60, with an interval from 0.35)" in said
+    assert "with `rope` is undecided (R² 0.60, with an interval from 0.35)" in said
     wide = rows.assign(value=rows["value"] + [-0.1, 0, 0.1])
     both = pd.concat([rows.assign(norm="pre"), wide.assign(norm="post")])
     both = both[[*columns[:5], "norm", *columns[5:]]]
     said, *_ = layer_parts(pd.concat([both, token.assign(norm="pre")]))
-    assert "With norm pre `rope` a linear probe reads position at the embedding (R² 0.60; from" in said
-    assert "With norm post `rope` that is undecided" in said
+    assert "With `rope` (norm pre) a linear probe reads position at the embedding (R² 0.60; from" in said
+    assert "with `rope` (norm post) is undecided" in said
 
 
 def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_models():
@@ -135,7 +135,9 @@ def test_probes_are_summed_up_from_the_first_to_the_last_layer_of_the_deepest_mo
     token = rows.head(1).assign(depth=4, layer=np.nan, metric="r2_from_token", value=0.28)
     said, _, numbers, *_ = layer_parts(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), token]))
     (summary,) = numbers.parts
-    assert "not read there (R² 0.30; from the token alone 0.28): layers build it up, to 0.9 by layer 2 of 4." in said
+    assert (
+        "not read at the embedding (R² 0.30; from the token alone 0.28): layers build it up, to 0.9 by layer 2" in said
+    )
     assert summary.data["layer with 0.9"].to_list() == ["2"]
     lower = rows.assign(pe="rope", value=[0.2, 0.9, 0.3, 0.5, 0.8])
     said, *_ = layer_parts(pd.concat([rows.assign(value=[0.2, 0.9, 0.3, 0.95, 0.8]), lower, token]))
