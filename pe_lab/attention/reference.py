@@ -39,7 +39,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
     v = rotated_values(v, terms)
     out = weight.to(v.dtype) @ v
     if terms.relative_values is not None:
-        relative = table_lookup(terms.relative_values, layout.distance, trailing=1)  # [B|1, H|1, T, S, d]
+        relative = table_lookup(terms.relative_values, layout.distance, trailing=1)  # [B|1, H|1, T, S, e]
         out = out + torch.einsum("bhij,bhijd->bhid", weight, relative).to(out.dtype)
     return rotated_out(out, terms)
 

@@ -81,7 +81,8 @@ def complete_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, An
     """
     conf = find_folders()
     if params:
-        raise ValueError(f"+study={cfg.study_name} is a sweep: add -m, got no -m")
+        chosen = [line for line in overrides if line.startswith(("+study=", "study=", "search="))]
+        raise ValueError(f"{' '.join(chosen) or ', '.join(params)} is a sweep: add -m, got no -m")
     keys = _settings_set_by(parse_overrides(overrides, conf))
     fill_parts(cfg.pe, "pe", conf, partial(_encoding_settings, state=_fingerprint(conf)))
     _use_lab_settings(cfg, keys)

@@ -33,7 +33,8 @@ class Layout(LayoutProperties):
 
     Make one by `whole` or `of_lengths`, which need not read the device. A hook reads `pos` and `segment` of its T
     tokens, and what follows from them: `distance` and `allowed` of each pair of query and key, `max_distance` for the
-    size of a table, `rank` and `key_count` of each token. Methods return another layout; none changes this one.
+    size of a table, `rank` and `key_count` of each token. No method changes positions or documents:
+    what makes other ones returns another layout.
 
     Args:
         pos: [B|1, T] or [B|1, T, axes] positions, increasing within a segment: integers, or float64, which encodings

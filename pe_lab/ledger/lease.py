@@ -46,7 +46,7 @@ class LeasedFolder:
         """Write that the owner is alive, what it has reached, and for which checkpoint it trains.
 
         Args:
-            reached: the number of epochs done; in a run whose target is in steps, the number of steps.
+            reached: the number of epochs done, or of steps in a run whose target is in steps; the key is `epoch`.
             target: the epochs or steps of the checkpoint, in the run's unit.
             latest: the name and value of a metric that was measured last, for people.
         """

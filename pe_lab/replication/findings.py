@@ -49,11 +49,6 @@ class Finding:
     compared: dict[str, Comparison]
     why: str = ""
 
-    @property
-    def max_failure_share(self) -> float:
-        """The largest share of runs that could fail although none of ours did, at 95 % confidence."""
-        return 1.0 if not self.seeds else 1 - LEVEL ** (1 / self.seeds)
-
     def __str__(self) -> str:
         return f"{self.verdict}: {self.why}" if self.why else str(self.verdict)
 

@@ -1,4 +1,4 @@
-"""Looks at increasing numbers of seeds against a baseline, 5, 8 and 12 by default: undecided encodings get more seeds.
+"""Looks at increasing numbers of seeds, 5, 8 and 12 by default: undecided encodings get more seeds.
 
 Each look spends a declared part of the level, so that p / part is valid at whatever look a comparison stops
 (Bonferroni over looks), and Holm's method over these is valid under any stopping rule and any dependence. There is no

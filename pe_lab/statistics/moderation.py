@@ -7,9 +7,9 @@ article 3: posterior variances in section 3, estimators of the prior in section 
 Pairs share encodings, so they have less information than as many independent samples. Therefore half of the estimated
 degrees of freedom are used, and at most half the number of encodings. There are two rules for small variances:
 
-- In studies with tuned rates (docs/protocol.md), the variance of a measurement error is added to every sample variance,
-  so none is 0, and every variance is at least the median of the family. Otherwise five runs that are alike by chance,
-  of an encoding whose runs are fast or slow, would look certain.
+- In studies with tuned rates (docs/protocol.md) or that add seeds (docs/verdicts.md), the variance of a measurement
+  error is added to every sample variance, so none is 0, and every variance is at least the median of the family.
+  Otherwise five runs that are alike by chance, of an encoding whose runs are fast or slow, would look certain.
 - In tables of cells (docs/statistics.md), pairs whose variance is too small to be due to chance keep their own
   variance: they compute nearly the same function, for example with other rounding. If all differences of a pair are
   equal, the variance of the measurement error is used.

@@ -117,7 +117,6 @@ def paired_tests(
     endpoint: Endpoint,
     solved: np.ndarray | None = None,
     prior: VariancePrior | None = None,
-    confidence: np.ndarray | float = 1 - LEVEL,
     noise_std: float = NOISE_STD,
 ) -> Tests:
     """Test the paired differences of some pairs of encodings.
@@ -131,10 +130,9 @@ def paired_tests(
         solved: whether each run solved the task [..., seeds, encodings]; None: the endpoint has no level.
         prior: the prior of the variances; None: estimated from y; NO_PRIOR: each pair's own variance, as in a paired t
             test.
-        confidence: the confidence level of the intervals [..., pairs].
         noise_std: the standard deviation of the measurement error of one run, in margins.
     """
-    return t_tests(y, pairs, endpoint.margin, solved, prior, confidence, noise_std)
+    return t_tests(y, pairs, endpoint.margin, solved, prior, noise_std)
 
 
 def t_tests(
@@ -143,7 +141,6 @@ def t_tests(
     margin: float,
     solved: np.ndarray | None = None,
     prior: VariancePrior | None = None,
-    confidence: np.ndarray | float = 1 - LEVEL,
     noise_std: float = NOISE_STD,
     keep_small: bool = False,
 ) -> Tests:
@@ -162,7 +159,7 @@ def t_tests(
     positive = np.where(error > 0, error, np.nan)  # equal differences without a measurement error prove nothing
     p = 2 * special.stdtr(dof, -np.abs(mean) / positive)
     p_equivalent = special.stdtr(dof, (np.abs(mean) - margin) / positive)
-    half = special.stdtrit(dof, (1 + np.asarray(confidence)) / 2) * error
+    half = special.stdtrit(dof, 1 - LEVEL / 2) * error
     tests = Tests(seeds, mean, np.sqrt(variance), dof, p, p_equivalent, mean - half, mean + half)
     return tests if solved is None else replace(tests, **_count_solved(y, solved, pairs))
 

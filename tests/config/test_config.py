@@ -94,6 +94,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
             ["'model.depth=1,2' is a sweep, which needs -m of pe-lab run; a list is"],
         ),
         (["+study=depth_epochs_pe"], ["+study=depth_epochs_pe is a sweep: add -m"]),
+        (["data=bag", "search=pe_bench_2"], ["search=pe_bench_2 is a sweep: add -m"]),
         (["hydra/launcher=rq"], ["hydra/launcher must be one of", "basic", "cores"]),
         (["pe=5"], ["pe must be one of", "alibi", "got 5"]),
         (["pe=[rope,alibi]"], ["pe must be one name, got 'pe=[rope,alibi]'"]),

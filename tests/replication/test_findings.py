@@ -72,9 +72,3 @@ def test_without_enough_seeds_an_entry_is_not_run(change: dict[str, object], why
     finding = judge_entry(replace(ENTRY, **change), {label: numbers[:seeds] for label, numbers in RIGHT.items()})
     assert finding.verdict is EntryVerdict.NOT_RUN
     assert str(finding) == f"not run: {why}"
-    assert finding.max_failure_share == 1
-
-
-def test_failures_that_so_few_runs_would_not_show_are_said() -> None:
-    """Three runs of which none fails exclude only that more than 63 % fail."""
-    assert judge_entry(ENTRY, RIGHT).max_failure_share == pytest.approx(1 - 0.05 ** (1 / 3))

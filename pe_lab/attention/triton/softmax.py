@@ -13,10 +13,10 @@ Strides in numbers: q_batch, q_head and q_time lead to the next sequence, head a
 last dimension has stride 1. bias_head and gate_head lead to the next row of a table, 0 if all heads share one row;
 bias_reach and gate_reach are its R.
 
-Every kernel has the same options: CAUSAL; SEGMENTED: i attends to j only if segment[i] == segment[j]; BIAS, GATE,
-DECAY: the logits have this term; DROPOUT: weights whose hash is below `threshold` are dropped (see dropout.py), and the
-others are multiplied by `enlarge` = 1 / (1 - p); WINDOW: i attends to j only if |i - j| < window[head] <= 2^30; tiles
-without such a pair are neither read nor computed.
+Kernels share these options, as far as they need them: CAUSAL; SEGMENTED: i attends to j only if segment[i] ==
+segment[j]; BIAS, GATE, DECAY: the logits have this term; DROPOUT: weights whose hash is below `threshold` are dropped
+(see dropout.py), and the others are multiplied by `enlarge` = 1 / (1 - p); WINDOW: i attends to j only if |i - j| <
+window[head] <= 2^30; tiles without such a pair are neither read nor computed.
 """
 
 import triton

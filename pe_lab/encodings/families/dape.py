@@ -301,7 +301,10 @@ class Dape(PositionalEncoding):
         terms = None if inner.draws_positions else _terms_of_one_token(encoding, sizes)
         if terms is None or terms.content_bias is not None or terms.decay is not None:
             raise ValueError(f"{name} needs an encoding whose terms are biases or rotations, got {inner.name}")
-        channels = sizes.num_heads if terms.distance_bias is None and terms.pair_bias is None else 2 * sizes.num_heads
+        biased = terms.distance_bias is not None or terms.pair_bias is not None
+        if biased and terms.logit_factors is not None:  # which would multiply the bias of the MLP as well
+            raise ValueError(f"{name} needs an encoding without factors on logits beside its biases, got {inner.name}")
+        channels = 2 * sizes.num_heads if biased else sizes.num_heads
         self.mlp = MapMLP(channels, width, sizes.num_heads, self.kernel)
 
     @property

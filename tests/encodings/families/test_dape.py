@@ -16,6 +16,7 @@ from pe_lab.encodings import (
     CoPE,
     Dape,
     DapeV2,
+    ExpoSB,
     Fire,
     Forgetting,
     KerpleLog,
@@ -23,6 +24,7 @@ from pe_lab.encodings import (
     PositionalEncoding,
     RoPE,
     Sizes,
+    Sum,
     make,
 )
 
@@ -219,6 +221,14 @@ def test_every_layer_has_its_mlp_and_shares_what_the_other_encoding_shares() -> 
 def test_an_encoding_with_other_terms_is_refused(inner: type) -> None:
     with pytest.raises(ValueError, match="^mine needs an encoding whose terms are biases or rotations, got "):
         Dape(SIZES, "mine", encoding=inner)
+
+
+def test_factors_on_logits_beside_a_bias_are_refused_as_they_would_multiply_what_the_mlp_adds() -> None:
+    literal = partial(ExpoSB, form="literal")
+    Dape(SIZES, "mine", encoding=literal)
+    both = partial(Sum, name="both", parts=[literal, Alibi])
+    with pytest.raises(ValueError, match="^mine needs an encoding without factors on logits beside its biases, got b"):
+        Dape(SIZES, "mine", encoding=both)
 
 
 @pytest.mark.parametrize("kernel", [0, 2, -1, 1.5, 257])
