@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from helpers.configs import in_ledger
+from helpers.power_cut import PowerCutError
 from pe_lab import config, run, status
 from pe_lab.experiment import sweep, sweep_report
 from pe_lab.experiment.added_seeds import add_seeds
@@ -109,9 +110,6 @@ def test_nothing_is_trained_where_training_is_not_wanted(tmp_path):
 @pytest.mark.long
 def test_a_study_that_was_cut_short_goes_on_where_it_was_and_decides_the_same(done, tmp_path, monkeypatch):
     """After one of the six cells of the second look."""
-
-    class PowerCutError(BaseException):
-        pass
 
     train = Job._train
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers.configs import TINY, in_ledger
+from helpers.power_cut import PowerCutError
 from pe_lab.data.seeding import derive_seed
 from pe_lab.encodings.families.bias_learned import KerpleLog
 from pe_lab.experiment import executor
@@ -106,9 +107,6 @@ def unbroken(tmp_path_factory):
 )
 def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, before_steps, unbroken, step, dropout):
     overrides, whole = (*WAY, f"model.dropout={dropout}"), unbroken(dropout)
-
-    class PowerCutError(BaseException):
-        pass
 
     def cut(training, _):
         if training.step == step:

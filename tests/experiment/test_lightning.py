@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from helpers.configs import TINY, in_ledger
 from helpers.fits import fit
+from helpers.power_cut import PowerCutError
 from pe_lab import config
 from pe_lab.config.trainer_arguments import (
     ALIASES,
@@ -240,9 +241,6 @@ def test_early_stopping_ends_a_run_once_and_at_the_same_step_after_any_break(
     for epochs in (1, 3, 6):
         assert serve(parts, *STOPS, f"epochs={epochs}").run.summary(epochs)["steps"] == min(9 * epochs, 27)
     assert same(weights(serve(parts, *STOPS, "epochs=6")), weights(whole))
-
-    class PowerCutError(BaseException):
-        pass
 
     for at in (9, 10, 18, 19):
         broken = tmp_path / f"broken {at}"
