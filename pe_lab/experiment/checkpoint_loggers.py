@@ -86,17 +86,22 @@ def replay_logs(cell: Cell, run: Run) -> None:
 
 
 @no_exit()
-def measure_trained(cell: Cell, run: Run, log: bool) -> None:
+def measure_trained(cell: Cell, run: Run, log: bool) -> bool:
     """Measure what is missing on a cell that is in the ledger. What fails is recorded.
 
     Args:
         log: whether to log to a separate W&B run.
+
+    Returns:
+        Whether all is measured or recorded as failed; False: another process is measuring.
     """
     prepare_cpu(cell.device)
     with sigterm_raises():
         logs = CheckpointLoggers(cell, run, datasets := Datasets(cell))
-        measure_cell(cell, run, cell.target, load_model(cell, run), datasets)
+        if not measure_cell(cell, run, cell.target, lambda: load_model(cell, run), datasets):
+            return False
         if log:
             job_type = f"evaluation-{digest({'requests': cell.requests})}"
             with close_at_end(logs.make(cell.target, job_type=job_type)) as loggers:
                 logs.log_measurements(loggers, cell.target)
+    return True

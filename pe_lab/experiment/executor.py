@@ -289,7 +289,7 @@ class Executor:
         """Evaluate a checkpoint, write it, and make the requested measurements."""
         self._evaluate_and_write(target)
         if self.ranks.is_rank_zero:
-            measure_cell(self.cell, self.run, target, self.training.model, self.datasets)
+            measure_cell(self.cell, self.run, target, lambda: self.training.model, self.datasets)
         self.logs.log_measurements(self.curve.loggers, target)
         self.logs.log_pictures(self.curve.loggers, target, self.training.model)
         self._close_loggers("success")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import cached_property, wraps
 from typing import Any
 
@@ -20,6 +21,14 @@ from pe_lab.system.files import LedgerError
 from pe_lab.tracking.wandb_agent import agent_run
 
 POLL_SECONDS = 0.3  # seconds between two checks of a run that another process serves
+
+
+class _Turn(Enum):
+    """What came of an attempt to train or to measure."""
+
+    TAKEN = auto()  # this process did it
+    BUSY = auto()  # another process has the lease
+    UNWANTED = auto()  # no live process requests the cell
 
 
 def _refusing(method: Callable[["Job"], None]) -> Callable[["Job"], None]:
@@ -144,18 +153,11 @@ class Job:
             return
         if not self.is_trained and self.failure is None:
             self._make_run()
-        while self.missing and self.failure is None:
-            if self.is_trained:
-                if self._measure():
-                    continue
-            else:
-                with self.run.lease() as mine:
-                    if mine:
-                        if self.cell.target not in self.run.requested():
-                            return
-                        self._train()
-                        continue
-            if self.missing and self.failure is None:
+        while self._is_unfinished:
+            turn = self._try_to_measure() if self.is_trained else self._try_to_train()
+            if turn == _Turn.UNWANTED:
+                return
+            if turn == _Turn.BUSY and self._is_unfinished:
                 if not wait:
                     return
                 time.sleep(POLL_SECONDS)
@@ -165,16 +167,28 @@ class Job:
             replay_logs(self.cell, self.run)
             self.logged = True
 
-    def _measure(self) -> bool:
-        """Measure what is missing, unless another process does. Returns whether this process did."""
-        with self.records.lease() as free:
-            pass
-        if free:  # checked before the model is loaded
-            from pe_lab.experiment.checkpoint_loggers import measure_trained
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether something is missing that has not failed."""
+        return self.missing and self.failure is None
 
-            with explain_memory_errors(self.cell.cfg, self.cell.dataset.task.length):
-                measure_trained(self.cell, self.run, log=not self._agent_waits)
-        return free
+    def _try_to_train(self) -> _Turn:
+        """Train the run, unless another process does."""
+        with self.run.lease() as mine:
+            if not mine:
+                return _Turn.BUSY
+            if self.cell.target not in self.run.requested():
+                return _Turn.UNWANTED
+            self._train()
+            return _Turn.TAKEN
+
+    def _try_to_measure(self) -> _Turn:
+        """Measure what is missing, unless another process does."""
+        from pe_lab.experiment.checkpoint_loggers import measure_trained
+
+        with explain_memory_errors(self.cell.cfg, self.cell.dataset.task.length):
+            mine = measure_trained(self.cell, self.run, log=not self._agent_waits)
+        return _Turn.TAKEN if mine else _Turn.BUSY
 
     def _train(self) -> None:
         """Train all requested checkpoints of the run, whose lease this process owns."""

@@ -1,6 +1,6 @@
 """Measure trained cells: other lengths, length policies, shifted positions, probes. Nothing here trains."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,21 +58,30 @@ class Datasets:
         return floors
 
 
-def measure_cell(cell: Cell, run: Run, target: int, model: Transformer, datasets: Datasets) -> None:
+def measure_cell(
+    cell: Cell, run: Run, target: int, trained_model: Callable[[], Transformer], datasets: Datasets
+) -> bool:
     """Measure what the config asks for and has no record yet. What fails is recorded, and the others go on.
 
     Args:
         target: the epochs or steps of the checkpoint whose weights the model has.
-        model: the model, on the cell's device; it is unchanged afterwards.
+        trained_model: returns the model, on the cell's device; it is unchanged afterwards. It is called only if this
+            process measures.
+
+    Returns:
+        Whether all is measured or recorded as failed; False: another process is measuring.
     """
     records = Records(run, target)
     for request in cell.requests:
         records.set_aside_if_damaged(request)
     missing = [request for request in cell.requests if not records.has(request)]
     if not missing:
-        return
+        return True
     with records.lease() as mine:
-        for request in missing if mine else []:
+        if not mine:
+            return False
+        model = trained_model()
+        for request in missing:
             if records.has(request):
                 continue
             factor = request.get("length", 1)
@@ -87,6 +96,7 @@ def measure_cell(cell: Cell, run: Run, target: int, model: Transformer, datasets
                 records.fail(request, in_one_line(error), raised_trace(error))
             else:
                 records.add(request, pd.DataFrame(rows), environment(cell.device))
+    return True
 
 
 @no_exit()
