@@ -1,5 +1,7 @@
 """A metric over training: after several lengths of it, and while it went on."""
 
+from typing import Any
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -54,35 +56,17 @@ def over_epochs(
     rows = rows.assign(value=rows[f"test_{metric}"])
     data, seeds = means(rows, [along], names, metric), seed_values(rows, settings_in_words(rows, names), [along])
     levels = floor_levels(rows, metric, names)
-    panels_of = data["setting"].unique()
-    across = min(PANELS_PER_ROW, len(panels_of)) if beside else len(panels_of)
-    down = -(-len(panels_of) // across)
-    if baseline is not None and down > 1:
-        raise ValueError(f"baseline needs all panels in one row, got {len(panels_of)} panels")
-    named = baseline is not None  # at the ends of their lines
-    beside = beside and not named
-    height = (0.4 + 3.0 * down if beside else 4.2) + 2.4 * named
-    width = 0.7 + panel_width * across + 1.9 * beside + 1.0 * named
-    figure = Figure(figsize=(width, height), layout="constrained")
-    rows_of_panels = 1 + named if down == 1 else down
-    heights = [2.4, 2.8] if named else None
-    grid = figure.subplots(
-        rows_of_panels,
-        across,
-        squeeze=False,
-        sharex=False if baseline is None else "col",
-        sharey=True if baseline is None else "row",
-        height_ratios=heights,
-    )
-    panels = dict(zip(panels_of, grid.flat, strict=False))
-    if baseline is None:
-        for axes in list(figure.axes)[len(panels_of) :]:
-            axes.remove()
+    settings = list(data["setting"].unique())
+    across = min(PANELS_PER_ROW, len(settings)) if beside else len(settings)
+    if baseline is not None and across < len(settings):
+        raise ValueError(f"baseline needs all panels in one row, got {len(settings)} panels")
+    beside = beside and baseline is None  # otherwise encodings are named at the ends of their lines
+    figure, panels, below = _make_grid(len(settings), across, panel_width, beside, paired=baseline is not None)
     measured, encodings = sorted(data[along].unique()), list(dict.fromkeys(rows["pe"]))
     highlight, linear = best_at_the_end(data, along, metric), loss_scale(metric, data["mean"])
     highest = max([data["high"].fillna(data["mean"]).max(), *(values.max() for values in levels.values())])
-    lines = drawn = [name for name in encodings if name in highlight]
-    for setting, axes in panels.items():
+    lines = [name for name in encodings if name in highlight]
+    for setting, axes in zip(settings, panels, strict=True):
         here, dots = (table[table["setting"] == setting] for table in (data, seeds))
         axes.set_xscale("log", base=2)
         draw_with_intervals(axes, here, along, lines, dots)
@@ -93,40 +77,78 @@ def over_epochs(
         scale_losses(axes, linear, highest)
         axes.set_title(setting)
     unit = " in nats" * (metric == "loss")
-    for axes in list(panels.values())[::across]:
+    for axes in panels[::across]:
         axes.set_ylabel(f"test {in_words(metric)}{unit}{scale_in_words(linear)}")
-    for axes in panels.values() if baseline is None else grid[1]:
+    for axes in below or panels:
         axes.set_xlabel(f"{along} of training")
     if baseline is not None:
-        data = data.merge(
-            _draw_paired(dict(zip(panels_of, grid[1], strict=True)), rows, [*names, along], lines, baseline), "left"
-        )
-        grid[1, 0].set_ylabel(f"difference\nfrom {baseline}{unit}")
-        last = data[data["setting"] == panels_of[-1]].sort_values(along).drop_duplicates("pe", keep="last")
-        ends = last.set_index("pe")["difference"].reindex([name for name in lines if name != baseline]).dropna()
-        name_ends(grid[1, -1], {baseline: 0.0} | ends.to_dict())
-        lines = []
-    by: dict[str, Artist] = {}
-    for axes in panels.values():
-        by |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    for floor, values in levels.items():
-        is_constant = values.nunique() == 1
-        name = f"{FLOOR_NAMES[floor]} ({values.iloc[0]:.2g})" if is_constant else FLOOR_NAMES[floor]
-        by[name] = Line2D([], [], color=INK, linewidth=1.2, linestyle=FLOOR_DASHES[floor])
-        lines.append(name)
-    lines = [name for name in lines if name in by]
+        paired = _draw_paired(dict(zip(settings, below, strict=True)), rows, [*names, along], lines, baseline)
+        data = data.merge(paired, "left")
+        below[0].set_ylabel(f"difference\nfrom {baseline}{unit}")
+        _name_last_differences(below[-1], data[data["setting"] == settings[-1]], along, lines, baseline)
+    handles: dict[str, Artist] = {}
+    for axes in panels if baseline is None else ():
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    handles = {name: handles[name] for name in lines if name in handles} | _floor_handles(levels)
     if others := len(encodings) - len(highlight):
-        by[f"{others} others"] = Line2D([], [], color=GREY, linewidth=0.8)
-        lines.append(f"{others} others")
-    for handle in seed_handles(data, seeds[seeds["pe"].isin(drawn)], bar=True):
-        by[str(handle.get_label())] = handle
-        lines.append(str(handle.get_label()))
-    handles = [by[name] for name in lines]
+        handles[f"{others} others"] = Line2D([], [], color=GREY, linewidth=0.8)
+    dots_and_bars = seed_handles(data, seeds[seeds["pe"].isin(lines)], bar=True)
+    handles |= {str(handle.get_label()): handle for handle in dots_and_bars}
+    place: dict[str, Any] = {"loc": "outside upper center", "ncols": 3 if baseline is None else 2}
     if beside:
-        figure.legend(handles, lines, frameon=False, loc="outside right center", fontsize=9)
-    else:
-        figure.legend(handles, lines, frameon=False, loc="outside upper center", ncols=3 if not named else 2)
+        place = {"loc": "outside right center", "fontsize": 9}
+    figure.legend(list(handles.values()), list(handles), frameon=False, **place)
     return Plot(figure, data, seeds)
+
+
+def _make_grid(
+    count: int, across: int, panel_width: float, beside: bool, paired: bool
+) -> tuple[Figure, list[Axes], list[Axes]]:
+    """Return a figure, its panels, and the panels below these for paired differences, if they are wanted.
+
+    Args:
+        count: the number of panels, without those of differences.
+        across: the number of panels in a row.
+        panel_width: the width of a panel, in inches.
+        beside: whether there is room for a legend beside the panels.
+        paired: whether there is a panel for differences below each; all are then in one row.
+    """
+    down = -(-count // across)
+    height = (0.4 + 3.0 * down if beside else 4.2) + 2.4 * paired
+    width = 0.7 + panel_width * across + 1.9 * beside + 1.0 * paired
+    figure = Figure(figsize=(width, height), layout="constrained")
+    if paired:
+        above, below = figure.subplots(
+            2, across, squeeze=False, sharex="col", sharey="row", height_ratios=[2.4, 2.8]
+        ).tolist()
+        return figure, above, below
+    panels = figure.subplots(down, across, squeeze=False, sharey=True).flatten().tolist()
+    for axes in panels[count:]:
+        axes.remove()
+    return figure, panels[:count], []
+
+
+def _floor_handles(levels: dict[str, pd.Series]) -> dict[str, Artist]:
+    """Return the line of each floor by its name in the legend, with its value if all settings have the same."""
+    handles: dict[str, Artist] = {}
+    for floor, values in levels.items():
+        value = f" ({values.iloc[0]:.2g})" if values.nunique() == 1 else ""
+        line = Line2D([], [], color=INK, linewidth=1.2, linestyle=FLOOR_DASHES[floor])
+        handles[f"{FLOOR_NAMES[floor]}{value}"] = line
+    return handles
+
+
+def _name_last_differences(axes: Axes, data: pd.DataFrame, along: str, lines: list[str], baseline: str) -> None:
+    """Name encodings at their last differences from the baseline.
+
+    Args:
+        axes: the panel of the differences.
+        data: the means of its setting, with the differences.
+        lines: the encodings that are drawn.
+    """
+    last = data.sort_values(along).drop_duplicates("pe", keep="last").set_index("pe")["difference"]
+    ends = last.reindex([name for name in lines if name != baseline]).dropna()
+    name_ends(axes, {baseline: 0.0} | ends.to_dict())
 
 
 def _draw_paired(
