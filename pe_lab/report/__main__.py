@@ -25,7 +25,9 @@ from pe_lab.system.names import unknown_name_message
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pe_lab.report.report_subject import ReportSubject
     from pe_lab.results.frame import Results
+    from pe_lab.statistics import Margin
 
 
 def main() -> None:
@@ -66,68 +68,98 @@ def report(arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: there is no such source, study, baseline, metric, audit or encoding to compare, or no such margin.
     """
-    if arguments.paper is not None:
+    paper_folder = None if arguments.paper is None else Path(arguments.paper)
+    if paper_folder is not None:
         from pe_lab.report import paper
 
-        require_writable("--paper", Path(arguments.paper))
-        paper.require_new(Path(arguments.paper))
-    from pe_lab.results import frame, wandb_project
+        require_writable("--paper", paper_folder)
+        paper.require_new(paper_folder)
     from pe_lab.results.required_columns import require_costs
-    from pe_lab.statistics.cells import metric_column
 
     began = time.perf_counter()
-    if arguments.source.startswith(wandb_project.SOURCE_PREFIX):
-        project = arguments.source.removeprefix(wandb_project.SOURCE_PREFIX)
-        results, load = wandb_project.load(project), f"results = wandb_project.load({project!r})"
-        beside = Path(results.name)
-    else:
-        folder, study = locate(arguments.source, arguments.ledger, arguments.study)
-        results = frame.load(folder, study)
-        load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
-        beside = folder / "studies" / study if study else folder
+    results, load, beside = _load(arguments)
     out = Path(arguments.out) if arguments.out else beside
     require_writable("--out", out)
     if len(results.cells):
         require_costs(results.cells, f"{results.name}: rows.csv")
-    tuned = results.declared.tune is not None and len(results.cells) > 0
-    if tuned:
+    if _is_tuned(results):
         _require_declared(results, arguments)
-    baseline = arguments.baseline or _baseline(results)
-    audit, margin = _audit(arguments.audit), None
-    if arguments.margin is not None:
-        from pe_lab.statistics import Margin
-
-        margin = Margin.parse(arguments.margin)
+    baseline, audit, margin = arguments.baseline or _baseline(results), _audit(arguments.audit), _margin(arguments)
     if len(results.cells):
-        metric_column(results.cells, arguments.metric)  # refuses an unknown one before torch is loaded
-        names = list(results.cells["pe"].unique())
-        others = [name for name in names if name != baseline]
-        for setting, choices, name in (("baseline", names, baseline), ("against", others, arguments.against)):
-            if name and name not in choices:
-                raise ValueError(unknown_name_message(setting, choices, name))
+        _require_measured(results.cells, arguments.metric, baseline, arguments.against)
     print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
-    from pe_lab.report.page import html  # loads torch
-    from pe_lab.report.report_subject import ReportSubject
+    subject = _subject(results, load, arguments, baseline, audit, margin)
+    count = 0 if paper_folder is None else len(paper.write(subject, paper_folder))
+    from pe_lab.report.page import html
     from pe_lab.report.sections import sections
-    from pe_lab.report.tuned import TunedSubject
 
-    command = command_of(results)
-    if tuned:
-        subject: ReportSubject = TunedSubject.of(results, load, command, audit)
-    else:
-        asked = arguments.baseline is not None
-        subject = ReportSubject(
-            results, load, command, baseline, arguments.metric, audit, arguments.against, margin, asked
-        )
-    if arguments.paper is not None:
-        count = len(paper.write(subject, Path(arguments.paper)))
     write_text(out / "report.html", html(f"pe_lab: {results.name}", sections(subject)))
     if results.refused:
         print(f"partial: {len(results.refused)} entries were refused; the report lists them", file=sys.stderr)
-    if arguments.paper is not None:
-        written = Path(arguments.paper) / "paper.tex"
-        print(f"{written}: {count} files; pdflatex, run in that folder, shows them all")
+    if paper_folder is not None:
+        print(f"{paper_folder / 'paper.tex'}: {count} files; pdflatex, run in that folder, shows them all")
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
+
+
+def _load(arguments: argparse.Namespace) -> tuple["Results", str, Path]:
+    """Load the results. Return them, the line of code that loads them, and the folder of the study's tables."""
+    from pe_lab.results import frame, wandb_project
+
+    if arguments.source.startswith(wandb_project.SOURCE_PREFIX):
+        project = arguments.source.removeprefix(wandb_project.SOURCE_PREFIX)
+        results = wandb_project.load(project)
+        return results, f"results = wandb_project.load({project!r})", Path(results.name)
+    folder, study = locate(arguments.source, arguments.ledger, arguments.study)
+    load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
+    return frame.load(folder, study), load, folder / "studies" / study if study else folder
+
+
+def _is_tuned(results: "Results") -> bool:
+    """Return whether the learning rate of each seed was tuned."""
+    return results.declared.tune is not None and len(results.cells) > 0
+
+
+def _margin(arguments: argparse.Namespace) -> "Margin | None":
+    if arguments.margin is None:
+        return None
+    from pe_lab.statistics import Margin
+
+    return Margin.parse(arguments.margin)
+
+
+def _require_measured(cells: "pd.DataFrame", metric: str, baseline: str, against: str) -> None:
+    """Require that the metric was measured, and that the encodings are among the cells; torch is not loaded for this.
+
+    Raises:
+        ValueError: one of them is not there.
+    """
+    from pe_lab.statistics.cells import metric_column
+
+    metric_column(cells, metric)
+    names = list(cells["pe"].unique())
+    others = [name for name in names if name != baseline]
+    for setting, choices, name in (("baseline", names, baseline), ("against", others, against)):
+        if name and name not in choices:
+            raise ValueError(unknown_name_message(setting, choices, name))
+
+
+def _subject(
+    results: "Results",
+    load: str,
+    arguments: argparse.Namespace,
+    baseline: str,
+    audit: "pd.DataFrame",
+    margin: "Margin | None",
+) -> "ReportSubject":
+    """Return the subject of the report; loads torch."""
+    from pe_lab.report.report_subject import ReportSubject
+    from pe_lab.report.tuned import TunedSubject
+
+    command = command_of(results)
+    if _is_tuned(results):
+        return TunedSubject.of(results, load, command, audit)
+    asked = arguments.baseline is not None
+    return ReportSubject(results, load, command, baseline, arguments.metric, audit, arguments.against, margin, asked)
 
 
 def _require_declared(results: "Results", arguments: argparse.Namespace) -> None:
