@@ -21,6 +21,7 @@ MAX_DRAWN_TOKENS = 512  # tokens of a sequence whose attention is drawn
 MAX_LABELLED_TOKENS = 40  # tokens of the longest sequence whose tokens are written at the axes
 SIDE, OF_TOKEN = 1.25, 0.11  # inches of a head's map, at least, and of a token that is written
 MAX_WIDTH = 8.0  # inches of the maps side by side
+HEADS_IN_A_ROW = 4  # heads of a layer that stand in one row; more may stand in several
 MAX_TICKS = 4  # on an axis without tokens
 HIDDEN_COLOUR = (0.5, 0.5, 0.5, 0.3)  # keys that a query may not see
 # rows of the position probe: their colours, markers and names; the last is one number for all layers
@@ -70,8 +71,8 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
     """Draw the attention of every head on one sequence, layer by layer; layers and heads count from 1.
 
     Shades are attention weights from 0 to 1 on a square-root scale, one for all maps. Queries run down, keys to the
-    right; the numbers of the tokens stand at the axes if there are at most 40. Grey marks keys that a query may not
-    see.
+    right; the numbers of the tokens stand at the axes if there are at most 40, and if up to 4 heads of a layer then
+    fit in one row. Grey marks keys that a query may not see.
 
     Args:
         seed, sequence: see `attention_maps`.
@@ -81,11 +82,12 @@ def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequenc
     maps = attention_maps(model, dataset, seed, sequence)
     batch, is_token = _sequence(dataset, sequence, model.tokens.weight.device)
     tokens = batch.tokens[0, is_token].tolist()
-    labelled = len(tokens) <= MAX_LABELLED_TOKENS
-    side = max(SIDE, OF_TOKEN * len(tokens)) if labelled else SIDE
     heads = len(maps[0])
-    across = max(1, min(heads, int(MAX_WIDTH / side)))
-    lines = -(-heads // across)  # of panels, for each layer
+    fits = min(heads, HEADS_IN_A_ROW) * OF_TOKEN * len(tokens) <= MAX_WIDTH
+    labelled = len(tokens) <= MAX_LABELLED_TOKENS and fits
+    side = max(SIDE, OF_TOKEN * len(tokens)) if labelled else SIDE
+    lines = -(-heads // int(MAX_WIDTH / side))  # of panels, for each layer
+    across = -(-heads // lines)
     figure = Figure(figsize=(1.5 + side * across, 1.0 + (side + 0.15) * lines * len(maps)), layout="compressed")
     colours = mpl.colormaps["cividis"].with_extremes(bad=HIDDEN_COLOUR)
     norm = mpl.colors.PowerNorm(0.5, 0, 1)

@@ -83,6 +83,16 @@ def test_tokens_of_a_long_sequence_are_counted_and_heads_stand_in_lines() -> Non
     assert len(maps[0].get_yticks()) < 10
 
 
+@pytest.mark.parametrize("length", [18, 32, 64])
+def test_four_heads_of_a_layer_stand_in_one_row(length: int) -> None:
+    words = ["pe=none", "model.depth=2", "model.width=16", "model.num_heads=4", "trainer.device=cpu"]
+    sizes = ["data=induction", f"data.length={length}", "data.train=10", "data.test=2", "trainer.batch_size=10"]
+    cell = Cell.from_config(compose_config(*words, *sizes))
+    maps = [axes for axes in attention_heads(cell.lightning_module().model, cell.dataset).axes if axes.get_images()]
+    rows = [axes.get_subplotspec().rowspan.start for axes in maps]
+    assert rows == 4 * [0] + 4 * [1]
+
+
 def test_a_sequence_that_is_not_there_is_refused(cell: Cell) -> None:
     size = cell.dataset.size("test")
     with pytest.raises(ValueError, match=rf"sequence must be in 0 ... {size - 1} of the test split, got {size}"):
