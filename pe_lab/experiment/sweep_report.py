@@ -4,6 +4,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import load_model
 from pe_lab.ledger.run import DIVERGED
@@ -11,6 +13,7 @@ from pe_lab.ledger.tree import LedgerFiles
 from pe_lab.probes.figures import MAX_DRAWN_TOKENS, attention_heads
 from pe_lab.results import measurement_tables, study
 from pe_lab.results.cell_rows import rows_of, settings_of
+from pe_lab.results.columns import checkpoint_target, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.from_ledger import failure_rows, summary_and_environment
 from pe_lab.system.drawing import svg
@@ -96,7 +99,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     texts, files = study.study_tables(Results(ledger, name, rows, lost), records)
     if evaluated and len(records):
         print(study.summary_text(records))
-        figures = study.study_figures(records) | _attention_figures(present)
+        figures = study.study_figures(records) | _attention_figures(_best_first(present, rows))
         files |= figures
     elif not tuned:
         print("\n\n".join(texts.values()))
@@ -128,6 +131,21 @@ def _report_command(ledger: Path, study: str | None) -> str:
     """Return the command that writes the report of a study, or of a ledger."""
     elsewhere = [] if ledger == Path("ledger") else ["--ledger", str(ledger)]
     return shlex.join(["pe-lab", "report", *([study, *elsewhere] if study else [str(ledger)])])
+
+
+def _best_first(jobs: list[Job], rows: pd.DataFrame) -> list[Job]:
+    """Return jobs by seed, the encodings with the lowest mean loss in their setting first.
+
+    Args:
+        rows: of the cells of the jobs.
+    """
+    names = setting_columns(rows)
+    setting = rows.groupby(names, sort=False, dropna=False).ngroup()
+    cells = rows.groupby([setting, rows["pe"]], sort=False)
+    rank = cells["test_loss"].transform("mean").groupby(setting).rank(method="dense")
+    ordered = rows.assign(place=cells.cumcount(), rank=rank).sort_values(["place", "rank"], kind="stable")
+    places = {(row["run"], checkpoint_target(row)): place for place, row in enumerate(ordered.to_dict("records"))}
+    return sorted(jobs, key=lambda job: places[job.run.name, job.cell.target])
 
 
 def _attention_figures(jobs: list[Job]) -> dict[str, str]:

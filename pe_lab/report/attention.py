@@ -14,12 +14,12 @@ from pe_lab.results.plots import Plot
 from pe_lab.results.trained_cell import load_checkpoint_cell
 from pe_lab.system.files import LedgerError
 
-MAX_DRAWN_ENCODINGS = 4  # encodings that are drawn: the baseline and the best
+MAX_DRAWN_ENCODINGS = 4  # encodings that are drawn: the best and the baseline
 MAX_HEADS = 64  # of a model that is drawn
 
 
 def attention(subject: ReportSubject) -> Section:
-    """Return the attention of the baseline and the best encodings in the last setting, first seed.
+    """Return the attention of the best encodings and the baseline in the last setting, first seed.
 
     There is none where the results have no weights: in the folder of a study, or where cells came with the package.
     """
@@ -63,7 +63,10 @@ def heads(results: Results, run: str, target: int) -> Plot:
 
 
 def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
-    """Return the cells to draw: of the last setting and the first seed, those of the baseline and the best others."""
+    """Return the cells to draw: of the last setting and the first seed, those of the best encodings and the baseline.
+
+    The encoding with the best mean of the metric over seeds comes first.
+    """
     cells = subject.results.cells
     if isinstance(subject.results, StudyFolderResults) or not subject.results.source.is_dir() or cells.empty:
         return []
@@ -71,6 +74,7 @@ def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
     ordered = sort_by_setting(cells, names)
     values = ordered[names].map(str)  # a missing value equals itself
     last = ordered[(values == values.iloc[-1]).all(axis=1)]
+    means = last.groupby("pe")[f"test_{subject.metric}"].mean()
     last = last[last["seed"] == last["seed"].min()].drop_duplicates("pe")
     # classes of files that this process knows: what else a ledger names is not imported
     files = config.find_folders()
@@ -79,7 +83,7 @@ def _chosen(subject: ReportSubject) -> list[dict[str, object]]:
         for row in last.to_dict("records")
     ]
     last = last[loadable].sort_values(
-        f"test_{subject.metric}", ascending=lower_is_better(subject.metric), kind="stable"
+        "pe", key=lambda names: names.map(means), ascending=lower_is_better(subject.metric), kind="stable"
     )
-    first = last[last["pe"] == subject.baseline]
-    return list(pd.concat([first, last[last["pe"] != subject.baseline]]).head(MAX_DRAWN_ENCODINGS).to_dict("records"))
+    others = last.index[last["pe"] != subject.baseline][: MAX_DRAWN_ENCODINGS - 1]
+    return list(last[last.index.isin(others) | (last["pe"] == subject.baseline)].to_dict("records"))
